@@ -63,7 +63,7 @@ def _described(
     analysis: Analysis, by_number: dict[int, Rank], waits: GroupWaits, row: int
 ) -> dict[str, Any]:
     group = waits.group
-    is_told = bool(waits.is_told[row]) and not bool(waits.is_unknown[row])
+    is_known = bool(waits.is_known[row]) and not bool(waits.is_unknown[row])
     members = []
     for column, member in enumerate(group.members[:MAX_MEMBERS]):
         rank = by_number[analysis.ranks.ranks[member]]
@@ -76,14 +76,14 @@ def _described(
                 "id": f"{rank.rank}.{OPERATION}.{int(kernel[0])}",
                 "start": str(start),
                 "end": str(start + length),
-                "wait": str(int(waits.wait_ns[row, column])) if is_told else None,
+                "wait": str(int(waits.wait_ns[row, column])) if is_known else None,
             }
         )
     last = analysis.ranks.ranks[group.members[int(waits.last[row])]]
     return {
         "operation": group.operations[int(group.operation[row])],
         "group": group.name,
-        "last": last if is_told else None,
+        "last": last if is_known else None,
         "num_members": len(group.members),
         "num_reports": len({by_number[analysis.ranks.ranks[one]].report for one in group.members}),
         "members": sorted(members, key=lambda entry: entry["rank"]),

@@ -131,7 +131,7 @@ def test_the_root_alone_waits_for_the_last_sender(operation: str) -> None:
 def test_without_the_root_nothing_is_said() -> None:
     start = np.array([[0, 3, 0, 1], [10, 14, 11, 10]]) * MS
     waits, clocks, ranks = met(start, start + 5 * MS, ["a"] * 4, operation="Broadcast")
-    assert not waits.is_told.any()
+    assert not waits.is_known.any()
     assert not waits.is_resolved.any()
     assert not waits.wait_ns.any()
     assert not transfers([waits], ranks, clocks)

@@ -1,4 +1,4 @@
-"""The compute that comes next after a time."""
+"""The next compute after a time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class ComputeAfter:
     """The next compute after some times, int64[n] each; -1 where there is none.
 
     Attributes:
-        index: into all operations of the rank, its groups one behind the other.
-        stream: where it ran.
-        launch_ns: when the call returned that launched it, -1 where that is not in the capture.
+        index: into all operations of the rank, its groups joined.
+        stream: the stream on which it ran.
+        launch_ns: when the call that launched it returned, -1 where that is not in the capture.
     """
 
     index: Int64
@@ -35,7 +35,7 @@ def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> ComputeAfter:
     Of several that start at once, it is one on the stream given, else the one that ends first.
 
     Args:
-        rank: with a GPU.
+        rank: a rank with a GPU.
         times_ns: int64[n].
         stream: int64[n].
     """
@@ -67,7 +67,7 @@ def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> ComputeAfter:
 
 
 def _streams(rank: Rank, index: Int64) -> Int64:
-    """Return the streams of kernels and graphs, int64[n]; -1 where the index is."""
+    """Return the streams of kernels and graphs, int64[n]; -1 where the index is -1."""
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     stream = np.full(len(index), -1, np.int64)
     is_kernel = (index >= 0) & (index < len(kernels))

@@ -1,8 +1,8 @@
-"""Communication that nothing hides, operation by operation, and what could be the reason.
+"""Communication that nothing hides, operation by operation, and possible reasons.
 
 An exposed nanosecond belongs to one operation: of those that run, the one that began first; of
-those that began together, the one that ends first. Of what an operation owns, reasons take in the
-order of `REASONS` as much as they account for.
+those that began together, the one that ends first. The exposed time of an operation is divided
+among the reasons in the order of `REASONS`, each as much as it accounts for.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.run.rank import Rank, Window
 
-# Where more operations than this start before their launch does, clocks of GPU and host disagree.
+# If more operations than this start before their launch does, clocks of GPU and host disagree.
 _MAX_LATE_SHARE = 0.01
 
 
 class Rest(IntEnum):
-    """What is left of an operation goes to, when waiting, late launches and queues took theirs."""
+    """The reason for the exposed time that waiting, late launches and queues do not explain."""
 
     UNKNOWN = 0
     SAME_STREAM = 1
@@ -43,22 +43,22 @@ class Rest(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """The communication operations of a rank that something of is exposed in a window, by start.
+    """The communication operations of a rank of which a part is exposed in a window, by start.
 
     Attributes:
-        kernel: int64[n], which of the rank's communication kernels it is, by start; -1 for a peer
+        kernel: int64[n], index among the rank's communication kernels, by start; -1 for a peer
             copy.
         start_ns: int64[n], when it started, in the window or not.
-        exposed_ns: int64[n], how much of it no compute hides.
+        exposed_ns: int64[n], the part of it that no compute hides.
         late_launch_ns: int64[n], how long compute ran while its input was there and it was not yet
             launched; 0 where that is not known.
         queued_ns: int64[n], how long compute ran while it was ready and behind others.
         rest: int64[n], values of `Rest`.
-        first_piece: int64[n + 1], where its exposed pieces begin in the following.
+        first_piece: int64[n + 1], index of its first exposed piece below.
         piece_start_ns: int64[m], ascending.
         piece_end_ns: int64[m].
-        is_judged: whether launches tell reasons: the clocks of GPU and host agree.
-        has_events: whether event records told the inputs, not the order of launches.
+        is_judged: whether launches can give reasons: the clocks of GPU and host agree.
+        has_events: whether inputs are known from event records, not from the order of launches.
     """
 
     kernel: Int64
@@ -79,7 +79,7 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True)
 class PackedExposure:
-    """An `Exposure` in fewer bytes, to be kept: of pieces, what lies between their starts."""
+    """An `Exposure` in fewer bytes, to keep: of pieces, the differences between their starts."""
 
     columns: tuple[Column, ...]
     piece_start_gaps: Column
@@ -88,7 +88,7 @@ class PackedExposure:
 
     @classmethod
     def of(cls, exposed: Exposure) -> PackedExposure:
-        """Pack it."""
+        """Return an exposure packed."""
         return cls(
             tuple(
                 pack(column)
@@ -110,7 +110,7 @@ class PackedExposure:
 
     @property
     def unpacked(self) -> Exposure:
-        """What was packed, made anew at each use."""
+        """The exposure, unpacked anew at each use."""
         kernel, start, exposed, late, queued, rest, first, length = (
             column.values for column in self.columns
         )
@@ -133,12 +133,12 @@ class PackedExposure:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Operations that exposed ones are about, int64[n] each: into all operations of the rank.
+    """Exposed operations and their neighbours, int64[n] each: into all operations of the rank.
 
     Attributes:
         itself: the exposed operation.
-        input: what its input came from, -1 for none.
-        next_compute: the next compute after its end, likewise.
+        input: the operation that made its input, -1 for none.
+        next_compute: the next compute after its end, -1 for none.
     """
 
     itself: Int64
@@ -147,14 +147,14 @@ class Neighbours:
 
 
 def exposure(rank: Rank, window: Window) -> tuple[Exposure, Neighbours]:
-    """Return what of a rank's communication is exposed in a window, and reasons other than waiting.
+    """Return a rank's exposed communication in a window, and reasons other than waiting.
 
     Args:
-        rank: with a GPU.
-        window: that counts.
+        rank: a rank with a GPU.
+        window: the time that counts.
 
     Returns:
-        The exposed operations, and those that they are about.
+        The exposed operations, and their neighbours.
 
     Raises:
         TraceFormatError: the report is damaged.
@@ -192,7 +192,7 @@ def exposure(rank: Rank, window: Window) -> tuple[Exposure, Neighbours]:
 
 
 def _owned(start_ns: Int64, end_ns: Int64, window: Window) -> tuple[Int64, Int64]:
-    """Return what each operation has of a window to itself, by start and end, int64[n] each."""
+    """Return the start and end of the part of a window that belongs to each operation, int64[n]."""
     reached = np.full(len(start_ns), window.start_ns, np.int64)
     if len(start_ns):
         np.maximum(np.maximum.accumulate(end_ns)[:-1], window.start_ns, out=reached[1:])
@@ -200,7 +200,7 @@ def _owned(start_ns: Int64, end_ns: Int64, window: Window) -> tuple[Int64, Int64
 
 
 def _clocks_agree(rank: Rank) -> bool:
-    """Say whether operations start after their launch, but for a few."""
+    """Return whether operations start after their launch, except for a few."""
     calls, num_launched, num_late = rank.calls, 0, 0
     if calls is None:
         return True
@@ -208,7 +208,7 @@ def _clocks_agree(rank: Rank) -> bool:
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
         is_launched = launched_by >= 0
         num_launched += int(np.count_nonzero(is_launched))
-        # Where there is no call, the last one stands in for it.
+        # Without a call, the index -1 takes the last one: it does not count.
         late = group.start_ns < call_start[launched_by] if len(calls) else ~is_launched
         num_late += int(np.count_nonzero(late & is_launched))
     return num_late <= _MAX_LATE_SHARE * num_launched
@@ -217,14 +217,14 @@ def _clocks_agree(rank: Rank) -> bool:
 def _reasons(
     rank: Rank, ready: Readiness, operations: Int64, after: ComputeAfter, *, is_judged: bool
 ) -> tuple[Int64, Int64, Int64]:
-    """Return for some operations what late launches and queues took at most, and what the rest is.
+    """Return the most that late launches and queues explain of some operations, and the `Rest`.
 
     Args:
         rank: the rank.
         ready: when its communication could have begun.
         operations: int64[n], indices into `ready`.
         after: the next compute after each.
-        is_judged: whether launches tell anything.
+        is_judged: whether launches can give reasons.
     """
     launch, end = ready.launch_ns[operations], ready.end_ns[operations]
     has_launch = (launch != UNKNOWN) & is_judged
@@ -239,7 +239,7 @@ def _reasons(
         for stream, covered in ready.covered.items()
     }
     queued = np.where(has_launch, ready.behind_ns(ready.ready_ns, beside_compute)[operations], 0)
-    # The last one holds.
+    # Of several that apply, the last one counts.
     rest = np.full(len(operations), Rest.UNKNOWN, np.int64)
     rest[ready.start_ns[operations] - ready.ready_ns[operations] <= FOLLOWS_NS] = Rest.LATE_INPUT
     rest[needed_at_once(rank, ready, operations)] = Rest.NEEDED_AT_ONCE

@@ -1,4 +1,4 @@
-"""How much of the time of messages is latency, and where the small ones follow each other."""
+"""Latency as a share of the time of messages, and stretches of small messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Float64 = npt.NDArray[np.float64]
 
-# From this size on, a message's rate says something of the link: at 25 GB/s it takes 42 µs,
+# From this size on, a message's rate says something about the link: at 25 GB/s it takes 42 µs,
 # several times the 7 to 20 µs that NCCL needs for a message of any size.
 LARGE_BYTES = 1 << 20
 # Up to this size latency is most of a message's time on any link from PCIe 3.0 on: its transfer
@@ -29,10 +29,10 @@ SMALL_BYTES = 64 << 10
 # A rate can be read from the difference of two sizes if they differ by this much.
 DISTINCT_SIZES = 4
 # By NCCL's own model (src/graph/tuning.cc) a tree over a network needs 14 µs and 4 µs for each of
-# its steps, of which 1024 GPUs take 20: what goes beyond was waiting for another rank.
+# its steps, of which 1024 GPUs take 20: longer times include waiting for another rank.
 MAX_LATENCY_NS = 100_000
 
-_PAUSE_NS = 20_000  # what follows within this time is one stretch
+_PAUSE_NS = 20_000  # messages that follow within this time are one stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class SmallMessages:
     """The communication kernels of a rank that pay latency more than bandwidth.
 
     Attributes:
-        num_operations: kernels of which at least half is latency.
-        median_bytes: of these, None without any.
+        num_operations: kernels whose time is at least half latency.
+        median_bytes: the median size of these, None without any.
         latency_share: latency of all kernels of known size over their own time, both without
             waiting for other ranks, 0 to 1; None where they took no time.
         avoidable_ns: wall time that the latency of these kernels takes while nothing computes.
-        stretches: where many of them follow each other, the longest first.
+        stretches: times in which many of them follow each other, the longest first.
     """
 
     num_operations: int
@@ -58,12 +58,12 @@ class SmallMessages:
 def small_messages(
     rank: Rank, window: Window, sent: Messages, sized: Int64, row: Int64
 ) -> SmallMessages:
-    """Return what sizes tell of a rank's communication kernels.
+    """Return the communication kernels of a rank that pay latency, judged by their sizes.
 
     Args:
         rank: the rank.
-        window: what to look at.
-        sent: what its communication kernels carried.
+        window: the time to look at.
+        sent: the messages of its communication kernels.
         sized: indices of those to judge, all of known size.
         row: int64[n], numbers that are equal for one operation on one communicator.
     """
@@ -92,14 +92,14 @@ def small_messages(
 
 
 def best_time_and_latency(size: Int64, duration_ns: Int64) -> tuple[Float64, Float64]:
-    """Return how long messages take when nobody is waited for, and how much of it is latency.
+    """Return how long messages take without waiting for other ranks, and the latency in that time.
 
     The model is NCCL's: time = latency + size ÷ rate, for one operation on one communicator. A
     message's best time is the fastest decile of those of its size. The rate is the run's own: the
-    best of the messages from 1 MiB on; without any, what the best times of the smallest and the
-    largest size differ by, if the sizes differ fourfold. Without that either, messages up to 64 KiB
-    are latency alone and others have none. Latency ends at 100 µs: what goes beyond was waiting
-    even in the fastest, and is left out of the best time as well.
+    best of the messages from 1 MiB on; without any, by how much the best times of the smallest and
+    the largest size differ, if the sizes differ fourfold. Without that either, messages up to
+    64 KiB are latency alone and others have none. Latency is at most 100 µs: longer times include
+    waiting even in the fastest message, and the excess is left out of the best time as well.
 
     Args:
         size: int64[n], in bytes.

@@ -1,8 +1,8 @@
-"""What each communication kernel of a rank carried: its call on the host, and what that says.
+"""Messages of a rank's communication kernels, from their calls on the host: size, peer, group.
 
-A kernel is linked to the calls in whose launch range its own launch lies (`traceprof.trace.
-nccl_calls`). NCCL launches a group as one kernel for each communicator; where an export leaves open
-which calls a kernel belongs to, only what they agree on is known of it.
+A kernel is linked to the calls whose launch range (see `CommunicationCalls`) holds its own launch.
+NCCL launches a group as one kernel for each communicator; if an export leaves open which calls a
+kernel belongs to, only what all these calls agree on is known.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 FROM_ROOT, TO_ROOT = ("Broadcast", "Scatter"), ("Reduce", "Gather")
 ROOTED = (*FROM_ROOT, *TO_ROOT)
-"""Of one rank to all others, or the other way round."""
+"""Operations from one rank to all others, or from all others to one."""
 EXCHANGE = "SendRecv"
-"""What NCCL's kernels call a send, a receive, or both together."""
+"""The name of NCCL's kernels for a send, a receive, or both together."""
 ONE_SIDED = ("Send", "Recv")
-"""The two sides of an exchange, where calls tell them apart."""
+"""The two sides of an exchange, where calls distinguish them."""
 BETWEEN_TWO = (EXCHANGE, *ONE_SIDED)
 _COMPOSED = ("AlltoAll", "Gather", "Scatter")
 _EXCHANGES = (*BETWEEN_TWO, *_COMPOSED)
-"""What NCCL does with sends and receives: their kernels have one name."""
+"""Operations that NCCL makes of sends and receives: their kernels have one name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +44,23 @@ class Messages:
         operation: int64[n], indices into `operations`.
         has_call: bool[n], whether a call of NCCL's or a label that launched it was found.
         called_ns: int64[n], when the launching call began; -1 where the capture has none.
-        launch_ns: int64[n], when it returned, likewise.
+        launch_ns: int64[n], when that call returned; -1 where the capture has none.
         bytes: int64[n], as NCCL counts a message: what one rank sends in an AllGather, receives in
             a ReduceScatter; of sends and receives, the larger direction.
-        communicator: int64[n], indices into `communicators`, as NCCL tells.
-        group: int64[n], indices into `groups`, as labels tell.
-        peer: int64[n], the only other rank of a send or receive, as labels tell (in the world).
-        root: int64[n], whom all others send to or receive from, as labels tell (in the world).
-        peer_in_communicator: int64[n], the same as NCCL tells (in the communicator).
+        communicator: int64[n], indices into `communicators`, from NCCL's records.
+        group: int64[n], indices into `groups`, from labels.
+        peer: int64[n], the only other rank of a send or receive, from labels (in the world).
+        root: int64[n], the rank that all others send to or receive from, from labels (in the
+            world).
+        peer_in_communicator: int64[n], the only other rank of a send or receive, from NCCL's
+            records (in the communicator).
         direction: int64[n], 1 sends, 2 receives, 3 both.
-        world_size: int64[n], how many ranks take part.
-        sequence: int64[n], the call's number in its group, as labels tell.
-        operations: names, as kernel names tell them, or calls where these tell more.
+        world_size: int64[n], the number of ranks that take part.
+        sequence: int64[n], the call's number in its group, from labels.
+        operations: names, from kernel names, or from calls where these say more.
         communicators: NCCL's ids in hexadecimal digits, equal on all ranks.
         groups: names of PyTorch's process groups.
-        descriptions: of these groups, by name, where the user gave one.
+        descriptions: descriptions of these groups by name, where the user gave one.
     """
 
     kernel: Int64
@@ -92,12 +94,12 @@ class Messages:
         return None
 
     def description(self, index: int) -> str | None:
-        """Return what the user calls the group of a message; None where that is not known."""
+        """Return the user's description of a message's group; None where that is not known."""
         group = int(self.group[index])
         return self.descriptions.get(self.groups[group]) if group >= 0 else None
 
     def readable_communicator(self, index: int) -> str | None:
-        """Return the same as people tell communicators apart: the group's name before NCCL's id."""
+        """Return the communicator's name for people: the group's name before NCCL's id."""
         if self.group[index] >= 0:
             return f"group {self.groups[int(self.group[index])]}"
         name = self.communicator_name(index)
@@ -112,7 +114,7 @@ class Messages:
 
 
 def messages(rank: Rank) -> Messages:
-    """Return what the communication kernels of a rank carried; found once for each rank."""
+    """Return the messages of a rank's communication kernels; found once for each rank."""
     return rank.cache.get(_read, rank)
 
 
@@ -143,7 +145,7 @@ def _read(rank: Rank) -> Messages:
     by_call = _first_known(nccl.operation, labelled.operation)
     operation = np.where(operation != _ANY, operation, by_call)
     function = _first_known(nccl.function, labelled.function)
-    # Its kernel is called after what it is made of.
+    # The kernel of a composed operation has the name of its parts.
     operation = np.where((operation == _EXCHANGE) & _IS_COMPOSED[function], function, operation)
     return Messages(
         kernel=kernel,
@@ -176,9 +178,9 @@ def _first_known(first: Int64, second: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What one source tells of n kernels, int64[n] each; -1 where it does not.
+    """Facts about n kernels from one source, int64[n] each; -1 where not known.
 
-    The operation is as kernels are named, the function as calls are.
+    The operation is a name of kernels, the function a name of calls.
     """
 
     operation: Int64
@@ -195,17 +197,17 @@ class _Facts:
 def _facts(
     calls: CommunicationCalls, operation: Int64, launch: Int64, order: Int64, num_devices: int
 ) -> _Facts:
-    """Return what calls tell of kernels.
+    """Return the facts about kernels that their calls give.
 
     Args:
-        calls: of the process.
-        operation: int64[n], what each kernel does.
+        calls: the calls of the process.
+        operation: int64[n], the operation of each kernel.
         launch: int64[n], the launch range of each, -1 for none.
         order: int64[n], all kernels in the order of their launch.
-        num_devices: how many the process drives; only one device's kernels are given.
+        num_devices: how many devices the process uses; only one device's kernels are given.
     """
     num = len(operation)
-    # A call that never returned has no launch range where a group was open around it.
+    # A call that never returned has no launch range if a group was open around it.
     if len(calls.launch_start_ns) == 0 or num == 0:
         return _Facts(*[np.full(num, UNKNOWN, np.int64)] * 9)
     kind, call_kind = _kinds(operation), _kinds(calls.operation)
@@ -236,10 +238,10 @@ def _facts(
     receives = calls.operation == OPERATIONS.index("Recv")
     received = pairs.total(np.where(receives, calls.bytes, 0))
     size = np.maximum(received, pairs.total(np.where(receives, 0, calls.bytes)))
-    # Other devices' kernels may belong to the same calls, and calls of a kind that no kernel of the
-    # range is named after were done by one that is named after another.
+    # Kernels of other devices may belong to the same calls. Calls of a kind that no kernel of the
+    # range is named after were done by a kernel that is named after another kind.
     is_complete = has_fitting & is_alone & (pairs.least(calls.bytes) >= 0)
-    is_complete &= ~_has_strangers(calls, launch, kind, call_kind)
+    is_complete &= ~_has_unnamed_calls(calls, launch, kind, call_kind)
     is_complete &= (pairs.count == 1) | (num_devices == 1)
     sends = calls.operation == OPERATIONS.index("Send")
     rooted = np.isin(calls.operation, [OPERATIONS.index(name) for name in ROOTED])
@@ -275,7 +277,7 @@ class _Pairs:
         return self._spread(np.minimum, of_call, UNKNOWN)
 
     def common(self, of_call: Int64) -> Int64:
-        """Return what all calls of each kernel agree on, else -1."""
+        """Return the value that all calls of each kernel agree on, else -1."""
         least = self.least(of_call)
         return np.where(least == self._spread(np.maximum, of_call, UNKNOWN), least, UNKNOWN)
 
@@ -295,8 +297,8 @@ def _own_communicators(
 ) -> Int64:
     """Return the communicator of kernels that share a launch range with others of their kind.
 
-    NCCL launches a group's communicators in the order in which they were first called. -1 where
-    there is not one kernel for each. A loop over such ranges: they are rare.
+    NCCL launches a group's communicators in the order in which they were first called. -1 if there
+    is not one kernel for each. This loops over such ranges, since they are rare.
     """
     launch, kind, order = keys
     communicator = np.full(len(launch), UNKNOWN, np.int64)
@@ -312,15 +314,17 @@ def _own_communicators(
 
 
 def _num_alike(launch: Int64, kind: Int64) -> Int64:
-    """Return how many kernels of its kind are in each one's launch range."""
+    """Return for each kernel how many kernels of its kind are in its launch range."""
     keys = launch * (len(OPERATIONS) + 1) + kind
     _, inverse, count = np.unique(keys, return_inverse=True, return_counts=True)
     alike: Int64 = count[inverse.reshape(-1)]
     return alike
 
 
-def _has_strangers(calls: CommunicationCalls, launch: Int64, kind: Int64, call_kind: Int64) -> Mask:
-    """Say for each kernel whether its launch range has calls of a kind that no kernel there has."""
+def _has_unnamed_calls(
+    calls: CommunicationCalls, launch: Int64, kind: Int64, call_kind: Int64
+) -> Mask:
+    """Return whether each kernel's launch range has calls of a kind that no kernel in it has."""
     of_kernels = np.zeros(len(calls.launch_start_ns), np.int64)
     of_calls = np.zeros(len(calls.launch_start_ns), np.int64)
     has = launch >= 0
@@ -335,7 +339,7 @@ def _has_strangers(calls: CommunicationCalls, launch: Int64, kind: Int64, call_k
 
 
 def _kinds(operation: Int64) -> Int64:
-    """Return numbers that are equal for what may be the same operation on both sides."""
+    """Return numbers that are equal for the two sides of what may be one operation."""
     return _KIND[np.minimum(operation, len(OPERATIONS) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""Communication kernels in the queues of their streams: who waited behind whom."""
+"""Queues of communication kernels on their streams: kernels that waited behind others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_NAMED = 4  # operations of a chain that its label names
 
 
 class Independence(IntEnum):
-    """Whether an operation could have run at the same time as the one before it on its stream."""
+    """Independence of an operation from the one before it on its stream: they could overlap."""
 
     UNKNOWN = -1
     DEPENDENT = 0
@@ -41,18 +41,18 @@ class Queue:
     """The communication kernels of a rank in order of start, int64[n] each.
 
     Attributes:
-        sent: what they carried.
+        sent: their messages.
         start_ns: when each started.
         end_ns: when each ended.
-        stream: where.
+        stream: the stream of each.
         launch_ns: when its launch returned, -1 where that is not in the capture.
-        ready_ns: when it was launched and its input was there, likewise.
+        ready_ns: when it was launched and its input was there, -1 without a launch.
         before: the one before it on its stream, -1 for none.
         blocked_ns: how long it was ready and waited behind those before it.
         queued_ns: how long it was launched and waited behind them, ready or not.
-        independence: of each of the one before it, values of `Independence`.
+        independence: whether it is independent of the one before it, values of `Independence`.
         covered: when communication kernels ran, by stream.
-        has_events: whether event records told the inputs, not the order of launches.
+        has_events: whether inputs are known from event records, not from the order of launches.
     """
 
     sent: Messages
@@ -79,7 +79,7 @@ class Queue:
 
 
 def queue_of(rank: Rank) -> Queue:
-    """Return the communication kernels of a rank, and who waited."""
+    """Return the communication kernels of a rank, with their waits."""
     sent, ready = messages(rank), readiness(rank)
     kernels = slice(0, ready.num_kernels)
     before = ready.before[kernels]
@@ -100,10 +100,10 @@ def queue_of(rank: Rank) -> Queue:
 
 
 def _independence(sent: Messages, before: Int64) -> Int64:
-    """Return of each kernel whether it could have run beside the one before it, int64[n].
+    """Return whether each kernel could have run beside the one before it, int64[n].
 
-    It could where the communicators differ, or the peers of two sends or receives do. It could not
-    on one communicator, whose order NCCL keeps.
+    It could if the communicators differ, or the peers of two sends or receives. It could not on one
+    communicator, whose order NCCL keeps.
     """
     differ, same = np.zeros(len(before), np.bool_), np.zeros(len(before), np.bool_)
     for column in (sent.communicator, sent.group):
@@ -124,7 +124,7 @@ def _independence(sent: Messages, before: Int64) -> Int64:
 
 
 def compute_streams(rank: Rank) -> Int64:
-    """Return the streams on which other kernels run as a matter of course."""
+    """Return the streams that compute regularly, not only with NCCL's small helper kernels."""
     packed = rank.operations.kernels.packed_stream
     streams, count = packed.counted()
     communicating, others = packed.counted(rank.is_communication_kernel)
@@ -135,12 +135,12 @@ def compute_streams(rank: Rank) -> Int64:
 
 
 def chains(rank: Rank, queue: Queue, blocked: Mask, avoidable: Intervals) -> tuple[Evidence, ...]:
-    """Return who waited behind whom: the costliest chains first, then the longest."""
+    """Return chains of kernels that waited behind each other: the costliest first, then longest."""
     order = np.argsort(queue.stream, kind="stable")
     waiting = order[blocked[order]]
     if len(waiting) == 0:
         return ()
-    chain = np.cumsum(~blocked[order])[blocked[order]]  # equal where nothing free comes between
+    chain = np.cumsum(~blocked[order])[blocked[order]]  # equal if no free one is in between
     first = np.flatnonzero(np.append(True, chain[1:] != chain[:-1]))
     stop = np.append(first[1:], len(chain))
     head = queue.before[waiting[first]]

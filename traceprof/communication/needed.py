@@ -1,4 +1,4 @@
-"""Communication that compute needed at once: nothing was there to hide it behind."""
+"""Communication that compute needed at once: there was nothing to hide it behind."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 def needed_at_once(rank: Rank, ready: Readiness, operations: Int64) -> Mask:
-    """Say which operations a stream that computes waits for, with nothing else to do meanwhile.
+    """Return which operations a compute stream waits for with nothing else to do meanwhile.
 
     That is: no compute was launched between the operation and that wait, and no other communication
-    was outstanding, launched before the wait, not ended when the operation's launch began, and not
-    waited for by a stream that computes before the operation's launch.
+    was outstanding. Outstanding is communication launched before the wait that had not ended when
+    the operation's launch began, and that no compute stream waited for before that launch.
 
     Args:
-        rank: with a GPU.
+        rank: a rank with a GPU.
         ready: when its communication could have begun.
         operations: int64[n], indices into `ready`.
 
     Returns:
-        bool[n]; none where the report has no event records.
+        bool[n]; all false if the report has no event records.
     """
     is_needed: Mask = np.zeros(len(operations), np.bool_)
     waits = stream_waits(rank)
@@ -60,7 +60,7 @@ def _compute_streams(rank: Rank) -> Int64:
 
 
 def _no_compute_between(rank: Rank, place: Int64, until: Int64) -> Mask:
-    """Say after which places no compute was launched until others, bool[n]."""
+    """Return whether no compute was launched between two places each, bool[n]."""
     kernels, *_, graphs = rank.launched_by
     call = np.concatenate((kernels[~rank.is_communication_kernel], graphs))
     launched = np.sort(host_order(rank)[call[call >= 0]], kind="stable")
@@ -72,14 +72,14 @@ def _no_compute_between(rank: Rank, place: Int64, until: Int64) -> Mask:
 def _none_outstanding(
     rank: Rank, ready: Readiness, operations: Int64, until: Int64, waits: StreamWaits
 ) -> Mask:
-    """Say of which operations no other communication was outstanding, bool[n].
+    """Return for which operations no other communication was outstanding, bool[n].
 
     Args:
         rank: the rank.
         ready: when its communication could have begun.
         operations: int64[n], indices into `ready`.
         until: int64[n], the place of the wait for each.
-        waits: of the streams that compute.
+        waits: the waits of the streams that compute.
     """
     is_none = np.ones(len(operations), np.bool_)
     if rank.calls is None:
@@ -107,12 +107,12 @@ def _none_outstanding(
 def _first_not_awaited(ready: Readiness, here: Int64, waits: StreamWaits, place: Int64) -> Int64:
     """Return how many operations of a stream had been waited for before each place, int64[n].
 
-    To wait for an operation is to wait for all that was put on its stream before.
+    A wait for an operation is a wait for all operations before it on its stream.
 
     Args:
         ready: when the rank's communication could have begun.
         here: int64[m], indices into it: the communication of one stream, in order.
-        waits: of the streams that compute.
+        waits: the waits of the streams that compute.
         place: int64[n].
     """
     of_stream = np.flatnonzero(waits.awaited_stream == ready.stream[here[0]])
@@ -134,7 +134,7 @@ def _first_not_awaited(ready: Readiness, here: Int64, waits: StreamWaits, place:
 
 
 class _Highest:
-    """The highest of any run of numbers, looked up among those of 1, 2, 4, 8, … of them."""
+    """The highest number of any slice of an array, from the highest of 1, 2, 4, 8, … in a row."""
 
     def __init__(self, values: Int64) -> None:
         self._levels = [values]

@@ -1,4 +1,4 @@
-"""What analyses of communication say of a rank that did not communicate: all of them the same."""
+"""The common answer of communication analyses for a rank that did not communicate."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ NO_COMMUNICATION = (
     "no communication kernel and no peer copy ran in the time judged",
     "where kernels of another name communicate, give it with --communication-kernel REGEX",
 )
-"""Why nothing can be judged, and how to collect it."""
+"""The reason why nothing can be judged, and how to collect it."""
 
 
 def num_inside(spans: Spans, window: Window) -> int:
-    """Count the operations that are inside a window at all.
+    """Count the operations that lie at least partly inside a window.
 
     Args:
-        spans: starts and ends of operations, some int64[n] each.
-        window: what is judged.
+        spans: starts and ends of operations, int64[n] each, in groups.
+        window: the time that is judged.
     """
     start, end = np.array([window.start_ns]), np.array([window.end_ns])
     closed = np.array([window.is_whole])

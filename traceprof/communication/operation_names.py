@@ -1,4 +1,4 @@
-"""What people call operations, for many of them at once."""
+"""Names of operations for people, for many operations at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Names:
 
     Attributes:
         packed: n indices into `names`, -1 where there is no operation.
-        names: distinct.
+        names: the distinct names.
     """
 
     packed: Column
@@ -32,7 +32,7 @@ class Names:
         return self.packed.values
 
     def of(self, at: int) -> str | None:
-        """Return the name of one of them, None where there is no operation."""
+        """Return the name of one operation, None if there is no operation."""
         number = int(self.packed.at(slice(at, at + 1))[0])
         return self.names[number] if number >= 0 else None
 
@@ -41,9 +41,8 @@ def operation_names(rank: Rank, index: Int64) -> Names:
     """Return the names of operations.
 
     Args:
-        rank: with a GPU.
-        index: int64[n], into all operations of the rank, its groups one behind the other; -1 for
-            none.
+        rank: a rank with a GPU.
+        index: int64[n], into all operations of the rank, its groups joined; -1 for none.
     """
     number = np.full(len(index), -1, np.int64)
     known: dict[str, int] = {}

@@ -1,8 +1,8 @@
-"""When communication operations could have begun: launched, and their input there.
+"""Readiness of communication operations: launched, and with their input there.
 
-The input is what the operation's stream waited for on the GPU before the operation was launched.
-Where a report has no event records, it is the operation other than communication that the same
-thread launched last: PyTorch lets the communication stream wait for the current one.
+The input is the operation that the stream waited for on the GPU before the launch. If a report has
+no event records, it is the last operation other than communication that the same thread launched:
+PyTorch lets the communication stream wait for the current one.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.rank import Mask, Rank
 
-# An operation that starts later than this after the one before it waited for something else: a
-# stream hands over to the next kernel within a few microseconds.
+# An operation that starts later than this after the one before it waited for something else: the
+# next kernel of a stream starts within a few microseconds.
 FOLLOWS_NS = 20_000
 
 
@@ -33,26 +33,27 @@ FOLLOWS_NS = 20_000
 class Readiness:
     """Communication kernels of a rank, then its peer copies, each by start; int64[n] each.
 
-    Peer copies block nobody and are not blocked here.
+    Peer copies count neither as blocking others nor as blocked.
 
     Attributes:
         num_kernels: how many of the operations are kernels.
-        index: into all operations of the rank, its groups one behind the other.
+        index: into all operations of the rank, its groups joined.
         start_ns: when each started.
         end_ns: when each ended.
-        stream: where.
+        stream: the stream of each.
         call: the API call that launched it, -1 where that is not in the capture.
-        place: where that call stands in the host's order, likewise.
-        launch_ns: when that call returned, likewise.
-        input: the operation that ended last of what this one waited for on the GPU: an index like
+        place: the place of that call in the host's order, -1 where it is not in the capture.
+        launch_ns: when that call returned, -1 where it is not in the capture.
+        input: the last to end of the operations that this one waited for on the GPU: an index like
             `index`, -1 for none.
         input_end_ns: when that ended; -1 for none.
         ready_ns: when it was launched and its input was there; -1 without a launch.
-        before: of a kernel, the communication kernel before it on its stream: an index into these
+        before: for a kernel, the communication kernel before it on its stream: an index into these
             operations, -1 for none.
-        follows: bool[n], whether that one ended so shortly before that it may have been waited for.
+        follows: bool[n], whether that one ended so shortly before that this one may have waited for
+            it.
         covered: when communication kernels ran, by stream.
-        has_events: whether event records told the inputs, not the order of launches.
+        has_events: whether inputs are known from event records, not from the order of launches.
     """
 
     num_kernels: int
@@ -78,15 +79,15 @@ class Readiness:
         """Return how long kernels before each one ran on its stream until it started, int64[n].
 
         Args:
-            since_ns: int64[n], from when on; nothing where it is -1, or after the start.
-            covered: what is counted instead of the streams' communication kernels, by stream.
+            since_ns: int64[n], the time from which to count; 0 if it is -1, or after the start.
+            covered: the time to count instead of that of communication kernels, by stream.
         """
         behind = np.zeros(len(self), np.int64)
         kernels = slice(0, self.num_kernels)
         for stream, of_stream in (self.covered if covered is None else covered).items():
             on_stream = (self.stream[kernels] == stream) & (since_ns[kernels] != UNKNOWN)
             at = np.flatnonzero(on_stream)
-            # What starts later on this stream covers nothing before this start.
+            # Kernels that start later on this stream cover nothing before this start.
             since = np.minimum(since_ns[at], self.start_ns[at])
             behind[at] = intervals.covered_within(of_stream, since, self.start_ns[at])
         return behind
@@ -96,7 +97,7 @@ def readiness(rank: Rank) -> Readiness:
     """Return when the communication of a rank could have begun; found once for each rank.
 
     Args:
-        rank: with a GPU.
+        rank: a rank with a GPU.
 
     Raises:
         TraceFormatError: the report is damaged.
@@ -167,7 +168,7 @@ def _before(stream: Int64, num_kernels: int) -> Int64:
 
 
 def _awaited(waits: StreamWaits, stream: Int64, place: Int64) -> tuple[Int64, Int64]:
-    """Return what ended last of what each stream waited for before a place, and when, int64[n]."""
+    """Return the last operation to end that each stream waited for before a place, and its end."""
     source, end = (np.full(len(stream), -1, np.int64) for _ in range(2))
     for number in np.unique(stream).tolist():
         waiting = np.flatnonzero(waits.stream == number)
@@ -182,7 +183,7 @@ def _awaited(waits: StreamWaits, stream: Int64, place: Int64) -> tuple[Int64, In
 
 
 def _latest(end_ns: Int64) -> tuple[Int64, Int64]:
-    """Return for each of some ends the largest up to it: where it is first, and what it is."""
+    """Return the running maximum of ends: the index of its first occurrence, and its value."""
     highest = np.maximum.accumulate(end_ns)
     is_new = np.ones(len(end_ns), np.bool_)
     is_new[1:] = highest[1:] > highest[:-1]
@@ -195,8 +196,8 @@ def _launched_before(rank: Rank, call: Int64, place: Int64) -> tuple[Int64, Int6
 
     Args:
         rank: the rank.
-        call: int64[n], that launched each communication operation, -1 for none.
-        place: int64[n], where it stands in the host's order.
+        call: int64[n], the call that launched each communication operation, -1 for none.
+        place: int64[n], the place of that call in the host's order.
 
     Returns:
         Two int64[n]: an index into all operations of the rank, and when that operation ended; -1
@@ -226,7 +227,7 @@ def _launched_before(rank: Rank, call: Int64, place: Int64) -> tuple[Int64, Int6
 
 
 def _other_operations(rank: Rank) -> tuple[Int64, Int64]:
-    """Return what a rank did but communicate, and the call of each; those with a call, int64[m]."""
+    """Return the operations with a call that are no communication, and their calls, int64[m]."""
     communicates = (rank.is_communication_kernel, rank.is_peer_copy, None, None)
     index, call, first = [], [], 0
     for mask, launched_by in zip(communicates, rank.launched_by, strict=True):

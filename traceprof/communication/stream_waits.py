@@ -1,9 +1,9 @@
-"""What streams waited for on the GPU: a wait for an event, the record of that event, and its work.
+"""Waits of streams on the GPU: each wait for an event, with the operation that it waits for.
 
-A *place* is where an API call stands in the host's order (`traceprof.run.host_order`). A wait is
-for the last record of its event before it, and that record stands behind the operation last put on
-its stream. What that stream itself had waited for before is not looked at. That a stream waits for
-itself is no wait, since its order says the same.
+A *place* is the position of an API call in the host's order (`traceprof.run.host_order`). A wait is
+for the last record of its event before it; the operation is the last one on the stream of that
+record before it. What that stream itself had waited for before does not count. A stream's wait for
+itself is no wait, since operations of one stream are in order anyway.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class StreamWaits:
     """The waits of a rank's streams for operations of other streams, in the host's order.
 
     Attributes:
-        place: int64[n], ascending, of the call that made the stream wait.
-        stream: int64[n], that waits.
-        operation: int64[n], what it waits for: an index into all operations of the rank, its groups
-            one behind the other.
-        awaited_stream: int64[n], where that ran.
+        place: int64[n], ascending, the place of the call that made the stream wait.
+        stream: int64[n], the stream that waits.
+        operation: int64[n], the operation that it waits for: an index into all operations of the
+            rank, its groups joined.
+        awaited_stream: int64[n], the stream of that operation.
         awaited_place: int64[n], the place of the call that launched it.
         awaited_start_ns: int64[n], when it started.
         end_ns: int64[n], when it ended.
@@ -49,7 +49,7 @@ class StreamWaits:
     end_ns: Int64
 
     def chosen(self, at: Int64 | Mask) -> StreamWaits:
-        """Return some of them."""
+        """Return the chosen rows."""
         return StreamWaits(*(getattr(self, name)[at] for name in self.__slots__))
 
 
@@ -58,11 +58,11 @@ class StreamOperations:
     """Operations of some streams of a rank, by group, then start, then end; int64[n] each.
 
     Attributes:
-        index: into all operations of the rank, its groups one behind the other.
-        stream: where each ran.
+        index: into all operations of the rank, its groups joined.
+        stream: the stream of each.
         start_ns: when each started.
         end_ns: when each ended.
-        place: of the call that launched it, -1 where that is not in the capture.
+        place: the place of the call that launched it, -1 where that is not in the capture.
     """
 
     index: Int64
@@ -72,15 +72,15 @@ class StreamOperations:
     place: Int64
 
     def chosen(self, chosen: Mask | Int64) -> StreamOperations:
-        """Return some of them."""
+        """Return the chosen rows."""
         return StreamOperations(*(getattr(self, name)[chosen] for name in self.__slots__))
 
 
 def operations_on(rank: Rank, streams: Int64) -> StreamOperations:
-    """Return what ran on some streams.
+    """Return the operations of some streams.
 
     Args:
-        rank: with a GPU.
+        rank: a rank with a GPU.
         streams: int64[m].
     """
     parts, before, place = [], 0, host_order(rank)
@@ -97,8 +97,8 @@ def times_of(rank: Rank, index: Int64) -> tuple[Int64, Int64]:
     """Return when operations started and ended, int64[n] each.
 
     Args:
-        rank: with a GPU.
-        index: int64[n], into all operations of the rank, its groups one behind the other.
+        rank: a rank with a GPU.
+        index: int64[n], into all operations of the rank, its groups joined.
     """
     start, end = np.zeros(len(index), np.int64), np.zeros(len(index), np.int64)
     first = 0
@@ -117,7 +117,7 @@ def places(place: Int64, call: Int64) -> Int64:
     """Return the places of calls, int64[n], -1 where there is no call.
 
     Args:
-        place: int64[m], of all calls.
+        place: int64[m], the places of all calls.
         call: int64[n], indices of calls, -1 for none.
     """
     awaited = np.full(len(call), -1, np.int64)
@@ -127,13 +127,13 @@ def places(place: Int64, call: Int64) -> Int64:
 
 
 def stream_waits(rank: Rank) -> StreamWaits | None:
-    """Return what the streams of a rank waited for; found once for each rank.
+    """Return the waits of a rank's streams for each other; found once for each rank.
 
     Args:
-        rank: with a GPU.
+        rank: a rank with a GPU.
 
     Returns:
-        The waits whose event was recorded before them; None where the report has no event records
+        The waits whose event was recorded before them; None if the report has no event records
         or no stream waits of the rank.
 
     Raises:
@@ -201,7 +201,7 @@ def _in_order(rank: Rank, call: Int64, stream: Int64, event: Int64, chosen: Mask
 
 
 def _is_of(rank: Rank, device: Int64) -> Mask:
-    """Say which rows are of the rank's device; all where its process has no other."""
+    """Return which rows are of the rank's device; all if its process has no other."""
     if rank.num_devices <= 1:
         return np.ones(len(device), np.bool_)
     is_of: Mask = device == rank.key.device
@@ -232,7 +232,7 @@ def _producers(records: _Events, waits: _Events) -> tuple[Int64, Int64]:
 
 
 def _last_on_stream(rank: Rank, stream: Int64, place: Int64) -> tuple[StreamOperations, Mask]:
-    """Return the operation last put on a stream before a place, and whether there is one.
+    """Return the last operation put on a stream before a place, and whether there is one.
 
     Args:
         rank: the rank.

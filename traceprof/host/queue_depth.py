@@ -1,10 +1,10 @@
-"""The launch queue of a process: what it had launched and the GPU had not yet finished.
+"""The launch queue of a process: launches that the GPU has not yet finished.
 
-A launch is pending from the return of its call (or the start of its operation, where that comes
-first) until its operation is over. A call counts once, however many operations it launches, as the
-call of a CUDA graph does. In the three real exports with stalls this reading gives one and the same
-limit, sharp to one place: a launch into a stream blocks when 1022 kernels, memory sets and copies
-within the device are pending on it; copies between host and device take no place there.
+A launch is pending from the return of its call (or the start of its operation, if that comes first)
+until its operation is over. A call counts once, however many operations it launches, as for a CUDA
+graph. By this definition the limit is the same, to within one launch, in the three real exports
+with stalls: a launch into a stream blocks when 1022 kernels, memory sets and copies within the
+device are pending on it. Copies between host and device do not count.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
     Int32 = npt.NDArray[np.int32]
 
-_NO_CORRELATION = (NULL, 0)  # what no call launched, such as the migrations of managed memory
+_NO_CORRELATION = (NULL, 0)  # no call launched it: for example a migration of managed memory
 
 
 class Launches(NamedTuple):
-    """Operations, or the launches they came by: arrays of one length.
+    """Launches, or operations one by one: arrays of one length.
 
     Attributes:
         call: index into the calls, -1 where the capture has none.
         start_ns: the first operation's start, BEYOND_NS where it was not recorded.
-        end_ns: the last operation's end, likewise.
+        end_ns: the last operation's end, BEYOND_NS where it was not recorded.
         stream: index into `LaunchQueue.streams`, -1 where the operation was not recorded.
         takes_place: bool, whether it counts in its stream's queue: all but host copies.
         is_pageable: bool, whether it copies from or to pageable memory.
@@ -56,7 +56,7 @@ class Launches(NamedTuple):
     is_pageable: Mask
 
     def at(self, chosen: Mask | Int64) -> Launches:
-        """Return some of them."""
+        """Return the chosen launches."""
         return Launches(
             self.call[chosen],
             self.start_ns[chosen],
@@ -69,15 +69,15 @@ class Launches(NamedTuple):
 
 @dataclass(frozen=True)
 class LaunchQueue:
-    """Every launch of one process, whatever the device.
+    """All launches of one process, to all its devices.
 
     Attributes:
         calls: the process's API calls.
-        launches: n launches, in no order that means anything.
+        launches: n launches, in no particular order.
         streams: (device, stream) pairs.
-        operations: of the process.
-        cache: what was derived of these and is kept.
-        times: what was derived and `release` lets go of.
+        operations: the operations of the process.
+        cache: values derived from these, kept.
+        times: values derived from these, freed by `release`.
     """
 
     calls: ApiCalls
@@ -115,7 +115,7 @@ class LaunchQueue:
 
     @derived
     def series(self) -> tuple[Int64, Int32]:
-        """Times, ascending int64[k], from each of which on so many are pending, int32[k]."""
+        """Queue depth over time: times, ascending int64[k]; the depth from each on, int32[k]."""
         times, depth = self._changes()
         last = np.append(times[1:] != times[:-1], True)
         times, depth = times[last], depth[last]
@@ -126,7 +126,7 @@ class LaunchQueue:
         return times[changed], depth[changed]
 
     def deepest_within(self, start_ns: int, end_ns: int) -> int:
-        """Return the most that were pending at any time in [start, end]."""
+        """Return the greatest depth in [start, end]."""
         times, depth = self._changes()
         first, stop = np.searchsorted(times, [start_ns, end_ns], side="right").tolist()
         # Of several changes at one time the last counts.
@@ -141,15 +141,14 @@ class LaunchQueue:
 
     @derived
     def _num_before(self) -> int:
-        """How many were pending since before anything that was captured."""
-        # No call, and so no time of one.
+        """The number of launches from before the capture: their calls were not recorded."""
         return int(np.count_nonzero(self.launches.call < 0))
 
     def _begin_ns(self, times: Int64) -> int:
         return int(min(self.launches.start_ns.min(), times[0])) - 1
 
     def _changes(self) -> tuple[Int64, Int32]:
-        """Return when one more or one less was pending, ascending, and how many then were."""
+        """Return the times at which the depth changes by one, and the depth after each."""
         num_entered = len(self.launches.call)
         changes = np.empty(2 * num_entered, np.int64)  # in one piece: there can be many
         entered, left = changes[:num_entered], changes[num_entered:]
@@ -160,8 +159,8 @@ class LaunchQueue:
         if self._num_before or left.max(initial=0) >= BEYOND_NS:
             num_entered -= self._num_before
             changes = np.concatenate((entered[entered > -BEYOND_NS], left[left < BEYOND_NS]))
-        # The sign in a time's lowest bit: one sort of integers, many times faster than argsort, and
-        # stable, since that merges what is nearly in order.
+        # The lowest bit says whether the depth grows: one sort of integers, many times faster than
+        # argsort; stable, because that is fast for times that are nearly in order.
         changes <<= 1
         changes[:num_entered] |= 1
         changes.sort(kind="stable")
@@ -175,7 +174,7 @@ class LaunchQueue:
         return changes, depth
 
     def series_within(self, start_ns: int, end_ns: int) -> tuple[Int64, Int32]:
-        """Return the part of the series that tells the depth in [start, end]."""
+        """Return the part of the series with the depth in [start, end]."""
         times, depth = self.series
         first = max(int(np.searchsorted(times, start_ns, side="right")) - 1, 0)
         stop = int(np.searchsorted(times, end_ns, side="right"))
@@ -183,12 +182,12 @@ class LaunchQueue:
 
     @derived
     def depth(self) -> Int64:
-        """How many of the process were pending when each launch was called, int64[n]."""
+        """The number of the process's pending launches when each launch was called, int64[n]."""
         return self._pending(np.arange(len(self.launches.call)))
 
     @derived
     def stream_depth(self) -> Int64:
-        """How many were pending on each launch's own stream, int64[n]; -1 if it takes no place."""
+        """The number of pending launches on each launch's stream, int64[n]; -1 if not counted."""
         depth = np.full(len(self.launches.call), -1, np.int64)
         for stream in range(len(self.streams)):
             indices = np.flatnonzero((self.launches.stream == stream) & self.launches.takes_place)
@@ -196,7 +195,7 @@ class LaunchQueue:
         return depth
 
     def release(self) -> None:
-        """Let go of what is made again when it is asked for."""
+        """Free the derived times; they are made again when they are needed."""
         self.times.release()
 
     @derived
@@ -252,7 +251,7 @@ def _build(rank: Rank) -> LaunchQueue:
     if calls is None:
         raise ValueError(f"rank {rank.rank} has no API calls, and so no launch queue")
     rows, streams, operations = _rows(rank, calls)
-    launches = _by_call(rows, _strangers(rows, operations), len(calls))
+    launches = _by_call(rows, _without_call(rows, operations), len(calls))
     unrecorded = _unrecorded(launches, calls)
     if len(unrecorded.call):
         launches = _joined([launches, unrecorded])
@@ -286,7 +285,7 @@ def _rows(
 
 
 def _joined(parts: list[Launches]) -> Launches:
-    """Join launches, one column after the other: each is let go of when it is joined."""
+    """Join launches column by column; each column of the parts is freed once it is joined."""
     columns = [list(column) for column in zip(*parts, strict=True)]
     parts.clear()
     return Launches(*(np.concatenate(columns.pop(0)) for _ in Launches._fields))
@@ -296,14 +295,14 @@ def _operations(group: Operations, call: Int64, stream: Int32) -> Launches:
     every = np.ones(len(group), np.bool_)
     takes_place, is_pageable = every, ~every
     if isinstance(group, Copies):
-        # Memory sets have no kind, and take a place.
+        # Memory sets have no kind, and count.
         takes_place = np.isin(group.kind, np.array([NULL, CopyKind.DEVICE_TO_DEVICE], np.int64))
         is_pageable = group.source_memory == MemoryKind.PAGEABLE
         is_pageable |= group.destination_memory == MemoryKind.PAGEABLE
     return Launches(call, group.start_ns, group.end_ns, stream, takes_place, is_pageable)
 
 
-class _Strangers(NamedTuple):
+class _WithoutCall(NamedTuple):
     """Operations without a call, int64[n] each.
 
     Attributes:
@@ -315,30 +314,30 @@ class _Strangers(NamedTuple):
     correlation: Int64
 
 
-def _strangers(rows: Launches, operations: Sequence[Operations]) -> _Strangers:
+def _without_call(rows: Launches, operations: Sequence[Operations]) -> _WithoutCall:
     row = np.flatnonzero(rows.call < 0)
     if len(row) == 0:
-        return _Strangers(row, row)
+        return _WithoutCall(row, row)
     correlation = np.concatenate([operation.correlation for operation in operations])
-    return _Strangers(row, correlation[row])
+    return _WithoutCall(row, correlation[row])
 
 
-def _by_call(rows: Launches, strangers: _Strangers, num_calls: int) -> Launches:
-    """Put together what one call launched, and leave out what no call did.
+def _by_call(rows: Launches, orphans: _WithoutCall, num_calls: int) -> Launches:
+    """Return one launch for each call: from its first operation's start to its last one's end.
 
-    An operation without a call is left out, unless it was queued when the capture began: it came by
-    a call, and before the first operation on its stream whose call was captured.
+    An operation without a call is left out, unless it was queued when the capture began: then it
+    has a correlation id, and starts no later than the first operation on its stream with a call.
     """
     key = rows.call
-    if len(strangers.row):
+    if len(orphans.row):
         has_call = rows.call >= 0
         first = np.full(int(rows.stream.max()) + 1, BEYOND_NS)
         np.minimum.at(first, rows.stream[has_call], rows.start_ns[has_call])
-        was_queued = ~np.isin(strangers.correlation, _NO_CORRELATION)
-        was_queued &= rows.start_ns[strangers.row] <= first[rows.stream[strangers.row]]
+        was_queued = ~np.isin(orphans.correlation, _NO_CORRELATION)
+        was_queued &= rows.start_ns[orphans.row] <= first[rows.stream[orphans.row]]
         kept = has_call
-        kept[strangers.row] = was_queued
-        _, by_id = np.unique(strangers.correlation[was_queued], return_inverse=True)
+        kept[orphans.row] = was_queued
+        _, by_id = np.unique(orphans.correlation[was_queued], return_inverse=True)
         rows = rows.at(kept)
         key = rows.call.copy()
         key[key < 0] = num_calls + by_id.reshape(-1)
@@ -355,10 +354,10 @@ def _by_call(rows: Launches, strangers: _Strangers, num_calls: int) -> Launches:
 
 
 def _unrecorded(launches: Launches, calls: ApiCalls) -> Launches:
-    """Return the launches whose operations the capture's end cut off.
+    """Return the launches whose operations ran after the end of the capture.
 
-    They are the calls, by a name that launches, after the last one whose operation was recorded.
-    What calls in between, or from before the GPU records begin, launched is not known.
+    They are the calls after the last one whose operation was recorded, as far as calls of their
+    name launch operations. Whether other calls without an operation launched one is not known.
     """
     launching = launches.call[launches.call >= 0]
     last = calls.start_ns[launching].max(initial=-BEYOND_NS)

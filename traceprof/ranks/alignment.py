@@ -1,9 +1,9 @@
-"""Line up the operations of two ranks whose captures begin or stop at different ones.
+"""Alignment of the operations of two ranks whose captures begin or stop at different ones.
 
-Both ranks run the same operations in the same order, so that one whole number, by how many places
-their lists are shifted, is all that is sought. The right one makes kinds and sizes agree, and the
-operations end together: by a constant apart that is the clocks', however far the clocks are. With
-a wrong one, the difference of the ends varies with every operation that a rank was early or late.
+Both ranks run the same operations in the same order, so only one whole number is needed: the shift
+between their lists. With the right shift kinds and sizes agree, and the ends of the operations
+differ by the difference of the clocks only, however large that is. With a wrong one, the difference
+of the ends varies with how early or late a rank came to each operation.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     Float64 = npt.NDArray[np.float64]
 
-# UTC by NTP is off by one to tens of ms (Nsight's user guide, Time Synchronization); a machine
-# without it, by more. Operations further apart than this are not the same one.
+# UTC by NTP is off by one to tens of ms (Nsight's user guide, Time Synchronization); without NTP by
+# more. Operations further apart than this are not the same one.
 FARTHEST_NS = 2_000_000_000
 # On one machine, members of an operation leave it up to some ms apart.
 ONE_CLOCK_NS = 100_000_000
-# To be this far off the clocks makes an alignment half as likely as one that is not.
+# An alignment this far off the clocks is half as likely as one that agrees with them.
 _USUAL_NS = 50_000_000
 _SAMPLES = 512  # operations looked at for each shift
 _ALIKE = 0.99  # of the operations must agree in kind and size
@@ -42,7 +42,7 @@ class OperationList:
 
     Attributes:
         signature: int64[n], equal for operations that may be the same: kind and size.
-        end_ns: int64[n], on the clocks as far as they are known.
+        end_ns: int64[n], corrected as far as the clocks are known.
     """
 
     signature: Int64
@@ -50,15 +50,15 @@ class OperationList:
 
 
 def shift_between(first: OperationList, second: OperationList, *, one_clock: bool) -> int | None:
-    """Return by how many places `second` begins after `first` does.
+    """Return by how many places `second` begins after `first`.
 
     Args:
-        first: of one rank.
-        second: of another one.
-        one_clock: whether the times are of one machine, so that ends agree as they are.
+        first: the operations of one rank.
+        second: those of another one.
+        one_clock: whether both ranks are on one machine, so that ends agree without correction.
 
     Returns:
-        The shift s for which `second[i]` is `first[i + s]`, None where none fits or several do.
+        The shift s for which `second[i]` is `first[i + s]`, None if none fits or several do.
     """
     shifts = _promising(
         first, second, _candidates(first, second, one_clock=one_clock), one_clock=one_clock
@@ -76,7 +76,7 @@ def shift_between(first: OperationList, second: OperationList, *, one_clock: boo
 
 
 def _candidates(first: OperationList, second: OperationList, *, one_clock: bool) -> Int64:
-    """Return the shifts that bring the middle of the shorter list near something in time."""
+    """Return the shifts that bring the middle of the shorter list near an operation in time."""
     if len(first.end_ns) == 0 or len(second.end_ns) == 0:
         return np.empty(0, np.int64)
     middle = len(second.end_ns) // 2
@@ -89,7 +89,7 @@ def _candidates(first: OperationList, second: OperationList, *, one_clock: bool)
 def _promising(
     first: OperationList, second: OperationList, shifts: Int64, *, one_clock: bool
 ) -> Int64:
-    """Return the shifts that fit best by a few operations, where there are too many to look at."""
+    """Return the shifts that fit a few operations best, if there are too many to try them all."""
     if len(shifts) <= _MAX_SHIFTS:
         return shifts
     num = len(second.end_ns)

@@ -1,9 +1,9 @@
-"""When a rank came to each communication operation, and on what it had spent its time until then.
+"""Arrivals of a rank at communication operations, and what it spent its time on before each.
 
-Operations are kernels, and of a rank without a GPU the ranges that `instrument` made of its calls.
+Operations are kernels, or, for a rank without a GPU, the ranges that `instrument` put around calls.
 
-The columns are all that is needed of a rank to compare it with the others: they are small, where
-its operations are not. It makes no finding of its own; what concerns the whole run does.
+The columns are all that is needed to compare a rank with the others, and they are small. This
+module makes no findings: analyses of the whole run do.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ TIME_CATEGORIES = (
     "compute", "communication", "copy", "launch", "sync", "blocking copy", "data loading",
     "waiting", "host code", "set-up", "other",
 )  # fmt: skip
-"""What a rank's time goes to: computing, else communicating, else copying, else idle by cause.
+"""Categories of a rank's time: computing, else communicating, else copying, else idle by cause.
 
-Idle time goes to `launch` also where nothing is known but that nothing was launched, MPI to
-`waiting`, allocation to `set-up`; `other` is what the host had launched already, or what no launch
-is known of. Without a GPU time goes to what ranges tell of, and `other` is what they do not."""
+Idle time of which only is known that nothing was launched counts as `launch`, MPI as `waiting`,
+allocation as `set-up`; `other` is idle time before operations that were launched in time, or whose
+launch is not known. Without a GPU ranges give the categories, and `other` is the time outside."""
 _CATEGORIES = {
     IdleCause.LAUNCH_BOUND: "launch",
     IdleCause.UNKNOWN: "launch",
@@ -69,7 +69,7 @@ _UNKNOWN_CALL = CallLabel("Unknown", False, NOTHING)
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The communication operations of one rank by start: n of each column; -1 where not known.
+    """The n communication operations of one rank, by start; -1 where not known.
 
     Attributes:
         rank: the rank's number.
@@ -77,33 +77,34 @@ class Arrivals:
         device: the CUDA ordinal as the process sees it; None without a GPU.
         start_ns: int64[n], in the report's time, as are all times.
         end_ns: int64[n].
-        is_inside: bool[n], whether it starts in what is shown of the rank.
-        is_judged: bool[n], whether it starts in what findings are about.
+        is_inside: bool[n], whether it starts in the part of the rank that is shown.
+        is_judged: bool[n], whether it starts in the part that findings are about.
         operation: int64[n], indices into `operations`.
         bytes: int64[n], as `messages.Messages` counts them.
-        communicator: int64[n], indices into `communicators`, as NCCL tells.
-        group: int64[n], indices into `groups`, as labels tell.
+        communicator: int64[n], indices into `communicators`, from NCCL's records.
+        group: int64[n], indices into `groups`, from labels.
         stream: int64[n], the CUDA stream, 0 without a GPU.
-        sequence: int64[n], the call's number in its group, as labels tell.
+        sequence: int64[n], the call's number in its group, from labels.
         peer: int64[n], the only other rank of a send or receive, in the world.
-        root: int64[n], whom all others send to or receive from, in the world.
+        root: int64[n], the rank in the world that all others send to or receive from.
         peer_in_communicator: int64[n], the other rank of a send or receive in the communicator.
         direction: int64[n], 1 sends, 2 receives, 3 both.
-        world_size: int64[n], how many ranks take part.
+        world_size: int64[n], the number of ranks that take part.
         called_ns: int64[n], when the launching call began, -1 without a GPU.
-        launch_ns: int64[n], when it returned, likewise.
-        cumulative_ns_at_start: int64[n, 11], what each of `TIME_CATEGORIES` had taken
-            since the rank's first operation when this one started.
-        spent_at_end_ns: int64[n, 11], likewise when it ended.
-        stalled_at_start_ns: int64[n], how long a full queue had kept launches from idle streams.
-        stalled_at_end_ns: int64[n], likewise.
-        kernels_at_start: int64[n], how many compute kernels had started.
-        kernels_at_end: int64[n], likewise.
-        window_ns: the length of what findings are about.
+        launch_ns: int64[n], when that call returned, -1 without a GPU.
+        cumulative_ns_at_start: int64[n, 11], the time in each of `TIME_CATEGORIES` from the rank's
+            first operation to the start of this one.
+        spent_at_end_ns: int64[n, 11], the same up to its end.
+        stalled_at_start_ns: int64[n], how long a full queue had kept launches from idle streams
+            when it started.
+        stalled_at_end_ns: int64[n], the same when it ended.
+        kernels_at_start: int64[n], the number of compute kernels that had started when it started.
+        kernels_at_end: int64[n], the same when it ended.
+        window_ns: the length of the part that findings are about.
         operations: names.
         communicators: NCCL's ids.
         groups: names of PyTorch's process groups.
-        unknown_cause: why idle time cannot be explained, None where it is; then all is `other`.
+        unknown_cause: why idle time cannot be explained, None if it is; then all is `other`.
     """
 
     rank: int
@@ -152,12 +153,12 @@ _AT_START_AND_END = {
     "stalled_at_start_ns": "stalled_at_end_ns",
     "kernels_at_start": "kernels_at_end",
 }
-"""What ends differ little in from starts."""
+"""Columns of ends, which differ little from the columns of starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedArrivals:
-    """The `Arrivals` of a rank in a quarter of the bytes, to be kept and sent."""
+    """The `Arrivals` of a rank in a quarter of the bytes, to keep and to send."""
 
     others: Arrivals
     columns: tuple[Column, ...]
@@ -168,7 +169,7 @@ class PackedArrivals:
 
     @classmethod
     def of(cls, arrivals: Arrivals) -> PackedArrivals:
-        """Pack them."""
+        """Return arrivals packed."""
         columns = [getattr(arrivals, name) for name in _COLUMNS]
         for name, later in _AT_START_AND_END.items():
             start = getattr(arrivals, name)
@@ -196,7 +197,7 @@ class PackedArrivals:
 
     @property
     def unpacked(self) -> Arrivals:
-        """What was packed, made anew at each use."""
+        """The arrivals, unpacked anew at each use."""
         columns: dict[str, Any] = {
             name: column.values
             for name, column in zip(_names_of_columns(), self.columns, strict=True)
@@ -272,7 +273,7 @@ def findings(result: Arrivals) -> list[Finding | NotApplicable]:
 
 
 def _of_host(rank: CpuRank, window: Window) -> Arrivals:
-    """Reduce a rank without a GPU to the operations whose end is told: start is when it called."""
+    """Reduce a rank without a GPU to operations whose end is known; they start with the call."""
     work = rank.work
     known = np.flatnonzero(work.operations.is_over)
     start, end = work.operations.start_ns[known], work.operations.end_ns[known]
@@ -337,7 +338,7 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
 
 
 def _spent_on_host(rank: CpuRank, times: Int64) -> Int64:
-    """Return what each of `TIME_CATEGORIES` took until these times, int64[n, 11]."""
+    """Return the time in each of `TIME_CATEGORIES` until these times, int64[n, 11]."""
     spent = np.zeros((len(times), len(TIME_CATEGORIES)), np.int64)
     computing = rank.compute
     communicating = intervals.merge(computing, rank.communication)
@@ -351,7 +352,7 @@ def _spent_on_host(rank: CpuRank, times: Int64) -> Int64:
 
 
 def _stalled(rank: Rank) -> intervals.Intervals:
-    """Return when a full queue kept a launch from a stream of this rank that stood idle."""
+    """Return when a full queue kept a launch from an idle stream of this rank."""
     if rank.calls is None:
         return intervals.empty()
     stalls = find_stalls(rank)
@@ -365,7 +366,7 @@ def _stalled(rank: Rank) -> intervals.Intervals:
 
 
 def _spent(rank: Rank, causes: IdleCauses | None, times: Int64) -> Int64:
-    """Return what each of `TIME_CATEGORIES` took until these times, int64[n, 11].
+    """Return the time in each of `TIME_CATEGORIES` until these times, int64[n, 11].
 
     They are starts and ends of operations, so that no gap is cut by one: all of a gap is over.
     """

@@ -1,10 +1,10 @@
-"""Why a rank came late to an operation: what it did that the others did not, back to one root.
+"""Causes of late arrivals: the time that the late rank spent and the others did not.
 
-The ranks last stood together at the end of an operation before. From there to their starts, each
-rank's time is computing, communicating, copying or idle for a reason (`TIME_CATEGORIES`);
-these parts add up to the whole, so that what the late rank spent beyond the median of the others
-adds up to how late it was. A part that makes up half of that is the cause. If it is communication
-in which the rank waited for a third one, that one is looked at in turn.
+The ranks were last together at the end of an earlier operation. From there to their starts, each
+rank's time is computing, communicating, copying or idle for a reason (`TIME_CATEGORIES`). These
+parts add up to the whole, so the late rank's time beyond the median of the others adds up to how
+late it was. A part that makes up half of that is the cause. If that part is communication in which
+the rank waited for a third rank, the causes of that rank are looked for in turn, back to one root.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ SLOWER, MORE_WORK, QUEUE, UNEXPLAINED = (
     "slower kernels", "more kernels", "launch queue full", "not explained",
 )  # fmt: skip
 SLOWER_COMPUTE, OUTSIDE = "slower compute", "outside the ranges"
-"""Of ranks without a GPU: there are no kernels to count, and what no range tells of is nobody's."""
+"""Causes for ranks without a GPU: they have no kernels to count, and time outside all ranges."""
 _ON_HOSTS = {"compute": SLOWER_COMPUTE, "other": OUTSIDE}
-# All ranks had something of their own to do between two operations if most of them paused so long.
+# If most ranks paused this long between two operations, all of them had work of their own to do.
 _PAUSE_NS = 50_000
-_FEW_MORE = 0.02  # kernels more or less are no other work
+_FEW_MORE = 0.02  # a difference of so many kernels is still the same work
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a rank was late to one operation.
+    """The cause of a rank's late arrival at one operation.
 
     Attributes:
-        root: index of the rank that all of it goes back to.
+        root: index of the rank that caused it.
         what: one of `TIME_CATEGORIES`, or of this module's own causes.
-        late_ns: how late the root was, after the rank that came before it.
+        late_ns: how long after the rank before it the root came.
         start_ns: since when, in the time of the root's report.
-        end_ns: when it came, likewise.
+        end_ns: when the root came, in the same time.
         via: the ranks on the way, the late one first, without the root.
     """
 
@@ -58,15 +58,17 @@ class Cause:
     via: tuple[int, ...]
 
 
-class _Beyond(NamedTuple):
-    """What the r members of a group did before an operation, since they stood together.
+class _Excess(NamedTuple):
+    """Time of each of the r members of a group before an operation, beyond that of the others.
+
+    It counts from the end of the operation at which the members were last together.
 
     Attributes:
         stalled_ns: int64[r], how long a full queue kept launches, beyond the median of the others.
-        spent_ns: int64[r, 8], what each of `TIME_CATEGORIES` took, likewise.
-        kernels: int64[r], how many compute kernels ran.
-        kernels_of_others: int64[r], the median of the others' numbers.
-        has_gpu: whether a member has one.
+        spent_ns: int64[r, 8], time in each of `TIME_CATEGORIES` beyond the median of the others.
+        kernels: int64[r], the number of compute kernels that ran.
+        kernels_of_others: int64[r], the median of that number for the others.
+        has_gpu: whether a member has a GPU.
     """
 
     stalled_ns: Int64
@@ -77,32 +79,32 @@ class _Beyond(NamedTuple):
 
 
 class Causes:
-    """Looks for causes in the operations of a run."""
+    """The causes of late arrivals in a run, found on demand."""
 
     def __init__(self, waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> None:
-        """Prepare to look.
+        """Take the operations of a run.
 
         Args:
-            waits: of all groups.
-            arrivals: of all ranks.
+            waits: the waits of all groups.
+            arrivals: the arrivals of all ranks.
         """
         self._waits = waits
         self._arrivals = arrivals
         self._since = [_anchors(wait) for wait in waits]
         self._behind = [wait.behind_ns for wait in waits]
         self._columns = columns_of_members(waits, len(arrivals))
-        self._beyond: dict[tuple[int, int], _Beyond] = {}
+        self._beyond: dict[tuple[int, int], _Excess] = {}
 
     def of(self, number: int, row: int, column: int) -> Cause | None:
         """Return why a member was late to an operation.
 
         Args:
             number: index of the group.
-            row: of the operation in it.
-            column: of the member.
+            row: row of the operation in it.
+            column: column of the member.
 
         Returns:
-            The cause, None where the capture does not reach back to where the ranks stood together.
+            The cause; None if the capture begins after the ranks were last together.
         """
         return self._of(number, row, column, ())
 
@@ -129,7 +131,7 @@ class Causes:
         )
 
     def _what(self, number: int, since: int, row: int, column: int) -> str:
-        """Return what the member did, beyond the others, since they stood together."""
+        """Return what the member did beyond the others, since they were last together."""
         waits = self._waits[number]
         late = int(waits.late_ns[row, column])
         beyond = self._beyond.get((number, row))
@@ -137,7 +139,7 @@ class Causes:
             beyond = self._beyond[number, row] = self._beyond_others(waits, since, row)
         if 2 * int(beyond.stalled_ns[column]) >= late:
             return QUEUE
-        # Copying, and idling until a copy is over, are one cause.
+        # Copying and waiting idle for a copy are one cause.
         parts = dict(zip(TIME_CATEGORIES, beyond.spent_ns[column].tolist(), strict=True))
         parts["blocking copy"] += parts.pop("copy")
         largest = max(parts, key=lambda name: parts[name])
@@ -151,7 +153,7 @@ class Causes:
         more = int(beyond.kernels[column]) - others
         return SLOWER if abs(more) <= _FEW_MORE * max(others, 1) else MORE_WORK
 
-    def _beyond_others(self, waits: GroupWaits, since: int, row: int) -> _Beyond:
+    def _beyond_others(self, waits: GroupWaits, since: int, row: int) -> _Excess:
         """Return what each member did from the end of one operation to the start of another."""
         members = [self._arrivals[member] for member in waits.group.members]
         before, at = waits.group.place[since].tolist(), waits.group.place[row].tolist()
@@ -170,7 +172,7 @@ class Causes:
         )
         columns = np.concatenate([stalled[np.newaxis], spent.T, kernels[np.newaxis]])
         others = mean_of(*middle_of_others(columns))
-        return _Beyond(
+        return _Excess(
             stalled_ns=stalled - others[0],
             spent_ns=spent - others[1:-1].T,
             kernels=kernels,
@@ -181,7 +183,7 @@ class Causes:
     def _upstream(
         self, number: int, row: int, column: int, since: int, via: tuple[int, ...]
     ) -> Cause | None:
-        """Return why a rank was late that this one waited for, None if it waited for none."""
+        """Return why the rank that this one waited for was late, None if it waited for none."""
         waits = self._waits[number]
         member = waits.group.members[column]
         arrivals, place = self._arrivals[member], waits.group.place[:, column]
@@ -204,7 +206,7 @@ class Causes:
             return None
         number, row = place_of_wait
         last = int(self._waits[number].last[row])
-        # Where the capture does not reach back far enough, it is known who, but not why.
+        # If the capture does not reach back far enough, the rank is known, but not the cause.
         return self._of(number, row, last, via) or self._unexplained(number, row, last, via)
 
     def _unexplained(self, number: int, row: int, column: int, via: tuple[int, ...]) -> Cause:
@@ -216,15 +218,15 @@ class Causes:
 
 
 def _anchors(waits: GroupWaits) -> Int64:
-    """Return the operation at whose end the members last stood together before each one, int64[m].
+    """Return the operation at whose end the members were last together before each one, int64[m].
 
-    It is the last one before which another did not follow at once on most members: an operation
-    that was queued behind another begins with it and inherits how late its rank is. -1 for none.
+    Operations that follow another one at once on most members do not count: such an operation was
+    queued behind the other, and is as late as that one. -1 for none.
     """
     if len(waits) == 0:
         return np.empty(0, np.int64)
     pause = np.median(waits.start_ns[1:] - waits.end_ns[:-1], axis=1)
-    # After a broadcast and its like, each member goes on when its own part is done.
+    # After a broadcast and similar operations, each member goes on when its own part is done.
     is_together = ~waits.group.is_one_of(ROOTED)[:-1]
     before = np.where((pause > _PAUSE_NS) & is_together, np.arange(len(pause)), -1)
     anchors = np.full(len(waits), -1, np.int64)

@@ -1,12 +1,11 @@
 """One clock for the machines of a run.
 
-The clocks of two machines are brought together by the operations that all members leave together:
-the difference of their ends is the difference of the clocks, but for some microseconds that vary
-from one operation to the next. A line through these differences gives offset and drift; the
-residuals from it are the uncertainty, or what is less: how far the line may be moved before a
-member would leave before another one came. Medians make the line, so that single outliers do not
-matter (the slope is Theil and Sen's: the median of the slopes between pairs; P. K. Sen, J. Am.
-Stat. Assoc. 63, 1968).
+The clocks of two machines are aligned by operations that all members leave together: their ends
+differ by the difference of the clocks, and some microseconds that vary between operations. A line
+through these differences gives offset and drift. The uncertainty is the size of the residuals, or,
+if that is less, how far the line may be moved before a member would leave an operation before
+another one came. The line is made of medians, so that single outliers do not matter (the slope is
+Theil and Sen's: the median of the slopes between pairs; P. K. Sen, J. Am. Stat. Assoc. 63, 1968).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     Float64 = npt.NDArray[np.float64]
 
-# Crystals of servers keep time to some tens of millionths; what drifts more is no clock's doing.
+# Crystals of servers keep time to some tens of millionths: a larger drift is not the clock's.
 _MAX_DRIFT = 200e-6
 # A slope between operations that are close together is noise.
 _MIN_FOR_DRIFT = 12
@@ -42,14 +41,14 @@ _QUANTILE = 0.95
 
 
 class _Ends(NamedTuple):
-    """How the members of a group left its m operations on h machines, by the sessions' starts.
+    """Ends of a group's m operations on h machines, on clocks aligned by the sessions' starts.
 
     Attributes:
-        middle: int64[m, h], when they left, at their median.
-        apart: int64[m, h], how far apart.
-        latest: int64[m, h], when the last of them had come.
+        middle: int64[m, h], the median of when the machine's members left.
+        apart: int64[m, h], how far apart they left.
+        latest: int64[m, h], when the last of them came.
         first: int64[m, h], when the first of them left.
-        column: of each machine.
+        column: the column of each machine.
     """
 
     middle: Int64
@@ -71,9 +70,9 @@ class _Shared(NamedTuple):
     """Operations that two machines share.
 
     Attributes:
-        reference: by the clock that is known.
-        measured: by the clock to be measured.
-        apart: int64[m], how far apart the members on one machine left, on the worse of both.
+        reference: their times on the clock that is known.
+        measured: their times on the clock to be measured.
+        apart: int64[m], how far apart the members on one machine left, on the worse machine.
     """
 
     reference: _Times
@@ -82,14 +81,14 @@ class _Shared(NamedTuple):
 
 
 def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]) -> Clocks:
-    """Return the clocks brought together by operations that all members leave together.
+    """Return the clocks, aligned by operations that all members leave together.
 
-    The machine of a run's first report is the reference. From it, machines that share operations
-    with it are measured, then those that share some with these, and so on.
+    The machine of a run's first report is the reference. Machines that share operations with it are
+    measured against it, then those that share some with these, and so on.
 
     Args:
-        clocks: as the sessions' starts tell them.
-        arrivals: of each rank.
+        clocks: the clocks, aligned by the sessions' starts.
+        arrivals: the arrivals of each rank.
         groups: matched operations.
     """
     ends: dict[int, list[_Ends]] = defaultdict(list)
@@ -118,9 +117,9 @@ def measured(clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Grou
 def _ends_by_machine(
     clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]
 ) -> list[_Ends]:
-    """Return for each group when the members on each machine left, and how far apart they were."""
-    # Groups that are known by their order alone may be of several communicators, and are used only
-    # for machines that no better one reaches, the longest first.
+    """Return for each group when the members on each machine left, and how far apart."""
+    # Groups known by their order alone may mix several communicators. They are used only for
+    # machines that no better group connects, the longest first.
     ends: list[_Ends] = []
     known: set[int] = set()
     for group in sorted(groups, key=lambda group: (group.source == "order", -len(group))):
@@ -141,7 +140,7 @@ def _ends_by_machine(
         for indices in of_machine.values():
             left = end[:, indices]
             middle.append(np.median(left, axis=1).astype(np.int64))
-            # With one member alone, only the time that it was inside bounds when it left.
+            # With a single member, only the time that it was inside limits when it left.
             alone = duration[:, indices].min(axis=1)
             apart.append(alone if len(indices) == 1 else left.max(axis=1) - left.min(axis=1))
             latest.append((left - duration[:, indices]).max(axis=1))
@@ -152,7 +151,7 @@ def _ends_by_machine(
 
 
 def _shared(ends: Sequence[_Ends], known: int, machine: int) -> _Shared | None:
-    """Return the ends of two machines' common operations and their spread; None without any."""
+    """Return the times of the operations that two machines share; None without any."""
     shared = [
         _Shared(
             reference=_Times(*(times[:, column[known]] for times in (end, latest, first))),
@@ -187,7 +186,7 @@ def _corrected(clock: MachineClock, times: Int64) -> Int64:
 
 
 def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:
-    """Measure a clock by the times that another one and it show at the same moments."""
+    """Measure a clock against another one, by their times at the same moments."""
     reference = _Times(*(_corrected(known, times) for times in shared.reference))
     measured = shared.measured
     at = int(np.median(measured.end))
@@ -200,7 +199,7 @@ def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:
         drift = 0.0
     offset = float(np.median(apart - drift * since))
     distance = np.abs(apart - drift * since - offset)
-    # One or two operations do not show how far ends stray: what is seen on one machine does.
+    # One or two operations do not show how much ends vary: the spread on one machine does.
     residual = float(np.quantile(distance, _QUANTILE))
     if len(since) < 3:
         residual = max(residual, float(np.median(shared.apart)))

@@ -1,4 +1,4 @@
-"""The ranks of a run on one clock: which operations belong together, and who waited for whom."""
+"""The ranks of a run on one clock: matched operations, and waits of ranks for each other."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RankComparison:
-    """How the ranks of a run met.
+    """The ranks of a run compared: matched operations, waits and lateness.
 
     Attributes:
-        ranks: their numbers.
-        reports: of each rank, the index of its report.
-        machines: of each rank, the name of its machine.
-        clocks: of the run.
-        waits: who waited for whom, by group.
+        ranks: the numbers of the ranks.
+        reports: for each rank, the index of its report.
+        machines: for each rank, the name of its machine.
+        clocks: the clocks of the run.
+        waits: waits of ranks for each other, by group.
         unmatched: operations that were not matched, and why.
-        transfers: what operations took once all ranks were there.
+        transfers: times and rates of operations once all ranks were there.
         matrix_ns: int64[ranks, ranks], how long the row's rank waited for the column's.
-        lateness: of each rank that shares operations with others.
+        lateness: the lateness of each rank that shares operations with others.
         window_ns: the median length of the ranks' windows.
     """
 
@@ -55,20 +55,20 @@ class RankComparison:
     window_ns: int
 
     def are_waits_unknown(self, member: int) -> bool:
-        """Say whether the clocks leave open who waited in most of a rank's operations.
+        """Return whether the clocks leave open who waited in most of a rank's operations.
 
         Args:
-            member: its index.
+            member: the rank's index.
         """
         of_member = [wait for wait in self.waits if member in wait.group.members]
         num_unknown = sum(int((wait.is_unknown & wait.is_inside).sum()) for wait in of_member)
         return 2 * num_unknown > sum(int(wait.is_inside.sum()) for wait in of_member)
 
     def transfers_of(self, rank: int) -> dict[tuple[str, str | None], Transfer]:
-        """Return what the operations of a rank took, by operation and communicator.
+        """Return the transfers of a rank, by operation and communicator.
 
         Args:
-            rank: its number.
+            rank: the rank's number.
         """
         return self._transfers_by_rank.get(rank, {})
 
@@ -84,17 +84,17 @@ class RankComparison:
         """Return how long a rank waited in each operation that was matched on all of its ranks.
 
         Args:
-            rank: its number.
+            rank: the rank's number.
         """
         return waits_of_rank(self.ranks.index(rank), self.waits, self.reports, self.clocks)
 
 
 def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparison:
-    """Bring the ranks of a run onto one clock and see who waited for whom.
+    """Bring the ranks of a run onto one clock, and measure their waits for each other.
 
     Args:
         run: the reports and their ranks.
-        arrivals: of the ranks that have the window asked for.
+        arrivals: the arrivals of the ranks that have the chosen window.
     """
     seeds = run.clocks
     groups, unmatched = match(

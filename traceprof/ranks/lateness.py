@@ -1,4 +1,4 @@
-"""Which ranks come last again and again, and how late."""
+"""Lateness of ranks: how often each comes last to an operation, and how late."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.waits import GroupWaits
 
-# Less is no habit.
+# A smaller share of the operations is no habit.
 MIN_SHARE = 0.5
-# By chance, each of n ranks comes last in one of n operations; further off than so many standard
-# deviations is no chance (one balanced rank in 700).
+# By chance, each of n ranks comes last in one of n operations; more than so many standard
+# deviations above that is not chance (one balanced rank in 700).
 _SIGMAS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How a rank came to the operations that it shares with others.
+    """The lateness of one rank in the operations that it shares with others.
 
     Attributes:
         member: index of the rank.
-        num_operations: in the window, that no member can leave before the last has come.
-        coverage: the share of the rank's operations of such kinds that these are.
-        num_last: to which it was certainly late, and the last.
-        late_ns: of these, the median of how long after the median of the others it came.
-        total_ns: of these, the sum of how long the others waited for it alone at the median, after
-            the one before it had come, as far as no compute hid their waiting.
-        uncertainty_ns: how well its clock compares with the others', None where it does not.
+        num_operations: operations in the window that no member can leave before the last has come.
+        coverage: the share that these are of all the rank's operations of such kinds.
+        num_last: the operations to which it certainly came late, and last.
+        late_ns: the median, over these, of how long after the median of the others it came.
+        total_ns: the sum, over these, of how long the others waited for this rank alone, at their
+            median: after the rank before it had come, as far as no compute hid the wait.
+        uncertainty_ns: how well its clock compares with the others', None if it does not.
         operations: int64[k, 3], the operations to which it was last, the latest first: index of the
             group, row in it, column of the rank.
     """
@@ -56,10 +56,10 @@ class Lateness:
         return self.num_last / self.num_operations
 
     def is_habit(self, num_ranks: int) -> bool:
-        """Say whether it comes last more often than by chance.
+        """Return whether it comes last more often than by chance.
 
         Args:
-            num_ranks: that it shares its operations with, itself among them.
+            num_ranks: the number of ranks that share its operations, itself among them.
         """
         chance = 1 / num_ranks
         sigma = float(np.sqrt(chance * (1 - chance) / self.num_operations))
@@ -67,11 +67,11 @@ class Lateness:
 
 
 def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[Lateness]:
-    """Return how each rank came to the operations that it shares with others.
+    """Return the lateness of each rank that shares operations with others.
 
     Args:
-        waits: of all groups.
-        arrivals: of all ranks.
+        waits: the waits of all groups.
+        arrivals: the arrivals of all ranks.
     """
     results = []
     costs = [_costs(group_waits, arrivals) for group_waits in waits]
@@ -112,7 +112,7 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
 
 
 def _num_candidates(arrivals: Arrivals) -> int:
-    """Return how many operations of a rank could be judged if all were matched."""
+    """Return the number of a rank's operations that could be judged if all were matched."""
     known = arrivals.operations
     kinds = [known.index(name) for name in LEAVE_TOGETHER if name in known]
     chosen = arrivals.is_judged & np.isin(arrivals.operation, np.array(kinds, np.int64))
@@ -123,8 +123,8 @@ def columns_of_members(waits: Sequence[GroupWaits], num_ranks: int) -> list[list
     """Return for each rank the groups that it is a member of, and its column in each.
 
     Args:
-        waits: of all groups.
-        num_ranks: of the run.
+        waits: the waits of all groups.
+        num_ranks: the number of ranks of the run.
     """
     columns: list[list[tuple[int, int]]] = [[] for _ in range(num_ranks)]
     for number, group_waits in enumerate(waits):
@@ -134,9 +134,9 @@ def columns_of_members(waits: Sequence[GroupWaits], num_ranks: int) -> list[list
 
 
 def _costs(waits: GroupWaits, arrivals: Sequence[Arrivals]) -> Int64:
-    """Return how long the others waited, unhidden, at their median for each member, int64[m, r].
+    """Return the median of how long the others waited, unhidden, for each member, int64[m, r].
 
-    What they waited counts as far as the member was late.
+    Their waits count as far as the member was late.
     """
     members = [arrivals[member] for member in waits.group.members]
     spent = [
@@ -144,5 +144,5 @@ def _costs(waits: GroupWaits, arrivals: Sequence[Arrivals]) -> Int64:
     ]
     low, high = middle_of_others(np.minimum(waits.wait_ns, waits.group.times(spent)))
     late = np.maximum(waits.late_ns, 0)
-    # A limit of all others limits the two in their middle alike.
+    # A limit on all others is a limit on the two in the middle, too.
     return mean_of(np.minimum(low, late), np.minimum(high, late))

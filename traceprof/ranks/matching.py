@@ -1,8 +1,8 @@
-"""Which communication kernels of different ranks are one operation.
+"""Matching of communication kernels of different ranks that are one operation.
 
-Operations are sorted by what names them on all ranks (`operation_keys`). Where only their order
-tells them apart, captures that begin at different operations are lined up first (`alignment`). Kind
-and size must agree on all ranks; where they do not, the group is given up, with the reason.
+Operations are sorted by a key that they have on all ranks (`operation_keys`). If only their order
+distinguishes them, captures that begin at different operations are aligned first (`alignment`).
+Kind and size must agree on all ranks; where they do not, the group is given up, with the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", BARRIER
 # Members may send parts of different size (all_gather of uneven tensors and the like).
 _UNEVEN = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter", "SendRecv", "Unknown")
 _AGREE = 0.99  # of the operations of a group
-# A rank is lined up with so many others before it is given up, and again after all have been.
+# A rank is aligned with so many others before it is given up, and once more at the end.
 _MAX_TRIED, _PASSES = 4, 2
 _WHO = "who sends to whom is not known of more than two ranks"
 _NO_WAY = (
@@ -47,13 +47,13 @@ class Group:
 
     Attributes:
         name: NCCL's id, or `group NAME` of PyTorch, or None.
-        source: what told the operations apart.
+        source: the kind of key by which operations were matched.
         members: indices into the run's ranks.
         operation: int64[m], indices into `operations`.
         bytes: int64[m], of one rank's message; -1 where not known.
         place: int64[m, r], indices into each member's `Arrivals`; -1 where it was not captured.
         operations: names.
-        num_ranks: that the communicator has, which may be more than were captured.
+        num_ranks: the number of ranks of the communicator, perhaps more than were captured.
     """
 
     name: str | None
@@ -70,13 +70,13 @@ class Group:
 
     @property
     def is_whole(self) -> Mask:
-        """Which operations were captured on all of the members, bool[m]."""
+        """Mask of the operations that were captured on all members, bool[m]."""
         whole: Mask = np.all(self.place >= 0, axis=1)
         return whole
 
     @property
     def leaves_together(self) -> Mask:
-        """Which operations no member can leave before the last has come, bool[m]."""
+        """Mask of the operations that no member can leave before the last has come, bool[m]."""
         together: Mask = self.is_one_of(LEAVE_TOGETHER) & (self.bytes != 0)  # nothing to wait for
         return together
 
@@ -98,13 +98,13 @@ class Group:
         return np.stack(values, axis=1)
 
     def chosen(self, mask: Mask) -> Group:
-        """Return some of the operations."""
+        """Return the group with the chosen operations only."""
         return replace(
             self, operation=self.operation[mask], bytes=self.bytes[mask], place=self.place[mask]
         )
 
     def of_members(self, columns: Sequence[int]) -> Group:
-        """Return the same with some of the members."""
+        """Return the group with the chosen members only."""
         members = tuple(self.members[column] for column in columns)
         return replace(self, members=members, place=self.place[:, list(columns)])
 
@@ -114,9 +114,9 @@ class Unmatched:
     """Operations that were not matched across ranks.
 
     Attributes:
-        name: of the communicator, None where it has none.
+        name: the communicator's name, None if it has none.
         ranks: numbers of the ranks concerned.
-        reason: why not.
+        reason: why they were not matched.
     """
 
     name: str | None
@@ -134,8 +134,8 @@ class _Part:
         sequence: int64[n], the operations' numbers, None where they must be counted.
         kind: int64[n], indices into the names of all ranks.
         bytes: int64[n].
-        end_ns: int64[n], on the clocks as far as they are known.
-        num_ranks: of the communicator.
+        end_ns: int64[n], corrected as far as the clocks are known.
+        num_ranks: the number of ranks of the communicator.
     """
 
     member: int
@@ -153,10 +153,10 @@ def match(
     """Find the operations that several ranks took part in.
 
     Args:
-        arrivals: of each rank.
-        seeds: for each rank, what must be added to its times by the clocks' own account.
-        domains: for each rank, whose clock its times are of: equal for one machine.
-        runs: for each rank, the run that its report is of: nothing is matched between two.
+        arrivals: the arrivals of each rank.
+        seeds: for each rank, the clock correction to add to its times, from the sessions' starts.
+        domains: for each rank, the number of its clock: equal for ranks on one machine.
+        runs: for each rank, the run of its report: operations of two runs are never matched.
     """
     communicators = members_of(arrivals, runs)
     names = tuple(
@@ -202,11 +202,11 @@ def match(
 def _joined(
     key: Key, parts: Sequence[_Part], domains: Sequence[int], names: tuple[str, ...]
 ) -> Group | str:
-    """Return the group that ranks make, or why they make none."""
+    """Return the group of ranks that share operations, or why there is none."""
     lined_up = _lined_up(parts, domains)
     if len(lined_up) < 2:
         return _NO_WAY
-    # Numbers may be far apart, as those of a damaged trace are: only what is there takes memory.
+    # Numbers may be far apart, as in a damaged trace: only those that occur take memory.
     numbers, count = np.unique(
         np.concatenate([number for _, number in lined_up]), return_counts=True
     )
@@ -242,8 +242,8 @@ def _joined(
 def _lined_up(parts: Sequence[_Part], domains: Sequence[int]) -> list[tuple[_Part, Int64]]:
     """Return the ranks whose operations can be numbered alike, and the numbers.
 
-    Each is lined up with one that is: with one of its own machine at first, for one clock tells
-    most, then with the others. The longest is the first.
+    The rank with most operations is the first. Each other rank is aligned with one that is done: at
+    first with those of its own machine, since they share a clock, then with the others.
     """
     if all(part.sequence is not None for part in parts):
         return [(part, part.sequence) for part in parts if part.sequence is not None]
@@ -268,7 +268,7 @@ def _lined_up(parts: Sequence[_Part], domains: Sequence[int]) -> list[tuple[_Par
 
 
 def _like(other: _Part, of_other: Int64, part: _Part, domains: Sequence[int]) -> Int64 | None:
-    """Return the numbers of a rank's operations by those of another one; None for no way."""
+    """Return the numbers of a rank's operations by those of another one; None if none fit."""
     shift = shift_between(
         OperationList(other.kind * (1 << 52) + other.bytes, other.end_ns),
         OperationList(part.kind * (1 << 52) + part.bytes, part.end_ns),
@@ -278,7 +278,7 @@ def _like(other: _Part, of_other: Int64, part: _Part, domains: Sequence[int]) ->
 
 
 def _is_one(values: Int64) -> Mask:
-    """Say which rows hold one value, where it is known, bool[m]."""
+    """Return which rows hold one value only, where known, bool[m]."""
     highest = values.max(axis=1)
     lowest = np.where(values >= 0, values, highest[:, np.newaxis]).min(axis=1)
     is_one: Mask = highest == lowest

@@ -1,4 +1,4 @@
-"""Medians of all entries of a row but one, for each of them, in the time of one sort."""
+"""For each entry of a row, the median of all others, in the time of one sort."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def middle_of_others(values: Int64) -> tuple[Int64, Int64]:
     np.put_along_axis(place, order, np.arange(values.shape[1])[np.newaxis, :], axis=1)
 
     def of_others(index: int) -> Int64:
-        """Return what is at this place once the entry itself is taken out."""
+        """Return the value at this place once the entry itself is removed."""
         shifted = np.where(place <= index, index + 1, index)
         taken: Int64 = np.take_along_axis(ordered, shifted, axis=1)
         return taken

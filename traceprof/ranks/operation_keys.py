@@ -1,13 +1,13 @@
-"""What names a rank's operations on the other ranks, too.
+"""Keys of operations that are equal on all ranks.
 
-Of these, the first that is there:
+The first of these that is known is used:
 
 1. `labels`: the process group and the call's number in it, as `instrument` writes them.
 2. `communicator`: NCCL's id, which is equal on all members, and the place in its order: by contract
    all members call a communicator's operations in one order.
-3. `order`: neither is known; the k-th operation of a kind on the same of its streams.
+3. `order`: the k-th operation of a kind on a stream, streams counted on each rank.
 
-The k-th send to a rank meets its k-th receive from there.
+The k-th send to a rank is matched with that rank's k-th receive from the sender.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Source = Literal["labels", "communicator", "order"]
 
 
 class Key(NamedTuple):
-    """What the operations of one rank are first sorted by.
+    """The key by which the operations of one rank are sorted first.
 
     Attributes:
-        source: what names them.
-        name: of the group or communicator, None without one.
-        kind: of operation; empty where the order counts all kinds alike.
-        stream: the how-manyth of those with operations of the kind.
-        pair: of sends and receives, the numbers of the ranks: who, to whom; None where not known.
+        source: the kind of key.
+        name: the name of the group or communicator, None without one.
+        kind: the kind of operation; empty where the order counts all kinds together.
+        stream: the place of the stream among those with operations of the kind.
+        pair: for sends and receives, the numbers of sender and receiver; None where not known.
     """
 
     source: Source
@@ -55,8 +55,8 @@ def members_of(
     """Return the numbers of the ranks that use each communicator, in order, by run and name.
 
     Args:
-        arrivals: of each rank.
-        runs: for each rank, which run it is of.
+        arrivals: the arrivals of each rank.
+        runs: for each rank, its run.
     """
     members: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, run in zip(arrivals, runs, strict=True):
@@ -69,12 +69,12 @@ def members_of(
 
 
 def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sorted:
-    """Sort the operations of one rank.
+    """Sort the operations of one rank by their keys.
 
     Args:
-        arrivals: of the rank.
-        members: the ranks that use each communicator: NCCL counts them in this order if all are
-            there, which torch's process groups keep to.
+        arrivals: the arrivals of the rank.
+        members: the ranks that use each communicator: NCCL numbers them in this order if all are
+            there, as torch's process groups do.
 
     Returns:
         For each key indices into the arrivals, in order, and the operations' numbers, None where
@@ -119,7 +119,7 @@ def _peers(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Int64:
 
 
 def _pairs(arrivals: Arrivals, chosen: Mask, peers: Int64, source: Source) -> Sorted:
-    """Sort sends and receives by who sends to whom."""
+    """Sort sends and receives by sender and receiver."""
     by_labels = source == "labels"
     values = arrivals.group if by_labels else arrivals.communicator
     names = [f"group {group}" for group in arrivals.groups] if by_labels else arrivals.communicators

@@ -1,4 +1,4 @@
-"""How long one rank waited for others, operation by operation."""
+"""Waits of one rank for others, operation by operation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RankWaits:
 
     Attributes:
         place: int64[n], ascending: indices into the rank's `Arrivals`.
-        wait_ns: int64[n], until the last rank came.
+        wait_ns: int64[n], the wait until the last rank came.
         last: int64[n], that rank's place among the run's ranks.
         uncertainty_ns: int64[n], how well the clocks of the two compare; 0 within one report, the
             largest int64 where they do not compare.
@@ -43,13 +43,13 @@ class RankWaits:
 def waits_of_rank(
     member: int, waits: Sequence[GroupWaits], reports: Sequence[int], clocks: Clocks
 ) -> RankWaits:
-    """Return how long a rank waited; operations count whose ranks are all there.
+    """Return how long a rank waited in the operations whose ranks were all recorded.
 
     Args:
         member: the rank's place among the run's ranks.
-        waits: of all groups.
-        reports: of each rank of the run, the index of its report.
-        clocks: of the run.
+        waits: the waits of all groups.
+        reports: for each rank of the run, the index of its report.
+        clocks: the clocks of the run.
     """
     columns: list[tuple[Int64, ...]] = [(np.empty(0, np.int64),) * 4]
     for group_waits in waits:
@@ -57,14 +57,14 @@ def waits_of_rank(
         if member not in group.members or group.num_ranks > len(group.members):
             continue
         column = group.members.index(member)
-        rows = np.flatnonzero(group_waits.is_told)
+        rows = np.flatnonzero(group_waits.is_known)
         last = group_waits.last[rows]
         limits = np.zeros(len(group.members), np.int64)
         for other in np.flatnonzero(np.bincount(last)).tolist():
             limits[other] = _uncertainty(clocks, reports, member, group.members[other])
         uncertainty = limits[last]
         wait = group_waits.wait_ns[rows, column].copy()
-        # On one clock it is certain that one who left before the other came did not wait.
+        # On one clock it is certain: a rank that left before the other came did not wait.
         came = group_waits.start_ns[rows, last]
         has_left = (uncertainty == 0) & (came >= group_waits.end_ns[rows, column])
         wait[has_left & group.is_one_of(BETWEEN_TWO)[rows]] = 0

@@ -1,8 +1,8 @@
-"""How fast operations were once all ranks were inside, and what of it is latency.
+"""Rates of operations once all ranks were inside, and their latency.
 
-The time of an operation follows t = latency + S ÷ rate, the model that NCCL's own tuner uses
-(src/graph/tuning.cc), both fitted to the run's own operations of one kind on one communicator. A
-small message is then judged by its latency, a large one by its rate.
+The time of an operation follows t = latency + S ÷ rate, the model of NCCL's own tuner
+(src/graph/tuning.cc). Both are fitted to the run's own operations of one kind on one communicator.
+A small message is then judged by its latency, a large one by its rate.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     Float64 = npt.NDArray[np.float64]
     Scope = Literal["intra-node", "inter-node"]
 
-# Below this ratio of the largest to the smallest size, latency and rate cannot be told apart.
+# Below this ratio of the largest to the smallest size, latency and rate cannot be separated.
 DISTINCT_SIZES = 4
-# Fewer times do not show how far they stray.
+# Fewer times do not show how much they vary.
 _MIN_TIMES = 4
 _MIN_STRAYING = 0.01
 _SURE = 2.0  # standard deviations, within which 95 % lie
@@ -44,8 +44,8 @@ class Key(NamedTuple):
 
     Attributes:
         member: index into the run's ranks.
-        operation: its name.
-        communicator: as `analyses.collectives` calls it.
+        operation: the operation's name.
+        communicator: the communicator's name, as in `analyses.collectives`.
     """
 
     member: int
@@ -55,17 +55,17 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What such operations took, as far as they were matched with the other ranks'.
+    """Waits, times and rates of such operations, as far as they were matched with other ranks'.
 
     Attributes:
-        num_matched: operations.
+        num_matched: the number of operations.
         wait_ns: the sum of this rank's waits; None where clocks leave most of them open.
-        transfer_ns: the sum of what the operations themselves took.
+        transfer_ns: the sum of the operations' own times.
         algbw_gb_per_s: bytes over transfer times of those of known size, in 1e9 bytes per second.
         busbw_gb_per_s: the same times nccl-tests' factor.
-        latency_ns: of the model; None where sizes do not tell.
-        latency_uncertainty_ns: of the latency, likewise.
-        rate_gb_per_s: of the model, of the size that algorithm bandwidth counts.
+        latency_ns: the latency of the model; None where it cannot be fitted.
+        latency_uncertainty_ns: the uncertainty of the latency; None where it cannot be fitted.
+        rate_gb_per_s: the rate of the model, for the size that algorithm bandwidth counts.
         scope: whether all members are on one machine.
     """
 
@@ -82,12 +82,12 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What an operation takes by its size.
+    """The time of an operation by its size.
 
     Attributes:
-        latency_ns: whatever the size; None where it does not stand out from how times stray.
-        uncertainty_ns: of the latency.
-        rate_gb_per_s: bytes per ns that more of it takes.
+        latency_ns: the time at size 0; None if it is not significant against the noise of times.
+        uncertainty_ns: the uncertainty of the latency.
+        rate_gb_per_s: bytes per ns beyond the latency.
     """
 
     latency_ns: int | None
@@ -98,10 +98,10 @@ class Fit:
 def transfers(
     waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals], clocks: Clocks
 ) -> dict[Key, Transfer]:
-    """Measure operations in the window of which waits are told, by rank, kind and communicator."""
+    """Measure the window's operations with known waits, by rank, kind and communicator."""
     parts: dict[Key, list[tuple[GroupWaits, int, Int64]]] = defaultdict(list)
     for wait in waits:
-        inside = np.flatnonzero(wait.is_inside & wait.is_told)
+        inside = np.flatnonzero(wait.is_inside & wait.is_known)
         for kind in np.unique(wait.group.operation[inside]).tolist():
             chosen = inside[wait.group.operation[inside] == kind]
             for column, member in enumerate(wait.group.members):
@@ -125,9 +125,9 @@ def counted_bytes(operation: str, size: Int64, num_ranks: Int64) -> tuple[Float6
     """Return the sizes that algorithm and bus bandwidth count, NaN where unknown, float64[n].
 
     Args:
-        operation: its name.
+        operation: the operation's name.
         size: int64[n], of one rank's message as NCCL counts it, -1 where unknown.
-        num_ranks: int64[n], of the communicator, -1 where unknown.
+        num_ranks: int64[n], the number of ranks of the communicator, -1 where unknown.
     """
     known = np.where(size != UNKNOWN, size, np.nan)
     ranks = np.where(num_ranks > 0, num_ranks, np.nan)
@@ -152,18 +152,18 @@ def rate(size: Float64, durations: Int64) -> float | None:
 def latency_and_rate(size: Float64, took: Int64) -> Fit | None:
     """Fit t = latency + S ÷ rate.
 
-    Each size counts once, by the median of its times: by how much a time is off in proportion is
-    what is made least, so that small messages count as much as large ones. How far times of one
-    size stray, and the medians from the line, is carried over to the latency as least squares do
-    (the covariance (XᵀX)⁻¹ Xᵀ diag(σ²) X (XᵀX)⁻¹); a latency that does not stand out is none.
+    Each size counts once, by the median of its times. Relative errors are minimised, so that small
+    messages count as much as large ones. The variance of times of one size, and of the medians
+    around the line, gives that of the latency as in least squares (the covariance
+    (XᵀX)⁻¹ Xᵀ diag(σ²) X (XᵀX)⁻¹). A latency that is not significant is None.
 
     Args:
         size: float64[n], in bytes.
         took: int64[n], in ns.
 
     Returns:
-        None where the sizes are too much alike or the times too few, or times do not grow with
-        sizes.
+        The fit; None if the sizes are too similar, the times too few, or times do not grow with
+        size.
     """
     known = ~np.isnan(size) & (took > 0) & (size > 0)
     sizes, which, count = np.unique(size[known], return_inverse=True, return_counts=True)
@@ -186,7 +186,7 @@ def latency_and_rate(size: Float64, took: Int64) -> Fit | None:
 
 
 def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float64:
-    """Return the variance of the median time of each size in its own proportion, float64[sizes].
+    """Return the relative variance of the median time of each size, float64[sizes].
 
     Args:
         took: int64[n], in ns.
@@ -196,7 +196,7 @@ def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float6
     """
     residuals = np.abs(took / times[which] - 1)
     residual = np.array([np.median(residuals[which == index]) for index in range(len(count))])
-    # Few times of one size do not show how they stray: those of all sizes do.
+    # Few times of one size do not show how they vary: those of all sizes do.
     few = count < _MIN_TIMES
     residual[few] = max(float(np.median(residuals)), float(residual[~few].max(initial=0.0)))
     # 1.4826 makes the median distance a standard deviation; medians vary by π ÷ 2 more than means.

@@ -1,14 +1,15 @@
-"""AnalysisProgress told from transfer: until the last rank arrives, the others wait for it.
+"""Waiting and transfer: until the last rank arrives, the others wait for it.
 
 A member's *wait* is from its own start to the last member's, on the run's clock; the rest of its
-stay is *transfer*. What an operation itself takes is the median transfer of its members, as
-nccl-tests give the mean of all ranks; the shortest one would be the outlier of many. Where the
-clocks are too far apart to tell waits, it is the shortest stay: that of the last to arrive, who
+stay is *transfer*. The time of the operation itself is the median transfer of its members, as
+nccl-tests give the mean of all ranks; the shortest would be an outlier of many. If the clocks are
+too uncertain to measure waits, it is the shortest stay: that of the last member to arrive, which
 waits for nobody and needs no clock but its own.
 
-Where one rank sends to all others, these wait for it and for nobody else; where all send to one, it
-alone waits, for the last of them. Which rank that is, the root, labels tell; without them, nothing
-is said of such operations. Who left a send or receive before the other came did not wait for it.
+If one rank sends to all others, they wait for it and for no other; if all send to one rank, only
+that one waits, for the last of them. Labels say which rank that is, the root; without labels,
+waits of such operations are not known. A member that left a send or receive before the other came
+did not wait for it.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask
     from traceprof.run.session_clocks import Clocks
 
-# How far apart members leave an operation, as a share of the time that it takes: in a ring of six
-# GPUs on two machines, half of it.
+# The spread of when members leave an operation, as a share of its duration: in a ring of six GPUs
+# on two machines, half of it.
 _LEAVING = 0.5
 _RESIDENT = 0.95  # of the operations must have had all members inside at one time
 
 
 @dataclass(frozen=True)
 class GroupWaits:
-    """Who waited for whom in the operations of a group: m operations that all r members share.
+    """Waits of the r members of a group for each other, in the m operations that they all share.
 
     Attributes:
         group: the operations.
@@ -51,17 +52,17 @@ class GroupWaits:
         called_ns: int64[m, r], when the launching calls began, in each report's time; -1 where
             that is not known.
         wait_ns: int64[m, r], each member's wait for the last one.
-        transfer_ns: int64[m], the median over the members; the shortest stay where clocks differ
-            by more than that.
+        transfer_ns: int64[m], the median over the members; the shortest stay where clocks are more
+            uncertain than that.
         last: int64[m], the column of the member that came last, or for which all others wait.
         late_ns: int64[m, r], how long after the median of the others each member came.
         uncertainty_ns: int64[r], how well each member's clock compares with those of the others:
             the median of them; the largest int64 where it does not.
-        is_last: bool[m, r], whether a member was certainly late, and came last or so little
-            before the last that the clocks cannot tell.
-        is_inside: bool[m], whether the operation is in what is shown of all members.
-        is_judged: bool[m], whether it is in what findings are about, of all members.
-        is_told: bool[m], whether who waits for whom is known; where it is not, no wait is counted.
+        is_last: bool[m, r], whether a member was certainly late, and came last or so little before
+            the last that the clocks cannot distinguish them.
+        is_inside: bool[m], whether the operation is in the part of all members that is shown.
+        is_judged: bool[m], whether it is in the part of all members that findings are about.
+        is_known: bool[m], whether it is known who waits for whom; else no wait is counted.
     """
 
     group: Group
@@ -76,14 +77,14 @@ class GroupWaits:
     is_last: Mask
     is_inside: Mask
     is_judged: Mask
-    is_told: Mask
+    is_known: Mask
 
     def __len__(self) -> int:
         return len(self.last)
 
     @property
     def behind_ns(self) -> Int64:
-        """How long after the member before it each one came, int64[m, r]; 0 for the first."""
+        """The time since the member before each one came, int64[m, r]; 0 for the first."""
         order = np.argsort(self.start_ns, axis=1, kind="stable")
         ordered = np.take_along_axis(self.start_ns, order, axis=1)
         behind = np.empty_like(ordered)
@@ -92,30 +93,30 @@ class GroupWaits:
 
     @property
     def is_unknown(self) -> Mask:
-        """Whether the clocks of machines are too coarse to tell who waited, bool[m]."""
+        """Mask of the operations for which clocks are too uncertain to say who waited, bool[m]."""
         between_machines = self.uncertainty_ns[self.last] > ONE_MACHINE_NS
-        unknown: Mask = self.is_told & between_machines & ~self.is_resolved
+        unknown: Mask = self.is_known & between_machines & ~self.is_resolved
         return unknown
 
     @property
     def is_resolved(self) -> Mask:
-        """Whether it is certain that the last was late, bool[m]."""
+        """Mask of the operations whose last member was certainly late, bool[m]."""
         row = np.arange(len(self))
         late = self.late_ns[row, self.last] > self.uncertainty_ns[self.last]
-        resolved: Mask = late & self.is_told
+        resolved: Mask = late & self.is_known
         return resolved
 
 
 def split_by_leaving(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> list[Group]:
-    """Split members that are known by their order alone into those that leave together.
+    """Split a group that was matched by order alone into members that leave together.
 
-    Two communicators may have as many operations of the same sizes. Members of one of them leave
-    within what the clocks tell or within a fraction of the time that the operation takes.
+    Two communicators may have equally many operations of the same sizes. Members of one of them
+    leave within the uncertainty of the clocks, or within a fraction of the operation's duration.
 
     Args:
         group: matched operations.
-        arrivals: of all ranks.
-        clocks: of the run.
+        arrivals: the arrivals of all ranks.
+        clocks: the clocks of the run.
     """
     whole = group.chosen(group.is_whole & group.leaves_together)
     if len(whole) == 0:
@@ -138,12 +139,12 @@ def split_by_leaving(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks)
 
 
 def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> GroupWaits | Unmatched:
-    """Tell waiting from transfer, or say why the operations cannot be the same ones.
+    """Separate waiting from transfer, or return why the operations cannot be the same ones.
 
     Args:
         group: matched operations.
-        arrivals: of all ranks.
-        clocks: of the run.
+        arrivals: the arrivals of all ranks.
+        clocks: the clocks of the run.
     """
     whole = group.chosen(group.is_whole)
     members = [arrivals[member] for member in group.members]
@@ -161,10 +162,10 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
         )
     )
     between = _between(members, clocks)
-    # A socket takes what is sent before it is asked for.
+    # Without GPUs a send may end before its receive begins: sockets buffer messages.
     is_on_gpus = all(member.device is not None for member in members)
-    meets = whole.leaves_together | (whole.is_one_of(BETWEEN_TWO) & is_on_gpus)
-    together = (start.max(axis=1) - end.min(axis=1) <= between.max())[meets]
+    overlaps = whole.leaves_together | (whole.is_one_of(BETWEEN_TWO) & is_on_gpus)
+    together = (start.max(axis=1) - end.min(axis=1) <= between.max())[overlaps]
     if len(together) and together.mean() < _RESIDENT:
         return Unmatched(
             group.name,
@@ -202,12 +203,12 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
         is_last=tied & (late > uncertainty),
         is_inside=np.all(inside > 0, axis=1),
         is_judged=np.all(judged > 0, axis=1),
-        is_told=(root >= 0) | ~whole.is_one_of(ROOTED),
+        is_known=(root >= 0) | ~whole.is_one_of(ROOTED),
     )
 
 
 def _roots(group: Group, members: Sequence[Arrivals]) -> Int64:
-    """Return the column of each operation's root, int64[m]; -1 where there is none or not told."""
+    """Return the column of each operation's root, int64[m]; -1 where there is none or unknown."""
     root = group.times([member.root for member in members])
     root = np.where((root == root[:, :1]).all(axis=1), root[:, 0], UNKNOWN)
     columns = np.full(len(group), UNKNOWN, np.int64)
@@ -233,7 +234,7 @@ def _waited(
 
 
 def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64, between: Int64) -> Int64:
-    """Return what each operation itself took, int64[m]."""
+    """Return the time of each operation itself, int64[m]."""
     shortest: Int64 = stay.min(axis=1)
     without_wait = stay - wait
     if between.max() > np.median(shortest):  # clocks do not tell waits
@@ -242,7 +243,7 @@ def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64, between: Int6
     row = np.arange(len(root))
     to_root = group.is_one_of(TO_ROOT) & (root >= 0)
     took[to_root] = without_wait[row, root][to_root]
-    # Of what came before they did, receivers see but the rest: those that waited tell.
+    # Receivers that came late see only the rest of the transfer: those that waited see all of it.
     from_root = np.flatnonzero(group.is_one_of(FROM_ROOT) & (root >= 0))
     if len(from_root):
         received = np.arange(stay.shape[1]) != root[from_root, np.newaxis]
@@ -253,9 +254,9 @@ def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64, between: Int6
 
 
 def wait_matrix(waits: Sequence[GroupWaits], num_ranks: int) -> Int64:
-    """Return who made whom wait and for how long, int64[ranks, ranks]: row waits for column.
+    """Return how long each rank waited for each other, int64[ranks, ranks]: row waits for column.
 
-    Each wait is laid to the member that came last, where the clocks tell who that was.
+    Each wait is attributed to the member that came last, where the clocks show which that was.
     """
     matrix = np.zeros((num_ranks, num_ranks), np.int64)
     for wait in waits:

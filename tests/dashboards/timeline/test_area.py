@@ -145,8 +145,8 @@ def test_neighbours_in_a_row(tmp_path: Path) -> None:
 def test_a_collective_on_all_ranks_has_a_last_one(tmp_path: Path) -> None:
     simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
     with closing(analyze(*sorted((tmp_path / "run").glob("*.sqlite")))) as analysis:
-        waits = next(waits for waits in analysis.ranks.waits if waits.is_told.any())
-        row = int(np.flatnonzero(waits.is_told & ~waits.is_unknown)[0])
+        waits = next(waits for waits in analysis.ranks.waits if waits.is_known.any())
+        row = int(np.flatnonzero(waits.is_known & ~waits.is_unknown)[0])
         browser = create_app(analysis).server.test_client()
         members: list[dict[str, Any]] = []
         last = analysis.ranks.ranks[waits.group.members[int(waits.last[row])]]

@@ -141,7 +141,7 @@ def test_arrows_join_what_was_matched(name: str) -> None:
             for start_ns, wait_ns, is_unknown in zip(
                 waits.start_ns[:, column].tolist(),
                 waits.wait_ns[:, column].tolist(),
-                (waits.is_unknown | ~waits.is_told).tolist(),
+                (waits.is_unknown | ~waits.is_known).tolist(),
                 strict=True,
             )
             if not is_unknown

@@ -47,7 +47,7 @@ def flows_of(rank: Rank, comparison: RankComparison) -> Flows:
         if member not in waits.group.members:
             continue
         column = waits.group.members.index(member)
-        is_known = (waits.is_told & ~waits.is_unknown).tolist()
+        is_known = (waits.is_known & ~waits.is_unknown).tolist()
         operations = index[waits.group.place[:, column]].tolist()
         last = [comparison.ranks[waits.group.members[one]] for one in waits.last.tolist()]
         for row, (operation, wait_ns) in enumerate(
