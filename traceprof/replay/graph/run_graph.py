@@ -580,7 +580,7 @@ def groups_that_meet(analysis: OpenAnalysis) -> list[tuple[GroupWaits, Mask]]:
         if len(waits) == 0:
             continue
         group, uncertainty = waits.group, waits.uncertainty_ns.max()
-        together = waits.is_told & (group.leaves_together | group.is_one_of(BETWEEN_TWO))
+        together = waits.is_known & (group.leaves_together | group.is_one_of(BETWEEN_TWO))
         together &= group.is_whole
         if uncertainty > _MAX_UNCERTAINTY * step:
             together &= waits.wait_ns.max(axis=1) > uncertainty
