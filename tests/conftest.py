@@ -1,7 +1,5 @@
 """What tests need from outside: real exports (TRACEPROF_TRACES names their folder) and nsys."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil
@@ -9,10 +7,11 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -31,10 +30,6 @@ from tests.support.traces import (
 )
 from tests.support.workers import reports_of_run
 from traceprof.cli.main import OBJECTS_BETWEEN_COLLECTIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
 
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
 _NUMBERS = {path.stem: number for number, path in enumerate(SAMPLES)}

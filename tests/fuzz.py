@@ -6,8 +6,6 @@ or refused with one line, within 10 s and 500 MB, and neither be changed nor hav
 beside it; what SQLite or `json` calls malformed must be refused.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

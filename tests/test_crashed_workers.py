@@ -1,7 +1,5 @@
 """A worker that crashed leaves what it did then."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

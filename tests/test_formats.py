@@ -3,8 +3,6 @@
 That nothing else imports it, import-linter sees; what texts say of it is counted here.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

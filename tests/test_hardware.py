@@ -1,7 +1,5 @@
 """Peak rates: names as exports have them, and the user's own figures."""
 
-from __future__ import annotations
-
 import pytest
 
 from traceprof.errors import UsageError

@@ -1,18 +1,12 @@
 """Interval sets against sets of single nanoseconds."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof import intervals
-
-if TYPE_CHECKING:
-    from traceprof.intervals import Intervals
+from traceprof.intervals import Intervals
 
 Pairs = list[tuple[int, int]]
 TIME = st.integers(-20, 60)

@@ -1,7 +1,5 @@
 """Tests stand where their subject does, and share things only by way of `support`."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """`traceprof.testing`: what a project asserts in its own tests."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,9 +12,6 @@ from traceprof.documents.analysis.records import document
 from traceprof.errors import UsageError
 from traceprof.store.runs import save
 from traceprof.testing import RecordedRun
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DDP, LATE = SAMPLE_FOLDER / "ddp.sqlite", SAMPLE_FOLDER / "late-allreduce.sqlite"
 OPTIONS = Options(savings=False)

@@ -1,12 +1,10 @@
 """Where the time went in small exports with answers that can be counted by hand."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
@@ -14,14 +12,10 @@ from hypothesis import strategies as st
 from tests.support.agreement import analyzed, assert_agreement
 from tests.support.builders import TraceBuilder, global_pid
 from tests.support.long import few_and_many, for_examples
+from traceprof.analyses.breakdown import Measures
 from traceprof.analysis import FINDING_IDS, Options, analyze
 from traceprof.errors import UsageError
 from traceprof.findings import Finding, NotApplicable, Severity
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.breakdown import Measures
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 

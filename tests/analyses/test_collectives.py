@@ -1,10 +1,8 @@
 """Rates by operation and communicator, and messages that pay latency."""
 
-from __future__ import annotations
-
 import json
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,15 +12,11 @@ from tests.support.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV, call, label, p
 from tests.support.opened import ranks_of
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import collectives
+from traceprof.analyses.collectives import CollectivesResult
 from traceprof.communication.latency import best_time_and_latency
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window
 from traceprof.units import size_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.collectives import CollectivesResult
 
 SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL()"
 US = 1_000

@@ -1,12 +1,10 @@
 """Ranks without a GPU on one clock: planted stragglers, and columns by a plain computation."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -25,9 +23,6 @@ from traceprof.reports import text
 from traceprof.run.opening import open_run
 from traceprof.simulate import RUN_SCENARIOS, simulate_run
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

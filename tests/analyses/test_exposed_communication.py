@@ -1,9 +1,8 @@
 """Why communication is exposed: by hand, against the reference, on real runs."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,17 +16,13 @@ from tests.support.opened import analysis_of, ranks_of
 from tests.support.streams import record, wait
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import exposed_communication
+from traceprof.analyses.exposed_communication import ExposedCommunicationResult
 from traceprof.analyses.exposed_communication.reasons import CLOCKS, UNMATCHED, Reason
 from traceprof.analysis import Analysis, analyze
 from traceprof.findings import Finding
 from traceprof.ranks.rank_waits import RankWaits
 from traceprof.run.opening import Window
 from traceprof.simulate.scenarios import simulate_scenario
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.exposed_communication import ExposedCommunicationResult
 
 MS = 1_000_000
 TORCH = "void at::native::vectorized_elementwise_kernel<4>(int)"

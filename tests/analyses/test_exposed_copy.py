@@ -1,36 +1,28 @@
 """Copies that nothing hides, and what ran beside what: against the references, and what is said."""
 
-from __future__ import annotations
-
 import json
 import random
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
 from tests.reference import beside
-from tests.reference.exposed_copy import prepare
-from tests.support.builders import TraceBuilder
+from tests.reference.exposed_copy import ExposedCopy, prepare
+from tests.reference.spans import Span
+from tests.support.builders import How, TraceBuilder
 from tests.support.exposed_copies import answer
 from tests.support.long import few_and_many, for_examples
 from tests.support.nccl import ALL_REDUCE
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import breakdown, exposed_copy, pageable_copy
+from traceprof.analyses.exposed_copy import ExposedCopyResult
 from traceprof.analysis import RunResult, analyze_reports
 from traceprof.findings import Finding, Severity
 from traceprof.reports import json as json_report
-from traceprof.run.opening import Window
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.reference.exposed_copy import ExposedCopy
-    from tests.reference.spans import Span
-    from tests.support.builders import How
-    from traceprof.analyses.exposed_copy import ExposedCopyResult
-    from traceprof.run.opening import Rank
+from traceprof.run.opening import Rank, Window
 
 CUTS = ((0.31, 0.77), (-0.1, 0.5), (0.6, 1.2))
 

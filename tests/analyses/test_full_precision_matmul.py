@@ -1,8 +1,6 @@
 """Matrix multiplications in FP32 without tensor cores, by their names."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,14 +10,10 @@ from tests.support.long import rows_long_after
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import full_precision_matmul
+from traceprof.analyses.full_precision_matmul import FullPrecisionMatmulResult
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.rank import Window
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.full_precision_matmul import FullPrecisionMatmulResult
 
 SGEMM = "ampere_sgemm_128x64_tn"
 TF32 = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x256_32x3_nn_align4>(T1::Params)"

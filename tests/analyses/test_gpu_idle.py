@@ -1,23 +1,17 @@
 """What gpu-idle says of causes; `tests.host.test_idle_causes` holds the numbers to a reference."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.opened import ranks_of
 from traceprof.analyses import gpu_idle
+from traceprof.analyses.gpu_idle import GpuIdleResult
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.host.idle_causes import IdleCause
 from traceprof.run.opening import Rank, Window, open_run
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.gpu_idle import GpuIdleResult
 
 US, MS = 1_000, 1_000_000
 TORCH = "at::native::add"

@@ -1,9 +1,7 @@
 """Synchronizing calls in steps: how many, how long, and what they cost."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,14 +10,10 @@ from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import host_sync
+from traceprof.analyses.host_sync import HostSyncResult
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window, open_run
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.host_sync import HostSyncResult
 
 
 def judged(path: Path, window: Window | None = None) -> list[HostSyncResult]:

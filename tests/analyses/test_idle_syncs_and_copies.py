@@ -1,25 +1,17 @@
 """Idle time, host-sync and pageable-copy against the reference: real and generated exports."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 
 from tests.reference.host import Answer, Export, RankReference
-from tests.support.builders import TraceBuilder
+from tests.support.builders import How, TraceBuilder
 from tests.support.long import few_and_many, for_examples
 from tests.support.opened import ranks_of
 from traceprof.analyses import gpu_idle, host_sync, pageable_copy
-from traceprof.run.opening import Window
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.builders import How
-    from traceprof.run.opening import Rank
+from traceprof.run.opening import Rank, Window
 
 
 def answer(rank: Rank, window: Window) -> Answer:

@@ -1,10 +1,9 @@
 """Gradients that are reduced when the backward is over."""
 
-from __future__ import annotations
-
 import json
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -14,14 +13,9 @@ from tests.support.claims import assert_missing
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, WITH_DDP
 from traceprof.analyses import late_allreduce
+from traceprof.analyses.late_allreduce import LateAllReduceResult
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from traceprof.analyses.late_allreduce import LateAllReduceResult
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

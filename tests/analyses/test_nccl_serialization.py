@@ -1,11 +1,10 @@
 """Communication that waited in line: by hand, by the simulator's truth, by the reference."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +16,9 @@ from tests.support.opened import ranks_of
 from tests.support.streams import record, wait
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import collectives, nccl_serialization
+from traceprof.analyses.nccl_serialization import SerializationResult
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.nccl_serialization import SerializationResult
 
 US, MS = 1_000, 1_000_000
 

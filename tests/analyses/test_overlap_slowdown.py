@@ -1,11 +1,9 @@
 """Kernels beside communication against the same kernels alone."""
 
-from __future__ import annotations
-
 import json
 import random
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,14 +13,10 @@ from tests.support.claims import assert_missing
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, WITH_DDP
 from traceprof.analyses import overlap_slowdown
+from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window
 from traceprof.trace.model.special_values import NULL
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 

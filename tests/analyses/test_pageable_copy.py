@@ -1,23 +1,17 @@
 """Copies from and to pageable memory: what they carried, and what they cost."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import pageable_copy
+from traceprof.analyses.pageable_copy import PageableCopyResult
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window, open_run
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.pageable_copy import PageableCopyResult
 
 MIB = 1 << 20
 

@@ -3,16 +3,17 @@
 The idle rank has a device of its own.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.support.builders import global_tid
 from tests.support.traces import GPU_SAMPLES, SAMPLES
@@ -20,12 +21,6 @@ from traceprof.analysis import Options, analyze
 from traceprof.reports import json as json_report
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.database import quote
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from _pytest.mark import ParameterSet
 
 pytestmark = pytest.mark.slow
 

@@ -1,17 +1,12 @@
 """Where the time went in real exports: exactly what the reference says."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.reference.breakdown import read
 from tests.support.agreement import analyzed, assert_agreement, assert_agrees, measured_in
 from tests.support.opened import ranks_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_whole_and_time_ranges_agree_with_the_reference(real_trace: Path) -> None:

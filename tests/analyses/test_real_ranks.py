@@ -1,19 +1,14 @@
 """Real runs of several machines, against a reference in plain Python."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.reference.ranks import expected
 from traceprof.analysis import analyze
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

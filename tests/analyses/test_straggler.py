@@ -1,14 +1,13 @@
 """Stragglers: planted ones are found with their cause, balanced runs stay silent."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +23,6 @@ from traceprof.reports import json as json_report
 from traceprof.reports import text
 from traceprof.simulate import RUN_SCENARIOS
 from traceprof.trace.nsight import schema as schema_names
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

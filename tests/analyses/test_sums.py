@@ -1,19 +1,14 @@
 """Copies and collectives of real exports against plain SQL over the same rows."""
 
-from __future__ import annotations
-
 import sqlite3
 import statistics
 from collections import defaultdict
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.builders import TraceBuilder
 from tests.support.opened import analysis_of
 from traceprof.analysis import Options, analyze
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _DIRECTIONS = {1: "h2d", 2: "d2h", 3: "h2d", 4: "d2h", 5: "d2d", 6: "d2d", 7: "d2d", 8: "d2d"}
 _DIRECTIONS |= {11: "h2d", 12: "d2h", 13: "d2d"}

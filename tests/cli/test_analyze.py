@@ -1,11 +1,9 @@
 """The command line as a user meets it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,6 @@ from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from tests.support.traces import SAMPLE
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, EXIT_LEFT_OUT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

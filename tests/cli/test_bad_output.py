@@ -1,7 +1,5 @@
 """Where a result cannot be written: one line, and nothing that was there is lost."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

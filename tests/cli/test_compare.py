@@ -1,9 +1,7 @@
 """`traceprof compare` as a user runs it."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -13,9 +11,6 @@ from tests.support.long import rows_long_after
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
 from traceprof.documents.schema import texts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BEFORE, AFTER = SAMPLE_FOLDER / "late-allreduce.sqlite", SAMPLE_FOLDER / "ddp.sqlite"
 

@@ -1,7 +1,5 @@
 """What the shell completes, by the protocol that its script speaks."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,21 +1,16 @@
 """`-o`: a file appears whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import resource
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 OLD = "what was there before\n"
 

@@ -1,7 +1,5 @@
 """`analyze --save` and `traceprof runs`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,16 +1,11 @@
 """`traceprof simulate`: a command for each scenario."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, main
 from traceprof.simulate import RUN_SCENARIOS, SCENARIOS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def run(*arguments: object) -> int:

@@ -1,9 +1,7 @@
 """`traceprof whatif` as a user runs it."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import jsonschema
 import msgspec
@@ -14,9 +12,6 @@ from tests.support.cli import run
 from tests.support.traces import CPU_SAMPLE, SAMPLE, SAMPLE_FOLDER
 from traceprof.documents.schema import texts
 from traceprof.documents.whatif import WhatIfDocument
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:

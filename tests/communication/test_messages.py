@@ -1,23 +1,17 @@
 """What communication kernels carried: by NCCL's payloads, by labels, by groups."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV, call, label, payload, prepare
-from traceprof.communication.messages import messages
+from traceprof.communication.messages import Messages, messages
 from traceprof.errors import TraceFormatError
 from traceprof.run.opening import open_run
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.communication.messages import Messages
 
 
 def read(builder: TraceBuilder, tmp_path: Path) -> list[Messages]:

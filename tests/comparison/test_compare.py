@@ -1,13 +1,11 @@
 """Two recordings against each other: sums, sides, what makes them comparable, gates."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import statistics
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,12 +16,10 @@ from tests.support.traces import SAMPLE_FOLDER, SAMPLES
 from traceprof.analysis import Options, analyze_reports
 from traceprof.comparison.ask import compare
 from traceprof.documents.analysis.model import Document
+from traceprof.documents.comparison import Comparison
 from traceprof.errors import TraceprofError
 from traceprof.reports.json import render
 from traceprof.store.runs import save
-
-if TYPE_CHECKING:
-    from traceprof.documents.comparison import Comparison
 
 LATE, DDP = SAMPLE_FOLDER / "late-allreduce.sqlite", SAMPLE_FOLDER / "ddp.sqlite"
 OPTIONS = Options(savings=False)

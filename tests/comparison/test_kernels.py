@@ -1,10 +1,8 @@
 """Kernels are matched by name, by canonical name, by place; captures are told apart."""
 
-from __future__ import annotations
-
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -15,9 +13,6 @@ from traceprof.comparison.ask import compare
 from traceprof.comparison.kernels import kernels
 from traceprof.documents.analysis.model import Document
 from traceprof.documents.analysis.records import document
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DDP = SAMPLE_FOLDER / "ddp.sqlite"
 OPTIONS = Options(savings=False)

@@ -1,8 +1,6 @@
 """Real recordings before and after changes whose effect is known, and halves of real ones."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +10,6 @@ from traceprof.comparison import statistics
 from traceprof.comparison.ask import compare
 from traceprof.comparison.series import series
 from traceprof.documents.analysis.records import document
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OPTIONS = Options(savings=False)
 BASELINE, CHANGED = "a100x4_ddp_baseline_rank0.sqlite", "a100x4_ddp_nobroadcast_rank0.sqlite"

@@ -1,19 +1,14 @@
 """Runs of one simulated program: what differs by chance is no change, and one per cent is one."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from traceprof.analysis import Options
 from traceprof.comparison.ask import compare
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OPTIONS = Options(savings=False)
 

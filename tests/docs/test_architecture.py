@@ -1,7 +1,5 @@
 """The pictures of docs/architecture.md are what the code gives."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

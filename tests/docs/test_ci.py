@@ -1,7 +1,5 @@
 """The jobs of docs/ci.md do in a shell what the page says, as far as a shell can."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

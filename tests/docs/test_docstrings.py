@@ -1,7 +1,5 @@
 """Names that docstrings put in backticks exist."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import importlib
@@ -9,15 +7,12 @@ import keyword
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("traceprof", "dashboards", "instrument")

@@ -1,7 +1,5 @@
 """The examples of docs/library.md give what the page shows."""
 
-from __future__ import annotations
-
 import doctest
 import re
 from pathlib import Path

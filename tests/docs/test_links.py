@@ -1,7 +1,5 @@
 """What the documents name is there: linked files, modules, goals of the Makefile."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The notebook of docs/ gives what it shows, and uses nothing private."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The commands of the README and of docs/export.md do what these pages show."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

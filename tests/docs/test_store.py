@@ -1,20 +1,16 @@
 """The queries and examples of docs/store.md give what the page shows."""
 
-from __future__ import annotations
-
 import doctest
 import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from traceprof.analysis import analyze_reports
 from traceprof.documents.analysis.records import TABLES
 from traceprof.store.runs import save, stored_runs
-
-if TYPE_CHECKING:
-    import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "store.md"

@@ -1,7 +1,5 @@
 """The schemas that ship, and the types that they are made from."""
 
-from __future__ import annotations
-
 import ast
 import json
 from importlib import resources

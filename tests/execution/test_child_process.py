@@ -1,7 +1,5 @@
 """Child processes: what they make arrives, whatever becomes of them, and none is left behind."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
@@ -9,21 +7,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.support.workers import MAX_WAIT_S, is_running, until
 from traceprof.execution import child_process, sharing
 from traceprof.execution.child_process import Child, ChildError, ProgressOfAll, can_fork, send
 from traceprof.execution.sharing import share
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import numpy.typing as npt
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
 

@@ -1,20 +1,15 @@
 """A capture is exported to a temporary folder, of which nothing stays, however the program ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.long import long_after
 from tests.support.workers import MAX_WAIT_S, is_running, until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are made on Linux only")
 

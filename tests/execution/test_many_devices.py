@@ -1,19 +1,14 @@
 """Many devices in one process: what is measured once for the process is not measured for each."""
 
-from __future__ import annotations
-
 import cProfile
 import pstats
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_REDUCE
 from traceprof.analysis import analyze_reports
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def num_function_calls(path: Path, num_devices: int) -> int:

@@ -1,7 +1,5 @@
 """Reports measured by processes of this machine, some of which are killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -26,16 +23,14 @@ from tests.support.workers import (
     until,
     written,
 )
+from traceprof.analyses.measurements.measured import RankMeasurements
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import UsageError
 from traceprof.execution import measure_rank as runner
 from traceprof.execution import measuring, places, pool, reading, sharing
 from traceprof.execution.measuring import Task
-
-if TYPE_CHECKING:
-    from traceprof.analyses.measurements.measured import RankMeasurements
-    from traceprof.run.rank import Rank, Window
+from traceprof.run.rank import Rank, Window
 
 pytestmark = pytest.mark.slow
 

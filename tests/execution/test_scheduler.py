@@ -1,15 +1,14 @@
 """What is said where the address of a scheduler is wrong, and connections by TLS."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import dask
 import pytest
@@ -21,10 +20,6 @@ from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

@@ -1,12 +1,10 @@
 """Frames of events hold what is in the report: each kernel, copy, call and range once."""
 
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,9 +14,6 @@ import traceprof
 from tests.support.builders import TraceBuilder
 from tests.support.traces import CPU_SAMPLE, GPU_SAMPLES, SAMPLE, SAMPLES
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FRAMES = ("kernels", "copies", "api_calls", "ranges", "marks", "communication")
 KERNEL_COLUMNS = [

@@ -1,10 +1,8 @@
 """Frames of results are the lists of the JSON document."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -14,9 +12,6 @@ from tests.support.traces import CPU_SAMPLE, SAMPLE, SAMPLE_FOLDER
 from traceprof.documents.analysis.records import TABLES
 from traceprof.errors import UsageError
 from traceprof.reports.json import render
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PATHS = [SAMPLE, CPU_SAMPLE, SAMPLE_FOLDER / "link-counters.sqlite"]
 

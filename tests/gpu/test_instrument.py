@@ -1,8 +1,7 @@
 """What `instrument` does beside a real GPU: skipped where PyTorch finds none."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,10 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 import instrument
 from tests.support.recording import pushed, record
 from traceprof import labels
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="PyTorch finds no GPU with CUDA"

@@ -1,10 +1,8 @@
 """Why a GPU idles, held to the reference on real, simulated and generated exports."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +15,6 @@ from tests.support.traces import GPU_SAMPLES
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.run.opening import Window
 from traceprof.run.training import training_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 US, MS = 1_000, 1_000_000
 

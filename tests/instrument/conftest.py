@@ -1,9 +1,8 @@
 """What tests of `instrument` share: a record of its ranges, and everything as it was afterwards."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
@@ -13,10 +12,6 @@ import instrument
 from instrument import training
 from tests.support.recording import record
 from tests.support.tool import build_tool
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Frameworks' trainers: their callbacks name steps and epochs, and steps are known without, too."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any

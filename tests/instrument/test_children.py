@@ -1,7 +1,5 @@
 """Processes that a script starts itself have ranges, where they communicate."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """torch.compile traces through wrapped functions as through the originals."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any

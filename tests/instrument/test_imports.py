@@ -1,7 +1,5 @@
 """What the instrumentation may import: it runs inside of the training process of somebody else."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,21 +1,17 @@
 """The range around the steps that are recorded: opened once, closed when the last rank is done."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from instrument import nsight_capture
 from instrument.core import nvtx_injection
 from instrument.nsight_capture import NsightCapture
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Another rank: takes its part of the lock, and lets go when a line comes.
 OTHER = """

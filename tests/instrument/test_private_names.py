@@ -1,7 +1,5 @@
 """Without any one of the private names the training goes on, and what is left out is said."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

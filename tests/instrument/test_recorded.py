@@ -1,7 +1,5 @@
 """A real recording, from the training script to the report: held to what the script did."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

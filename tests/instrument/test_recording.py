@@ -1,7 +1,5 @@
 """Recording with torch.profiler: the steps asked for, with the ranges of `instrument`."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

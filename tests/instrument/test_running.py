@@ -1,7 +1,5 @@
 """`python -m instrument` runs a script as `python` does."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

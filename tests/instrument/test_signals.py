@@ -1,19 +1,14 @@
 """Exceptions that a signal's handler raises inside our code pass, and leave nothing behind."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from instrument.core import failures, nvtx_injection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "alarms.py"
 

@@ -1,7 +1,5 @@
 """Every communication function, seen once, with what it moves: three ranks over Gloo."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ranges that the training script opens: named and closed, and harmless."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import subprocess

@@ -1,7 +1,5 @@
 """What three ranks of DDP and FSDP train is the same bit for bit, and every byte is named."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What kernel names tell: category, number format and tensor cores, by names of many libraries."""
 
-from __future__ import annotations
-
 import pytest
 
 from traceprof.kernel_names.arithmetic import FORMATS, PRECISIONS, UNITS

@@ -1,7 +1,5 @@
 """Kernel names of every NCCL era and of the other back ends."""
 
-from __future__ import annotations
-
 import pytest
 
 from traceprof.errors import UsageError

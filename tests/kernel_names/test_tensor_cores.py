@@ -1,7 +1,5 @@
 """Which GPUs have tensor cores, by capability, board and the code that ran."""
 
-from __future__ import annotations
-
 import pytest
 
 from traceprof.kernel_names.tensor_cores import (

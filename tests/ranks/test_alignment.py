@@ -1,16 +1,10 @@
 """Lines of operations are shifted against each other by the one number that fits."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
+from traceprof.intervals import Int64
 from traceprof.ranks.alignment import OperationList, shift_between, spread
-
-if TYPE_CHECKING:
-    from traceprof.intervals import Int64
 
 STEP = 1_000_000
 

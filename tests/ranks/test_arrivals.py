@@ -1,7 +1,5 @@
 """Arrivals packed and unpacked are the same."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

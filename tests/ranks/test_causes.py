@@ -1,19 +1,15 @@
 """Why a rank was late: the parts of its time against those of the others, back to one root."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.support.arrivals import arrivals, session
+from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.causes import MORE_WORK, QUEUE, SLOWER, UNEXPLAINED, Cause, Causes
 from traceprof.ranks.matching import match
 from traceprof.ranks.waits import GroupWaits, waits_of
 from traceprof.run.session_clocks import seeded
-
-if TYPE_CHECKING:
-    from traceprof.ranks.arrivals import Arrivals
 
 MS = 1_000_000
 # Two operations: the ranks leave the first at 1 ms, and all but the late one are at the second at

@@ -1,19 +1,13 @@
 """The clocks of machines, against offsets and drifts that are known."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
 from tests.support.arrivals import arrivals, session
+from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.clocks import measured
 from traceprof.ranks.matching import match
 from traceprof.run.session_clocks import NTP_NS, ONE_MACHINE_NS, Clocks, seeded
-
-if TYPE_CHECKING:
-    from traceprof.ranks.arrivals import Arrivals
 
 MS = 1_000_000
 STARTS = [(3 + 7 * index) * MS for index in range(40)]

@@ -1,17 +1,13 @@
 """Operations of different ranks are matched, or given up with a reason."""
 
-from __future__ import annotations
-
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tests.support.arrivals import arrivals
+from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.matching import Group, Unmatched, match
-
-if TYPE_CHECKING:
-    from traceprof.ranks.arrivals import Arrivals
 
 MS = 1_000_000
 RNG = np.random.default_rng(5)

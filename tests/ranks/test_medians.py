@@ -1,7 +1,5 @@
 """Medians of all entries of a row but one, against numpy's of what is left."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,9 +1,9 @@
 """Ranks of one report wait for each other as those of several reports do."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +14,6 @@ from traceprof.analysis import RunResult, analyze_reports
 from traceprof.reports import json as json_report
 from traceprof.reports import text
 from traceprof.simulate import simulate_scenario
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 SAME = ("waits", "lateness", "matched", "unmatched")
 WITH_WAITS = ["ddp", "nccl-serialization", "compute-stream-collective"]

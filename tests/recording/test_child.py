@@ -1,19 +1,14 @@
 """A command that is run to its end, and the signals that it gets."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.signals import unnoticed_signal
 from traceprof.recording.child import run_to_end
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.slow

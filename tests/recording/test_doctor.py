@@ -1,10 +1,8 @@
 """What `doctor` says, and that it is stored as it can be read again."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -25,9 +23,6 @@ from traceprof.recording.machine import Machine
 from traceprof.recording.versions import Versions, misfits, numbers, nvtx_misfit
 from traceprof.run.machines import Gpu, machine_beside
 from traceprof.trace.folder import reports_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GPUS = (
     Gpu(0, "NVIDIA RTX A6000", "GPU-a", "00000000:01:00.0", 4, 16, 4, 14.0625, 0),

@@ -1,9 +1,7 @@
 """Flags are those that the installed nsys has, and what is not recorded says why."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +16,6 @@ from traceprof.recording.machine import (
     ptrace_scope,
 )
 from traceprof.recording.nsys import Nsys, parse_may_sample, parse_options
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Help texts of the form in which nsys prints them, with the options that matter.
 OLD = """

@@ -1,9 +1,7 @@
 """What nsys recorded and failed to import is imported again: with programs that stand in for it."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,6 @@ from tests.support.traces import SAMPLE
 from traceprof.recording.nsys import find, find_importer, import_recorded
 from traceprof.recording.plan import make_plan
 from traceprof.recording.record import NOT_IMPORTED, record
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RECORDED, REPORT = "what was recorded", "NVIDIA Tegra Profiler Report"
 # Records, and leaves what it recorded as it is; exports.

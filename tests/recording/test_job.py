@@ -1,19 +1,14 @@
 """Which part of a job a recorder is, and who of several analyses."""
 
-from __future__ import annotations
-
 import socket
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from traceprof.recording import gathering
 from traceprof.recording.job import Job, job_of
 from traceprof.recording.training_command import read_command
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOST = socket.gethostname()
 SRUN = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NNODES": "2"}

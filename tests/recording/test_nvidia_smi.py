@@ -1,7 +1,5 @@
 """The text of `nvidia-smi` in the forms that its versions print, with made-up machines."""
 
-from __future__ import annotations
-
 import pytest
 
 from traceprof.recording.nvidia_smi import (

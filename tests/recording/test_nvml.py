@@ -1,7 +1,5 @@
 """GPUs and links as the driver tells them through nvidia-ml-py: here a driver of our own."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`traceprof record`, with the real nsys: two ranks of Gloo, from the command to the report."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Where `-m instrument` goes in a command."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

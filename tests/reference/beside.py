@@ -10,19 +10,14 @@ with itself is how long it runs. `alone` is how long it runs with no operation o
 copy: no compute or communication; of a direction: no other direction either).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, pairwise
-from pathlib import Path  # noqa: TC003
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.reference.exposed_copy import KINDS, kind_of
+from tests.reference.spans import Span
 from tests.reference.streams import COMMUNICATION, COMPUTE, COPY, Key, Operation, Rank, read
-
-if TYPE_CHECKING:
-    from tests.reference.spans import Span
 
 ALL = (COMPUTE, COMMUNICATION, COPY, *KINDS)
 PARTS = {COPY: set(KINDS)} | {kind: {COPY} for kind in KINDS}  # what is no other kind beside it

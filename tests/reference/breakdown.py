@@ -14,8 +14,6 @@ Times are ns of the file's own clock, windows are half-open [start, end).
   exposed copy |Y - C - M|, idle = window - |C + M + Y|
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from bisect import bisect_left, bisect_right
@@ -23,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path  # noqa: TC003
+from pathlib import Path
 from typing import Any, NamedTuple
 
 KINDS = COMPUTE, COMMUNICATION, COPY = 0, 1, 2

@@ -4,14 +4,12 @@ It shares no code with ``traceprof``: it reads the file itself, walks lists, and
 definitions of `traceprof explain` to the letter. Times are ns.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3
 import struct
 from collections import defaultdict
-from pathlib import Path  # noqa: TC003
+from pathlib import Path
 from statistics import median
 from typing import Any
 

@@ -34,12 +34,10 @@ therefore must run at one time; and SendRecv of two ranks, where one that had en
 began did not wait. Peer copies are matched with nothing.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.reference.communication import kernels_of, kind

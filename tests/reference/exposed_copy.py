@@ -23,14 +23,12 @@
   `instrument` or `Optimizer.step#…` of PyTorch
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path  # noqa: TC003
+from pathlib import Path
 from typing import Any
 
 from tests.reference.breakdown import Numbered, read_ranges, rows, step_ranges

@@ -5,21 +5,17 @@ strings and the names of communication kernels), and walks over plain lists. Wha
 in `tests.reference.idle_causes`.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import closing
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tests.reference.breakdown import Range, default_is_communication, rows, step_ranges
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 Interval = tuple[int, int]
 LOW_24_BITS = 0xFFFFFF

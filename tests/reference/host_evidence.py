@@ -14,20 +14,15 @@
 * markers: its CUDA calls, and the ends of its ranges.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from tests.reference.breakdown import LOW_24_BITS, NEVER
+from tests.reference.nsight_export import Call, Export, NamedSpan
 from tests.reference.spans import Span, clipped, length, union
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.reference.nsight_export import Call, Export, NamedSpan
 
 FIRST_LAUNCH_NS = 1_000_000
 

@@ -15,14 +15,12 @@ is judged by itself, by what the threads are in at that time.
 * a range that was open when the capture ended lasts to the latest known time of its process
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path  # noqa: TC003
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 

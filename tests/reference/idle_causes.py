@@ -47,25 +47,19 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
 7. A window clips the result; gaps, stretches and debts are those of the whole rank.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from tests.reference.breakdown import COMMUNICATION, COMPUTE
 from tests.reference.host_evidence import Evidence
-from tests.reference.nsight_export import HOST_TO_DEVICE, Export, export_of
+from tests.reference.nsight_export import HOST_TO_DEVICE, Call, Export, Operation, export_of
 from tests.reference.spans import Span, both, clipped, union, without
 from tests.reference.training import StepBoundaries
 from tests.reference.waits import incurred_debts
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.reference.nsight_export import Call, Operation
 
 CAUSES = (
     "launch_bound_ns", "turnaround_ns", "sync_ns", "data_loading_ns", "mpi_ns", "setup_ns",

@@ -4,12 +4,10 @@ Of each rank: its window, idle time and the causes' shares of it in percent, the
 training, and with ``--details`` what it slept in, what it ran, and which calls took most.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.reference.breakdown import LOW_24_BITS
 from tests.reference.host_evidence import Evidence
@@ -17,9 +15,6 @@ from tests.reference.idle_causes import CAUSES, IdleCauses, RankIdle
 from tests.reference.nsight_export import export_of
 from tests.reference.spans import clipped, length, union
 from tests.reference.training import training
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def lines(path: Path, *, details: bool) -> Iterator[str]:

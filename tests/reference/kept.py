@@ -1,15 +1,11 @@
 """What was read last of the exports that no test changes: plain Python takes long to read them."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 from tests.support.traces import REAL_TRACES, SAMPLES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 _UNCHANGED = frozenset((*REAL_TRACES, *SAMPLES))
 _MAX_KEPT = 2  # tests of one export run one after the other

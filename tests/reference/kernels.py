@@ -5,20 +5,16 @@ given as functions. Kernels count that start in [start, end), or in [start, end]
 rank's own.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import statistics
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.reference.breakdown import default_is_communication, integers, rows
 from tests.reference.spans import length, union
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 Row = tuple[int, int, int]
 """How many, the sum of their durations, and the median, rounded down."""

@@ -4,19 +4,19 @@ It shares no code with ``traceprof``: the document is read whole with ``json``, 
 Times are ns, made of the decimal digits of the text, and count from 1970 where the trace does.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
 from collections import Counter, defaultdict
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.reference.breakdown import (
     COMMUNICATION,
     COMPUTE,
     COPY,
+    Launches,
     Operation,
     Range,
     RankEvents,
@@ -25,11 +25,6 @@ from tests.reference.breakdown import (
     step_ranges,
     step_windows,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.reference.breakdown import Launches
 
 ITEM_BYTES = {"Byte": 1, "Char": 1, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8,
               "Double": 8}  # fmt: skip

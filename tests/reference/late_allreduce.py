@@ -9,15 +9,13 @@
   (of its last one where none is late) to the end of its buckets, without compute
 """
 
-from __future__ import annotations
-
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path  # noqa: TC003
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.reference.breakdown import (

@@ -9,14 +9,12 @@ It shares no code with ``traceprof`` and reads the export itself. Times are ns o
   the last operation. A launch finds pending what entered before it was called and is not over then.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from pathlib import Path  # noqa: TC003
+from pathlib import Path
 from statistics import median
 from typing import Any
 

@@ -5,14 +5,14 @@ window; exposed is what copies (or communication) cover and compute does not, no
 communication. Samples are clipped to the window.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import closing
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.reference.breakdown import (
     COMMUNICATION,
@@ -22,10 +22,6 @@ from tests.reference.breakdown import (
     read_operations,
     rows,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 Span = tuple[int, int]
 H2D, D2H = {1, 3, 11}, {2, 4, 12}

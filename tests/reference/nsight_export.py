@@ -11,14 +11,14 @@ what ends before it starts, or was never closed, is of length 0 (a call) or last
 * `samples`: when a thread was sampled, and the innermost function of its call chain.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import closing
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from tests.reference.breakdown import (
     COMMUNICATION,
@@ -31,10 +31,6 @@ from tests.reference.breakdown import (
     rows,
 )
 from tests.reference.kept import kept
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 # ids of Nsight's ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND, which never changed
 HOST_TO_DEVICE, PEER, PAGEABLE = (1, 3), 10, 0

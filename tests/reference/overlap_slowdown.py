@@ -10,8 +10,6 @@ kernel without length has nothing beside it. What is disturbed stays in `num_bes
 `half_ns`, of which `matched_fraction` is a share, and counts nowhere else.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import statistics
 from bisect import bisect_left, bisect_right
@@ -19,7 +17,7 @@ from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path  # noqa: TC003
+from pathlib import Path
 from typing import Any
 
 from tests.reference.breakdown import default_is_communication, integers, rows

@@ -4,17 +4,12 @@ Reads the exports with sqlite3 alone. Times are in UTC, as `--ts-normalize` writ
 session's start.
 """
 
-from __future__ import annotations
-
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _UTC = 10**18
 

@@ -16,12 +16,10 @@
 * queued: the same with L in place of ready, counted under the same condition
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003
+from pathlib import Path
 
 from tests.reference.communication import is_independent, kernels_of
 from tests.reference.spans import Span, clipped, length, union, without

@@ -1,14 +1,9 @@
 """Half-open spans [start, end) in plain lists, for the references; disjoint and sorted ones out."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from tests.reference.breakdown import NEVER
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Span = tuple[int, int]
 

@@ -15,15 +15,13 @@ ns of the file's own clock.
   stand in the order of their calls; so does a stream's work.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from bisect import bisect_right
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path  # noqa: TC003
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.reference.breakdown import default_is_communication, integers, rows

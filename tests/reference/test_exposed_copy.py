@@ -1,23 +1,16 @@
 """The reference for exposed copies, and the analysis, against timelines worked out by hand."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from tests.reference.exposed_copy import reference
+from tests.reference.exposed_copy import ExposedCopy, reference
 from tests.support.builders import TraceBuilder
 from tests.support.exposed_copies import answer
 from tests.support.nccl import ALL_REDUCE
 from tests.support.opened import ranks_of
 from traceprof.analyses import exposed_copy
 from traceprof.run.opening import Window
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.reference.exposed_copy import ExposedCopy
 
 
 def only(

@@ -1,17 +1,11 @@
 """The reference for why a GPU idles: the host does something else, one thing at a time."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.idle_gaps import END, MS, US, begun, found, late, os_call, switched
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 # -- MPI, set-up, allocation ----------------------------------------------------------------------
 

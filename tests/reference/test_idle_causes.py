@@ -1,9 +1,7 @@
 """The reference for why a GPU idles: while the host launches or waits, and in real exports."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +9,6 @@ from tests.reference.breakdown import reference
 from tests.reference.idle_causes import CAUSES, idle_causes
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.idle_gaps import END, MS, US, begun, found, late, switched
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 # -- launch-bound ---------------------------------------------------------------------------------
 

@@ -1,23 +1,16 @@
 """The reference for waits by readiness, and the analysis, against timelines worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from tests.reference.readiness import reference
+from tests.reference.readiness import Serialization, reference
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_REDUCE
 from tests.support.opened import ranks_of
 from tests.support.streams import record, wait
 from traceprof.analyses import nccl_serialization
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.reference.readiness import Serialization
 
 # Compute on stream 7, communication on stream 20: A runs from 100 to 200, B from 200 to 300. B's
 # launch returns at 20, the last compute launched before it (event 1) ends at 150.

@@ -21,21 +21,16 @@ Shares no code with ``traceprof`` but the labels that `instrument` writes.
   where there are no others. Without compute kernels it is the window.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 from tests.reference.breakdown import COMPUTE, LOW_24_BITS, NEVER, function_name
+from tests.reference.nsight_export import Call, Export, Operation
 from tests.reference.spans import Span, clipped, length, union
 from traceprof import labels
-
-if TYPE_CHECKING:
-    from tests.reference.nsight_export import Call, Export, Operation
 
 STEP_PATTERNS = (
     r"step (\d+)",

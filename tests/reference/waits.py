@@ -1,12 +1,9 @@
 """The host's waits for the GPU and the run-ahead that they take, for tests only."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from tests.reference.nsight_export import Call, Export
+from tests.reference.nsight_export import Call, Export
 
 WAIT_CALL = re.compile(
     r"cuda(Device|Thread|Stream|Event)Synchronize\Z|cu(Ctx|Stream|Event)Synchronize\Z"

@@ -1,9 +1,7 @@
 """Text that a report brings along is shown, and never drives a terminal or rich's markup."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,6 @@ from tests.support.cli import run
 from traceprof.cli.main import EXIT_DONE
 from traceprof.errors import one_line
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOSTILE = "\x1b]0;owned\x07\x9b31m[/nothing][red]\r\n:bomb:\u202e"
 EXPORT = schema.EXPORT_METADATA[0]

@@ -1,12 +1,9 @@
 """The HTML report: one small file that needs nothing, escaped, with the evidence drawn."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,14 +11,12 @@ import pytest
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from tests.support.opened import analysis_of
+from traceprof.analyses.breakdown import StepMeasures
 from traceprof.analysis import Options
 from traceprof.reports import drawings, html
 from traceprof.reports.drawings import step_chart, timeline
 from traceprof.reports.evidence import Place, Scene, scenes
 from traceprof.reports.tracks import Category, Track
-
-if TYPE_CHECKING:
-    from traceprof.analyses.breakdown import StepMeasures
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MAX_BYTES = 1_000_000

@@ -1,9 +1,7 @@
 """The kernels in the reports: the text's table and the JSON's list."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +12,6 @@ from traceprof.documents.analysis.records import document
 from traceprof.reports import html, text
 from traceprof.reports import json as json_report
 from traceprof.reports.kernels_text import MAX_KERNELS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float,"

@@ -1,7 +1,5 @@
 """The Markdown report: it shows the text of reports, and nothing of it is a mark."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,11 +1,9 @@
 """Tables of a run in files are its frames, of all ranks."""
 
-from __future__ import annotations
-
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
@@ -17,9 +15,6 @@ from traceprof.cli import export
 from traceprof.documents.analysis.records import TABLES
 from traceprof.frames.open_run import open_run
 from traceprof.reports.table_files import EVENTS, file_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 

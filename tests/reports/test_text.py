@@ -1,10 +1,9 @@
 """The text report: short, whole, and safe to print."""
 
-from __future__ import annotations
-
 import io
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -12,15 +11,9 @@ from rich.console import Console
 from tests.support.builders import TraceBuilder
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE_FOLDER
-from traceprof.analysis import analyze
+from traceprof.analysis import Analysis, analyze
 from traceprof.reports import html, text
 from traceprof.units import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from traceprof.analysis import Analysis
 
 MAX_TABLE_WIDTH = 130  # prose is narrower; tables are as wide as the longest GPU name needs
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

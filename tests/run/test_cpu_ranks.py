@@ -1,9 +1,8 @@
 """Ranks without a GPU: who is one, what it did, and that all reports cope with it."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume
@@ -12,14 +11,9 @@ from hypothesis import strategies as st
 from tests.reference.host_ranks import host_ranks
 from tests.support.builders import TraceBuilder
 from tests.support.long import few_and_many, for_examples
-from traceprof.analysis import Options, analyze
+from traceprof.analyses.breakdown import Measures
+from traceprof.analysis import Analysis, Options, analyze
 from traceprof.errors import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.breakdown import Measures
-    from traceprof.analysis import Analysis
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 MAIN, OTHER = 1000, 1001  # threads

@@ -1,7 +1,5 @@
 """In which row of a thread an event is drawn."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,18 +1,13 @@
 """Peaks and paths come from `doctor`'s file beside a report, where there is one."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
 from traceprof.analyses.links import link_usage
 from traceprof.run.links import NO_LINKS
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GPU = "NVIDIA RTX A6000"
 

@@ -1,16 +1,11 @@
 """Links of a machine's GPUs, as `doctor` left them beside a report."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from traceprof.run.machines import Gpu, MachineLinks, machine_beside
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAIRED = MachineLinks(
     "node",

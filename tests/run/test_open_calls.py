@@ -1,15 +1,10 @@
 """A process that hangs in a call: the run's notes say in which, and since when."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_REDUCE, call, prepare
 from traceprof.analysis import analyze_reports
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def notes(builder: TraceBuilder, path: Path) -> list[str]:

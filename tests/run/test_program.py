@@ -1,19 +1,13 @@
 """Which kind of program a rank ran."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
 from traceprof.run.opening import open_report
+from traceprof.run.program import Program
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.run.program import Program
 
 
 def programs(path: Path) -> list[Program]:

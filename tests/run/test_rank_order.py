@@ -1,17 +1,12 @@
 """Ranks stand by their numbers, whatever the order in which the reports are given."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.builders import TraceBuilder
 from traceprof.analysis import analyze, analyze_reports
 from traceprof.reports import json as json_report
 from traceprof.reports import text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ORDER = [0, 1, 2, 3, 10, 11]
 

@@ -1,7 +1,5 @@
 """Which reports are of one run, and what numbers the ranks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

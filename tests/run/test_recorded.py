@@ -1,7 +1,5 @@
 """Programs without a GPU, recorded with the real nsys: what the report says is what they did."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

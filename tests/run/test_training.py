@@ -1,8 +1,6 @@
 """Where the training of a rank lies, against the reference: made runs and real ones."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,12 +8,8 @@ from tests.reference.nsight_export import export_of
 from tests.reference.training import training as expected_training
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.opened import ranks_of
+from traceprof.run.rank import Rank
 from traceprof.run.training import Basis, Training, training_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.run.rank import Rank
 
 MS = 1_000_000
 _BASIS = {

@@ -1,19 +1,13 @@
 """Windows that the user chooses: also where ranks did nothing in them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder
 from traceprof.analysis import Options, RunResult, analyze_reports
 from traceprof.errors import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.run.windows import Range
+from traceprof.run.windows import Range
 
 
 def analyzed(time_range: Range, *paths: Path) -> RunResult:

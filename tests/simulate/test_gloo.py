@@ -1,9 +1,8 @@
 """simulate_gloo: the export holds what its truth says, without anything of a GPU."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,9 +14,6 @@ from traceprof.analysis import analyze
 from traceprof.documents.analysis.records import document
 from traceprof.errors import UsageError
 from traceprof.simulate import simulate_gloo
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RUNS = [
     {"pairs": 1, "operations": 25, "seed": 0},

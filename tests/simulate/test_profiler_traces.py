@@ -1,13 +1,14 @@
 """The same simulated run as an export of Nsight Systems and as traces of torch.profiler."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.cli import run
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.frames.open_run import open_run
@@ -15,12 +16,6 @@ from traceprof.simulate import RUN_SCENARIOS, simulate_run, simulate_scenario
 from traceprof.simulate.profiler_traces import write_traces
 from traceprof.trace.model.parts import Part
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from traceprof.analyses.verdict.run_result import RunResult
 
 # Of what torch.profiler records as well as Nsight Systems: not of sleep, counters, MPI.
 QUICK = ("healthy", "launch-queue-stall", "pageable-copy", "host-sync", "exposed-late-launch")

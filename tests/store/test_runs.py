@@ -1,7 +1,5 @@
 """A store keeps what was saved: all of a run or nothing, whoever else writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,20 +1,15 @@
 """Holds the analyzer to the reference implementation, field by field."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.reference.breakdown import RankEvents, measured, read
 from traceprof.analyses import breakdown
 from traceprof.analysis import Options, analyze
+from traceprof.run.rank import Rank
 from traceprof.run.windows import time_window
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from traceprof.run.rank import Rank
 
 TimeRange = tuple["int | None", "int | None"]
 Row = tuple[int, int, dict[str, int], list[tuple[int, dict[str, int]]]]

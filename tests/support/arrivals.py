@@ -1,19 +1,14 @@
 """Arrivals of ranks, written by hand: what happened on each is lists of numbers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from traceprof.intervals import Int64
 from traceprof.ranks.arrivals import TIME_CATEGORIES, Arrivals
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.trace import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from traceprof.intervals import Int64
 
 
 def column(values: object, num: int) -> Int64:

@@ -1,23 +1,19 @@
 """Files given to a command, and what must hold whatever they are: an answer, or one line."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import re
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, _run
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 

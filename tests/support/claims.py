@@ -1,13 +1,8 @@
 """What analyses claim, or say that they cannot."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from traceprof.findings import NotApplicable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def assert_missing(claims: Sequence[object], why: str, how_to_collect: str) -> None:

@@ -1,7 +1,5 @@
 """What a worker of pytest-xdist was doing when it crashed, at the end of all that is printed."""
 
-from __future__ import annotations
-
 import faulthandler
 import re
 import shutil
@@ -10,12 +8,9 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from subprocess import TimeoutExpired
-from typing import TYPE_CHECKING, Any
+from typing import Any, TextIO
 
 import pytest
-
-if TYPE_CHECKING:
-    from typing import TextIO
 
 _FOLDER = "folder_of_stacks"  # what workers learn from who starts them
 _OF_PYTEST = re.compile(r"/(?:_pytest|execnet|pluggy|xdist)/")

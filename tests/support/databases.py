@@ -1,13 +1,9 @@
 """What an SQLite database holds, read without changing it."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 
 def query(path: Path, sql: str) -> list[tuple[Any, ...]]:

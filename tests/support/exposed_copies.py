@@ -1,15 +1,9 @@
 """What the analysis of exposed copies says, in the words of its reference."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from tests.reference.exposed_copy import KINDS, ExposedCopy
+from traceprof.analyses.exposed_copy import ExposedCopyResult
 from traceprof.analyses.exposed_copy.parts import exposed_ns
 from traceprof.trace.model.kinds import MemoryKind
-
-if TYPE_CHECKING:
-    from traceprof.analyses.exposed_copy import ExposedCopyResult
 
 
 def answer(result: ExposedCopyResult) -> ExposedCopy:

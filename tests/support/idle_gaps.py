@@ -1,8 +1,6 @@
 """Hand-made gaps between operations of a GPU, and the causes that are measured for them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.reference.host_evidence import Evidence
 from tests.reference.idle_causes import RankIdle
@@ -11,9 +9,6 @@ from tests.support.builders import TraceBuilder, global_tid
 from tests.support.opened import ranks_of
 from traceprof.host.idle_causes import idle_causes
 from traceprof.run.opening import Window
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 US, MS = 1_000, 1_000_000
 # Every export begins with a kernel that was launched before it began and ends at 10 ms.

@@ -1,9 +1,8 @@
 """What the analyses of links say of an export, held to the reference."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +10,6 @@ from tests.reference.links import reference_copies, reference_integral, referenc
 from tests.support.opened import ranks_of
 from traceprof.analyses.links import link_counters, link_usage
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 A100 = "NVIDIA A100-SXM4-80GB"
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

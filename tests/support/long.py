@@ -1,17 +1,12 @@
 """Which part of a long test runs always, and which with `make verify` only."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, given, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from _pytest.mark import ParameterSet
-    from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import SearchStrategy
 
 
 def long_after(num: int, values: Iterable[object]) -> list[ParameterSet]:

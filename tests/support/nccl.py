@@ -1,16 +1,10 @@
 """NCCL's ranges with their payloads, for tests."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from tests.support.builders import global_tid
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.support.builders import TraceBuilder
+from tests.support.builders import TraceBuilder, global_tid
 
 DOMAIN, LABELS = 5, 6
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -1,7 +1,5 @@
 """What a test needs from outside and does not find here."""
 
-from __future__ import annotations
-
 import os
 from typing import NoReturn
 

@@ -1,13 +1,8 @@
 """Records a program with the real `nsys`, which sometimes fails for reasons of its own."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 _FAULTS = ("Importation failed", "Connection to Agent lost", "Local Endpoint is not available")
 """What Nsight Systems 2023.4 prints in one recording of some hundred, on a busy machine: its

@@ -1,7 +1,5 @@
 """Perfetto traces read back by Perfetto's own classes, as its trace processor reads them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,17 +1,11 @@
 """Runs of several machines with planted, known answers."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from traceprof.analysis import Options, analyze
+from traceprof.analysis import Analysis, Options, analyze
 from traceprof.simulate import simulate_run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analysis import Analysis
 
 
 def made(name: str, folder: Path, **how: Any) -> dict[str, Any]:

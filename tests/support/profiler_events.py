@@ -1,13 +1,9 @@
 """Small traces of torch.profiler, event by event: times in microseconds, as their text."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 PID = 4242
 

@@ -1,14 +1,9 @@
 """What of an example is not of the public API."""
 
-from __future__ import annotations
-
 import ast
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import traceprof
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def private_names(code: str) -> Iterator[str]:

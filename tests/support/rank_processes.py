@@ -1,19 +1,14 @@
 """Runs a test's program on several ranks."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
+import pytest
 from torch.multiprocessing import start_processes  # type: ignore[attr-defined]
 
 from tests.support.once import once
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 class Program(Protocol):

@@ -1,13 +1,9 @@
 """A record of the ranges that `instrument` writes, in the order in which it writes them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from instrument.core import nvtx_ranges
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def record(replace: Callable[[Any, str, Any], None]) -> list[str]:

@@ -1,20 +1,15 @@
 """Runs the command, in this process or in one of its own."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.attempts import NCCL, Outcome
 from tests.support.builders import TraceBuilder
 from traceprof.cli.main import _run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def export(folder: Path) -> Path:

@@ -1,7 +1,5 @@
 """The schema that ships, checked and compiled once: doing so for each document takes longer."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from importlib import resources

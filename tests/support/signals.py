@@ -1,15 +1,10 @@
 """Signals that come right before a wait: Python has noted them, and no system call ends by them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _UNTIL_WAIT_S = 0.5  # how long this thread may take to the wait; after it nothing more is tested
 

@@ -1,16 +1,11 @@
 """One report of several processes as a report for each of them."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from traceprof.trace.sqlite.database import quote
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOW_24_BITS = 0xFFFFFF  # of a thread's id; the rest is its process's
 

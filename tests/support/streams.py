@@ -1,14 +1,8 @@
 """Event records and stream waits in tiny exports, for tests."""
 
-from __future__ import annotations
-
 from itertools import count
-from typing import TYPE_CHECKING
 
-from tests.support.builders import global_pid
-
-if TYPE_CHECKING:
-    from tests.support.builders import TraceBuilder
+from tests.support.builders import TraceBuilder, global_pid
 
 _CORRELATIONS = count(1_000_000)  # no operation of a test has these
 

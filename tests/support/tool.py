@@ -1,7 +1,5 @@
 """A tool that takes NVTX ranges and counts them, for where Nsight Systems is not."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -3,8 +3,6 @@
 The environment variable TRACEPROF_TRACES names the folder of real exports.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

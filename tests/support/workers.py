@@ -1,24 +1,18 @@
 """Reports that end whoever opens them, so that tests know when a worker dies: `deadly_reports`."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import analyze_reports
 from traceprof.reports import json as json_report
 from traceprof.reports import text as text_report
 from traceprof.simulate import simulate_run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from traceprof.analyses.verdict.run_result import RunResult
 
 # No test waits so long; a busy machine keeps a program waiting for many seconds.
 MAX_WAIT_S = 120

@@ -1,14 +1,9 @@
 """Exceptions that nobody foresaw are shown, and nothing may hang."""
 
-from __future__ import annotations
-
 import faulthandler
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _HANGS_S = 120  # far longer than any of these tests takes
 

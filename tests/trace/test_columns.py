@@ -1,7 +1,5 @@
 """Columns hold what was put into them, whatever it is."""
 
-from __future__ import annotations
-
 import mmap
 import pickle
 from itertools import chain

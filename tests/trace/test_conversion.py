@@ -1,13 +1,11 @@
 """A .nsys-rep is converted with all that its nsys can export, or it is said which nsys can."""
 
-from __future__ import annotations
-
 import base64
 import json
 import sqlite3
 import struct
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,6 @@ from tests.support.attempts import attempt
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
 from traceprof.trace.nsight.json_payloads import add_payloads
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _HELP = 'if [ "$2" = --help ]; then echo "--include-blobs= --include-json="; exit 0; fi\n'
 _OLD_HELP = 'if [ "$2" = --help ]; then echo "--lazy="; exit 0; fi\n'

@@ -1,7 +1,5 @@
 """Files that are closed when no thread reads them any more."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

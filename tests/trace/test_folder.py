@@ -1,18 +1,13 @@
 """A folder as an argument: every report directly in it, once."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder
 from traceprof.errors import TraceFileError
 from traceprof.trace.folder import reports_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CAPTURE = b"NVIDIA Tegra Profiler Report and what follows"
 

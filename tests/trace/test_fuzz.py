@@ -1,9 +1,9 @@
 """A few damaged exports; `python -m tests.fuzz` tries them by the thousand."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +13,6 @@ from tests.support.fuzz.running import results
 from tests.support.long import long_after, rows_long_after
 from tests.support.traces import SAMPLE
 from traceprof.cli.main import EXIT_DONE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="files are given to child processes"),

@@ -1,7 +1,5 @@
 """Durations are sorted by signature the same in 32 bits, in 64, and in two keys."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,9 +1,7 @@
 """The table of kernels: the same numbers as a plain second computation, and edges."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +10,8 @@ from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses.kernels import kernel_table
-from traceprof.run.rank import Window
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.kernels.kernel_table import KernelTable
-    from traceprof.run.rank import Rank
+from traceprof.analyses.kernels.kernel_table import KernelTable
+from traceprof.run.rank import Rank, Window
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 

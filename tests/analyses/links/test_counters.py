@@ -1,9 +1,8 @@
 """What sampled counters say of links, in small exports."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +12,6 @@ from tests.support.opened import ranks_of
 from traceprof.analyses.links import link_counters
 from traceprof.findings import Finding
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 # -- counters -------------------------------------------------------------------------------------
 

@@ -1,10 +1,8 @@
 """Rates over time, against every nanosecond, and the totals of the links' own analyses."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +15,6 @@ from traceprof import intervals
 from traceprof.analyses.links.link_rates import link_rates
 from traceprof.analysis import analyze
 from traceprof.run.opening import Window
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 times = st.integers(0, 30)
 spans = st.lists(st.tuples(times, times).map(sorted), max_size=8)

@@ -1,10 +1,8 @@
 """What copies and counters say of links, in scenarios and real exports."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +12,6 @@ from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER
 from traceprof.analyses.links import link_counters, link_findings, link_usage
 from traceprof.findings import Finding, Severity
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_copies_of_real_exports(real_trace: Path) -> None:

@@ -1,7 +1,5 @@
 """How long steps take: the middle, the average, the slowest one, and steps of two kinds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Steady steps: which they are, and what kernels take in them, by a plain second computation."""
 
-from __future__ import annotations
-
 import statistics
 
 import numpy as np

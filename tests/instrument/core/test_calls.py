@@ -1,7 +1,5 @@
 """One range for each call, and no harm: exceptions, threads, processes, our own failures."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import logging

@@ -1,10 +1,8 @@
 """A wait names its operation, also where it is for a view of what the operation returned."""
 
-from __future__ import annotations
-
 import gc
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,9 +14,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import instrument
 from instrument.core import completion
 from tests.support.recording import pushed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(autouse=True)

@@ -1,22 +1,17 @@
 """Ranges reach the tool, keep no label, and never harm."""
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from instrument.core import nvtx_injection, nvtx_ranges
 from tests.support.nsys import profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COUNTS = """
 import ctypes, os, resource

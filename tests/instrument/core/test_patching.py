@@ -1,18 +1,13 @@
 """Replacing attributes and names, and having everything back."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import types
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from instrument.core.patching import Patches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Base:

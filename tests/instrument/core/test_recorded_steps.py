@@ -1,16 +1,11 @@
 """Which steps are recorded: those asked for, marked or told by the optimizer, and no others."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from instrument.core import nvtx_injection, nvtx_ranges, recorded_steps
 from instrument.core.step_range import Steps, parse_steps
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Recorder:

@@ -4,14 +4,13 @@ The lists of what is not wrapped are of what moves no data: a function that PyTo
 test until somebody has decided on it.
 """
 
-from __future__ import annotations
-
 import inspect
 import pickle
 import sys
 from types import BuiltinFunctionType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed import distributed_c10d
@@ -19,9 +18,6 @@ from torch.distributed import distributed_c10d
 import instrument
 from instrument.wraps import collectives, point_to_point, process_groups
 from instrument.wraps import functional as our_functional
-
-if TYPE_CHECKING:
-    import pytest
 
 FUNCTIONS = (FunctionType, BuiltinFunctionType)
 

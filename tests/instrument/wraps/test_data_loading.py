@@ -1,8 +1,7 @@
 """The loop's waiting for batches has a range; what workers do has none."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +10,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import instrument
 from instrument.core import nvtx_ranges
 from tests.support.long import long_after
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,5 @@
 """DDP is as it was: hooks, errors, copies and compiled graphs (training: test_training_ranks)."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import gc

@@ -1,9 +1,8 @@
 """Every optimizer's step has one range, whoever calls it and however it was reached."""
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +11,6 @@ from torch.optim import SGD, AdamW, Optimizer
 import instrument
 from tests.support.long import long_after
 from tests.support.recording import pushed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STEP = ["push optimizer step", "pop"]
 

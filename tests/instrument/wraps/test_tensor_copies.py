@@ -1,12 +1,11 @@
 """Copies between host and devices are named; everything else of a tensor is as it was."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import operator
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -21,9 +20,6 @@ import instrument
 from instrument.wraps import tensor_copies
 from tests.support.long import long_after
 from tests.support.recording import pushed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NAMES = tuple(tensor_copies.LABELS)
 CPU, CUDA0, CUDA1 = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)

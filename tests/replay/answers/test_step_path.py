@@ -1,25 +1,17 @@
 """The critical path of a step: one part behind the other, as long as the step."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.traces import GPU_SAMPLES, SAMPLE
-from traceprof.analysis import Options, analyze
+from traceprof.analysis import Analysis, Options, analyze
 from traceprof.errors import UsageError
 from traceprof.replay.answers.ask import whatif
-from traceprof.replay.answers.step_path import step_path
+from traceprof.replay.answers.step_path import StepPath, step_path
 from traceprof.simulate import simulate_scenario
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analysis import Analysis
-    from traceprof.replay.answers.step_path import StepPath
 
 _NO_REPLAY = Options(savings=False)
 _QUICK = {"ddp", "launch-queue-stall", "healthy", "straggler-two-nodes"}

@@ -1,17 +1,16 @@
 """Other orders of sends: what the replay says, beside the simulator's run of that program."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.support.changes import recorded, step_ns
-from traceprof.analysis import analyze
+from traceprof.analysis import Analysis, analyze
 from traceprof.errors import UsageError
 from traceprof.replay.answers.ask import whatif
 from traceprof.replay.assumptions.assumptions import Variant, parse
@@ -21,7 +20,7 @@ from traceprof.replay.assumptions.run_changes import RunChange, changed_steps
 from traceprof.replay.assumptions.send_order import best, in_order
 from traceprof.replay.assumptions.sends import SendName, blocked_sends
 from traceprof.replay.graph.longest_path import CircularError
-from traceprof.replay.graph.run_graph import run_graph
+from traceprof.replay.graph.run_graph import RunGraph, run_graph
 from traceprof.run.pipeline_orders import one_forward_one_backward
 from traceprof.simulate.scenarios.stages import (
     NUM_MICRO_BATCHES,
@@ -31,13 +30,6 @@ from traceprof.simulate.scenarios.stages import (
     nccl_pipeline,
     sends_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from traceprof.analysis import Analysis
-    from traceprof.replay.graph.run_graph import RunGraph
 
 Orders = dict[int, list[Send]]
 _SEND = 1

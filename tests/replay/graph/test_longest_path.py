@@ -1,7 +1,5 @@
 """Times in a graph, against a plain search of its nodes in order."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

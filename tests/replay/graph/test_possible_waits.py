@@ -1,25 +1,18 @@
 """What streams may have waited for, held to what event records tell."""
 
-from __future__ import annotations
-
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.support.changes import recorded
 from traceprof.analysis import Options, analyze
-from traceprof.replay.graph.columns import gpu_work, host_calls
+from traceprof.replay.graph.columns import GpuWork, gpu_work, host_calls
 from traceprof.replay.graph.event_waits import awaited, event_waits
 from traceprof.replay.graph.possible_waits import possible_waits
+from traceprof.run.opening import Rank
 from traceprof.simulate import SCENARIOS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.replay.graph.columns import GpuWork
-    from traceprof.run.opening import Rank
 
 
 def held_until(

@@ -1,7 +1,5 @@
 """Sets of weights, kept as what differs, are the same as kept in full."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,10 +1,8 @@
 """A comparison in all formats: readable by their readers, and nothing in it is a mark."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -19,9 +17,6 @@ from traceprof.documents.analysis.records import document
 from traceprof.documents.comparison import Comparison
 from traceprof.reports.comparison import github, html, json, junit, markdown, text
 from traceprof.reports.comparison.sections import MARKS, sections, verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HOSTILE = "<script>alert(1)</script> [x](y) **b** | `c` @all &amp; ::error::\x1b[31m\x00\n::x"
 GATES = ["step:-32.2%", "finding:late-allreduce", "step:-50%"]

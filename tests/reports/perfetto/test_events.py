@@ -1,22 +1,16 @@
 """Events that overlap are told apart, whenever they begin and end; memory stays bounded."""
 
-from __future__ import annotations
-
 import io
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from typing_extensions import Buffer
 
 from tests.support.perfetto import read
 from traceprof.reports.perfetto.events import Event, write_events
 from traceprof.reports.perfetto.packets import PacketWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from typing_extensions import Buffer
 
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=12)
 

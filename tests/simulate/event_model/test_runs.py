@@ -1,9 +1,7 @@
 """Runs of several reports: what they hold is what happened, as each machine's clock shows it."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +12,6 @@ from traceprof.simulate import simulate_run
 from traceprof.simulate.event_model.fleet import Capture, Node, seen
 from traceprof.simulate.scenarios.ranks import STRAGGLERS, training
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,5 @@
 """simulate_ddp: the export holds what its truth says, and looks like a run of DDP."""
 
-from __future__ import annotations
-
 import csv
 import json
 import subprocess

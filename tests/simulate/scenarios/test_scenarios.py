@@ -1,13 +1,13 @@
 """Scenarios: each export holds what its truth says, in every schema version."""
 
-from __future__ import annotations
-
 import json
 import struct
 import subprocess
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,10 +24,6 @@ from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.simulate.event_model.lost_time import IDLE_CAUSES
 from traceprof.simulate.scenarios.setup import FINDINGS
 from traceprof.trace.nsight import schema, schema_layouts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

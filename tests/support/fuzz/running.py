@@ -1,7 +1,5 @@
 """Damaged exports given to the commands, each in a process of its own, with limits."""
 
-from __future__ import annotations
-
 import gc
 import os
 import random
@@ -10,8 +8,10 @@ import signal
 import sqlite3
 import time
 import traceback
+from collections.abc import Iterator
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from tests.support.attempts import EVENTS, attempt
 from tests.support.fuzz import profiler_traces
@@ -20,10 +20,6 @@ from tests.support.traces import REAL_TRACES, SAMPLE, SAMPLES
 from traceprof.cli.main import EXIT_DONE
 from traceprof.trace.open import START_BYTES, is_database
 from traceprof.trace.sqlite.database import quote
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MAX_S, MAX_MB = 10, 500
 _MAX_WALL_S = 120  # whatever else the machine does

@@ -1,11 +1,10 @@
 """Traces of torch.profiler by a few events: the document's forms, times, damage."""
 
-from __future__ import annotations
-
 import gc
 import gzip
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,12 +24,8 @@ from traceprof.trace.kineto.numbers import nanoseconds, nanoseconds_of_texts
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 from traceprof.trace.model.operations import RankKey
 from traceprof.trace.model.special_values import NULL, OPEN_END
+from traceprof.trace.model.trace import Trace
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.trace.model.trace import Trace
 
 EPOCH_US = 1_700_000_000_000_000
 EVENTS = [

@@ -1,9 +1,8 @@
 """Real traces of torch.profiler, against the reference: event by event, and the breakdown."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +14,10 @@ from traceprof.analysis import analyze_reports
 from traceprof.trace.folder import reports_in
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.kinds import CopyKind, MemoryKind
+from traceprof.trace.model.operations import Operations
 from traceprof.trace.model.special_values import NULL
+from traceprof.trace.model.trace import Trace
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.trace.model.operations import Operations
-    from traceprof.trace.model.trace import Trace
 
 TRACES = sorted(REAL_FOLDER.glob("kineto/**/*.json.gz")) if REAL_FOLDER else []
 LONG_BYTES = 1_000_000  # packed

@@ -3,10 +3,8 @@
 The same simulated run is in both formats.
 """
 
-from __future__ import annotations
-
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from pandas.testing import assert_frame_equal
@@ -22,9 +20,6 @@ from tests.support.timelines import drawn
 from tests.support.trees import named, text
 from traceprof.simulate import simulate_scenario
 from traceprof.simulate.profiler_traces import write_traces
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

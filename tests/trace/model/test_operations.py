@@ -1,10 +1,9 @@
 """What columns of operations tell without being unpacked, and kernels without being picked out."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,18 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import TraceBuilder, global_pid
+from traceprof.intervals import Int64
 from traceprof.trace.columns import pack
 from traceprof.trace.model.operations import Operations
 from traceprof.trace.nsight import gpu_tables, schema
 from traceprof.trace.open import open_trace
+from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import read_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from traceprof.intervals import Int64
-    from traceprof.trace.sqlite.database import Database
 
 NOTHING = pack(np.empty(0, np.int64))
 

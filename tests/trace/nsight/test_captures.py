@@ -1,19 +1,14 @@
 """Captures of Nsight Systems, which `nsys` converts: where it fails, lacks or cannot start."""
 
-from __future__ import annotations
-
 import os
 import tempfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.attempts import attempt
 from tests.support.nsys import profile
 from tests.support.traces import SAMPLE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

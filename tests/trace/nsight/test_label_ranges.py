@@ -1,8 +1,6 @@
 """The ranges of the domain `traceprof`: all of them, of nobody else, each with its true end."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,15 +8,11 @@ from tests.support.builders import TraceBuilder, global_pid, global_tid
 from traceprof.errors import TraceFormatError
 from traceprof.labels import Label
 from traceprof.trace.model.call_labels import read_call
+from traceprof.trace.model.ranges import LabelRanges
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.label_ranges import read_label_ranges
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.trace.model.ranges import LabelRanges
 
 CALL = "all_reduce bytes=400 dtype=float32 group=1 rank=3 size=2"
 

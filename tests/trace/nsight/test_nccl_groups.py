@@ -1,7 +1,5 @@
 """NCCL's calls and groups, against a walk over the ranges one by one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

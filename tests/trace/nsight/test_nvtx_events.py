@@ -1,27 +1,21 @@
 """NVTX ranges are found by name as a plain search of every row finds them."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.nsight.nvtx_events import read_events
 from traceprof.trace.nsight.nvtx_names import thread_names
 from traceprof.trace.open import open_trace
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.pages import Unsupported
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.trace.nsight.export import NsightTrace
 
 NAMES = [
     "step 1", "step 2", "step 22", "aten::mm, seq = 7", "aten::mm, seq = 8", "aten::mm, seq = 77",

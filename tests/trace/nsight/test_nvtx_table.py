@@ -1,22 +1,16 @@
 """All NVTX ranges of an export as columns."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
 from traceprof.errors import TraceFormatError
+from traceprof.trace.model.ranges import RangeTable
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.sqlite import read_columns as reader
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.trace.model.ranges import RangeTable
 
 # Start, end, name, thread, whether it nests.
 Range = tuple[int, int, str, int, bool]

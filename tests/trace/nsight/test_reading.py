@@ -1,12 +1,12 @@
 """Odd exports that are good: read to the last number, and nothing is written beside them."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -22,18 +22,12 @@ from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema, schema_layouts
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database, quote
+from traceprof.trace.sqlite.layout import Layout
+from traceprof.trace.sqlite.numbered_rows import NumberedRows
 from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 from traceprof.trace.sqlite.pages import Unsupported
 from traceprof.trace.sqlite.read_columns import read_columns
-from traceprof.trace.sqlite.records import decode_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from traceprof.trace.sqlite.layout import Layout
-    from traceprof.trace.sqlite.numbered_rows import NumberedRows
-    from traceprof.trace.sqlite.records import Chunk
+from traceprof.trace.sqlite.records import Chunk, decode_columns
 
 KERNEL, MEMCPY = schema.KERNEL.name, schema.MEMCPY.name
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1

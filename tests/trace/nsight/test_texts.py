@@ -1,7 +1,5 @@
 """Many texts in one piece of memory."""
 
-from __future__ import annotations
-
 import pytest
 
 from traceprof.trace.model.texts import Texts

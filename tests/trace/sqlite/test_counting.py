@@ -1,11 +1,10 @@
 """Rows are counted from the pages as SQLite counts them, or by it."""
 
-from __future__ import annotations
-
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,10 +12,6 @@ from tests.support.pages import made, opened, written
 from traceprof.errors import TraceFormatError
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture

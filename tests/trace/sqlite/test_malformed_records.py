@@ -1,10 +1,8 @@
 """Records whose columns do not fill their payload, which SQLite calls malformed."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,6 @@ from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 from traceprof.trace.sqlite.pages import Unsupported
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _MARK = 0x5DEECE66D123  # of six bytes, serial type 5
 _LONG = "x" * 100  # whose serial type takes two bytes

@@ -1,9 +1,9 @@
 """Combinations of columns are numbered alike from pages, from decoded columns and by SQLite."""
 
-from __future__ import annotations
-
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +18,6 @@ from traceprof.trace.sqlite.numbered_rows import NumberedRows
 from traceprof.trace.sqlite.pages import Unsupported
 from traceprof.trace.sqlite.read_columns import read_columns
 from traceprof.trace.sqlite.records import decode_columns
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 FEW = st.one_of(st.none(), st.sampled_from([0, 1, 2, -1, 127, 128, 40_000, 1 << 31, -(1 << 62)]))
 MANY = st.integers(-(1 << 63) + 1, (1 << 63) - 1)
