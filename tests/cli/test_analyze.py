@@ -237,7 +237,7 @@ def test_simulate_refuses_to_overwrite(idle: Path, capsys: pytest.CaptureFixture
     before = idle.read_bytes()
     assert run("simulate", "ddp", "-o", idle) == EXIT_ERROR
     assert idle.read_bytes() == before
-    assert "it is there already" in capsys.readouterr().err
+    assert "it exists already" in capsys.readouterr().err
 
 
 def test_as_a_module_in_a_process_of_its_own() -> None:

@@ -41,7 +41,7 @@ def test_a_scenario_and_its_truth_are_written(
     assert capsys.readouterr().out.splitlines() == [str(path), str(truth)]
     assert truth.exists()
     assert run(*arguments) == EXIT_ERROR
-    assert "it is there already" in capsys.readouterr().err
+    assert "it exists already" in capsys.readouterr().err
 
 
 def test_a_run_and_its_truth_are_written(
@@ -54,7 +54,7 @@ def test_a_run_and_its_truth_are_written(
     names = sorted(path.name for path in folder.iterdir())
     assert names == [*(f"rank_{rank}.sqlite" for rank in range(8)), "truth.json"]
     assert run(*arguments) == EXIT_ERROR
-    assert "it is there already" in capsys.readouterr().err
+    assert "it exists already" in capsys.readouterr().err
     assert run("analyze", *sorted(folder.glob("*.sqlite")), "--only", "straggler") == EXIT_DONE
     shown = " ".join(capsys.readouterr().out.split())
     assert "its host launched late" in shown

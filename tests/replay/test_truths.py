@@ -32,7 +32,7 @@ from traceprof.run.pipeline_orders import one_forward_one_backward
 from traceprof.simulate import SCENARIOS, kernels
 from traceprof.simulate.event_model.actions import Communicator
 from traceprof.simulate.event_model.gpu import Latencies
-from traceprof.simulate.event_model.programme_writer import Host, Rates
+from traceprof.simulate.event_model.program_writer import Host, Rates
 from traceprof.simulate.scenarios.ranks import NUM_RANKS, STRAGGLERS, training
 from traceprof.simulate.scenarios.setup import Setup
 from traceprof.simulate.scenarios.stages import (

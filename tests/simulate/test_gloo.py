@@ -96,6 +96,6 @@ def test_impossible_arguments(tmp_path: Path, arguments: dict[str, int]) -> None
 @pytest.mark.parametrize("name", ["x.sqlite", "x.truth.json"])
 def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("precious")
-    with pytest.raises(UsageError, match=f"{name}: it is there already"):
+    with pytest.raises(UsageError, match=f"{name}: it exists already"):
         simulate_gloo(tmp_path / "x.sqlite")
     assert [file.name for file in tmp_path.iterdir()] == [name]

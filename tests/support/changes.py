@@ -23,7 +23,7 @@ from traceprof.simulate.event_model.actions import (
     Wait,
 )
 from traceprof.simulate.event_model.answers import Ranks
-from traceprof.simulate.event_model.programme_writer import COMPUTE
+from traceprof.simulate.event_model.program_writer import COMPUTE
 from traceprof.simulate.event_model.records import Records
 from traceprof.simulate.machine import HOST_TABLES, Machine
 from traceprof.trace.nsight.schema_layouts import PRODUCTS

@@ -1,10 +1,10 @@
 """Small models of training runs that write Nsight-schema exports with known answers.
 
-`simulate_ddp` makes runs of data-parallel training of any size, fast; `simulate_scenario` makes
-small runs with one thing wrong in each, on a discrete-event model (`engine.py`), and `simulate_run`
-runs of several machines, with a report of each, on the same model; `simulate_gloo` makes runs whose
-ranks have no GPU. None needs a GPU. What they write is marked as simulated in the export's
-metadata, and the truth beside it follows from the model, not from reading the export back.
+`simulate_ddp` makes data-parallel runs of any size, fast; `simulate_scenario` makes small runs with
+one problem each, on a discrete-event model (`engine.py`), and `simulate_run` makes runs of several
+machines, with a report of each, on the same model; `simulate_gloo` makes runs whose ranks have no
+GPU. None needs a GPU. Exports are marked as simulated in their metadata, and the truth beside them
+follows from the model, not from reading the export back.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (the type is that of the lazily imported name)
-    """Import a simulator on first use: who only asks for an order of passes needs none."""
+    """Import a simulator on first use."""
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'traceprof.simulate' has no attribute {name!r}")

@@ -23,13 +23,13 @@ NIC_PEAK = 25.0  # HDR InfiniBand
 
 _SAMPLE_NS = 100_000  # 10 kHz, the default
 _NIC_SAMPLE_NS = 1_000_000
-_NIC_SHARE = 4  # the part of each all-reduce that leaves the machine is one of so many
+_NIC_SHARE = 4  # one in so many bytes of each all-reduce leaves the machine
 _FIRST_TYPE = 0x0001_0000_0000_0000 | 0x0000_0001_0000_0000  # its last byte is the GPU's number
 _CLOCK_HZ = 1_410_000_000
 _OVERFLOWED_CLOCK = -1_964_454_041  # of a real export: more Hz than 32 bits hold
 _SPIKE = 100
 
-# Names in exports of 2023, and what 2026 has after them.
+# Names in exports of 2023, and the suffixes of 2026.
 _NAMES = {
     "nvlink_tx": ("NVLink TX Requests User Data", " [Throughput %]"),
     "nvlink_rx": ("NVLink RX Requests User Data", " [Throughput %]"),
@@ -58,7 +58,7 @@ class Transfer:
 
 
 def transfers(operations: Sequence[Operation]) -> dict[str, list[Transfer]]:
-    """Return what crossed each link of a rank, by counter; ring all-reduces send what they get."""
+    """Return the transfers over each link of a rank, by counter; a ring sends what it receives."""
     crossing: dict[str, list[Transfer]] = {name: [] for name in _NAMES}
     for operation in operations:
         work = operation.work
@@ -82,7 +82,7 @@ def write(writer: NsightWriter, ranks: Ranks) -> None:
 
 
 def links(ranks: Ranks) -> list[dict[str, Any]]:
-    """Return the truth: what crossed each link, over the time in which something did."""
+    """Return the truth: bytes over each link, and the time in which it was used."""
     rows = []
     peaks = {"nvlink": NVLINK_PEAK, "pcie": PCIE_PEAK, "network": NIC_PEAK}
     for rank, operations in enumerate(ranks.operations):

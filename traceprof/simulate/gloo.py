@@ -1,9 +1,9 @@
-"""Training without a GPU, simulated: pairs of ranks over Gloo, of which ever more work at once.
+"""Simulated training without a GPU: a growing number of pairs of ranks over Gloo.
 
 In step s the first s + 1 pairs train; each pair is a process group. Its ranks compute a forward,
 reduce many small tensors one after the other, and reduce two gradient buckets in the backward: the
-first is hidden, for the last one the backward waits. A small operation takes half as long again for
-each other pair that works at the same time: that is what the pairs lose.
+first is hidden, and the backward waits for the last one. Each other pair that works at the same
+time adds half of its duration to a small operation: this is the cost of many groups.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.simulate.event_model import cpu_answers
-from traceprof.simulate.event_model.actions import Meeting, Thread
-from traceprof.simulate.event_model.cpu_programme import US, CpuProgramme
+from traceprof.simulate.event_model.actions import Rendezvous, Thread
+from traceprof.simulate.event_model.cpu_program import US, CpuProgram
 from traceprof.simulate.event_model.engine import Simulation
 from traceprof.simulate.event_model.records import Records
 from traceprof.simulate.machine import Machine
@@ -36,12 +36,12 @@ _FORWARD_NS, _OPTIMIZER_NS, _LOADING_NS = 3_000 * US, 1_000 * US, 500 * US
 _TO_BUCKET_NS = 4_000 * US  # from the backward's start to its first bucket, and to the next
 _FLIGHTS_NS = (2_000 * US, 1_500 * US)
 _BETWEEN_NS = 2 * US  # Python, from one call to the next
-_LATER_NS = 3 * US  # the second rank of a pair comes later
+_LATER_NS = 3 * US  # the second rank of a pair arrives later
 _STAGGER_NS = 20 * US  # the pairs do not begin together
 _JITTER = 0.02
 _NUM_CORES = 2
 _THREADS = ("python", "pt_gloo_runloop", "pt_gloo_runloop", "gloo_tcp_loop")
-_MIN_OPERATIONS = 25  # of fewer a pair's median says nothing
+_MIN_OPERATIONS = 25  # the median of fewer means nothing
 
 
 def simulate_gloo(path: Path, *, pairs: int = 4, operations: int = 30, seed: int = 0) -> Path:
@@ -49,7 +49,7 @@ def simulate_gloo(path: Path, *, pairs: int = 4, operations: int = 30, seed: int
 
     Args:
         path: the export to write, such as `gloo.sqlite`; the truth goes to `gloo.truth.json`.
-        pairs: of ranks, and steps, in each of which one pair more works.
+        pairs: of ranks, and steps; one more pair works in each step.
         operations: small all-reduces of each pair in each step.
         seed: of the jitter. The same arguments make the same export.
 
@@ -58,7 +58,7 @@ def simulate_gloo(path: Path, *, pairs: int = 4, operations: int = 30, seed: int
         json` must find them, exactly, and `findings` with their metrics.
 
     Raises:
-        UsageError: an argument is out of range, or one of the files is there already.
+        UsageError: an argument is out of range, or one of the files exists already.
         TraceFileError: the disk is full.
     """
     check_at_least("pairs", pairs, 1)
@@ -68,8 +68,8 @@ def simulate_gloo(path: Path, *, pairs: int = 4, operations: int = 30, seed: int
     arguments = {"pairs": pairs, "operations": operations, "seed": seed}
     options = " ".join(f"--{name} {value}" for name, value in arguments.items())
     simulation = Simulation(range_cost_ns=0)
-    for programme in _programmes(pairs, operations, np.random.default_rng(seed)):
-        simulation.add(Thread(programme.process), programme.actions, _START_NS)
+    for program in _programs(pairs, operations, np.random.default_rng(seed)):
+        simulation.add(Thread(program.process), program.actions, _START_NS)
     result = simulation.run()
     machine = Machine(
         f"traceprof simulate gloo {options}",
@@ -89,20 +89,20 @@ def simulate_gloo(path: Path, *, pairs: int = 4, operations: int = 30, seed: int
     return write_truth(truth_path, "gloo", arguments, facts)
 
 
-def _programmes(pairs: int, operations: int, random: np.random.Generator) -> list[CpuProgramme]:
-    """Return what each rank does: in each step one pair more trains, and all wait for all."""
-    programmes = [CpuProgramme(number) for number in range(2 * pairs)]
+def _programs(pairs: int, operations: int, random: np.random.Generator) -> list[CpuProgram]:
+    """Return the program of each rank: one more pair trains in each step, and all wait for all."""
+    programs = [CpuProgram(number) for number in range(2 * pairs)]
     for step in range(pairs):
-        together = Meeting(len(programmes))
+        together = Rendezvous(len(programs))
         for pair in range(step + 1):
-            _train(programmes[2 * pair : 2 * pair + 2], step, operations, random)
-        for programme in programmes:
-            programme.gather(together)
-    return programmes
+            _train(programs[2 * pair : 2 * pair + 2], step, operations, random)
+        for program in programs:
+            program.gather(together)
+    return programs
 
 
 def _train(
-    pair: Sequence[CpuProgramme], step: int, operations: int, random: np.random.Generator
+    pair: Sequence[CpuProgram], step: int, operations: int, random: np.random.Generator
 ) -> None:
     """Add one step of a pair, whose ranks begin together."""
 
@@ -112,11 +112,11 @@ def _train(
     group = str(1 + pair[0].process // 2)
     forward = [varied(_FORWARD_NS) for _ in pair]
     latency = _LATENCY_NS + _LATENCY_NS * step // 2
-    small = [(Meeting(2, varied(latency)), 0) for _ in range(operations)]
-    buckets: list[list[tuple[int, tuple[Meeting, int]]]] = [[], []]
+    small = [(Rendezvous(2, varied(latency)), 0) for _ in range(operations)]
+    buckets: list[list[tuple[int, tuple[Rendezvous, int]]]] = [[], []]
     for index, flight_ns in enumerate(_FLIGHTS_NS):
         ready = [varied(_TO_BUCKET_NS) * (index + 1) for _ in pair]
-        reduced = Meeting(2, varied(flight_ns)), 0
+        reduced = Rendezvous(2, varied(flight_ns)), 0
         for number in (0, 1):
             buckets[number].append((ready[number], reduced))
     for number, rank in enumerate(pair):
@@ -135,7 +135,7 @@ def _train(
 
 
 def _findings(ranges: Sequence[Sequence[RangeRecord]], operations: int) -> list[dict[str, Any]]:
-    """Return what many groups cost: most to the pair that never worked with fewer."""
+    """Return the findings about many groups: the pair that never worked with fewer loses most."""
     most = len(ranges) // 2
     if most == 1:
         return []
@@ -160,5 +160,5 @@ def _findings(ranges: Sequence[Sequence[RangeRecord]], operations: int) -> list[
         "num_cores": _NUM_CORES,
         "coverage": 1.0,
     }
-    # Of the last pair, the rank that comes first waits for the other one.
+    # In the last pair, the first rank to arrive waits for the other one.
     return [{"id": "process-group-scaling", "rank": len(ranges) - 2, "metrics": metrics}]

@@ -1,4 +1,4 @@
-"""The kernels of a simulated transformer: what Nsight records of them, and how long they take."""
+"""The kernels of a simulated transformer, as Nsight records them, and their durations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Kernel:
 
     Attributes:
         name: demangled.
-        operator: the PyTorch operator that launches it, as `emit_nvtx` names its range.
+        operator: the PyTorch operator that launches it, as in the ranges of `emit_nvtx`.
         grid_x: thread blocks along x.
         grid_y: along y; along z it is 1.
         block_x: threads of a block along x; along y and z it is 1.
@@ -128,7 +128,7 @@ ADAM = Kernel(
     "double, double, double, double, double, bool, float *, float *>(T1, T2, T3...)",
     "aten::_fused_adamw_", 320, 1, 512, 64, 0, 0, 160_000,
 )  # fmt: skip
-# Adam's state is made when the optimizer steps for the first time.
+# Adam's state is created in the first step of the optimizer.
 STATE_FILL = _elementwise("at::native::FillFunctor<float>", "aten::zeros_like", 4096, 12_000)
 
 ALL_REDUCE = Kernel(
@@ -143,7 +143,7 @@ KERNELS = tuple(
     )
 )  # fmt: skip
 
-# For the scenarios, which do not know kernels by index.
+# For the scenarios, which do not use the index of kernels.
 SEND_RECV = Kernel(
     "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
     "ncclSend", 4, 1, 544, 96, 21568, 82240, 0,

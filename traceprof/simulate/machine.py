@@ -1,4 +1,4 @@
-"""Where a simulated run took place, and how it is written: machine, processes, threads, GPUs."""
+"""Simulated machines and their metadata in an export: processes, threads, GPUs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LEAD_NS = 1_000_000
 
 DEFAULT_DOMAIN, NCCL_DOMAIN, TRACEPROF_DOMAIN = 0, 1, 2
 DOMAINS = {NCCL_DOMAIN: "NCCL", TRACEPROF_DOMAIN: labels.DOMAIN}
-# What threads enclose that is no range of NVTX: calls that have tables of their own, and why they
-# do what they do, which no export tells.
+# Kinds of regions that are no ranges of NVTX: calls with tables of their own, and purposes, which
+# no export has.
 OS_CALL, MPI_CALL, MPI_COLLECTIVE, MPI_POINT_TO_POINT, PROFILER, LOADING, PURPOSE = range(-7, 0)
 
 
@@ -37,7 +37,7 @@ HOST_TABLES = frozenset(
         schema.OS_CALLS,
     }
 )
-"""Tables that captures have only where their options ask for them."""
+"""Tables that captures have only if their options request them."""
 
 
 TORCH_THREADS = ("python", "pt_autograd_0")
@@ -48,14 +48,14 @@ class Process:
     """The ids of a process.
 
     Attributes:
-        number: of the process, which is its rank where each has one device.
+        number: of the process, which is its rank if each has one device.
     """
 
     number: int
 
     @property
     def pid(self) -> int:
-        """Of the operating system."""
+        """The id in the operating system."""
         return _FIRST_PID + _PIDS_APART * self.number
 
     @property
@@ -69,7 +69,7 @@ class Process:
         return main if number == 0 else main + _AUTOGRAD_THREAD + number - 1
 
     def place(self, device: int) -> dict[str, int]:
-        """Return the columns that say where a GPU operation ran."""
+        """Return the columns for the place of a GPU operation."""
         return {
             "globalPid": self.id,
             "deviceId": device,
@@ -80,22 +80,22 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where a run took place.
+    """The machine of a run.
 
     Attributes:
-        command: the command line that makes this run again.
-        board: the kind of all GPUs, None where there are none.
+        command: the command line that reproduces this run.
+        board: the kind of all GPUs; None without GPUs.
         devices: of each process, its CUDA ordinals.
-        thread_names: of the threads of each process, the main one first, as the process is named.
-        has_overhead_rows: False where the capture had Command Buffer Full records but the exporter
+        thread_names: of the threads of each process, the main one first, named like the process.
+        has_overhead_rows: False if the capture had Command Buffer Full records but the exporter
             dropped them, as those of 2024.5 to 2025.1 did: only their name is left.
         has_json_payloads: NCCL's payloads as JSON text instead of binary data.
-        processes: those that the export is of; all where None.
+        processes: in the export; None for all.
         hostname: of the machine.
-        session_start_ns: what its clock showed at time 0, in ns since 1970.
-        num_cores: of the machine, None where the capture does not have it.
-        host_tables: what the capture has of the host, of `HOST_TABLES`.
-        is_mpi: whether it is a program of MPI, which tells its ranks, and makes no ranges of NVTX.
+        session_start_ns: the reading of its clock at time 0, in ns since 1970.
+        num_cores: of the machine; None if the capture does not have it.
+        host_tables: the host tables of the capture, of `HOST_TABLES`.
+        is_mpi: whether it is a program of MPI, which has ranks but no ranges of NVTX.
     """
 
     command: str
@@ -113,7 +113,7 @@ class Machine:
 
 
 def write_machine(writer: NsightWriter, machine: Machine) -> None:
-    """Write what does not depend on time: how the run was made, and where."""
+    """Write the tables that do not depend on time: command and machine."""
     started = datetime.fromtimestamp(machine.session_start_ns // 10**9, timezone.utc)
     written = started.replace(tzinfo=None).isoformat()
     program, *arguments = machine.command.split()
@@ -129,7 +129,7 @@ def write_machine(writer: NsightWriter, machine: Machine) -> None:
             "value": ["NvtxEvents", "Cuda", program, *arguments],
         },
     )
-    for table in schema.EXPORT_METADATA:  # one of them is in the version that is written
+    for table in schema.EXPORT_METADATA:  # each version has one of them
         writer.add(table, {"name": ["DERIVED_BY"], "value": [f"{machine.command} (simulated)"]})
     writer.add(
         schema.SESSION_START,
@@ -167,7 +167,7 @@ def write_machine(writer: NsightWriter, machine: Machine) -> None:
 
 
 def write_session(writer: NsightWriter, end_ns: int) -> None:
-    """Write how long the session took."""
+    """Write the duration of the session."""
     row = {"globalVid": schema.VM_ID, "duration": end_ns, "startTime": 0, "stopTime": end_ns}
     writer.add(schema.ANALYSIS_DETAILS, row)
 
@@ -187,7 +187,7 @@ def _write_process(
     )
     if machine.board is not None:
         for device in devices:
-            # Several machines have GPUs of one ordinal, but not the same ones.
+            # GPUs of several machines share ordinals, but are different ones.
             serial = device if machine.processes is None else process.number
             _write_board(writer, machine.board, process, device, serial)
     if machine.is_mpi:

@@ -38,13 +38,13 @@ class _Schema:
 
     @property
     def offsets(self) -> list[int]:
-        """Where each field begins, in bytes."""
+        """The offset of each field, in bytes."""
         sizes = [8 if kind in (_UINT64, _SIZE) else 4 for _, kind in self.fields]
         return [sum(sizes[:index]) for index in range(len(sizes))]
 
     @property
     def size(self) -> int:
-        """In bytes, whole words of eight."""
+        """The size in bytes, in whole words of eight."""
         return -(-(self.offsets[-1] + 4) // 8) * 8
 
 
@@ -60,7 +60,7 @@ _SCHEMAS = {
 
 
 def write_schemas(writer: NsightWriter) -> None:
-    """Write how payloads are laid out; real exports repeat these rows for each process."""
+    """Write the layouts of payloads; real exports repeat these rows for each process."""
     for layout in _SCHEMAS.values():
         where = {"domainId": NCCL_DOMAIN, "schemaId": layout.id}
         count = len(layout.fields)
@@ -75,7 +75,7 @@ def write_schemas(writer: NsightWriter) -> None:
                 "idx": list(range(count)),
                 "type": [kind for _, kind in layout.fields],
                 "name": [name for name, _ in layout.fields],
-                # Nsight leaves the first one's out.
+                # Nsight omits that of the first one.
                 "offset": [offset or None for offset in layout.offsets],
             },
         )
@@ -99,7 +99,7 @@ def write_schemas(writer: NsightWriter) -> None:
 def binary(name: str, payload: Mapping[str, int]) -> str:
     """Return `binaryData` of the range of an NCCL function.
 
-    It is bytes, which SQLite keeps as they are in a TEXT column; the writer knows only texts.
+    It is bytes, which SQLite keeps unchanged in a TEXT column; the writer supports only texts.
     """
     layout = _SCHEMAS[name]
     code = "".join("Q" if kind in (_UINT64, _SIZE) else "i" for _, kind in layout.fields)

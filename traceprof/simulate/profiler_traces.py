@@ -1,4 +1,4 @@
-"""Simulated runs as traces of torch.profiler: one for each process, as that writes them."""
+"""Simulated runs as traces of torch.profiler, one for each process."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from traceprof.trace.model.trace import Trace
 
 SUFFIXES = (".json", ".json.gz")
-"""Of files that are to be traces of torch.profiler."""
+"""Suffixes of traces of torch.profiler."""
 
 
 def simulate_into(path: Path, simulate: Callable[[Path], Path]) -> tuple[list[Path], Path]:
-    """Simulate a run, and write it in the format that the name of the file asks for.
+    """Simulate a run, and write it in the format of the file's suffix.
 
     Args:
         path: the file. With several processes, a trace of torch.profiler is written for each of
             them: `run.json` becomes `run-rank0.json`, `run-rank1.json`, …
-        simulate: writes an export to a path that it is given, and returns where the truth is.
+        simulate: writes an export to a path, and returns the path of the truth.
 
     Returns:
-        What was written, and the truth beside it.
+        The written files, and the truth beside them.
 
     Raises:
-        UsageError: a file is there already, or the run cannot be simulated.
+        UsageError: a file exists already, or the run cannot be simulated.
         TraceFileError: the disk is full.
     """
     suffix = next((end for end in reversed(SUFFIXES) if path.name.endswith(end)), None)
@@ -56,8 +56,8 @@ def write_traces(
 
     Args:
         export: the report.
-        folder: where the traces go.
-        name: of a trace, where there is only one; else followed by the rank.
+        folder: of the traces.
+        name: of a single trace; of several, each followed by its rank.
         suffix: one of `SUFFIXES`.
         with_waits: whether waits are written, as with torch.profiler's `enable_cuda_sync_events`.
 
@@ -65,7 +65,7 @@ def write_traces(
         The traces, in order of the processes.
 
     Raises:
-        UsageError: one of them is there already.
+        UsageError: one of them exists already.
     """
     trace = open_trace(export)
     try:
@@ -88,7 +88,7 @@ def write_traces(
 
 
 def _ranks(trace: Trace, processes: Sequence[int]) -> list[int]:
-    """Return the rank of each process, as the report tells, else in order."""
+    """Return the rank of each process from the report, else in order."""
     ranks = [trace.global_rank(process) for process in processes]
     known = [rank for rank in ranks if rank is not None]
     return known if len(set(known)) == len(processes) else [*range(len(processes))]

@@ -1,6 +1,6 @@
 """Rows of exports as Nsight Systems writes them, for one event or for many.
 
-What is given for many events are columns: sequences of one length, or one value for all.
+Many events are given as columns: sequences of one length, or one value for all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def kernel_columns(writer: NsightWriter, kernels: Sequence[Kernel]) -> dict[str, list[int]]:
-    """Return the columns that tell one kernel from another."""
+    """Return the columns that identify kernels."""
     return {
         "demangledName": [writer.string(kernel.name) for kernel in kernels],
         "shortName": [writer.string(kernel.short_name) for kernel in kernels],
@@ -40,9 +40,9 @@ def operation(
     """Return the columns that all GPU operations have.
 
     Args:
-        place: process and device, as `Process.place` returns them.
-        start: in ns, as the end is.
-        end: of the operation.
+        place: process and device, from `Process.place`.
+        start: of the operation, in ns.
+        end: of the operation, in ns.
         stream: by number.
         correlation: with the launching call.
     """
@@ -54,9 +54,9 @@ def kernel(where: Mapping[str, Any], number: Value, columns: Mapping[str, Any]) 
     """Return kernels.
 
     Args:
-        where: as `operation` returns it.
+        where: from `operation`.
         number: of the kernel in its process.
-        columns: of each, as `kernel_columns` returns them.
+        columns: of each, from `kernel_columns`.
     """
     constant = dict.fromkeys(("gridZ", "blockY", "blockZ", "launchType", "cacheConfig"), 1)
     constant |= dict.fromkeys(("clusterX", "clusterY", "clusterZ"), 0)

@@ -1,4 +1,4 @@
-"""The truth beside a simulated export: what an analysis must find in it, as JSON."""
+"""The truth beside a simulated export: the expected results of analyses, as JSON."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SCHEMA = "traceprof.truth/1"
 
 
 def new_truth(path: Path) -> Path:
-    """Return where the truth goes, which must be free.
+    """Return the path of the truth, at which there must be no file yet.
 
     Args:
-        path: the export that is going to be written.
+        path: the export that will be written.
 
     Raises:
-        UsageError: there is such a file.
+        UsageError: the file exists.
     """
     truth = path.with_suffix(".truth.json")
     check_is_free(truth)
@@ -32,11 +32,11 @@ def check_is_free(path: Path) -> None:
     """Check that there is no such file yet.
 
     Raises:
-        UsageError: there is.
+        UsageError: the file exists.
     """
     if path.exists():
         raise UsageError(
-            f"cannot write {path}", "it is there already", "choose another name, or remove it"
+            f"cannot write {path}", "it exists already", "choose another name, or remove it"
         )
 
 
@@ -55,13 +55,13 @@ def check_at_least(name: str, value: int, least: int) -> None:
 def write_truth(
     path: Path, scenario: str, arguments: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> Path:
-    """Write what is true of a simulated run, and return where.
+    """Write the truth about a simulated run, and return its path.
 
     Args:
         path: of the truth.
         scenario: its name.
-        arguments: that make it again.
-        facts: what must be found.
+        arguments: that reproduce it.
+        facts: the expected results.
     """
     head = {"schema": _SCHEMA, "scenario": scenario, "arguments": arguments}
     path.write_text(json.dumps({**head, **facts}, indent=1) + "\n", encoding="utf-8")

@@ -28,7 +28,7 @@ from traceprof.replay.graph.replay import measured_steps, replayed_steps
 from traceprof.replay.graph.run_graph import run_graph
 from traceprof.simulate import SCENARIOS, kernels, simulate_scenario
 from traceprof.simulate.event_model.actions import Stream
-from traceprof.simulate.event_model.programme_writer import COMPUTE, Host
+from traceprof.simulate.event_model.program_writer import COMPUTE, Host
 from traceprof.simulate.machine import MPI_POINT_TO_POINT
 from traceprof.simulate.scenarios.setup import Setup
 

@@ -15,7 +15,7 @@ from traceprof.replay.answers.ask import whatif
 from traceprof.replay.assumptions.schedules import Pipeline, Stage, schedule_times
 from traceprof.run.pipeline_orders import ORDERS, Pass, interleaved
 from traceprof.simulate import kernels
-from traceprof.simulate.event_model.programme_writer import Host, Rates
+from traceprof.simulate.event_model.program_writer import Host, Rates
 from traceprof.simulate.scenarios.setup import Setup
 from traceprof.simulate.scenarios.stages import RECEIVES, SENDS, pair
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.changes import recorded, step_ns, without_waits
 from traceprof.replay.answers.ask import whatif
 from traceprof.simulate import kernels
-from traceprof.simulate.event_model.programme_writer import Host
+from traceprof.simulate.event_model.program_writer import Host
 from traceprof.simulate.scenarios.setup import Setup
 
 if TYPE_CHECKING:

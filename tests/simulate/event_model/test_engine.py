@@ -1,4 +1,4 @@
-"""The discrete-event model, on programmes so small that their answers are counted by hand."""
+"""The discrete-event model, on programs so small that their answers are counted by hand."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ def collective(transfer_ns: int, *members: int, communicator: int = 5) -> Commun
 
 
 def run(
-    *programmes: list[Action],
+    *programs: list[Action],
     slowdown: Fraction = Fraction(1),
     limit: int = 1024,
     latencies: Latencies = NONE,
 ) -> Result:
-    """Run a programme for each process."""
+    """Run a program for each process."""
     simulation = Simulation(
         slowdown=slowdown, queue_limit=limit, latencies=latencies, range_cost_ns=1
     )
-    for process, programme in enumerate(programmes):
-        simulation.add(Thread(process), programme)
+    for process, program in enumerate(programs):
+        simulation.add(Thread(process), program)
     return simulation.run()
 
 
@@ -188,9 +188,9 @@ def test_a_full_queue_blocks_and_frees() -> None:
 
 
 def test_a_full_queue_keeps_other_streams_waiting() -> None:
-    programme: list[Action] = [launch(100), launch(100), launch(5, T)]
-    assert operations(run(programme)) == [(1, 101), (101, 201), (3, 8)]
-    blocked = run(programme, limit=2)
+    program: list[Action] = [launch(100), launch(100), launch(5, T)]
+    assert operations(run(program)) == [(1, 101), (101, 201), (3, 8)]
+    blocked = run(program, limit=2)
     assert operations(blocked) == [(1, 101), (101, 201), (102, 107)]
 
 
@@ -202,13 +202,13 @@ def test_the_queue_is_the_process_own() -> None:
 @pytest.mark.parametrize("until", ["stream", "event", "device", "own"])
 def test_the_host_waits(until: str) -> None:
     event = Event()
-    programme: list[Action] = [launch(10), record(event), launch(30, T)]
+    program: list[Action] = [launch(10), record(event), launch(30, T)]
     if until == "own":
-        programme.append(launch(MemsetWork(4, 5), blocking=True))
+        program.append(launch(MemsetWork(4, 5), blocking=True))
     else:
         what = event if until == "event" else S
-        programme.append(Call("sync", 1, (), what, device_wide=until == "device"))
-    result = run([*programme, launch(1)])
+        program.append(Call("sync", 1, (), what, device_wide=until == "device"))
+    result = run([*program, launch(1)])
     ends = {"stream": 11, "event": 11, "device": 33, "own": 16}
     assert calls(result)[3:] == [(3, ends[until]), (ends[until], ends[until] + 1)]
 
@@ -231,7 +231,7 @@ def test_correlations_count_in_each_process() -> None:
 
 
 def test_waiting_for_ever_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="1 operations wait for ever"):
+    with pytest.raises(RuntimeError, match="1 operations wait forever"):
         run([launch(collective(5, 0, 1))], [])
 
 
@@ -251,12 +251,12 @@ def works(number: int) -> Work:
 @given(
     st.lists(st.tuples(st.integers(0, 24), st.sampled_from([S, T]), st.integers(1, 9)), max_size=30)
 )
-def test_rules_hold_for_any_programme(entries: list[tuple[int, Stream, int]]) -> None:
+def test_rules_hold_for_any_program(entries: list[tuple[int, Stream, int]]) -> None:
     limit = 4
-    programme: list[Action] = [
+    program: list[Action] = [
         launch(works(number), stream, cost=cost) for number, stream, cost in entries
     ]
-    result = run(programme, slowdown=Fraction(3, 2), limit=limit)
+    result = run(program, slowdown=Fraction(3, 2), limit=limit)
     assert len(result.operations) == len(entries)
     for op in result.operations:
         assert op.call.end_ns <= op.start_ns < op.end_ns

@@ -198,7 +198,7 @@ def test_impossible_arguments(tmp_path: Path, arguments: dict[str, int]) -> None
 @pytest.mark.parametrize("name", ["x.sqlite", "x.truth.json"])
 def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("precious")
-    with pytest.raises(UsageError, match=f"{name}: it is there already"):
+    with pytest.raises(UsageError, match=f"{name}: it exists already"):
         simulate_ddp(tmp_path / "x.sqlite")
     assert [file.name for file in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "precious"

@@ -1,6 +1,6 @@
-"""What the programmes of simulated host threads are made of.
+"""Actions, the parts of the programs of simulated host threads.
 
-A programme is a sequence of actions: API calls, work of the host's own, NVTX ranges and marks. A
+A program is a sequence of actions: API calls, work of the host's own, NVTX ranges and marks. A
 call puts entries into streams: operations, records of events, and waits for events. Times are ns.
 """
 
@@ -20,9 +20,9 @@ class Stream:
     """A stream of a process, which runs its entries in order.
 
     Attributes:
-        process: number of the process, which is the rank where each has one device.
+        process: number of the process, which is the rank if each has one device.
         device: the CUDA ordinal.
-        id: as the export calls it.
+        id: in the export.
     """
 
     process: int
@@ -32,7 +32,7 @@ class Stream:
 
 @dataclass(eq=False, slots=True)
 class Event:
-    """A CUDA event that is recorded once; waiting for it before that is a mistake."""
+    """A CUDA event that is recorded once; waiting for it before that is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class CommunicationWork:
     Attributes:
         kernel: as Nsight records it.
         communicator: its operations run one after the other.
-        members: the processes that take part, all of which leave together.
-        transfer_ns: from the last one's arrival until they leave.
+        members: the participating processes, all of which leave together.
+        transfer_ns: from the arrival of the last one until they leave.
         bytes: the size of one rank's message.
     """
 
@@ -85,12 +85,12 @@ class CopyWork:
         kind: of `schema.COPY_KINDS`.
         bytes: copied.
         work_ns: its time with the link to itself.
-        engine: what runs one copy after the other; None within a device.
-        link: what concurrent copies share; None within a device.
-        source_kind: of memory, as `MEMCPY.srcKind` has it.
-        destination_kind: likewise.
+        engine: runs one copy after the other; None within a device.
+        link: shared by concurrent copies; None within a device.
+        source_kind: the kind of memory, as in `MEMCPY.srcKind`.
+        destination_kind: the kind of memory, as in `MEMCPY.dstKind`.
         source: the device, of peer copies only.
-        destination: likewise.
+        destination: the other device, of peer copies only.
     """
 
     kind: int
@@ -121,7 +121,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """An entry that holds up its stream until the event has been reached."""
+    """An entry that blocks its stream until the event has been reached."""
 
     event: Event
 
@@ -136,10 +136,10 @@ class Call:
 
     Attributes:
         api: its name.
-        cost_ns: how long it takes where it need not wait.
-        entries: what it puts into streams.
-        until: it returns when this event or everything so far in this stream is done.
-        device_wide: it returns when everything so far on the device of the stream `until` is done.
+        cost_ns: its duration without waits.
+        entries: the entries that it puts into streams.
+        until: it returns when this event, or all work so far in this stream, is done.
+        device_wide: it returns when all work so far on the device of the stream `until` is done.
         blocking: it returns when its own entries are done.
     """
 
@@ -157,7 +157,7 @@ class Busy:
 
     Attributes:
         duration_ns: of it.
-        function: what samples find innermost, and its library; None where that is the main program.
+        function: the innermost function of samples, and its library; None for the main program.
     """
 
     duration_ns: int
@@ -177,7 +177,7 @@ class Push:
 
     Attributes:
         name: of the range.
-        domain: by number, of `machine.DOMAINS` or one of those that are no domains of NVTX.
+        domain: number in `machine.DOMAINS`, or of a kind that is no domain of NVTX.
         payload: name of the payload's schema and its fields, None without one.
     """
 
@@ -192,14 +192,14 @@ class Pop:
 
 
 @dataclass(eq=False, slots=True)
-class Meeting:
-    """One operation of ranks without a GPU, which is over some time after its last member came.
+class Rendezvous:
+    """An operation of ranks without a GPU, which ends some time after its last member arrives.
 
     Attributes:
-        num_members: how many take part.
-        transfer_ns: from the last one's arrival until it is over.
-        arrived_ns: by process, when each member came, as far as the simulation has got.
-        over_ns: when it is over; -1 until the last member has come.
+        num_members: the number of participants.
+        transfer_ns: from the arrival of the last one to its end.
+        arrived_ns: the arrivals of members so far, by process.
+        over_ns: its end; -1 until the last member has arrived.
     """
 
     num_members: int
@@ -208,32 +208,32 @@ class Meeting:
     over_ns: int = -1
 
 
-Leaving = tuple[Meeting, int]
-"""A meeting, and how much later than it is over a member leaves it."""
+Leaving = tuple[Rendezvous, int]
+"""A rendezvous, and the delay of a member after its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """Take part in a meeting from now on; the thread goes on."""
+    """Take part in a rendezvous from now on; the thread goes on."""
 
-    meeting: Meeting
+    rendezvous: Rendezvous
 
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """Stand still until the process has left a meeting."""
+    """Block until the process has left a rendezvous."""
 
     leaving: Leaving
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Open an NVTX range that does not nest, and is ended when the process has left all meetings.
+    """Open an NVTX range that does not nest, and ends when the process has left all rendezvous.
 
     Attributes:
         name: of the range.
-        domain: by number, of `machine.DOMAINS`.
-        until: these meetings, at least one.
+        domain: number in `machine.DOMAINS`.
+        until: one rendezvous or more.
     """
 
     name: str
@@ -243,11 +243,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Name this moment: an NVTX mark.
+    """An NVTX mark at this moment.
 
     Attributes:
         name: of the mark.
-        domain: by number, of `machine.DOMAINS`.
+        domain: number in `machine.DOMAINS`.
     """
 
     name: str
@@ -267,7 +267,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class HostRecord:
-    """Time that a thread slept, or spent in a function that has a name."""
+    """Time that a thread slept, or spent in a named function."""
 
     thread: Thread
     action: Busy | Sleep
@@ -277,7 +277,7 @@ class HostRecord:
 
 @dataclass(frozen=True, slots=True)
 class MarkRecord:
-    """A moment that a thread named."""
+    """A mark that a thread made."""
 
     thread: Thread
     action: Mark
@@ -289,13 +289,13 @@ class CallRecord:
     """An API call that was made.
 
     Attributes:
-        thread: that made it.
-        action: what was called.
+        thread: the caller.
+        action: the call.
         correlation: unique in the process, in the order of starts.
         start_ns: of the call.
-        end_ns: likewise, -1 while it lasts.
-        stall_ns: start and end of its wait for room in the launch queue, None where it found some.
-        depth: operations of the process that were launched and not over as it began.
+        end_ns: of the call; -1 while it lasts.
+        stall_ns: start and end of its wait for room in the launch queue; None without a wait.
+        depth: operations of the process that were launched and not over at its start.
     """
 
     thread: Thread

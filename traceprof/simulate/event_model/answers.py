@@ -1,7 +1,7 @@
-"""What an analysis must find in a simulated run, measured on the model's own events.
+"""Expected results of analyses of a simulated run, measured on the model's own events.
 
-Plain Python over lists, on purpose: nothing here is shared with the analyses that it holds to
-account. Times and durations are in ns.
+Plain Python over lists, on purpose: nothing here is shared with the analyses that it checks.
+Times and durations are in ns.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _SUMS = (
     "idle_ns",
 )
 _CLASSES = ("compute", "communication", "copy")
-# An operation that starts later than this after the one before it waited for something else.
+# An operation that starts later than this after its predecessor waited for something else.
 _FOLLOWS_NS = 20_000
 _MIN_ALONE = 3
 
 
 def marks(ranks: Ranks) -> list[dict[str, Any]]:
-    """Return the moments that threads named, by process, then time."""
+    """Return the marks of threads, by process, then time."""
     rows = [
         {"rank": mark.thread.process, "time_ns": mark.time_ns, "name": mark.action.name}
         for mark in ranks.result.marks
@@ -66,7 +66,7 @@ def class_of(operation: Operation) -> str:
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the disjoint intervals that cover the same."""
+    """Return disjoint intervals that cover the same time."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -77,7 +77,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def covered(start: int, end: int, by: Iterable[Interval]) -> int:
-    """Return how much of [start, end) disjoint intervals cover."""
+    """Return the part of [start, end) that disjoint intervals cover, in ns."""
     return sum(max(0, min(end, stop) - max(start, begin)) for begin, stop in by)
 
 
@@ -98,10 +98,10 @@ class Ranks:
         self.operations = [by_place[place] for place in self.places]
 
     def breakdown(self) -> dict[str, Any]:
-        """Return what `traceprof analyze --format json` writes of where time went.
+        """Return the `breakdown`, `steps` and `training` of `traceprof analyze --format json`.
 
-        That is `breakdown`, `steps`, and `training`: from the first step to the end of the last, or
-        from the first kernel on where there are no steps.
+        The training lasts from the first step to the end of the last one, or from the first kernel
+        on if there are no steps.
         """
         breakdown, steps, training = [], [], []
         for rank, operations in enumerate(self.operations):
@@ -126,8 +126,8 @@ class Ranks:
     def _steps(self, rank: int) -> list[tuple[int, int, int]]:
         """Return number, start and end of the rank's steps.
 
-        A step reaches from the first GPU operation that was launched inside its range to the one of
-        the next step; the last one ends with the last operation launched inside it.
+        A step lasts from the first GPU operation launched inside its range to that of the next
+        step; the last one ends with the last operation launched inside it.
         """
         steps = []
         for range_ in self.result.ranges:
@@ -187,8 +187,8 @@ def _add_up(sums: dict[str, int], active: dict[str, int], length: int) -> None:
 def nccl_serialization(operations: Sequence[Operation]) -> dict[str, Any]:
     """Return the metrics of `nccl-serialization` of one rank.
 
-    An operation is blocked from when it has been launched and its input is there; it is queued
-    from its launch on.
+    An operation is blocked from the moment that it is launched and its input is ready; it is
+    queued from its launch on.
     """
     blocked, queued, independent = [], 0, 0
     streams: dict[Stream, list[Operation]] = defaultdict(list)
@@ -218,22 +218,22 @@ def nccl_serialization(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _is_independent(one: Operation, other: Operation) -> bool:
-    """Say whether two operations could have run at the same time."""
+    """Return whether two operations could have run at the same time."""
     return communication(one).communicator != communication(other).communicator
 
 
 def communication(operation: Operation) -> CommunicationWork:
-    """Return what a communication kernel does."""
+    """Return the work of a communication kernel."""
     assert isinstance(operation.work, CommunicationWork)  # noqa: S101  (for the type checker)
     return operation.work
 
 
 def overlap_slowdown(operations: Sequence[Operation]) -> dict[str, Any]:
-    """Return the metrics of `overlap-slowdown` of one rank, and what the model did itself.
+    """Return the metrics of `overlap-slowdown` of one rank, and the model's own excess.
 
-    Kernels beside other kernels are not judged. Of those beside communication for half of their
-    time or more, `matched_fraction` is the judged ones' share, by time.
-    `model_excess_ns` is how much longer all kernels ran than they would have alone.
+    Kernels beside other kernels are not judged. `matched_fraction` is the share of judged kernels,
+    by time, among those beside communication for half of their time or more.
+    `model_excess_ns` is the time that all kernels took longer than they would have alone.
     """
     kernels = [operation for operation in operations if isinstance(operation.work, KernelWork)]
     busy = union(
@@ -295,7 +295,7 @@ def launch_queue(calls: Iterable[CallRecord]) -> dict[str, Any]:
 
 
 def links(ranks: Ranks) -> list[dict[str, Any]]:
-    """Return what the copies of each rank carried, by direction and peer."""
+    """Return the copied bytes of each rank, by direction and peer."""
     directions = {**_DIRECTIONS, _PEER_TO_PEER: "p2p"}
     rows = []
     for rank, operations in enumerate(ranks.operations):
@@ -323,8 +323,8 @@ def links(ranks: Ranks) -> list[dict[str, Any]]:
 def synchronizations(calls: Iterable[CallRecord]) -> dict[str, Any]:
     """Return the metrics of `host-sync` of one process.
 
-    Reading a number is a copy to pageable memory, which waits for the GPU, and a synchronization,
-    which then has nothing to wait for: one that is counted, and the time of both.
+    Reading a number is a copy to pageable memory, which waits for the GPU, and a synchronization
+    without a further wait: it is counted once, with the time of both.
     """
     blocked: dict[str, int] = defaultdict(int)
     num_syncs = 0

@@ -1,4 +1,4 @@
-"""Simulated time: what happens next, in the order in which it was planned where times are equal."""
+"""Simulated time: planned events in order of time, then of planning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Runs what is planned, in order of time.
+    """A queue of planned events that runs them in order of time.
 
     Attributes:
         now_ns: the present.
@@ -23,11 +23,11 @@ class Clock:
         self._numbers = count()
 
     def at(self, time_ns: int, happen: Callable[[], None]) -> None:
-        """Plan something for a time, now at the earliest."""
+        """Plan an event for a time, now at the earliest."""
         heapq.heappush(self._planned, (max(time_ns, self.now_ns), next(self._numbers), happen))
 
     def run(self) -> None:
-        """Let everything happen that is planned, and what that plans in turn."""
+        """Run all planned events, and those that they plan in turn."""
         while self._planned:
             self.now_ns, _, happen = heapq.heappop(self._planned)
             happen()

@@ -1,7 +1,7 @@
-"""What an analysis must find in a simulated run without GPUs, measured on the model's own ranges.
+"""Expected results of analyses of a simulated run without GPUs, from the model's own ranges.
 
-Plain Python over lists, on purpose: nothing here is shared with the analyses that it holds to
-account. Times and durations are in ns.
+Plain Python over lists, on purpose: nothing here is shared with the analyses that it checks.
+Times and durations are in ns.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def breakdown(ranges: Sequence[Sequence[RangeRecord]]) -> dict[str, Any]:
 
 
 class _Measures:
-    """What the only thread of a rank did, by the definitions of a rank without a GPU."""
+    """Measures of the only thread of a rank, by the definitions of a rank without a GPU."""
 
     def __init__(self, ranges: Sequence[RangeRecord]) -> None:
         collectives = [range_ for range_ in ranges if range_.action.name.startswith(_COLLECTIVE)]
@@ -56,7 +56,7 @@ class _Measures:
             (range_.start_ns, range_.end_ns) for range_ in collectives if not range_.nests
         )
         backwards = [range_ for range_ in ranges if range_.action.name == labels.BACKWARD]
-        # Of a backward all gradients are there when its last bucket is ready: then it waits.
+        # When the last bucket of a backward is ready, all gradients are there: then it waits.
         for bucket in ranges:
             if _LAST_BUCKET.fullmatch(bucket.action.name):
                 ends = [range_.end_ns for range_ in backwards if range_.start_ns <= bucket.start_ns]
@@ -94,7 +94,7 @@ class _Measures:
 
 
 def _common(intervals: Sequence[Interval], start: int, end: int) -> list[Interval]:
-    """Return what disjoint intervals have in common with [start, end)."""
+    """Return the intersection of disjoint intervals with [start, end)."""
     pieces = [(max(first, start), min(stop, end)) for first, stop in intervals]
     return [(first, stop) for first, stop in pieces if first < stop]
 

@@ -1,21 +1,21 @@
 """A discrete-event model of a training run: host threads, a bounded launch queue, and GPUs.
 
-Give each host thread a programme of actions and run them all; what happened when is the result. The
-model is deterministic and counts in whole nanoseconds:
+Each host thread has a program of actions; the result is a record of all events with their times.
+The model is deterministic and counts in whole nanoseconds:
 
 * A thread performs its actions one after the other.
-* A process has room for so many operations that are launched and not over. A launch that finds
-  none blocks its thread until one is over.
+** A process has room for a number of operations that are launched and not over. A launch without
+  room blocks its thread until one is over.
 * A stream runs its entries in order. An operation starts when it has been launched, the one before
   it and the events that its stream waits for are over, and its engine and communicator are free.
 * A communicator runs its operations one after the other, whatever their streams. Each member
   occupies its stream from its own start; all leave together, a transfer after the last arrived.
 * While a communication kernel runs on a device, compute kernels there are slower by one factor.
-* A meeting of threads, as of ranks without a GPU, is over some time after its last member came.
+** A rendezvous of threads, as of ranks without a GPU, ends some time after its last member arrives.
 * Concurrent copies share the bandwidth of a link evenly.
 
-What it leaves out: kernels of two streams do not slow each other, communication is not slowed by
-anything, and records of events take no room in the launch queue.
+Simplifications: kernels of two streams do not slow each other, nothing slows communication, and
+records of events take no room in the launch queue.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from traceprof.simulate.machine import PURPOSE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from traceprof.simulate.event_model.actions import Action, Leaving, Meeting
+    from traceprof.simulate.event_model.actions import Action, Leaving, Rendezvous
 
 QUEUE_LIMIT = 1024  # HTA, docs/source/features/augmented_counters.rst
 _NO_SLOWDOWN = Fraction(1)
@@ -69,21 +69,21 @@ class RangeRecord:
 
     @property
     def nests(self) -> bool:
-        """Whether it was pushed and popped on its thread."""
+        """True for a range that was pushed and popped on its thread."""
         return isinstance(self.action, Push)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What happened, each kind in order of start (operations: of launch).
+    """The record of a run, each kind in order of start (operations: of launch).
 
     Attributes:
         calls: of the CUDA API.
         operations: of GPUs.
-        ranges: of NVTX, and what else threads enclosed.
-        host: when threads slept or ran functions that have names.
-        lives: of each thread, its beginning and its end.
-        marks: moments that threads named.
+        ranges: of NVTX, and other regions of threads.
+        host: times in which threads slept or ran named functions.
+        lives: the beginning and the end of each thread.
+        marks: of threads.
     """
 
     calls: list[CallRecord]
@@ -95,13 +95,13 @@ class Result:
 
     @property
     def end_ns(self) -> int:
-        """When the last thing ended."""
+        """The end of the last event."""
         kinds = (self.calls, self.operations, self.ranges)
         return max(record.end_ns for kind in kinds for record in kind)
 
     @property
     def ranges_of_processes(self) -> list[list[RangeRecord]]:
-        """The ranges of each process that has some, by its number, in order of start."""
+        """The ranges of each process that has any, by its number, in order of start."""
         by_process: dict[int, list[RangeRecord]] = defaultdict(list)
         for range_ in self.ranges:
             by_process[range_.thread.process].append(range_)
@@ -111,7 +111,7 @@ class Result:
 @dataclass(slots=True)
 class _ThreadState:
     thread: Thread
-    programme: Iterator[Action]
+    program: Iterator[Action]
     start_ns: int
     open_ranges: list[RangeRecord] = field(default_factory=list)
     is_over: bool = False
@@ -124,7 +124,7 @@ class _LaunchQueue:
 
 
 class Simulation:
-    """One run; threads are added, then it is run once."""
+    """One run: threads are added, then it runs once."""
 
     def __init__(
         self,
@@ -137,10 +137,10 @@ class Simulation:
         """Prepare a run.
 
         Args:
-            slowdown: how many times as long a compute kernel takes beside communication.
+            slowdown: factor on the duration of a compute kernel beside communication.
             queue_limit: operations of one process that can be launched and not over.
             latencies: between cause and effect.
-            range_cost_ns: what opening or closing an NVTX range, or a mark, costs the host.
+            range_cost_ns: host time of opening or closing an NVTX range, or of a mark.
         """
         self._clock = Clock()
         self._latencies = latencies or Latencies()
@@ -148,14 +148,14 @@ class Simulation:
         self._queue_limit = queue_limit
         self._range_cost_ns = range_cost_ns
         self._queues: Mapping[int, _LaunchQueue] = defaultdict(_LaunchQueue)
-        self._meeting_waiters: dict[Meeting, list[Callable[[], None]]] = defaultdict(list)
+        self._rendezvous_waiters: dict[Rendezvous, list[Callable[[], None]]] = defaultdict(list)
         self._num_calls: dict[int, int] = defaultdict(int)
         self._threads: list[_ThreadState] = []
         self._result = Result([], [], [])
 
-    def add(self, thread: Thread, programme: Iterable[Action], start_ns: int = 0) -> None:
-        """Add a thread that begins its programme at a time."""
-        state = _ThreadState(thread, iter(programme), start_ns)
+    def add(self, thread: Thread, program: Iterable[Action], start_ns: int = 0) -> None:
+        """Add a thread that begins its program at a time."""
+        state = _ThreadState(thread, iter(program), start_ns)
         self._threads.append(state)
         self._clock.at(start_ns, partial(self._act, state))
 
@@ -163,13 +163,13 @@ class Simulation:
         """Run everything to its end.
 
         Raises:
-            RuntimeError: a thread or an operation waits for what never comes.
+            RuntimeError: a thread or an operation waits forever.
         """
         self._clock.run()
         waiting = [state.thread for state in self._threads if not state.is_over]
         stuck = [operation for operation in self._result.operations if operation.end_ns < 0]
         if waiting or stuck:
-            raise RuntimeError(f"deadlock: {waiting} and {len(stuck)} operations wait for ever")
+            raise RuntimeError(f"deadlock: {waiting} and {len(stuck)} operations wait forever")
         self._result.operations.sort(
             key=lambda operation: (operation.call.end_ns, operation.start_ns)
         )
@@ -177,7 +177,7 @@ class Simulation:
 
     def _act(self, state: _ThreadState) -> None:
         """Perform the next action of a thread."""
-        action, now = next(state.programme, None), self._clock.now_ns
+        action, now = next(state.program, None), self._clock.now_ns
         go_on = partial(self._act, state)
         if action is None:
             state.is_over = True
@@ -190,7 +190,7 @@ class Simulation:
                 self._result.host.append(HostRecord(state.thread, action, now, end))
             self._clock.at(end, go_on)
         elif isinstance(action, Arrive):
-            self._arrive(state.thread.process, action.meeting)
+            self._arrive(state.thread.process, action.rendezvous)
             self._act(state)
         elif isinstance(action, Await):
             self._when_left((action.leaving,), lambda left: self._clock.at(left, go_on))
@@ -214,21 +214,21 @@ class Simulation:
             cost = 0 if range_.action.domain == PURPOSE else self._range_cost_ns
             self._clock.at(now + cost, go_on)
 
-    def _arrive(self, process: int, meeting: Meeting) -> None:
-        meeting.arrived_ns[process] = self._clock.now_ns
-        if len(meeting.arrived_ns) == meeting.num_members:
-            meeting.over_ns = self._clock.now_ns + meeting.transfer_ns
-            for happen in self._meeting_waiters.pop(meeting, ()):
+    def _arrive(self, process: int, rendezvous: Rendezvous) -> None:
+        rendezvous.arrived_ns[process] = self._clock.now_ns
+        if len(rendezvous.arrived_ns) == rendezvous.num_members:
+            rendezvous.over_ns = self._clock.now_ns + rendezvous.transfer_ns
+            for happen in self._rendezvous_waiters.pop(rendezvous, ()):
                 happen()
 
     def _when_left(self, until: tuple[Leaving, ...], happen: Callable[[int], None]) -> None:
-        """Have something happen as soon as it is known when all meetings are left."""
-        unknown = [meeting for meeting, _ in until if meeting.over_ns < 0]
+        """Call a function once the times of leaving all rendezvous are known."""
+        unknown = [rendezvous for rendezvous, _ in until if rendezvous.over_ns < 0]
         if unknown:
             again = partial(self._when_left, until, happen)
-            self._meeting_waiters[unknown[0]].append(again)
+            self._rendezvous_waiters[unknown[0]].append(again)
         else:
-            happen(max(meeting.over_ns + later for meeting, later in until))
+            happen(max(rendezvous.over_ns + later for rendezvous, later in until))
 
     def _begin_call(self, state: _ThreadState, action: Call) -> None:
         process, now = state.thread.process, self._clock.now_ns
@@ -250,7 +250,7 @@ class Simulation:
     def _take_room(
         self, call: CallRecord, num_slots: int, rest_ns: int, submit: Callable[[], None]
     ) -> None:
-        """Go on with a launch as soon as the queue has room for it."""
+        """Continue a launch as soon as the queue has room for it."""
         queue, since = self._queues[call.thread.process], self._clock.now_ns
 
         def go_on() -> None:
@@ -295,7 +295,7 @@ class Simulation:
             self._return(state, call)
 
     def _mark(self, stream: Stream) -> Event:
-        """Return an event that is reached when everything so far in the stream is done."""
+        """Return an event that is reached when all work so far in the stream is done."""
         event = Event()
         self._gpus.put(stream, Record(event), self._clock.now_ns)
         return event
@@ -312,7 +312,7 @@ class Simulation:
         self._act(state)
 
     def _operation_is_over(self, operation: Operation) -> None:
-        """Free the operation's room in the launch queue, for whoever waits longest for it."""
+        """Free the operation's room in the launch queue for the longest-waiting launch."""
         queue = self._queues[operation.call.thread.process]
         queue.num_pending -= 1
         while queue.blocked and queue.num_pending + queue.blocked[0][0] <= self._queue_limit:

@@ -1,4 +1,4 @@
-"""A run on several machines as its reports see it: clocks that disagree, captures that are cut."""
+"""Reports of a run on several machines: clocks that disagree, captures that are cut."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from traceprof.simulate.event_model.gpu import Operation
 
-# Members of an operation leave it within so much of each other, as far as machines can be compared.
+# The maximum distance in time between members that leave an operation, on comparable clocks.
 _JITTER_NS = 20_000
-# By which the median of the members leaves before the last one might.
+# The distance between the median of the members and the last possible one.
 MEDIAN_EARLY_NS = _JITTER_NS // 2
-# Of these operations, a member leaves long before the others: its part was done.
+# Share of operations that a member leaves long before the others: its part was done.
 _OUTLIERS = 0.02
 
 
@@ -27,8 +27,8 @@ class Node:
 
     Attributes:
         name: of the machine.
-        ahead_ns: how far its clock is ahead of the true time at time 0.
-        drift_ppb: how many ns in a second its clock runs fast.
+        ahead_ns: the lead of its clock over the true time at time 0.
+        drift_ppb: the gain of its clock, in ns per second.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Node:
     drift_ppb: int
 
     def shown(self, true_ns: int) -> int:
-        """Return what its clock shows at a time."""
+        """Return the reading of its clock at a true time."""
         return true_ns + self.ahead_ns + true_ns * self.drift_ppb // 1_000_000_000
 
 
@@ -45,11 +45,11 @@ class Capture:
     """One report.
 
     Attributes:
-        node: where it was captured.
-        processes: that it holds.
+        node: the captured machine.
+        processes: in the report.
         session_ns: the true time of its time 0.
-        start_ns: what starts before this true time is not in it.
-        stop_ns: what ends after this true time is not in it.
+        start_ns: events that start before this true time are missing.
+        stop_ns: events that end after this true time are missing.
     """
 
     node: Node
@@ -59,23 +59,23 @@ class Capture:
     stop_ns: int
 
     def time(self, true_ns: int) -> int:
-        """Return a time as the report has it."""
+        """Return the time in the report of a true time."""
         return self.node.shown(true_ns) - self.node.shown(self.session_ns)
 
     def holds(self, start_ns: int, end_ns: int) -> bool:
-        """Say whether something is in the report."""
+        """Return whether an event is in the report."""
         return self.start_ns <= start_ns and end_ns <= self.stop_ns
 
 
 def seen(result: Result, capture: Capture, rng: np.random.Generator) -> Result:
-    """Return what a report has of a run, in its own time.
+    """Return the part of a run in a report, in its own time.
 
     Members of an operation, which leave together in the model, leave up to 20 µs apart here.
 
     Args:
-        result: what happened.
+        result: of the simulation.
         capture: the report.
-        rng: says how members leave.
+        rng: for the times of leaving.
     """
     calls = {
         id(call): _call(call, capture)

@@ -1,4 +1,4 @@
-"""What runs on simulated GPUs and when: streams, engines, links, communicators, contention."""
+"""Simulated GPUs: streams, engines, links, communicators, contention."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _ALONE = Fraction(1)
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """What passes between cause and effect, in ns.
+    """Times between cause and effect, in ns.
 
     Attributes:
-        launch: from the end of a call to the earliest start of what it launched.
+        launch: from the end of a call to the earliest start of its operation.
         stream_gap: between operations of one stream.
         event: from the operation before an event's record to a stream that waits for it.
-        host_return: from the end of what a call waits for to the end of the call.
-        queue_check: from a launch's start until it looks for room in the queue.
+        host_return: from the end of the work that a call waits for to the end of the call.
+        queue_check: from a launch's start to its check for room in the queue.
     """
 
     launch: int = 1_900
@@ -50,13 +50,13 @@ class Operation:
     """A kernel, a copy or a memory set that was launched.
 
     Attributes:
-        work: what it is.
-        stream: where it runs.
-        call: that launched it.
+        work: its kind and size.
+        stream: runs it.
+        call: launched it.
         start_ns: -1 until it has started.
         end_ns: -1 until it is over.
-        last_arrival_ns: of a NCCL operation, when its last member started; -1 for others.
-        input_ns: when what its stream had to wait for on other streams was over.
+        last_arrival_ns: the start of the last member of a NCCL operation; -1 for others.
+        input_ns: the end of the work on other streams that its stream had to wait for.
     """
 
     work: Work
@@ -72,23 +72,23 @@ class Operation:
     _version: int = 0
 
     def change_rate(self, rate: Fraction, now_ns: int) -> int | None:
-        """Run on at a share of full speed; return when it ends now, None where that stays so."""
+        """Continue at a share of full speed; return its new end, None if unchanged."""
         if rate == self._rate and self._version:
             return None
         self._remaining_ns -= (now_ns - self._since_ns) * self._rate
         self._since_ns, self._rate = now_ns, rate
         self._version += 1
-        # Fractions are exact: however often the rate changes, the end is rounded once.
+        # Fractions are exact: the end is rounded once, however often the rate changes.
         return ceil(now_ns + self._remaining_ns / rate)
 
     def begin(self, work_ns: int, now_ns: int) -> None:
-        """Start, with this much to do at full speed."""
+        """Start, with this duration at full speed."""
         self.start_ns = self._since_ns = now_ns
         self._remaining_ns = Fraction(work_ns)
 
     @property
     def version(self) -> int:
-        """How often the rate has changed."""
+        """The number of changes of the rate."""
         return self._version
 
 
@@ -121,8 +121,8 @@ class Gpus:
         Args:
             clock: of the simulation.
             latencies: between cause and effect.
-            slowdown: how many times as long a compute kernel takes beside communication.
-            on_end: is told of each operation that is over.
+            slowdown: factor on the duration of a compute kernel beside communication.
+            on_end: called with each operation at its end.
         """
         self._clock = clock
         self._latencies = latencies
@@ -133,7 +133,7 @@ class Gpus:
         self._event_waiters: dict[Event, list[Callable[[], None]]] = defaultdict(list)
         self._engines: dict[str, _Engine] = defaultdict(_Engine)
         self._links: dict[str, list[Operation]] = defaultdict(list)
-        # By process and device, which is how operations share a GPU here.
+        # By process and device, whose operations share a GPU here.
         self._computing: dict[tuple[int, int], list[Operation]] = defaultdict(list)
         self._communicating: dict[tuple[int, int], int] = defaultdict(int)
         self._in_order: dict[tuple[int, int], deque[Operation]] = defaultdict(deque)
@@ -149,7 +149,7 @@ class Gpus:
         self._advance(stream)
 
     def streams_of(self, process: int, device: int) -> list[Stream]:
-        """Return the streams of a process on a device that were used so far."""
+        """Return the streams of a process on a device that have been used so far."""
         return [
             stream
             for stream in self._streams
@@ -157,7 +157,7 @@ class Gpus:
         ]
 
     def when_done(self, events: Iterable[Event], happen: Callable[[int], None]) -> None:
-        """Have something happen as soon as all events are done; it is told when that was."""
+        """Call a function once all events are done, with the time of the last one."""
         events = list(events)
         open_ones = [event for event in events if event not in self._done]
         if open_ones:
@@ -176,7 +176,7 @@ class Gpus:
         self._round[operation] = (work.communicator.id, work.members, number)
 
     def _advance(self, stream: Stream) -> None:
-        """Run what the stream can run now."""
+        """Run all entries of the stream that can run now."""
         state, now = self._streams[stream], self._clock.now_ns
         while state.queue and state.running is None:
             entry, ready = state.queue[0]
@@ -211,7 +211,7 @@ class Gpus:
             happen()
 
     def _has_turn(self, operation: Operation) -> bool:
-        """Say whether its communicator or its engine is free for it; else it will be woken."""
+        """Return whether its communicator or engine is free for it; if not, it will be woken."""
         work = operation.work
         if isinstance(work, CommunicationWork):
             order = self._in_order[work.communicator.id, operation.stream.process]
@@ -314,6 +314,6 @@ class Gpus:
 
 
 def _transfer_ns(operation: Operation) -> int:
-    """Return how long a member of a NCCL operation takes once all are there."""
+    """Return the duration of a NCCL operation after all members have arrived."""
     assert isinstance(operation.work, CommunicationWork)  # noqa: S101  (only these arrive)
     return operation.work.transfer_ns

@@ -1,6 +1,6 @@
-"""What simulated host threads did as the rows that Nsight Systems would export of it.
+"""Host threads of a simulated run as the rows that Nsight Systems would export.
 
-When threads ran, what samples found them doing, and their calls of MPI and the operating system.
+Context switches, samples, and calls of MPI and the operating system.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def global_thread(thread: Thread) -> int:
 
 
 class HostTables:
-    """Writes the tables of the host that a capture has."""
+    """Writes the host tables of a capture."""
 
     def __init__(self, machine: Machine, string: Callable[[str], int], add: Add) -> None:
         """Prepare to write.
 
         Args:
-            machine: says which tables the capture has.
+            machine: has the set of host tables of the capture.
             string: returns the id of a text.
             add: adds a row to a table.
         """
@@ -69,7 +69,7 @@ class HostTables:
         self._num_samples = 0
 
     def write(self, result: Result) -> None:
-        """Write what happened."""
+        """Write a run."""
         for range_ in result.ranges:
             self._write_call(range_)
         for thread, (start, end) in result.lives.items():
@@ -115,7 +115,7 @@ class HostTables:
             )
 
     def _write_samples(self, result: Result, thread: Thread, start: int, end: int) -> None:
-        """Write what a thread was found doing, once a millisecond while it ran."""
+        """Write a sample of a thread for each millisecond in which it ran."""
         if schema.SAMPLES not in self._tables:
             return
         records = [record for record in result.host if record.thread == thread]

@@ -1,7 +1,7 @@
-"""Where a simulated GPU's time was lost, by why: from what the programme meant to do.
+"""Lost time of simulated GPUs by cause, from the purposes in the program.
 
-Plain Python over lists, on purpose: nothing here is shared with the analyses that it holds to
-account. Times and durations are in ns.
+Plain Python over lists, on purpose: nothing here is shared with the analyses that it checks.
+Times and durations are in ns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PAGEABLE = 0
 
 
 def gaps(operations: Sequence[Operation]) -> Iterator[tuple[int, Operation]]:
-    """Yield when the GPU fell idle, and what ended that."""
+    """Yield the start of each gap of the GPU, and the operation that ended it."""
     order = sorted(operations, key=lambda operation: operation.start_ns)
     reached = order[0].start_ns
     for operation in order:
@@ -51,15 +51,15 @@ def gaps(operations: Sequence[Operation]) -> Iterator[tuple[int, Operation]]:
 def idle(ranks: Ranks, rank: int, unwaited: Ranks | None = None) -> dict[str, Any]:
     """Return the metrics of `gpu-idle` of one rank.
 
-    What was launched before a gap began is the GPU's own turn-around. Else the gap is cut by what
-    the programme meant to do meanwhile; the rest of it is due to a wait for the GPU, or to
+    A gap before an operation that was already launched is the GPU's own turnaround. Other gaps are
+    divided by the program's purposes meanwhile; the rest is due to a wait for the GPU, or to
     launching.
 
     Args:
         ranks: of the run.
         rank: by number.
-        unwaited: the same run if the host never waited: what is launched ahead there is late for a
-            wait. Without it, what is launched when a wait has returned in the gap.
+        unwaited: the same run if the host never waited: operations that are launched ahead there
+            are late because of a wait. Without it, those launched after a wait in the gap.
     """
     process, _ = ranks.places[rank]
     purposes: dict[str, list[Interval]] = defaultdict(list)
@@ -95,7 +95,7 @@ def idle(ranks: Ranks, rank: int, unwaited: Ranks | None = None) -> dict[str, An
 
 
 def _launched_late(operations: Sequence[Operation]) -> set[int]:
-    """Return the calls that launched when the GPU had nothing left to do."""
+    """Return the calls that launched when the GPU had no work left."""
     return {
         operation.call.correlation
         for start, operation in gaps(operations)
@@ -143,8 +143,8 @@ def exposed_communication(operations: Sequence[Operation], reason: str) -> dict[
     """Return the metrics of `exposed-communication` of one rank.
 
     Args:
-        operations: of the rank; of its communication one runs after the other.
-        reason: the metric of what is not waiting for the other ranks.
+        operations: of the rank; its communication runs one after the other.
+        reason: the metric of the time that is not waiting for other ranks.
     """
     computing = union(
         (operation.start_ns, operation.end_ns)
@@ -174,7 +174,7 @@ def full_precision(operations: Sequence[Operation], slow: Collection[Kernel]) ->
 
     Args:
         operations: of the rank.
-        slow: the kernels that could use tensor cores and do not.
+        slow: kernels that could use tensor cores and do not.
     """
     lengths = {False: 0, True: 0}
     num_slow = 0

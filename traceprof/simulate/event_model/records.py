@@ -1,4 +1,4 @@
-"""What happened in the event model as the rows that Nsight Systems would export of it."""
+"""The result of the event model as the rows that Nsight Systems would export."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ class Records:
     """Writes one run."""
 
     def __init__(self, writer: NsightWriter, machine: Machine) -> None:
-        """Write what does not depend on time."""
+        """Write the tables that do not depend on time."""
         self._writer = writer
         self._machine = machine
         # Exports of 2023 have neither Command Buffer Full in any form nor NCCL's payloads.
         self._is_latest = writer.schema_version == next(reversed(schema_layouts.PRODUCTS))
         self._num_kernels: dict[int, int] = {}
         self._event_ids: dict[Event, int] = {}
-        # Rows are written together, by table and by the columns that they give.
+        # Rows are written together, by table and by their columns.
         self._rows: dict[tuple[str, tuple[str, ...]], list[tuple[Any, ...]]] = defaultdict(list)
         write_machine(writer, machine)
 
     def write(self, result: Result) -> None:
-        """Write what happened."""
+        """Write a run."""
         if any(range_.action.domain == NCCL_DOMAIN for range_ in result.ranges):
             payloads.write_schemas(self._writer)
-        # Exports hold rows about as operations complete, and as calls begin.
+        # Exports have rows roughly in the order in which operations complete, and calls begin.
         for operation in sorted(result.operations, key=attrgetter("end_ns")):
             self._write_operation(operation)
         for call in result.calls:

@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof.simulate.large_ddp.export import RunExport
 from traceprof.simulate.large_ddp.measures import Truth
-from traceprof.simulate.large_ddp.programme import MIN_KERNELS_PER_STEP, ddp_programme
+from traceprof.simulate.large_ddp.program import MIN_KERNELS_PER_STEP, ddp_program
 from traceprof.simulate.large_ddp.timeline import run_steps
 from traceprof.simulate.truth import check_at_least, new_truth, write_truth
 from traceprof.trace.nsight.writer import NsightWriter
@@ -24,17 +24,17 @@ def simulate_ddp(
 
     Each rank is a process of its own. Its host launches forward, backward and optimizer ahead of
     the GPU, which runs them in order on one stream; gradient buckets are all-reduced on NCCL's
-    stream as the backward makes them ready, and the optimizer waits for the last. An all-reduce
-    starts on each rank when that rank is ready and ends on all ranks together. The host reads the
-    loss at the end of a step, so that its lead is lost and the GPU runs dry for a moment. Nothing
-    is wrong in this run: communication does not slow the kernels beside it.
+    stream as soon as the backward has them ready, and the optimizer waits for the last. An
+    all-reduce starts on each rank when that rank is ready and ends on all ranks together. The host
+    reads the loss at the end of a step, so that it loses its lead and the GPU is idle for a moment.
+    This run has no problem: communication does not slow the kernels beside it.
 
     Args:
         path: the export to write, such as `ddp.sqlite`; the truth goes to `ddp.truth.json`.
         gpus: number of ranks.
         steps: number of training steps.
-        kernels_per_step: kernels of one rank in one step, NCCL's among them; a thousand is the
-            most that a host could have in its launch queue.
+        kernels_per_step: kernels of one rank in one step, including NCCL's; the launch queue of a
+            real host holds a thousand at most.
         seed: of the jitter. The same arguments make the same export.
 
     Returns:
@@ -42,7 +42,7 @@ def simulate_ddp(
         `traceprof analyze --format json` must find them, exactly.
 
     Raises:
-        UsageError: an argument is out of range, or one of the files is there already.
+        UsageError: an argument is out of range, or one of the files exists already.
         TraceFileError: the disk is full.
     """
     check_at_least("gpus", gpus, 1)
@@ -53,7 +53,7 @@ def simulate_ddp(
     arguments = {"gpus": gpus, "steps": steps, "kernels_per_step": kernels_per_step, "seed": seed}
     options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in arguments.items())
     first, later = (
-        ddp_programme(kernels_per_step, gpus, is_first_step=is_first) for is_first in (True, False)
+        ddp_program(kernels_per_step, gpus, is_first_step=is_first) for is_first in (True, False)
     )
     truth = Truth()
     with NsightWriter(path) as writer:

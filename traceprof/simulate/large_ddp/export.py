@@ -1,4 +1,4 @@
-"""The columns of a large run as the rows that Nsight Systems would export of it."""
+"""A large run as the rows that Nsight Systems would export."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from traceprof import labels
 from traceprof.simulate import rows
 from traceprof.simulate.boards import A100
 from traceprof.simulate.kernels import KERNELS
-from traceprof.simulate.large_ddp.programme import CallKind, Phase
+from traceprof.simulate.large_ddp.program import CallKind, Phase
 from traceprof.simulate.machine import (
     DEFAULT_DOMAIN,
     NCCL_DOMAIN,
@@ -24,7 +24,7 @@ from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
-    from traceprof.simulate.large_ddp.programme import Programme
+    from traceprof.simulate.large_ddp.program import Program
     from traceprof.simulate.large_ddp.timeline import StepTimeline
     from traceprof.trace.nsight.writer import NsightWriter
 
@@ -49,7 +49,7 @@ _PHASE_RANGES = {
     Phase.OPTIMIZER: "optimizer",
 }
 _KERNELS_PER_OPERATOR = 4
-# How much earlier than its first call a range begins, and how much later than its last it ends.
+# A range begins so much before its first call, and ends so much after its last one.
 _PHASE_LEAD_NS, _PHASE_LAG_NS = 1_300, 900
 _OPERATOR_LEAD_NS, _OPERATOR_LAG_NS = 700, 400
 _NCCL_LEAD_NS, _NCCL_LAG_NS = 500, 300
@@ -59,12 +59,12 @@ class RunExport:
     """Writes a run: first the machine, then step after step, then the duration."""
 
     def __init__(self, writer: NsightWriter, num_ranks: int, command: str) -> None:
-        """Write what does not depend on time.
+        """Write the tables that do not depend on time.
 
         Args:
             writer: the open export.
             num_ranks: of the run.
-            command: the command line that makes this run again.
+            command: the command line that reproduces this run.
         """
         self._writer = writer
         self._ranks = [Process(number) for number in range(num_ranks)]
@@ -79,31 +79,31 @@ class RunExport:
 
     def add(self, step: StepTimeline) -> None:
         """Write one step, rank after rank; the steps come in order."""
-        programme = step.programme
-        correlation = np.arange(len(programme)) + self._num_calls + 1
-        events = np.cumsum(programme.call == CallKind.RECORD_EVENT) + self._num_events
+        program = step.program
+        correlation = np.arange(len(program)) + self._num_calls + 1
+        events = np.cumsum(program.call == CallKind.RECORD_EVENT) + self._num_events
         for rank in self._ranks:
             self._write_kernels(rank, step, correlation)
             self._write_copies(rank, step, correlation)
             self._write_calls(rank, step, correlation)
             self._write_synchronizations(rank, step, correlation, events)
             self._write_ranges(rank, step)
-        # Every process counts for itself, and all have made the same calls.
-        self._num_calls += len(programme)
-        self._num_kernels += len(programme.computes) + len(programme.all_reduces)
+        # Every process counts separately, and all have made the same calls.
+        self._num_calls += len(program)
+        self._num_kernels += len(program.computes) + len(program.all_reduces)
         self._num_events = int(events[-1])
 
     def finish(self, end_ns: int) -> None:
-        """Write how long the session took."""
+        """Write the duration of the session."""
         write_session(self._writer, end_ns)
 
     def _write_kernels(self, rank: Process, step: StepTimeline, correlation: Int64) -> None:
-        programme = step.programme
-        launched = np.concatenate((programme.computes, programme.all_reduces))
-        # Exports hold rows about as operations complete.
+        program = step.program
+        launched = np.concatenate((program.computes, program.all_reduces))
+        # Exports have rows roughly in the order in which operations complete.
         launched = launched[np.argsort(step.end_ns[rank.number, launched], kind="stable")]
-        kernel = programme.kernel[launched]
-        is_all_reduce = programme.call[launched] == CallKind.ALL_REDUCE
+        kernel = program.kernel[launched]
+        is_all_reduce = program.call[launched] == CallKind.ALL_REDUCE
         where = rows.operation(
             rank.place(rank.number),
             step.start_ns[rank.number, launched],
@@ -117,8 +117,8 @@ class RunExport:
 
     def _write_copies(self, rank: Process, step: StepTimeline, correlation: Int64) -> None:
         for call in (CallKind.COPY_TO_DEVICE, CallKind.MEMSET, CallKind.COPY_TO_HOST):
-            at = step.programme.where(call)
-            place, size = rank.place(rank.number), step.programme.size_bytes[at]
+            at = step.program.where(call)
+            place, size = rank.place(rank.number), step.program.size_bytes[at]
             start, end = step.start_ns[rank.number, at], step.end_ns[rank.number, at]
             where = rows.operation(place, start, end, _COMPUTE_STREAM, correlation[at])
             if call is CallKind.MEMSET:
@@ -129,17 +129,17 @@ class RunExport:
             self._writer.add(*rows.copy(where, _COPY_KINDS[call], size, source, destination))
 
     def _write_calls(self, rank: Process, step: StepTimeline, correlation: Int64) -> None:
-        programme = step.programme
+        program = step.program
         start, end = step.call_start_ns[rank.number], step.call_end_ns[rank.number]
-        name = self._api_ids[programme.call]
-        self._writer.add(*rows.call(_threads(rank, programme), start, end, correlation, name))
+        name = self._api_ids[program.call]
+        self._writer.add(*rows.call(_threads(rank, program), start, end, correlation, name))
 
     def _write_synchronizations(
         self, rank: Process, step: StepTimeline, correlation: Int64, events: Int64
     ) -> None:
-        programme = step.programme
-        waits, last = programme.where(CallKind.WAIT_EVENT), programme.where(CallKind.SYNCHRONIZE)
-        # The last wait is the compute stream's, for NCCL's; the others are the other way about.
+        program = step.program
+        waits, last = program.where(CallKind.WAIT_EVENT), program.where(CallKind.SYNCHRONIZE)
+        # In the last wait the compute stream waits for NCCL's; in the others NCCL's waits.
         streams = np.full(len(waits), _NCCL_STREAM)
         streams[-1] = _COMPUTE_STREAM
         for where, kind, stream, event in (
@@ -160,25 +160,25 @@ class RunExport:
             )
 
     def _write_ranges(self, rank: Process, step: StepTimeline) -> None:
-        programme, writer = step.programme, self._writer
+        program, writer = step.program, self._writer
         start, end = step.call_start_ns[rank.number], step.call_end_ns[rank.number]
-        first, last = _operator_ranges(programme)
+        first, last = _operator_ranges(program)
         self._add_ranges(
             DEFAULT_DOMAIN,
             start[first] - _OPERATOR_LEAD_NS,
             end[last] + _OPERATOR_LAG_NS,
-            _threads(rank, programme)[first],
-            self._operator_ids[programme.kernel[first]],
+            _threads(rank, program)[first],
+            self._operator_ids[program.kernel[first]],
         )
-        reduces = programme.all_reduces
+        reduces = program.all_reduces
         self._add_ranges(
             NCCL_DOMAIN,
             start[reduces] - _NCCL_LEAD_NS,
             end[reduces] + _NCCL_LAG_NS,
             rank.thread(1),
-            self._operator_ids[programme.kernel[reduces]],
+            self._operator_ids[program.kernel[reduces]],
         )
-        edges = [np.flatnonzero(programme.phase == phase)[[0, -1]] for phase in _PHASE_RANGES]
+        edges = [np.flatnonzero(program.phase == phase)[[0, -1]] for phase in _PHASE_RANGES]
         first, last = np.array(edges).T
         self._add_ranges(
             TRACEPROF_DOMAIN,
@@ -201,17 +201,17 @@ class RunExport:
         self._writer.add(*rows.pushed_range(thread, start, end, domain, text_id))
 
 
-def _threads(rank: Process, programme: Programme) -> Int64:
+def _threads(rank: Process, program: Program) -> Int64:
     """Return the globalTid that makes each call."""
-    backward = programme.phase == Phase.BACKWARD
+    backward = program.phase == Phase.BACKWARD
     return np.where(backward, rank.thread(1), rank.thread(0))
 
 
-def _operator_ranges(programme: Programme) -> tuple[Int64, Int64]:
-    """Return the first and the last call in each range of an operator, which launches kernels."""
+def _operator_ranges(program: Program) -> tuple[Int64, Int64]:
+    """Return the first and the last call in each range of an operator that launches kernels."""
     first, last = [], []
     for phase in _PHASE_RANGES:
-        launched = programme.computes[programme.phase[programme.computes] == phase]
+        launched = program.computes[program.phase[program.computes] == phase]
         starts = np.arange(0, len(launched), _KERNELS_PER_OPERATOR)
         first.append(launched[starts])
         last.append(launched[np.minimum(starts + _KERNELS_PER_OPERATOR, len(launched)) - 1])

@@ -1,4 +1,4 @@
-"""What a simulated run did, measured on the model that made it.
+"""Measures of a simulated run, taken on its model.
 
 The analyzer measures unions of intervals. Here nothing overlaps by construction: a rank's kernels,
 copies and memory sets follow each other on one stream and its all-reduces on another, so that sums
@@ -36,8 +36,8 @@ class Truth:
 
     def add(self, step: StepTimeline) -> None:
         """Measure one step on all ranks; the steps come in order."""
-        programme = step.programme
-        computes, all_reduces, copies = programme.computes, programme.all_reduces, programme.copies
+        program = step.program
+        computes, all_reduces, copies = program.computes, program.all_reduces, program.copies
         overlapped = _overlap(step, all_reduces, computes)
         communication = _busy(step, all_reduces)
         copy = _busy(step, copies)
@@ -45,7 +45,7 @@ class Truth:
         self._numbers.append(step.number)
         self._steps.append(
             {
-                "start_ns": step.start_ns[:, programme.compute_stream[0]],
+                "start_ns": step.start_ns[:, program.compute_stream[0]],
                 "compute_ns": _busy(step, computes),
                 "communication_ns": communication,
                 "overlapped_communication_ns": overlapped,
@@ -57,7 +57,7 @@ class Truth:
                 "num_copies": np.full(num_ranks, len(copies)),
             }
         )
-        self._end = step.end_ns[:, programme.compute_stream[-1]]
+        self._end = step.end_ns[:, program.compute_stream[-1]]
 
     def to_json(self) -> dict[str, Any]:
         """Return `breakdown` and `steps` as `traceprof analyze --format json` writes them.

@@ -1,4 +1,4 @@
-"""The registry of scenarios, and how one becomes an export with its truth."""
+"""The registry of scenarios, and writing one as an export with its truth."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ SCENARIOS: dict[str, Scenario] = {
         host_tables=HOST_TABLES - {schema.SAMPLES},
     ),
     "healthy": Scenario(
-        "Nothing is wrong: everything is hidden, the GPU is always busy.",
+        "No problem: everything is hidden, the GPU is always busy.",
         training.healthy,
         silent=FINDINGS,
     ),
     "marks": Scenario(
-        "The same, with NVTX marks: when a batch is there, and when a loss is read.",
+        "The same, with NVTX marks for each batch that arrives and each loss that is read.",
         partial(training.healthy, marks=True),
         silent=FINDINGS,
     ),
@@ -109,7 +109,7 @@ SCENARIOS: dict[str, Scenario] = {
         silent=all_but("exposed-copy", "exposed-communication", "late-allreduce", "gpu-idle"),
     ),
     "peer-copy-through-host": Scenario(
-        "Copies from device to device go by way of the host.",
+        "Copies from device to device go through the host.",
         copies.peer_copy_through_host,
         silent=("pageable-copy", "launch-queue-stall", "nccl-p2p-slower-than-copy"),
     ),
@@ -144,7 +144,7 @@ SCENARIOS: dict[str, Scenario] = {
         silent=("launch-queue-stall", "pageable-copy", "overlap-slowdown", "link-underused"),
     ),
     "late-allreduce": Scenario(
-        "One gradient bucket, reduced when the backward is over.",
+        "One gradient bucket, reduced after the backward.",
         training.late_all_reduce,
         silent=("launch-queue-stall", "pageable-copy", "overlap-slowdown", "small-collectives"),
         has_json_payloads=True,
@@ -157,13 +157,13 @@ SCENARIOS: dict[str, Scenario] = {
     **{
         name: Scenario(summary, build, silent=_OTHERS_OF_IDLE, host_tables=tables)
         for name, summary, build, tables in (
-            ("sleeping-loader", "The main thread sleeps until the next batch is there.",
+            ("sleeping-loader", "The main thread sleeps until the next batch arrives.",
              idle.sleeping_loader, HOST_TABLES),
             ("sleeping-checkpoint", "The main thread sleeps until a checkpoint is on the disk.",
              idle.sleeping_checkpoint, frozenset({schema.OS_CALLS})),
             ("initialisation", "Libraries are loaded and NCCL starts in the first step.",
              idle.initialisation, HOST_TABLES),
-            ("allocation-in-steps", "Memory is given back and asked for anew in each step.",
+            ("allocation-in-steps", "Memory is freed and allocated again in each step.",
              idle.allocation, HOST_TABLES),
             ("lost-run-ahead", "A number is read before short kernels, which the host then chases.",
              idle.lost_run_ahead, HOST_TABLES),
@@ -172,7 +172,7 @@ SCENARIOS: dict[str, Scenario] = {
         )
     },
     "warm-up": Scenario(
-        "The model is uploaded and warmed up before the training, which is fine.",
+        "The model is uploaded and warmed up before a training without problems.",
         idle.warm_up,
         silent=FINDINGS,
         host_tables=HOST_TABLES,
@@ -198,11 +198,11 @@ SCENARIOS: dict[str, Scenario] = {
              exposed.late_launch),
             ("queued", "A bucket waits behind another one while the backward could hide it.",
              exposed.queued),
-            ("needed-at-once", "Each layer's input is gathered just when the layer needs it.",
+            ("needed-at-once", "Each layer's input is gathered only when the layer needs it.",
              exposed.needed_at_once),
-            ("late-input", "The last bucket is ready only when the backward is over.",
+            ("late-input", "The last bucket is ready only after the backward.",
              exposed.late_input),
-            ("waiting", "One rank has more to compute, and the other one waits for it.",
+            ("waiting", "One rank has more work, and the other one waits for it.",
              exposed.waiting),
         )
     },
@@ -232,12 +232,12 @@ def simulate_scenario(
 
     Returns:
         The path of the truth: the arguments; `breakdown` and `steps` as `traceprof analyze
-        --format json` must find them, exactly; `links`, what was carried; `findings` with the
+        --format json` must find them, exactly; `links`, the copied bytes; `findings` with the
         metrics that the model knows; `silent`, the findings that must not be reported above info;
-        and, where there are some, `marks`.
+        and `marks`, if there are any.
 
     Raises:
-        UsageError: there is no such scenario or schema version, or one of the files is there.
+        UsageError: there is no such scenario or schema version, or one of the files exists.
         TraceFileError: the disk is full.
     """
     if name not in SCENARIOS:
@@ -285,7 +285,7 @@ def simulate_scenario(
 
 
 def _shrink(path: Path) -> None:
-    """Write the file anew with small pages: most of its tables hold a few rows each."""
+    """Rewrite the file with small pages: most of its tables have a few rows each."""
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA synchronous = OFF")  # as when it was written
         database.execute("PRAGMA page_size = 1024")

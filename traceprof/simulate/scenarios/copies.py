@@ -9,7 +9,7 @@ from traceprof.simulate import kernels
 from traceprof.simulate.boards import A100, RTX_3090
 from traceprof.simulate.event_model import answers, lost_time
 from traceprof.simulate.event_model.actions import CopyWork, Stream
-from traceprof.simulate.event_model.programme_writer import Host, Rates
+from traceprof.simulate.event_model.program_writer import Host, Rates
 from traceprof.simulate.scenarios.setup import Setup, finding
 from traceprof.simulate.scenarios.training import COMPUTE, COPY, NCCL, WORLD, stream
 
@@ -28,7 +28,7 @@ def pageable_copy(rng: np.random.Generator) -> Setup:
     """Return a run whose batches come from pageable memory: the host waits for each copy.
 
     The copy is on the compute stream, so that the host waits for the kernels before it, too, and
-    has no lead when it goes on.
+    has no lead afterwards.
     """
     hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
     for host in hosts:
@@ -68,7 +68,7 @@ def exposed_copy(rng: np.random.Generator) -> Setup:
     """Return a run whose copies nothing hides: batches, gradients and a loss.
 
     Batches come from pinned memory, but on the compute stream. Gradients are no views of their
-    buckets, so that they are copied out of them when the last bucket has been reduced.
+    buckets, so that they are copied out of them after the last bucket has been reduced.
     """
     hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
     for host in hosts:
@@ -95,7 +95,7 @@ def exposed_copy(rng: np.random.Generator) -> Setup:
 def _exposed(ranks: Ranks) -> list[Finding]:
     findings = exposed_copies(ranks)
     for copied in findings:
-        # All that this model copies within a device are gradients.
+        # The only copies within a device in this model are gradients.
         copied["metrics"]["gradient_ns"] = copied["metrics"]["d2d_ns"]
     return findings
 
@@ -106,7 +106,7 @@ def peer_copies(rng: np.random.Generator) -> Setup:
 
 
 def peer_copy_through_host(rng: np.random.Generator) -> Setup:
-    """Return the same where the GPUs have no access to each other: the driver goes by the host."""
+    """Return the same run without peer access: the driver copies through the host."""
     return _two_devices(rng, RTX_3090, through_host=True)
 
 
@@ -142,9 +142,9 @@ def _two_devices(rng: np.random.Generator, board: Board, *, through_host: bool) 
 
 
 def _through_host(ranks: Ranks) -> list[Finding]:
-    """Return for each source: the bytes that it sent, over the time in which a leg was under way.
+    """Return for each source the bytes that it sent, and the time in which a leg was running.
 
-    Both legs of a copy belong to one call; the first, to the host, tells the source.
+    Both legs of a copy belong to one call; the first, to the host, shows the source.
     """
     findings = []
     for rank, (_, device) in enumerate(ranks.places):

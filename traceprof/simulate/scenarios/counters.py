@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from traceprof.simulate import counters, kernels
-from traceprof.simulate.event_model.programme_writer import Host, Rates
+from traceprof.simulate.event_model.program_writer import Host, Rates
 from traceprof.simulate.scenarios.setup import Setup, finding
 from traceprof.simulate.scenarios.training import COMPUTE, COPY, NCCL, WORLD, stream
 
@@ -26,7 +26,7 @@ def link_counters(rng: np.random.Generator) -> Setup:
     """Return a run that waits for weights from the host, and for gradients over NVLink.
 
     The weights come at 95 % of what PCIe can carry, the gradients at 10 % of NVLink's peak. Between
-    steps the GPU is idle for a moment.
+    steps the GPU is idle briefly.
     """
     rates = Rates(pinned=Fraction(30), nccl=Fraction(30))
     hosts = tuple(Host(rank, rng, rates) for rank in WORLD.processes)

@@ -1,7 +1,7 @@
-"""Data-parallel training without GPUs on several machines, with one rank that is late for a reason.
+"""Data-parallel training without GPUs on several machines, with one late rank.
 
-In each step a rank loads data, computes forward and backward, in which gradient buckets are
-reduced in flight, waits for the last one, steps the optimizer, and reduces the loss. The ranges are
+In each step a rank loads data, computes forward and backward, during which gradient buckets are
+reduced, waits for the last one, steps the optimizer, and reduces the loss. The ranges are
 those of `instrument` over Gloo.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof import labels
-from traceprof.simulate.event_model.actions import Meeting, Thread
-from traceprof.simulate.event_model.cpu_programme import US, CpuProgramme
+from traceprof.simulate.event_model.actions import Rendezvous, Thread
+from traceprof.simulate.event_model.cpu_program import US, CpuProgram
 from traceprof.simulate.event_model.engine import Simulation
 from traceprof.simulate.scenarios.ranks import NUM_RANKS
 
@@ -37,21 +37,21 @@ _DELAY_NS = 10 * _MS
 _SLOWER = 2.25
 # Members leave a small all-reduce or a barrier of Gloo 40 to 65 µs apart at the median, and one in
 # twenty by 0.3 to 1 ms (two processes on one machine, recorded with nsys profile -t nvtx; with more
-# processes than cores, ten times as much): a thread that is woken must be scheduled.
+# processes than cores, ten times as much): a thread that wakes up must be scheduled.
 _LEAVING_NS, _RARELY_NS, _RARELY = 60 * US, 1 * _MS, 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class CpuPlan:
-    """What one rank without a GPU does that the others do not.
+    """The deviation of one rank without a GPU from the others.
 
     Attributes:
-        cause: as the finding names it, None for a balanced run.
-        forward: how many times as long its forward takes.
-        loading_ns: that it waits longer for its data.
-        unnamed_ns: that it spends in no range.
-        has_pairs: whether neighbours reduce something of their own within the forward, so that one
-            is late because it waits for the other, which is.
+        cause: as in the finding; None for a balanced run.
+        forward: factor on the duration of its forward.
+        loading_ns: additional wait for its data.
+        unnamed_ns: time outside of all ranges.
+        has_pairs: whether pairs of neighbours reduce a tensor within the forward, so that one is
+            late because it waits for the other, late one.
     """
 
     cause: str | None
@@ -68,43 +68,43 @@ CPU_PLANS: dict[str, CpuPlan] = {
     "unnamed": CpuPlan("outside the ranges", unnamed_ns=_DELAY_NS),
     "upstream": CpuPlan("data loading", loading_ns=_DELAY_NS, has_pairs=True),
 }
-"""Runs by what is planted: one rank is late, but in the first."""
+"""Runs by planted cause: one rank is late in each but the first."""
 
 
 def cpu_training(
     rng: np.random.Generator, plan: CpuPlan, late: int
-) -> tuple[Result, Mapping[str, Sequence[Meeting]]]:
-    """Return what happened in a run of eight ranks, and the operations of each process group.
+) -> tuple[Result, Mapping[str, Sequence[Rendezvous]]]:
+    """Return the result of a run of eight ranks, and the operations of each process group.
 
     Args:
-        rng: says how durations vary, and how members leave.
-        plan: what the late rank does.
+        rng: for durations and for the times at which members leave.
+        plan: of the late rank.
         late: the rank.
     """
     writer = _Writer(rng, plan, late)
     for step in range(_STEPS):
         writer.write(step)
     simulation = Simulation(range_cost_ns=0)
-    for programme in writer.ranks:
-        simulation.add(Thread(programme.process), programme.actions, _START_NS)
+    for program in writer.ranks:
+        simulation.add(Thread(program.process), program.actions, _START_NS)
     return simulation.run(), writer.operations
 
 
 class _Writer:
-    """Writes the programmes of all ranks.
+    """Writes the programs of all ranks.
 
     Attributes:
-        ranks: their programmes so far.
+        ranks: their programs so far.
         operations: of each process group.
     """
 
     def __init__(self, rng: np.random.Generator, plan: CpuPlan, late: int) -> None:
-        self.ranks = [CpuProgramme(number) for number in range(NUM_RANKS)]
-        self.operations: dict[str, list[Meeting]] = defaultdict(list)
+        self.ranks = [CpuProgram(number) for number in range(NUM_RANKS)]
+        self.operations: dict[str, list[Rendezvous]] = defaultdict(list)
         self._rng, self._plan, self._late = rng, plan, late
 
     def write(self, step: int) -> None:
-        """Add a step: every rank's part, of durations that are drawn for all ranks in turn."""
+        """Add a step of all ranks, whose durations are drawn in turn."""
         forward = [
             self._varied(_FORWARD_NS * (self._plan.forward if rank == self._late else 1))
             for rank in range(NUM_RANKS)
@@ -118,44 +118,44 @@ class _Writer:
                 buckets[rank].append((ready[rank], reduced[rank]))
         optimizer = [self._varied(_OPTIMIZER_NS) for _ in self.ranks]
         loss = self._operation(range(NUM_RANKS), "0", _LOSS_BYTES)
-        for number, programme in enumerate(self.ranks):
+        for number, program in enumerate(self.ranks):
             is_late = number == self._late
-            programme.work(labels.DATA_LOADING, _LOADING_NS + self._plan.loading_ns * is_late)
-            programme.busy(self._plan.unnamed_ns * is_late)
-            with programme.range(labels.step(step)):
-                with programme.range(labels.FORWARD):
-                    programme.busy(forward[number])
+            program.work(labels.DATA_LOADING, _LOADING_NS + self._plan.loading_ns * is_late)
+            program.busy(self._plan.unnamed_ns * is_late)
+            with program.range(labels.step(step)):
+                with program.range(labels.FORWARD):
+                    program.busy(forward[number])
                     if number in pairs:
                         leaving, more_ns = pairs[number]
-                        programme.all_reduce(leaving, str(number // 2 + 1), _PAIR_BYTES)
-                        programme.busy(more_ns)
-                programme.busy(_BETWEEN_NS)
-                programme.backward(buckets[number], "0", _BUCKET_BYTES)
-                programme.work(labels.OPTIMIZER_STEP, optimizer[number])
-                programme.busy(_BETWEEN_NS)
-                programme.all_reduce(loss[number], "0", _LOSS_BYTES)
-                programme.busy(_BETWEEN_NS)
-            programme.busy(_BETWEEN_NS)
+                        program.all_reduce(leaving, str(number // 2 + 1), _PAIR_BYTES)
+                        program.busy(more_ns)
+                program.busy(_BETWEEN_NS)
+                program.backward(buckets[number], "0", _BUCKET_BYTES)
+                program.work(labels.OPTIMIZER_STEP, optimizer[number])
+                program.busy(_BETWEEN_NS)
+                program.all_reduce(loss[number], "0", _LOSS_BYTES)
+                program.busy(_BETWEEN_NS)
+            program.busy(_BETWEEN_NS)
 
     def _pairs(self) -> dict[int, tuple[Leaving, int]]:
-        """Return what neighbours reduce in the forward, and what each computes after it."""
+        """Return the operations of neighbours in the forward, and the compute time after them."""
         pairs = {}
         for first in range(0, NUM_RANKS, 2):
             leavings = self._operation((first, first + 1), str(first // 2 + 1), _PAIR_BYTES)
             for rank, leaving in leavings.items():
-                # The first of a pair goes on longer, so that it comes last.
+                # The first of a pair works longer, so that it arrives last.
                 more = _FORWARD_NS if rank == first else _FORWARD_NS * 3 // 4
                 pairs[rank] = leaving, self._varied(more)
         return pairs
 
     def _operation(self, members: Sequence[int], group: str, size: int) -> dict[int, Leaving]:
-        """Return how each member leaves an operation, which not all do at once."""
-        meeting = Meeting(len(members), self._varied(_LATENCY_NS + size / _BYTES_PER_NS))
-        self.operations[group].append(meeting)
+        """Return the leaving of each member of an operation, which differ in time."""
+        rendezvous = Rendezvous(len(members), self._varied(_LATENCY_NS + size / _BYTES_PER_NS))
+        self.operations[group].append(rendezvous)
         leavings = {}
         for rank in members:
             most = _RARELY_NS if self._rng.random() < _RARELY else _LEAVING_NS
-            leavings[rank] = meeting, round(float(self._rng.random()) * most)
+            leavings[rank] = rendezvous, round(float(self._rng.random()) * most)
         return leavings
 
     def _varied(self, length_ns: float) -> int:

@@ -1,4 +1,4 @@
-"""A training run with several things wrong at once, each of them plausible."""
+"""A training run with several plausible problems at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from traceprof.simulate import kernels
 from traceprof.simulate.boards import A100_PCIE
 from traceprof.simulate.event_model import answers
 from traceprof.simulate.event_model.actions import Communicator
-from traceprof.simulate.event_model.programme_writer import SIDE, Host, Rates
+from traceprof.simulate.event_model.program_writer import SIDE, Host, Rates
 from traceprof.simulate.scenarios.copies import exposed_copies
 from traceprof.simulate.scenarios.setup import Setup, finding
 from traceprof.simulate.scenarios.training import WORLD
@@ -28,8 +28,8 @@ _IMAGES_BYTES = 160 * 3 * 224 * 224 * 4
 _BUCKET_BYTES, _STATISTICS_BYTES, _LOSS_BYTES = 176 << 20, 32 << 10, 4
 _STATISTICS = Communicator(0x5EED_0000_0000_0002, "1", WORLD.processes)
 _HISTOGRAMS = 1180  # four for each of 295 parameters
-# Two A100 without NVLink. That kernels take half as long again beside all-reduces was measured in
-# recordings of A100, too.
+# Two A100 without NVLink. Recordings of A100 also show kernels that take 1.5 times as long beside
+# all-reduces.
 _RATES = Rates(nccl=Fraction(21), nccl_latency_ns=38_000)
 _SLOWDOWN = Fraction(3, 2)
 
@@ -49,10 +49,10 @@ def training(rng: np.random.Generator) -> Setup:
     """Return a data-parallel run of two ranks on PCIe, whose gradients accumulate over two batches.
 
     Each batch is copied on the compute stream. The backward's kernels are slower beside the
-    all-reduces of gradients, which the first micro-batch's have not. Small statistics of a group of
-    their own, for which the backward waits, are reduced on the stream of the gradients and wait
-    behind these. In one step rank 0 makes histograms of each gradient on a side stream: that fills
-    the launch queue, the loss is reduced late, and rank 1 waits for it.
+    all-reduces of gradients, which only the second micro-batch has. The backward waits for small
+    statistics of another group, which are reduced on the stream of the gradients and wait behind
+    these. In one step rank 0 makes histograms of each gradient on a side stream: that fills the
+    launch queue, the loss is reduced late, and rank 1 waits for it.
     """
     hosts = tuple(Host(rank, rng, _RATES) for rank in WORLD.processes)
     for host in hosts:

@@ -1,4 +1,4 @@
-"""Runs whose communication nothing hides, each for one reason."""
+"""Runs with exposed communication, each for one reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from traceprof.simulate import kernels
-from traceprof.simulate.event_model.programme_writer import Host
+from traceprof.simulate.event_model.program_writer import Host
 from traceprof.simulate.scenarios.setup import Setup
 from traceprof.simulate.scenarios.training import WORLD, exposed_for
 
@@ -31,7 +31,7 @@ def _training(
     step: Callable[[Host], None],
     findings: Callable[[Ranks], list[Finding]],
 ) -> Setup:
-    """Return a run of six such steps, each ended by the optimizer."""
+    """Return a run of six such steps, each with an optimizer at its end."""
     hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
     for host in hosts:
         for number in range(6):
@@ -64,7 +64,7 @@ def late_launch(rng: np.random.Generator) -> Setup:
 
 
 def queued(rng: np.random.Generator) -> Setup:
-    """Return a run whose second bucket is ready while the first one is still on its way."""
+    """Return a run whose second bucket is ready during the all-reduce of the first one."""
 
     def step(host: Host) -> None:
         with host.range("backward"):
@@ -92,7 +92,7 @@ def needed_at_once(rng: np.random.Generator) -> Setup:
 
 
 def late_input(rng: np.random.Generator) -> Setup:
-    """Return a run whose last bucket is ready only when nothing is left to compute."""
+    """Return a run whose last bucket is ready only when no compute is left."""
 
     def step(host: Host) -> None:
         with host.range("backward"):
@@ -106,7 +106,7 @@ def late_input(rng: np.random.Generator) -> Setup:
 
 
 def waiting(rng: np.random.Generator) -> Setup:
-    """Return a run whose second rank has more to compute, so that the first one waits for it."""
+    """Return a run whose second rank has more compute, so that the first one waits for it."""
 
     def step(host: Host) -> None:
         with host.range("backward"):

@@ -1,4 +1,4 @@
-"""Runs whose GPU stands idle, each for one reason, and with what an export has of the host."""
+"""Runs with an idle GPU, each for one reason, and with host tables."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model import lost_time
-from traceprof.simulate.event_model.actions import Arrive, Await, Call, Meeting
+from traceprof.simulate.event_model.actions import Arrive, Await, Call, Rendezvous
 from traceprof.simulate.event_model.answers import Ranks
 from traceprof.simulate.event_model.gpu import Latencies
-from traceprof.simulate.event_model.programme_writer import Host
+from traceprof.simulate.event_model.program_writer import Host
 from traceprof.simulate.machine import LOADING, MPI_COLLECTIVE, MPI_POINT_TO_POINT, NCCL_DOMAIN
 from traceprof.simulate.scenarios.setup import Setup, finding, idle
 from traceprof.simulate.scenarios.training import WORLD
@@ -41,7 +41,7 @@ def _nothing() -> None:
 
 
 def _step(host: Host, number: int, *, within: Callable[[], None] = _nothing) -> None:
-    """Add a training step whose communication is hidden; the host may do something within it."""
+    """Add a training step with hidden communication, and perhaps host work within it."""
     with host.step(number):
         host.to_device(host.compute, _BATCH_BYTES)
         with host.range("forward"):
@@ -90,7 +90,7 @@ def mpi_wait(rng: np.random.Generator) -> Setup:
     """Return a solver of two ranks, one of which waits in MPI for the halo of the slower one."""
     hosts = tuple(Host(rank, rng) for rank in (0, 1))
     for _ in range(20):
-        exchange, reduction = Meeting(2, 320 * _US), Meeting(2, 60 * _US)
+        exchange, reduction = Rendezvous(2, 320 * _US), Rendezvous(2, 60 * _US)
         for host in hosts:
             host.launch(host.compute, *[kernels.JACOBI] * (1 + 2 * host.process))
             host.host_copy(2, host.compute, _HALO_BYTES, pageable=True)
@@ -98,15 +98,15 @@ def mpi_wait(rng: np.random.Generator) -> Setup:
                 ("MPI_Sendrecv", MPI_POINT_TO_POINT, exchange),
                 ("MPI_Allreduce", MPI_COLLECTIVE, reduction),
             )
-            for name, table, meeting in calls:
+            for name, table, rendezvous in calls:
                 with host.purpose("mpi_ns"), host.range(name, table):
-                    host.actions += [Arrive(meeting), Await((meeting, 0))]
+                    host.actions += [Arrive(rendezvous), Await((rendezvous, 0))]
             host.host_copy(1, host.compute, _HALO_BYTES, pageable=True)
     return Setup(hosts, idle, mpi_program="jacobi")
 
 
 def initialisation(rng: np.random.Generator) -> Setup:
-    """Return a run that loads its kernels and makes its communicator in the first step."""
+    """Return a run that loads its kernels and creates its communicator in the first step."""
     hosts = _hosts(rng)
 
     def load(host: Host, name: str, kernel: kernels.Kernel) -> None:
@@ -138,7 +138,7 @@ def initialisation(rng: np.random.Generator) -> Setup:
 
 
 def warm_up(rng: np.random.Generator) -> Setup:
-    """Return a run that uploads its model and warms up before it trains; the training is fine."""
+    """Return a run that uploads its model and warms up before a training without problems."""
     hosts = _hosts(rng)
     for host in hosts:
         for _ in range(6):
@@ -157,7 +157,7 @@ def warm_up(rng: np.random.Generator) -> Setup:
 
 
 def allocation(rng: np.random.Generator) -> Setup:
-    """Return a run that gives its memory back in the middle of each step and asks for it anew."""
+    """Return a run that frees its memory in the middle of each step and allocates it again."""
     hosts = _hosts(rng)
     for host in hosts:
 
@@ -177,8 +177,8 @@ def allocation(rng: np.random.Generator) -> Setup:
 def lost_run_ahead(rng: np.random.Generator) -> Setup:
     """Return a run that reads a number in each step, and launches short kernels after it.
 
-    Without the reading the host would be far ahead when it comes to them, and the GPU would never
-    wait; after it, each is over before the next one has been launched.
+    Without the read the host would be far ahead at that point, and the GPU would never wait; after
+    it, each kernel is over before the next one has been launched.
     """
     host = Host(0, rng)
     short = kernels.TINY[0]
@@ -212,7 +212,7 @@ def busy_python(rng: np.random.Generator) -> Setup:
 
 
 def turnaround(rng: np.random.Generator) -> Setup:
-    """Return a run of short kernels that the host launches far ahead: the GPU needs its time."""
+    """Return a run of short kernels, launched far ahead: only the GPU's turnaround is left."""
     host = Host(0, rng)
     short = replace(kernels.ADD, duration_ns=9_500)
     for step in range(6):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model import answers
 from traceprof.simulate.event_model.actions import Communicator
-from traceprof.simulate.event_model.programme_writer import Host
+from traceprof.simulate.event_model.program_writer import Host
 from traceprof.simulate.scenarios.setup import Setup, finding
 from traceprof.simulate.scenarios.training import COMPUTE, NCCL, stream
 
@@ -31,7 +31,7 @@ def nccl_serialization(rng: np.random.Generator) -> Setup:
     """Return a run whose first rank sends to two others on one stream.
 
     The sends are on communicators of two ranks each and could run at the same time; the second
-    waits behind the first, and so does the rank that it is for. The two gradient buckets wait on
+    waits behind the first, and so does its receiver. The two gradient buckets wait on
     one communicator, whose order is NCCL's own.
     """
     hosts = tuple(Host(rank, rng) for rank in _WORLD.processes)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model import answers
-from traceprof.simulate.event_model.programme_writer import Host
+from traceprof.simulate.event_model.program_writer import Host
 from traceprof.simulate.scenarios.setup import Setup, finding
 from traceprof.simulate.scenarios.training import COMPUTE, NCCL, WORLD, stream
 
@@ -25,8 +25,8 @@ _BURST, _REST = 325, 70  # layers
 def launch_queue_stall(rng: np.random.Generator) -> Setup:
     """Return a run in which one thread fills the queue before it starts the send of another stream.
 
-    The send needs only the first few kernels and its stream stands idle, but the thread that must
-    launch it is blocked behind the kernels that come before it in the programme.
+    The send needs only the first few kernels and its stream is idle, but the launching thread is
+    blocked behind the kernels that come before it in the program.
     """
     hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
     for host in hosts:
@@ -49,7 +49,7 @@ def launch_queue_stall(rng: np.random.Generator) -> Setup:
 
 
 def _stalled(ranks: Ranks, unlimited: Result) -> list[Finding]:
-    """Say what the stalls were, and what they cost: the same run without a limit is the measure."""
+    """Return the stalls and their cost compared to the same run without a limit."""
     calls = [call for call in ranks.result.calls if call.thread.process == 0]
     metrics = answers.launch_queue(calls)
     late = [
@@ -66,7 +66,7 @@ def _stalled(ranks: Ranks, unlimited: Result) -> list[Finding]:
 
 
 def launch_queue_full_healthy(rng: np.random.Generator) -> Setup:
-    """Return a run whose thread is blocked because the GPU has work for a long time: run-ahead."""
+    """Return a run whose thread is blocked because it has launched far ahead of a busy GPU."""
     host = Host(0, rng)
     compute = stream(host, COMPUTE)
     with host.step(0):

@@ -1,4 +1,4 @@
-"""Data-parallel training on several machines, with one rank that is late for a reason."""
+"""Data-parallel training on several machines, with one late rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.actions import Communicator, Stream
-from traceprof.simulate.event_model.programme_writer import Host, Rates
+from traceprof.simulate.event_model.program_writer import Host, Rates
 from traceprof.simulate.scenarios.setup import Setup
 from traceprof.simulate.scenarios.training import COMPUTE, COPY, NCCL, SIDE
 
@@ -25,7 +25,7 @@ PAIRS = tuple(
     Communicator(0x5EED_0000_0000_0100 + rank, f"{rank // 2 + 1}", (rank, rank + 1))
     for rank in range(0, NUM_RANKS, 2)
 )
-_SCALE = 10  # steps of 30 to 40 ms: as long as to see clocks drift
+_SCALE = 10  # steps of 30 to 40 ms: long enough to show the drift of clocks
 _MIB = 1 << 20
 _DELAY_NS = 5_000_000
 _SLOWER = 1.3
@@ -40,18 +40,18 @@ def _long(*launched: Kernel) -> tuple[Kernel, ...]:
 _FORWARD = _long(kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
 _BACKWARD = _long(kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT, kernels.ATTENTION_BACKWARD)
 _SHORT = replace(kernels.ADD, duration_ns=60_000)
-"""What fills the launch queue: 170 more than it holds are 10 ms."""
+"""Fills the launch queue: 170 kernels beyond its limit take 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one rank does that the others do not.
+    """The deviation of one rank from the others.
 
     Attributes:
-        cause: as the finding names it, None for a balanced run.
-        delay: is called where the rank loses time, with its host and its streams.
-        slower: how many times as long its kernels take.
-        upstream: whether the rank is late because it waits for its neighbour, which is.
+        cause: as in the finding; None for a balanced run.
+        delay: adds the delay to the program of the rank.
+        slower: factor on the durations of its kernels.
+        upstream: whether the rank is late because it waits for its late neighbour.
     """
 
     cause: str | None
@@ -71,8 +71,8 @@ def training(
     """Return a run of eight ranks on four machines.
 
     Args:
-        rng: says how durations vary.
-        plan: what the late rank does.
+        rng: for variations of durations.
+        plan: of the late rank.
         late: the rank.
         is_labelled: whether the ranges of `instrument` are in it.
         num_steps: of the run.
@@ -109,7 +109,7 @@ def _step(
             pair = PAIRS[host.process // 2]
             host.collective("all_reduce", pair, stream(host, SIDE), 4 * _MIB, after=compute)
             host.follow(compute, stream(host, SIDE))
-            if host.process % 2 == 0:  # it goes on a little, so that it comes last
+            if host.process % 2 == 0:  # it works a little longer, so that it arrives last
                 host.operator(compute, "aten::linear", *forward[:1])
         host.operator(compute, "aten::linear", *forward)
     with host.range("backward"):
@@ -130,11 +130,11 @@ def _slowed(launched: tuple[Kernel, ...], times: float) -> tuple[Kernel, ...]:
     )
 
 
-# -- what delays a rank ---------------------------------------------------------------------------
+# -- delays of a rank ------------------------------------------------------------------------------
 
 
 def _drain(host: Host, lost_ns: int) -> None:
-    """Let the GPU finish and stand idle for some time, without a call that waits for it."""
+    """Let the GPU finish and idle for some time, without a call that waits for it."""
     ahead = sum(kernel.duration_ns for kernel in _FORWARD)
     host.busy(ahead + lost_ns, spread=0.02)
 

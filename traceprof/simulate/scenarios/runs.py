@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from traceprof.simulate.event_model.actions import Communicator
     from traceprof.simulate.event_model.engine import Result
 
-# NTP keeps machines within some ms, now and then tens; crystals drift by tens of millionths.
+# NTP keeps machines within a few ms, sometimes tens; crystals drift by tens of ppm.
 _AHEAD_NS, _DRIFT_PPB = 20_000_000, 50_000
-# Sessions start before the programme does, up to so much apart.
+# Sessions start before the program, up to so much apart.
 _SESSION_NS, _SESSION_SPREAD_NS = 200_000_000, 900_000_000
-# Captures leave out up to this share of the run at either end.
+# Captures miss up to this share of the run at either end.
 _CUT = 0.15
-# What is planted is a thousand times as much; what is less comes from how durations vary.
+# Planted delays are much longer; shorter ones come from varied durations.
 _LATE_NS = 500_000
-# Without GPUs, members leave up to 1 ms apart, so that they come to the next one as far apart.
+# Without GPUs, members leave up to 1 ms apart, and so arrive at the next operation as far apart.
 _LATE_WITHOUT_GPU_NS = 4_000_000
 
 
@@ -55,7 +55,7 @@ class RunScenario:
     Attributes:
         summary: one line for `--help`.
         plan: a key of `STRAGGLERS`, or of `CPU_PLANS`.
-        has_gpu: whether the ranks have.
+        has_gpu: whether the ranks have GPUs.
     """
 
     summary: str
@@ -74,7 +74,7 @@ RUN_SCENARIOS: dict[str, RunScenario] = {
             "sync": "it reads numbers within the step",
             "copy": "it copies from pageable memory",
             "data-loading": "it waits for data",
-            "upstream": "it waits for another one, which is",
+            "upstream": "it waits for its late neighbour",
         }.items()
     },
     "cpu-ranks-balanced": RunScenario(
@@ -87,8 +87,8 @@ RUN_SCENARIOS: dict[str, RunScenario] = {
         for plan, why in {
             "slow-compute": "its forward takes longer",
             "data-loading": "it waits for data",
-            "unnamed": "nothing tells why",
-            "upstream": "it waits for another one, which is",
+            "unnamed": "no range shows why",
+            "upstream": "it waits for its late neighbour",
         }.items()
     },
 }
@@ -107,8 +107,8 @@ def simulate_run(
 
     Args:
         name: a key of `RUN_SCENARIOS`.
-        folder: where they go; made if need be.
-        seed: of everything that varies: durations, clocks, cuts, who is late.
+        folder: of the reports; created if missing.
+        seed: of everything that varies: durations, clocks, cuts, the late rank.
         per_rank: a report for each rank (`rank_0.sqlite`), not for each machine (`node_0.sqlite`).
         is_labelled: whether the ranges of `instrument` are in it; NCCL's payloads always are in
             the latest schema.
@@ -122,7 +122,7 @@ def simulate_run(
         `rate_gb_per_s` beyond it.
 
     Raises:
-        UsageError: there is no such scenario or schema version, or one of the files is there.
+        UsageError: there is no such scenario or schema version, or one of the files exists.
         TraceFileError: the disk is full.
     """
     if name not in RUN_SCENARIOS:
@@ -139,8 +139,8 @@ def simulate_run(
     if not (is_labelled or scenario.has_gpu):
         raise UsageError(
             f"cannot simulate {name} without labels",
-            "ranks without a GPU have nothing else",
-            "leave --no-labels out",
+            "ranks without a GPU have no other events",
+            "remove --no-labels",
         )
     folder.mkdir(parents=True, exist_ok=True)
     output = _Output(folder, command, schema_version, per_rank)
@@ -162,11 +162,11 @@ def simulate_run(
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """Where the reports of a run go, and how.
+    """The output of a run.
 
     Attributes:
         folder: of the reports.
-        command: that makes them again.
+        command: that reproduces them.
         schema_version: of the exports.
         per_rank: a report for each rank, not for each machine.
     """
@@ -184,7 +184,7 @@ class _Output:
 def _with_gpus(
     key: str, rng: np.random.Generator, output: _Output, *, is_labelled: bool
 ) -> tuple[dict[str, Capture], dict[str, Any]]:
-    """Write the reports of a run, and return what each captured and what is true of it."""
+    """Write the reports of a run, and return the captures and the truth."""
     plan = STRAGGLERS[key]
     # Of a pair, the first one waits for the second.
     late = int(rng.integers(NUM_RANKS)) | plan.upstream
@@ -199,7 +199,7 @@ def _with_gpus(
     members = PAIRS[late // 2] if plan.upstream else WORLD
     return captures, {
         "all_reduce": {
-            # Members leave before the model says, each by another time.
+            # Members leave before the time of the model, by different amounts.
             "latency_ns": NCCL_RATES.nccl_latency_ns - MEDIAN_EARLY_NS,
             "rate_gb_per_s": float(NCCL_RATES.nccl * NUM_RANKS / (2 * (NUM_RANKS - 1))),
         },
@@ -210,7 +210,7 @@ def _with_gpus(
 def _without_gpus(
     key: str, rng: np.random.Generator, output: _Output
 ) -> tuple[dict[str, Capture], dict[str, Any]]:
-    """Do the same for a run of ranks without a GPU."""
+    """Do as `_with_gpus()`, for a run of ranks without a GPU."""
     plan = CPU_PLANS[key]
     late = int(rng.integers(NUM_RANKS)) | plan.has_pairs
     result, operations = cpu_training(rng, plan, late)
@@ -242,13 +242,13 @@ def _machine(
 def _straggler(
     late: int, cause: str | None, arrivals: Sequence[dict[int, int]], least_ns: int
 ) -> dict[str, Any]:
-    """Return who is late, and how long after the rank before it, where it was late.
+    """Return the late rank, and its lateness after the rank before it.
 
     Args:
         late: the rank.
-        cause: why, None where nobody is late.
-        arrivals: when each member came to each operation.
-        least_ns: what counts as late.
+        cause: of its lateness; None if no rank is late.
+        arrivals: of each member at each operation.
+        least_ns: the shortest time that counts as late.
     """
     if cause is None:
         return {"straggler": None}
@@ -269,7 +269,7 @@ def _straggler(
 def _captures(
     span_ns: tuple[int, int], rng: np.random.Generator, *, per_rank: bool
 ) -> dict[str, Capture]:
-    """Return the reports of a run that lasted so long, by the stem of their files' names."""
+    """Return the captures of a run with this span, by the stems of their file names."""
     first, stop = span_ns
     nodes = [
         Node(
@@ -297,7 +297,7 @@ def _captures(
 
 
 def _report(stem: str, capture: Capture, captures: Sequence[Capture]) -> dict[str, Any]:
-    """Return what is true of a report's clock."""
+    """Return the truth about a report's clock."""
     reference = captures[0].node
     at = (capture.start_ns + capture.stop_ns) // 2
     shown = [other.node.shown(other.session_ns) for other in captures]
@@ -312,7 +312,7 @@ def _report(stem: str, capture: Capture, captures: Sequence[Capture]) -> dict[st
 
 
 def true_arrivals(result: Result, communicator: Communicator) -> list[dict[int, int]]:
-    """Return when each member started each operation of a communicator: time by process."""
+    """Return the start of each member in each operation of a communicator: time by process."""
     starts: dict[int, list[int]] = {process: [] for process in communicator.processes}
     for operation in result.operations:
         work = operation.work

@@ -1,4 +1,4 @@
-"""What a scenario is: who does what on which machine, and what must be found in it."""
+"""Scenarios: the programs of all processes, the machine, and the expected findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from traceprof.simulate.event_model.actions import Action
     from traceprof.simulate.event_model.answers import Ranks
     from traceprof.simulate.event_model.engine import Result
-    from traceprof.simulate.event_model.programme_writer import Host
+    from traceprof.simulate.event_model.program_writer import Host
     from traceprof.trace.nsight.writer import NsightWriter
 
     Finding = dict[str, Any]
@@ -36,7 +36,7 @@ FINDINGS = (
 
 _LATENCIES = Latencies()
 _START_NS = 1_500_000_000
-_START_SPREAD_NS = 40_000  # processes are apart, but not by as much as to look like stragglers
+_START_SPREAD_NS = 40_000  # processes are apart, but too little to look like stragglers
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class Setup:
     """One scenario, ready to run.
 
     Attributes:
-        hosts: the programmes of the processes' main threads, by rank.
+        hosts: the programs of the processes' main threads, by rank.
         devices: of each process, its CUDA ordinals.
         board: the kind of all GPUs.
         slowdown: of compute kernels beside communication.
         queue_limit: operations of one process that can be launched and not over.
-        findings: the truth, from what happened.
+        findings: the truth, from the result.
         latencies: between cause and effect.
-        mpi_program: the name of each process, where it is a program of MPI and not PyTorch.
-        write_more: writes what else the export has, from what happened.
-        more_links: what else crossed links, from what happened.
+        mpi_program: the name of each process, if it is a program of MPI and not PyTorch.
+        write_more: writes further tables of the export, from the result.
+        more_links: further transfers over links, from the result.
     """
 
     hosts: tuple[Host, ...]
@@ -69,7 +69,7 @@ class Setup:
 
     @property
     def devices_of_processes(self) -> tuple[tuple[int, ...], ...]:
-        """The devices of each process; unless said otherwise, one each."""
+        """The devices of each process; by default one each."""
         return self.devices or tuple((host.process,) for host in self.hosts)
 
     @property
@@ -78,10 +78,10 @@ class Setup:
         return (self.mpi_program,) if self.mpi_program else TORCH_THREADS
 
     def run(self, change: Callable[[Sequence[Action]], Iterable[Action]] | None = None) -> Result:
-        """Run it; again gives the same.
+        """Run it; a second run gives the same result.
 
         Args:
-            change: makes other actions of those of each process; chance stays as it was.
+            change: changes the actions of each process; random numbers stay the same.
         """
         simulation = Simulation(
             slowdown=self.slowdown, queue_limit=self.queue_limit, latencies=self.latencies
@@ -93,11 +93,11 @@ class Setup:
         return simulation.run()
 
     def without_queue_limit(self) -> Result:
-        """Run it as it would be if the launch queue had room for everything."""
+        """Run it with an unlimited launch queue."""
         return replace(self, queue_limit=1 << 30).run()
 
     def without_waits(self) -> Result:
-        """Run it as it would be if the host never waited for the GPU."""
+        """Run it with a host that never waits for the GPU."""
         simulation = Simulation(latencies=self.latencies, queue_limit=self.queue_limit)
         for host in self.hosts:
             actions = (
@@ -130,7 +130,7 @@ class Scenario:
 
 
 def all_but(*reported: str) -> tuple[str, ...]:
-    """Return every finding but these."""
+    """Return all findings except these."""
     return tuple(finding for finding in FINDINGS if finding not in reported)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from traceprof.run.pipeline_orders import Pass, one_forward_one_backward
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.actions import Communicator, Stream
-from traceprof.simulate.event_model.programme_writer import COMPUTE, COPY, Host
+from traceprof.simulate.event_model.program_writer import COMPUTE, COPY, Host
 from traceprof.simulate.scenarios.setup import Setup
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ _BACKWARD = (
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """What a stage sends: activations to the next one, or gradients to the one before.
+    """A message of a stage: activations to the next one, or gradients to the one before.
 
     Attributes:
-        is_forward: whether it is activations.
-        micro_batch: of which.
+        is_forward: whether it carries activations.
+        micro_batch: by number.
     """
 
     is_forward: bool
@@ -49,9 +49,9 @@ def pair(source: int, destination: int) -> Communicator:
 
 
 def sends_of(stage: int) -> list[Send]:
-    """Return what a stage sends in a step, in the order of the scenario.
+    """Return the messages of a stage in a step, in the order of the scenario.
 
-    Gradients go before the activations that were there first: their sender takes them for urgent.
+    Gradients overtake activations that were ready first: the sender prefers gradients.
     """
     passes = one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES)
     sends: list[Send] = []
@@ -69,12 +69,12 @@ def nccl_pipeline(
 ) -> Setup:
     """Return a pipeline of four ranks with all sends of a rank on one stream.
 
-    Activations wait behind the gradients for another rank, which are not there yet; and a send
-    runs until its receiver comes, who computes first what it has to.
+    Activations wait behind gradients for another rank, which are not ready yet; and a send runs
+    until its receiver arrives, which computes first.
 
     Args:
-        rng: says how durations vary.
-        sends: of each stage, the order of its sends in a step; that of `sends_of` where not given.
+        rng: for variations of durations.
+        sends: of each stage, the order of its sends in a step; by default that of `sends_of`.
     """
     hosts = tuple(Host(rank, rng) for rank in range(NUM_STAGES))
     for host in hosts:
@@ -89,7 +89,7 @@ def nccl_pipeline(
 
 
 def _stage(host: Host, order: list[Send]) -> None:
-    """Add what a stage does in a step."""
+    """Add a step of a stage."""
     stage = host.process
     sends, receives = host.stream(SENDS), host.stream(RECEIVES)
     done: dict[Send, Event] = {}
@@ -119,14 +119,14 @@ def _compute(host: Host, stream: Stream, one: Pass) -> None:
 
 
 def _is_sent(stage: int, one: Pass) -> bool:
-    """Say whether the result of a pass goes to another stage."""
+    """Return whether the result of a pass goes to another stage."""
     return stage < NUM_STAGES - 1 if one.is_forward else stage > 0
 
 
 def copying_pipeline(rng: np.random.Generator) -> Setup:
     """Return the same pipeline on four GPUs of one process, with a copy engine for each peer.
 
-    Copies need no receiver that comes, and each has a stream of its own: none waits for another.
+    Copies need no receiver, and each has a stream of its own: none waits for another.
     """
     host = Host(0, rng)
     compute = [Stream(0, stage, COMPUTE + 8 * stage) for stage in range(NUM_STAGES)]
@@ -153,7 +153,7 @@ def copying_pipeline(rng: np.random.Generator) -> Setup:
 
 
 def _in_launch_order() -> list[tuple[int, Pass]]:
-    """Return the passes of all stages, each after what it needs, as one thread launches them."""
+    """Return the passes of all stages, each after its inputs, as one thread launches them."""
     left = [
         one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES)
         for stage in range(NUM_STAGES)

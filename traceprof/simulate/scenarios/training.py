@@ -1,4 +1,4 @@
-"""Data-parallel training: one in which all is well, and ones whose communication costs time."""
+"""Data-parallel training: a healthy run, and runs whose communication costs time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model import answers, lost_time
 from traceprof.simulate.event_model.actions import Communicator, Stream
-from traceprof.simulate.event_model.programme_writer import Host, Rates
+from traceprof.simulate.event_model.program_writer import Host, Rates
 from traceprof.simulate.kernels import Kernel
 from traceprof.simulate.scenarios.setup import Setup, finding
 
@@ -47,12 +47,12 @@ BATCH_MARK, LOSS_MARK = "batch is there", "loss is read"
 def healthy(rng: np.random.Generator, *, marks: bool = False) -> Setup:
     """Return a run in which everything is hidden and the GPU is always busy.
 
-    The host reads each loss a step late, so that its waiting never makes the GPU wait; the last
-    bucket is hidden by the running average of the weights, which does not need the gradients.
+    The host reads each loss a step late, so that its wait never makes the GPU wait; the running
+    average of the weights, which does not need the gradients, hides the last bucket.
 
     Args:
-        rng: says how durations vary.
-        marks: whether each step's batch, and each loss that was read, is marked.
+        rng: for variations of durations.
+        marks: whether each step's batch, and each loss that is read, gets a mark.
     """
     hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
     for host in hosts:
@@ -144,7 +144,7 @@ def compute_stream_collective(rng: np.random.Generator) -> Setup:
 
 
 def late_all_reduce(rng: np.random.Generator) -> Setup:
-    """Return a run with one gradient bucket, which is reduced when the backward is over."""
+    """Return a run with one gradient bucket, which is reduced after the backward."""
     hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
     for host in hosts:
         compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
@@ -163,7 +163,7 @@ def late_all_reduce(rng: np.random.Generator) -> Setup:
 
 
 def _late(ranks: Ranks) -> list[Finding]:
-    """Say how long the all-reduces outlast the backward's kernels, but for the first step's."""
+    """Return the time of all-reduces after the backward's kernels, without the first step."""
     findings = exposed(ranks)
     for rank, operations in enumerate(ranks.operations):
         kernel_ends = [
@@ -180,9 +180,9 @@ def _late(ranks: Ranks) -> list[Finding]:
 
 
 def small_collectives(rng: np.random.Generator) -> Setup:
-    """Return a run that all-reduces every gradient by itself: 4 to 64 kB, latency and no rate.
+    """Return a run that all-reduces every gradient by itself: 4 to 64 kB, mostly latency.
 
-    It calls NCCL without groups, as a program of its own may: the range has the launch inside.
+    It calls NCCL without groups, as other programs may: the launch is inside the range.
     """
     sizes = (4096, 65536, 8192, 16384, 4096, 32768)
     hosts = tuple(Host(rank, rng, is_grouped=False) for rank in WORLD.processes)
@@ -265,7 +265,7 @@ def exposed(ranks: Ranks) -> list[Finding]:
 
 
 def exposed_for(reason: str, ranks: Ranks) -> list[Finding]:
-    """Return `exposed-communication` of every rank, all of it waiting or for one reason."""
+    """Return `exposed-communication` of every rank, all of it waits or one reason."""
     return [
         finding(
             "exposed-communication", rank, **lost_time.exposed_communication(operations, reason)

@@ -1,4 +1,4 @@
-"""GPUs that wait for their hosts: for synchronizations, for launches, for data."""
+"""Runs whose GPUs wait for their hosts: for synchronizations, for launches, for data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model import answers
-from traceprof.simulate.event_model.programme_writer import Host
+from traceprof.simulate.event_model.program_writer import Host
 from traceprof.simulate.machine import TRACEPROF_DOMAIN
 from traceprof.simulate.scenarios.setup import Setup, finding, idle
 from traceprof.simulate.scenarios.training import COMPUTE, NCCL, WORLD, stream
@@ -29,8 +29,8 @@ DATA_LOADER = "dataloader next"
 def host_sync(rng: np.random.Generator) -> Setup:
     """Return a run that reads three numbers in the middle of each step.
 
-    Each reading waits until the GPU has nothing left to do; then the host looks at the number, and
-    only then does it launch more.
+    Each read waits until the GPU has no work left; then the host uses the number, and launches more
+    only afterwards.
     """
     hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
     for host in hosts:
@@ -79,7 +79,7 @@ def launch_bound(rng: np.random.Generator) -> Setup:
 
 
 def data_loading(rng: np.random.Generator) -> Setup:
-    """Return a run that loads each batch when it is needed, and takes longer than the GPU."""
+    """Return a run that loads each batch only when it is needed, slower than the GPU."""
     hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
     for host in hosts:
         compute, nccl = stream(host, COMPUTE), stream(host, NCCL)

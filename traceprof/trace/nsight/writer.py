@@ -266,12 +266,12 @@ def _values(column: Int64 | Sequence[Scalar], rows: slice) -> Sequence[Scalar]:
 
 
 def _create(path: Path) -> None:
-    """Make an empty file, so that nothing that is there already can be overwritten."""
+    """Make an empty file, so that no existing file can be overwritten."""
     try:
         path.open("xb").close()
     except FileExistsError as error:
         raise UsageError(
-            f"cannot write {path}", "it is there already", "choose another name, or remove it"
+            f"cannot write {path}", "it exists already", "choose another name, or remove it"
         ) from error
     except OSError as error:
         raise UsageError(

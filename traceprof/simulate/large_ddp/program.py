@@ -1,4 +1,4 @@
-"""What every rank does in one training step of DistributedDataParallel, call by call."""
+"""The calls of every rank in one training step of DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.simulate.kernels import Kernel
 
-# Below this, there is no room for all phases and two gradient buckets.
+# Fewer do not suffice for all phases and two gradient buckets.
 MIN_KERNELS_PER_STEP = 20
 
 _BUCKET_BYTES = 25 << 20  # DDP's bucket_cap_mb
-_LAST_BUCKET_BYTES = 14 << 20  # what is left of the model
+_LAST_BUCKET_BYTES = 14 << 20  # the rest of the model
 _KERNELS_PER_BUCKET = 13
 _MAX_BUCKETS = 24
 
@@ -38,7 +38,7 @@ _BUS_BYTES_PER_NS = 150  # 150 GB/s busbw over NVLink at DDP's message sizes
 
 
 class CallKind(IntEnum):
-    """What an API call of the host does."""
+    """The kind of an API call of the host."""
 
     KERNEL = 0
     ALL_REDUCE = 1
@@ -51,7 +51,7 @@ class CallKind(IntEnum):
 
 
 class Phase(IntEnum):
-    """Part of the step; the calls of the backward are made by PyTorch's autograd thread."""
+    """A part of the step; PyTorch's autograd thread makes the calls of the backward."""
 
     LOAD = 0
     FORWARD = 1
@@ -61,13 +61,13 @@ class Phase(IntEnum):
 
 
 @dataclass(frozen=True)
-class Programme:
+class Program:
     """The API calls of one step in their order, which is the same on every rank.
 
     Attributes:
         call: int64[calls], of `CallKind`.
         phase: int64[calls], of `Phase`.
-        kernel: int64[calls], index into `kernels.KERNELS`, -1 where no kernel is launched.
+        kernel: int64[calls], index into `kernels.KERNELS`; -1 if no kernel is launched.
         size_bytes: int64[calls], of copies, memory sets and all-reduces, else 0.
         work_ns: int64[calls], nominal time on the GPU; of an all-reduce, once all ranks are in it.
     """
@@ -115,11 +115,11 @@ class _Entry:
     work_ns: int = 0
 
 
-def ddp_programme(num_kernels: int, num_ranks: int, *, is_first_step: bool) -> Programme:
+def ddp_program(num_kernels: int, num_ranks: int, *, is_first_step: bool) -> Program:
     """Return the calls of a step with exactly `num_kernels` kernels, all-reduces among them.
 
-    In the first step DDP reduces the whole model as one bucket, because it does not know yet in
-    which order gradients become ready; Adam makes its state, with as many kernels more.
+    In the first step DDP reduces the whole model as one bucket, because it does not know the order
+    of gradients yet; Adam creates its state, with as many additional kernels.
     """
     buckets = _buckets(num_kernels)
     num_computes = num_kernels - len(buckets)
@@ -147,7 +147,7 @@ def ddp_programme(num_kernels: int, num_ranks: int, *, is_first_step: bool) -> P
         _copy(CallKind.COPY_TO_HOST, Phase.READ_LOSS, _LOSS_BYTES),
         _Entry(CallKind.SYNCHRONIZE, Phase.READ_LOSS),
     ]
-    return Programme(
+    return Program(
         *(
             np.array([getattr(entry, name) for entry in entries], np.int64)
             for name in ("call", "phase", "kernel", "size_bytes", "work_ns")
@@ -164,7 +164,7 @@ def _buckets(num_kernels: int) -> list[int]:
 def _sequence(
     first: Sequence[Kernel], layer: Sequence[Kernel], last: Sequence[Kernel], count: int
 ) -> list[Kernel]:
-    """Return `count` kernels: as many of the layer's, again and again, as fit in between."""
+    """Return `count` kernels: the first and the last ones, and repeated layers between them."""
     return [*first, *islice(cycle(layer), count - len(first) - len(last)), *last]
 
 
@@ -185,7 +185,7 @@ def _backward(
         if number == len(buckets) // 2:
             yield _memset(Phase.BACKWARD, _WORKSPACE_BYTES)
         yield from _launches(Phase.BACKWARD, launched[begin:end])
-        # NCCL's stream waits for the kernels so far.
+        # NCCL's stream waits for the preceding kernels.
         yield _Entry(CallKind.RECORD_EVENT, Phase.BACKWARD)
         yield _Entry(CallKind.WAIT_EVENT, Phase.BACKWARD)
         yield _all_reduce(size, num_ranks)

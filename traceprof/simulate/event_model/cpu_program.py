@@ -1,4 +1,4 @@
-"""Writes the programme of a process without a GPU: `instrument`'s ranges over Gloo."""
+"""Programs of processes without a GPU: `instrument`'s ranges over Gloo."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from traceprof.simulate.machine import TRACEPROF_DOMAIN
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from traceprof.simulate.event_model.actions import Action, Leaving, Meeting
+    from traceprof.simulate.event_model.actions import Action, Leaving, Rendezvous
 
 US = 1_000
 _HOOK_NS, _CALL_NS, _COPY_BACK_NS = 5 * US, 20 * US, 30 * US
 
 
-class CpuProgramme:
+class CpuProgram:
     """Collects the actions of a process's main thread.
 
     Attributes:
@@ -28,36 +28,36 @@ class CpuProgramme:
     """
 
     def __init__(self, process: int) -> None:
-        """Begin an empty programme."""
+        """Begin an empty program."""
         self.process = process
         self.actions: list[Action] = []
         self._num_in_group: dict[str, int] = defaultdict(int)
 
     def busy(self, duration_ns: int) -> None:
-        """Do something that is not told of otherwise."""
+        """Do work outside of all ranges."""
         self.actions.append(Busy(duration_ns))
 
     def work(self, name: str, duration_ns: int) -> None:
-        """Do something within a range."""
+        """Do work within a range."""
         with self.range(name):
             self.busy(duration_ns)
 
     @contextmanager
     def range(self, name: str) -> Iterator[None]:
-        """Enclose what is collected meanwhile in a range of `instrument`."""
+        """Enclose the actions collected meanwhile in a range of `instrument`."""
         self.actions.append(Push(name, TRACEPROF_DOMAIN))
         yield
         self.actions.append(Pop())
 
-    def gather(self, meeting: Meeting) -> None:
-        """Wait for all members of a meeting without a range."""
-        self.actions += [Arrive(meeting), Await((meeting, 0))]
+    def gather(self, rendezvous: Rendezvous) -> None:
+        """Wait for all members of a rendezvous without a range."""
+        self.actions += [Arrive(rendezvous), Await((rendezvous, 0))]
 
     def all_reduce(self, leaving: Leaving, group: str, size: int) -> None:
         """Reduce a tensor and wait for it.
 
         Args:
-            leaving: the operation, and how much later than it is over this process leaves it.
+            leaving: the operation, and the delay of this process after its end.
             group: the name of the process group.
             size: of the tensor, in bytes.
         """
@@ -68,7 +68,7 @@ class CpuProgramme:
         """Compute gradients, reduce each bucket while computing goes on, and wait for all of them.
 
         Args:
-            buckets: when each is ready, in ns since the backward began, and its operation.
+            buckets: the time when each is ready, in ns since the backward began, and its operation.
             group: the name of the process group.
             size: of a bucket, in bytes.
         """
@@ -81,7 +81,7 @@ class CpuProgramme:
                 leavings += (leaving,)
                 facts = f"index={index} bytes={size} dtype=float32"
                 facts += f" last={int(index == len(buckets) - 1)}"
-                reduced = tuple((meeting, later + US) for meeting, later in leavings)
+                reduced = tuple((rendezvous, later + US) for rendezvous, later in leavings)
                 self._start(f"{labels.BUCKET} {facts}", reduced)
                 self.busy(_HOOK_NS)
                 text = self._label(leaving[0], group, size)
@@ -95,8 +95,8 @@ class CpuProgramme:
     def _start(self, name: str, until: tuple[Leaving, ...]) -> None:
         self.actions.append(Start(name, TRACEPROF_DOMAIN, until))
 
-    def _label(self, meeting: Meeting, group: str, size: int) -> str:
+    def _label(self, rendezvous: Rendezvous, group: str, size: int) -> str:
         facts = {"bytes": size, "dtype": "float32", "group": group, "rank": self.process}
-        facts |= {"size": meeting.num_members, "seq": self._num_in_group[group]}
+        facts |= {"size": rendezvous.num_members, "seq": self._num_in_group[group]}
         self._num_in_group[group] += 1
         return str(labels.Label("all_reduce", {name: str(fact) for name, fact in facts.items()}))

@@ -1,4 +1,4 @@
-"""Writes the programme of a host thread: the calls of PyTorch and NCCL, as they make them."""
+"""Programs of host threads: calls of PyTorch and NCCL, as these libraries make them."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ _HOST_SPREAD = 0.15
 
 COMPUTE, COPY, NCCL, SIDE = 7, 13, 20, 27  # stream ids
 
-# torch's name of each operation to NCCL's, the dtype that is sent, and the kernel.
+# torch's name of each operation to NCCL's function and the kernel.
 _COLLECTIVES = {"all_reduce": ("ncclAllReduce", kernels.ALL_REDUCE)}
 _SEND_RECV = {"send": "ncclSend", "recv": "ncclRecv"}
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What the links of a machine achieve; 1 byte per ns is 1 GB/s.
+    """Achieved rates of the links of a machine; 1 byte per ns is 1 GB/s.
 
     Attributes:
         pinned: bytes per ns between pinned host memory and a device.
@@ -83,7 +83,7 @@ class Host:
 
     Attributes:
         process: its number, which is its rank.
-        device: that it uses.
+        device: of the process.
         actions: so far.
     """
 
@@ -97,15 +97,15 @@ class Host:
         is_grouped: bool = True,
         is_labelled: bool = True,
     ) -> None:
-        """Begin an empty programme.
+        """Begin an empty program.
 
         Args:
             process: its number.
-            rng: says how durations vary.
+            rng: for variations of durations.
             rates: of the machine's links.
             device: the CUDA ordinal; the process's number where None.
-            is_grouped: call NCCL between ncclGroupStart and ncclGroupEnd, as PyTorch does: then it
-                is ncclGroupEnd that launches, and the operation's own range is over before.
+            is_grouped: call NCCL between ncclGroupStart and ncclGroupEnd, as PyTorch does: then
+                ncclGroupEnd launches, after the end of the operation's own range.
             is_labelled: put the ranges of `instrument` around communication.
         """
         self.process = process
@@ -124,7 +124,7 @@ class Host:
 
     @property
     def compute(self) -> Stream:
-        """The stream on which everything runs that is not asked to run elsewhere."""
+        """The default stream."""
         return self.stream(COMPUTE)
 
     @property
@@ -133,11 +133,11 @@ class Host:
         return self.stream(NCCL)
 
     def varied_start(self, spread_ns: int) -> int:
-        """Return how much later than the earliest possible this process starts."""
+        """Return the delay of the start of this process."""
         return round(self._start * spread_ns)
 
     def varied(self, nominal_ns: int, spread: float) -> int:
-        """Return a duration up to a share shorter or longer; the same on every machine."""
+        """Return a duration varied by up to a share; the same on every machine."""
         return round(nominal_ns * (1 - spread + 2 * spread * float(self._rng.random())))
 
     def busy(
@@ -147,7 +147,7 @@ class Host:
         *,
         spread: float = _HOST_SPREAD,
     ) -> None:
-        """Let the host do something of its own, in a function and its library."""
+        """Let the host work, in a function and its library."""
         self.actions.append(Busy(self.varied(duration_ns, spread), function))
 
     def sleep(self, duration_ns: int, call: str, *, spread: float = _HOST_SPREAD) -> None:
@@ -156,7 +156,7 @@ class Host:
             self.actions.append(Sleep(self.varied(duration_ns, spread)))
 
     def purpose(self, cause: str) -> AbstractContextManager[None]:
-        """Say why the GPU may stand idle in what is collected meanwhile: a metric of `gpu-idle`."""
+        """Give a purpose to the actions collected meanwhile: a metric of `gpu-idle`."""
         return self.range(cause, PURPOSE)
 
     def call(self, api: str, duration_ns: int) -> None:
@@ -170,17 +170,17 @@ class Host:
         domain: int = TRACEPROF_DOMAIN,
         payload: dict[str, int] | None = None,
     ) -> Iterator[None]:
-        """Enclose what is collected meanwhile in an NVTX range."""
+        """Enclose the actions collected meanwhile in an NVTX range."""
         self.actions.append(Push(name, domain, payload))
         yield
         self.actions.append(Pop())
 
     def mark(self, name: str, domain: int = DEFAULT_DOMAIN) -> None:
-        """Name the moment that is reached."""
+        """Make an NVTX mark."""
         self.actions.append(Mark(name, domain))
 
     def launch(self, stream: Stream, *launched: Kernel, cost_ns: int = 4_300) -> None:
-        """Launch kernels one after the other, as fast as PyTorch does unless said otherwise."""
+        """Launch kernels one after the other, by default as fast as PyTorch does."""
         for kernel in launched:
             self.busy(3_400)
             work = KernelWork(kernel, self.varied(kernel.duration_ns, _WORK_SPREAD))
@@ -197,17 +197,17 @@ class Host:
         self._call("cudaMemsetAsync_v3020", 5_200, (stream, work))
 
     def to_device(self, stream: Stream, size: int, *, pageable: bool = False) -> None:
-        """Copy from the host; from pageable memory the call returns when that is done."""
+        """Copy from the host; from pageable memory the call returns at the end of the copy."""
         facts = f"bytes={size} pinned={int(not pageable)} non_blocking={int(not pageable)}"
         with self.range(f"to h2d {facts}"):
             self.host_copy(1, stream, size, pageable=pageable)
 
     def to_host(self, stream: Stream, size: int, *, pageable: bool = False) -> None:
-        """Copy to the host; to pageable memory the call returns when that is done."""
+        """Copy to the host; to pageable memory the call returns at the end of the copy."""
         self.host_copy(2, stream, size, pageable=pageable)
 
     def host_copy(self, kind: int, stream: Stream, size: int, *, pageable: bool) -> None:
-        """Copy from the host (kind 1) or to it (2), as `MEMCPY.copyKind` has it."""
+        """Copy from the host (kind 1) or to it (2), as in `MEMCPY.copyKind`."""
         host = schema.MEM_PAGEABLE if pageable else schema.MEM_PINNED
         ends = (host, schema.MEM_DEVICE) if kind == 1 else (schema.MEM_DEVICE, host)
         engine = f"{stream.device}:{'h2d' if kind == 1 else 'd2h'}"
@@ -216,13 +216,13 @@ class Host:
         self._call("cudaMemcpyAsync_v3020", 7_000, (stream, work), blocking=pageable)
 
     def copy_within(self, stream: Stream, size: int) -> None:
-        """Copy from one place of the device's memory to another one."""
+        """Copy within the device's memory."""
         device = schema.MEM_DEVICE
         work = CopyWork(8, size, _copy_ns(size, self._rates.within), None, None, device, device)
         self._call("cudaMemcpyAsync_v3020", 5_800, (stream, work))
 
     def item(self, stream: Stream) -> None:
-        """Read a number, as `loss.item()` does: a blocking copy, and waiting for the stream."""
+        """Read a number, as `loss.item()` does: a blocking copy, and a wait for the stream."""
         with self.range("aten::item", DEFAULT_DOMAIN):
             self.to_host(stream, 4, pageable=True)
             self.synchronize(stream)
@@ -248,7 +248,7 @@ class Host:
     def peer_copy_through_host(
         self, stream: Stream, other: Stream, size: int, *, link: str = ""
     ) -> None:
-        """Copy from a device to another one without peer access: two legs, by way of the host.
+        """Copy between devices without peer access: two legs, through the host.
 
         Nsight shows the kinds of memory of the whole copy on both legs: device. The driver sends
         large copies in pieces, whose legs overlap; here the second leg follows the first.
@@ -284,11 +284,11 @@ class Host:
         self._call("cudaStreamWaitEvent_v3020", 1_500, (stream, Wait(event)))
 
     def follow(self, stream: Stream, other: Stream) -> None:
-        """Make a stream wait for everything so far in another one."""
+        """Make a stream wait for all work so far in another one."""
         self.wait(stream, self.record(other))
 
     def synchronize(self, until: Stream | Event, *, device_wide: bool = False) -> None:
-        """Have the host wait for a stream, an event or the whole device."""
+        """Make the host wait for a stream, an event or the whole device."""
         api = "cudaEventSynchronize_v3020"
         if isinstance(until, Stream):
             api = "cudaDeviceSynchronize_v3020" if device_wide else "cudaStreamSynchronize_v3020"
@@ -307,10 +307,10 @@ class Host:
 
         Args:
             operation: torch's name of it.
-            communicator: all of its members take part.
-            stream: where the kernel runs.
+            communicator: of all participants.
+            stream: of the kernel.
             size: in bytes, of one rank's tensor.
-            after: the stream whose work so far it follows, where that is another one.
+            after: the stream whose work so far it follows, if that is another one.
         """
         function, kernel = _COLLECTIVES[operation]
         num_ranks = len(communicator.processes)
@@ -393,7 +393,7 @@ class Host:
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """Enclose what is collected meanwhile in the range of a training step."""
+        """Enclose the actions collected meanwhile in the range of a training step."""
         with self.range(labels.step(number)):
             yield
 
