@@ -166,10 +166,10 @@ def test_what_goes_away_without_waits(tmp_path: Path) -> None:
     trace.kernel(start, start + MS, launch=(10 * MS + 440 * US, start))
     with ranks_of(trace.write(tmp_path / "t.sqlite")) as (rank,):
         causes, window = idle_causes(rank), rank.window
-        debts = causes.run_ahead.debts
-        assert debts.taken_ns.tolist() == [1000 * US, 400 * US]
+        costs = causes.attributable.costs
+        assert costs.cost_ns.tolist() == [1000 * US, 400 * US]
         whole = causes.within(window)[IdleCause.SYNC]
         assert whole == 1000 * US
-        assert causes.sync_ns_without(window, debts.call) == whole
-        assert causes.sync_ns_without(window, debts.call[1:]) == 0
-        assert causes.sync_ns_without(window, debts.call[:1]) == whole - 400 * US
+        assert causes.sync_ns_without(window, costs.call) == whole
+        assert causes.sync_ns_without(window, costs.call[1:]) == 0
+        assert causes.sync_ns_without(window, costs.call[:1]) == whole - 400 * US

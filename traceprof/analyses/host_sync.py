@@ -24,8 +24,13 @@ from traceprof.findings import (
     severity_of_cost,
 )
 from traceprof.host.idle_causes import UnknownCause, idle_causes, why_unknown
+from traceprof.host.idle_from_waits import (
+    IdleFromWaits,
+    idle_from_waits,
+    outermost,
+    waits_with_cost,
+)
 from traceprof.host.synchronization import by_thread, synchronizing_calls
-from traceprof.host.wait_costs import WaitCosts, costing_calls, outermost, wait_costs
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
@@ -122,7 +127,7 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
     api, api_blocked = _dominant_api(rank, calls, np.flatnonzero(chosen))
     # What a wait before the window costs inside it is part of the cost, and so is what a copy from
     # pageable memory does that is Async by name.
-    costs = wait_costs(rank, window, _in_steps(rank, calls, costing_calls(rank, calls)))
+    costs = idle_from_waits(rank, window, _in_steps(rank, calls, waits_with_cost(rank, calls)))
     return HostSyncResult(
         rank=rank.rank,
         window_ns=window.length_ns,
@@ -287,11 +292,11 @@ def _median_of_steps(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64)
     return int(np.median(spent[stop] - spent[first]))
 
 
-def _evidence(rank: Rank, calls: ApiCalls, costs: WaitCosts) -> tuple[Evidence, ...]:
+def _evidence(rank: Rank, calls: ApiCalls, costs: IdleFromWaits) -> tuple[Evidence, ...]:
     """Show the calls that cost most."""
     call, which = np.unique(outermost(calls, costs.call), return_inverse=True)
     cost = np.zeros(len(call), np.int64)
-    np.add.at(cost, which, costs.cost_ns)
+    np.add.at(cost, which, costs.idle_ns)
     evidence = []
     for place in intervals.largest(cost, MAX_EVIDENCE).tolist():
         index = int(call[place])

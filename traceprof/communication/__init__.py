@@ -1,1 +1,1 @@
-"""What was communicated: messages, NCCL queues, latency."""
+"""Communication of a rank: messages, NCCL queues, latency, exposure."""

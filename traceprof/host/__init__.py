@@ -1,1 +1,1 @@
-"""What the host did: launches, full queues, late launches, idle gaps, synchronization."""
+"""Activity of the host: launches, full queues, late launches, idle gaps, synchronization."""

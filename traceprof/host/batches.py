@@ -1,8 +1,8 @@
-"""Which gaps end with the copy of a batch, for which a sleeping thread will have waited.
+"""Gaps that end with the copy of a batch: a thread that slept before it waited for the batch.
 
-Such a copy goes from the host to the device, and either a step begins or ends on the host between
-the compute launched before it and after it, or its thread launches nothing to the busiest stream of
-compute: it only loads.
+A copy of a batch goes from the host to the device. Either a step begins or ends on the host between
+the compute launched before and after the copy, or its thread launches nothing to the busiest
+compute stream, and so only loads.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def are_batches(
     """Return which late gaps end with the copy of a batch, bool[late gaps].
 
     Args:
-        rank: whose gaps.
-        calls: of its process.
-        gaps: the gaps.
-        threads: of the late ones.
+        rank: the rank.
+        calls: the calls of its process.
+        gaps: its gaps.
+        threads: the threads of its late gaps.
         streams_of: the streams of the rank to which each thread launches.
     """
     is_batch = np.zeros(len(gaps.late), np.bool_)
@@ -55,7 +55,7 @@ def are_batches(
 
 
 def _busiest_stream(rank: Rank) -> int | None:
-    """Return the stream on which compute ran longest, of equals the least; None without any."""
+    """Return the stream on which compute ran longest, the first of equals; None without compute."""
     spent: dict[int, int] = {}
     kernels, _, _, graphs = rank.operations.groups
     for group, chosen in ((kernels, ~rank.is_communication_kernel), (graphs, slice(None))):
@@ -72,9 +72,12 @@ def _are_at_boundaries(rank: Rank, calls: ApiCalls, time_ns: Int64) -> Mask:
     """Return whether a step begins or ends between the compute launched before and after times.
 
     Args:
-        rank: whose compute.
-        calls: of its process.
+        rank: the rank that computes.
+        calls: the calls of its process.
         time_ns: int64[n].
+
+    Returns:
+        bool[n].
     """
     if rank.step_ranges is None or not len(time_ns):
         return np.zeros(len(time_ns), np.bool_)
@@ -82,9 +85,9 @@ def _are_at_boundaries(rank: Rank, calls: ApiCalls, time_ns: Int64) -> Mask:
     kernels, _, _, graphs = rank.launched_by
     launched = np.concatenate((kernels[~rank.is_communication_kernel], graphs))
     launches = calls.start_ns[launched[launched >= 0]]
-    launches.sort(kind="stable")  # quick, since they are nearly in order
-    # Numbers of limits up to the launch before, and up to the one after.
-    launches = np.concatenate(([NULL], launches, [OPEN_END]))  # no limit is before, all are by then
+    launches.sort(kind="stable")  # fast, since they are nearly in order
+    # No limit comes before the first of these, all before the last.
+    launches = np.concatenate(([NULL], launches, [OPEN_END]))
     before = launches[np.searchsorted(launches, time_ns) - 1]
     after = launches[np.searchsorted(launches, time_ns, side="right")]
     num_before = np.searchsorted(limits, before, side="right")

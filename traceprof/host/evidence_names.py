@@ -1,4 +1,4 @@
-"""What calls and ranges of the host are for, by their names: set-up, allocation, MPI, sleep, data.
+"""Patterns of the names of host calls and ranges: set-up, allocation, MPI, sleep, data loading.
 
 Names of API calls are without their version, such as `cudaLaunchKernel`.
 """
@@ -27,10 +27,10 @@ SETUP_RANGE = re.compile(
     r"|\b(?:init_process_group|compile_fx|nvrtc)\b|dynamo_timed"
     r"|(?i:\bwarm[ _-]?up\b|\b(?:jit[ _-]?)?(?:compile|compilation|compiling)\b)"
 )
-"""Ranges, and calls of libraries, likewise: communicators, handles, compilation, warm-up."""
+"""Ranges and library calls for set-up: communicators, handles, compilation, warm-up."""
 
 SETUP_WORK = re.compile(r"Module Loading|Function Loading|JIT", re.IGNORECASE)
-"""What CUDA tells that it did inside a call."""
+"""Work inside a call, as CUDA reports it, that is set-up."""
 
 ALLOCATION_CALL = re.compile(
     r"(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostMalloc|HostFree)"
@@ -52,7 +52,7 @@ BLOCKING_SYSTEM_CALL = re.compile(
 )
 """System calls in which a thread sleeps; others, such as `ioctl` and `mmap`, work in the kernel."""
 
-# What people and frameworks call a range in which the training thread waits for its next batch:
+# Names that people and frameworks give a range in which the training thread waits for its batch:
 # `dataloader next`, `data_loading`, `load_batch`, `get_batch`, `next(loader)`, PyTorch's
 # `enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__`, Lightning's
 # `[_TrainingEpochLoop].train_dataloader_next`, Megatron's `batch-generator`, and DALI's readers.
@@ -63,7 +63,7 @@ DATA_LOADING = re.compile(
     r"|\A\[DALI\]\[(?:Loader|DataReader)\]",
     re.IGNORECASE,
 )
-"""Ranges in which data are loaded."""
+"""Ranges in which data is loaded."""
 
 HOST_RANGE = re.compile(
     "|".join((SETUP_RANGE.pattern, MPI_RANGE.pattern, f"(?i:{DATA_LOADING.pattern})"))

@@ -1,4 +1,4 @@
-"""What named ranges tell of the host's threads, of a whole report; kept, as reading takes long.
+"""Named ranges of the host's threads, for a whole report; kept, since reading takes long.
 
 Ranges belong to the thread that ended them.
 """
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from traceprof.trace.model.trace import Trace
 
 MAX_BETWEEN_MARKERS_NS = 500_000
-"""Markers of a thread, its calls and the ends of its ranges, at least so far apart are no run."""
+"""The markers of a thread are its calls and the ends of its ranges; so far apart, a run ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs of markers less than `MAX_BETWEEN_MARKERS_NS` apart, by start; one may take no time.
+    """Runs of markers less than `MAX_BETWEEN_MARKERS_NS` apart, by start; their length may be 0.
 
     Attributes:
-        start_ns: int64[n], of the first marker of each.
-        end_ns: int64[n], of the last one.
+        start_ns: int64[n], the start of each run's first marker.
+        end_ns: int64[n], the end of its last one.
     """
 
     start_ns: Int64
@@ -43,11 +43,11 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class HostRanges:
-    """What the ranges of a report tell of its threads.
+    """The ranges of a report that say what its threads did.
 
     Attributes:
         named: ranges that name set-up, MPI or data loading, by process.
-        ends: runs of the ends of ranges, by the threads that call CUDA and have ended one.
+        ends: runs of the ends of ranges, by thread, for threads that call CUDA and ended a range.
     """
 
     named: Mapping[int, NamedRanges]
@@ -69,12 +69,12 @@ class HostRanges:
         return ranges is not None and any(map(DATA_LOADING.search, ranges.names))
 
 
-# Several ranks share a report, and several analyses ask: its ranges are read once.
+# Several ranks share a report, and several analyses need its ranges: they are read once.
 _RANGES: WeakKeyDictionary[Trace, HostRanges] = WeakKeyDictionary()
 
 
 def host_ranges(trace: Trace) -> HostRanges:
-    """Return what the ranges of a report tell of the threads of its processes with GPU work."""
+    """Return the ranges of the threads of a report's processes with GPU work."""
     if trace not in _RANGES:
         processes = sorted({key.process for key in trace.operations})
         ends = {
@@ -87,12 +87,12 @@ def host_ranges(trace: Trace) -> HostRanges:
 
 
 def read_host_ranges(rank: Rank) -> None:
-    """Read them while the report still holds all ranges."""
+    """Read the host ranges while the report still holds all ranges."""
     host_ranges(rank.trace)
 
 
 def runs_of(start_ns: Int64, end_ns: Int64) -> Runs:
-    """Return the runs of markers, or of runs of several threads.
+    """Return the runs of markers, or of the runs of several threads.
 
     Args:
         start_ns: int64[n], in any order.
@@ -106,9 +106,9 @@ def runs_of_thread(ranges: HostRanges, calls: ApiCalls, thread: int) -> Runs:
     """Return the runs of markers of a thread.
 
     Args:
-        ranges: of the report.
-        calls: of the thread's process.
-        thread: which has made some of them.
+        ranges: the ranges of the report.
+        calls: the calls of the thread's process.
+        thread: a thread that made some of the calls.
     """
     chosen = np.flatnonzero(calls.packed_thread.isin([thread]))
     runs = runs_of(calls.start_ns[chosen], calls.ends(chosen))
@@ -122,7 +122,7 @@ def runs_of_thread(ranges: HostRanges, calls: ApiCalls, thread: int) -> Runs:
 
 
 def _ends_in_process(trace: Trace, process: int) -> dict[int, Runs]:
-    """Return the runs of the ends of ranges, which are few where ranges are many."""
+    """Return the runs of the ends of ranges, by thread: few, even if there are many ranges."""
     calls = trace.api_calls(process)
     if calls is None or not len(calls):
         return {}

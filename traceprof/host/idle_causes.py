@@ -1,4 +1,4 @@
-"""Why the GPU was idle: every nanosecond of it has one cause.
+"""Causes of a GPU's idle time: every nanosecond of it has one.
 
 Let a gap be [s, e). The operation that ends it (`traceprof.host.idle_gaps`) was launched by the
 call [a, b) of thread T on stream X. U stands in for T where U is another thread that made the
@@ -7,13 +7,13 @@ process's last call before a, and launches to X, too.
 1. No such call is known, or a comes after e: all of the gap is *unknown*.
 2. b <= s: the operation was in the queue when the gap began. The first `MAX_TURNAROUND_NS` are
    *turn-around*, the rest is *unknown*.
-3. Else the first of these decides that holds for T or U (`traceprof.host.thread_evidence`): *MPI*;
+3. Else the first of these that holds for T or U decides (`traceprof.host.thread_evidence`): *MPI*;
    *set-up*; *allocation*; *data loading* (a range); any other CUDA call, then it is *launch-bound*;
    asleep, both T and U: *data loading* if the gap ends with the copy of a batch, else *waiting*;
    from a on, or between two markers less than 0.5 ms apart: *launch-bound*; awake: *host code*;
    else *unknown*.
-4. What of launch-bound time, and of short stretches of host code and unknown time, a wait of the
-   host has made (`traceprof.host.run_ahead`) is *sync*.
+4. Launch-bound time, and short stretches of host code and unknown time, are *sync* as far as they
+   are attributed to an earlier wait of the host (`traceprof.host.sync_idle`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host.batches import are_batches
-from traceprof.host.debts import NO_DEBTS, incurred_debts
 from traceprof.host.idle_gaps import IdleGaps, idle_gaps
 from traceprof.host.launching_threads import (
     LaunchingThreads,
     launching_threads,
     streams_by_thread,
 )
-from traceprof.host.run_ahead import RunAhead, TakenTime
+from traceprof.host.sync_costs import NO_SYNC_COSTS, sync_costs
+from traceprof.host.sync_idle import AttributableIdle, SyncIdle
 from traceprof.host.synchronization import clocks_disagree
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.intervals import Intervals
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 # median 1 to 5, under Nsight rarely above 12); after 20 us it waits for something else.
 MAX_TURNAROUND_NS = 20_000
 MAX_STRETCH_NS = 10_000_000
-"""Longer stretches of host code, or of which nothing is known, are no consequence of a wait."""
+"""Longer stretches of host code, or of unknown time, are no consequence of a wait."""
 
 
 class IdleCause(Enum):
-    """Why a GPU idles."""
+    """A cause of a GPU's idle time."""
 
     LAUNCH_BOUND = "launch_bound"
     TURNAROUND = "turnaround"
@@ -69,7 +69,7 @@ class IdleCause(Enum):
     UNKNOWN = "unknown"
 
 
-_TAKEN_FROM = (IdleCause.LAUNCH_BOUND, IdleCause.HOST_CODE, IdleCause.UNKNOWN)
+_MAY_BE_SYNC = (IdleCause.LAUNCH_BOUND, IdleCause.HOST_CODE, IdleCause.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +77,29 @@ class IdleCauses:
     """The idle time of a rank by cause, from its first operation to its last.
 
     Attributes:
-        gaps: its gaps.
-        threads: that launched what ended its late gaps.
+        gaps: the gaps between its operations.
+        threads: the threads that launched the operations which end its late gaps.
         by_cause: all idle time but turn-around, by cause.
-        before_debts: what debts take from, before they did: launch-bound time, host code, and
-            unknown time of late gaps.
-        queued: of the unknown time, that in which the queue held work.
-        unlaunched: of the unknown time, that of gaps whose launch is not known.
-        taken: the sync time, by the waits that made it.
-        run_ahead: what it was taken from.
+        before_sync: launch-bound time, host code, and unknown time of late gaps, before a part of
+            them was attributed to waits.
+        queued: the unknown time in which the queue held work.
+        unlaunched: the unknown time of gaps whose launch is not known.
+        sync: the sync time, with the waits that it is attributed to.
+        attributable: the time that may be attributed to waits, and the costs of the waits.
     """
 
     gaps: IdleGaps
     threads: LaunchingThreads
     by_cause: Mapping[IdleCause, Intervals]
-    before_debts: Mapping[IdleCause, Intervals]
+    before_sync: Mapping[IdleCause, Intervals]
     queued: Intervals
     unlaunched: Intervals
-    taken: TakenTime
-    run_ahead: RunAhead
+    sync: SyncIdle
+    attributable: AttributableIdle
 
     @property
     def turnaround(self) -> Intervals:
-        """The GPU's own time between an operation and one that was in the queue by then."""
+        """The GPU's own time between one operation and the next, which was in the queue already."""
         return self._turnaround(slice(None))
 
     def of(self, cause: IdleCause) -> Intervals:
@@ -111,11 +111,11 @@ class IdleCauses:
     def within(self, window: Window) -> dict[IdleCause, int]:
         """Return how much of a window each cause takes, in ns.
 
-        What lies before the rank's first operation or after its last one is not in it.
+        The time before the rank's first operation and after its last one does not count.
         """
         low, high = window.start_ns, window.end_ns
         gaps = self.gaps.gaps
-        # There are many gaps, and most windows meet few of them.
+        # There are many gaps, and most windows overlap few of them.
         first = int(np.searchsorted(gaps.end_ns, low, side="right"))
         stop = int(np.searchsorted(gaps.start_ns, high, side="left"))
         by_cause = {**self.by_cause, IdleCause.TURNAROUND: self._turnaround(slice(first, stop))}
@@ -136,12 +136,12 @@ class IdleCauses:
         """Return how much sync time of a window would go away without some waits.
 
         Args:
-            window: where to look.
+            window: the time to look at.
             calls: int64[n], indices of the calls that would not wait.
         """
-        others = ~np.isin(self.run_ahead.debts.call, calls)
-        left = self.run_ahead.taken(others)
-        return int(self.taken.within(window).sum()) - int(left.within(window).sum())
+        others = ~np.isin(self.attributable.costs.call, calls)
+        left = self.attributable.attributed(others)
+        return int(self.sync.within(window).sum()) - int(left.within(window).sum())
 
     def _turnaround(self, some: slice) -> Intervals:
         """Return the turn-around of some gaps."""
@@ -153,11 +153,11 @@ class IdleCauses:
 
 @dataclass(frozen=True, slots=True)
 class UnknownCause:
-    """Why idle time of a rank cannot be explained.
+    """The reason why idle time of a rank cannot be explained.
 
     Attributes:
         reason: what is missing or wrong.
-        how_to_collect: what would help.
+        how_to_collect: what to record for a report in which it can be.
     """
 
     reason: str
@@ -165,7 +165,7 @@ class UnknownCause:
 
 
 def why_unknown(rank: Rank) -> UnknownCause | None:
-    """Return what keeps the idle time of a rank from being explained, None where nothing does."""
+    """Return why the idle time of a rank cannot be explained, None if it can."""
     return rank.cache.get(_why_unknown, rank)
 
 
@@ -173,7 +173,7 @@ def _why_unknown(rank: Rank) -> UnknownCause | None:
     if rank.calls is None:
         return UnknownCause(
             "the report has no CUDA API calls: what the host did is not known",
-            rank.trace.how_to_collect(Part.RANGES),  # which names what the host did, too
+            rank.trace.how_to_collect(Part.RANGES),  # ranges also name what the host did
         )
     if clocks_disagree(rank, rank.calls):
         return UnknownCause(
@@ -185,7 +185,7 @@ def _why_unknown(rank: Rank) -> UnknownCause | None:
 
 
 def idle_causes(rank: Rank) -> IdleCauses:
-    """Return why the GPU of a rank was idle, all the time; kept until the rank is released."""
+    """Return the causes of all idle time of a rank's GPU; kept until the rank is released."""
     return rank.cache.get(_explain, rank)
 
 
@@ -199,7 +199,7 @@ def _explain(rank: Rank) -> IdleCauses:
     since = np.maximum(calls.start_ns[idle.launch], late.start_ns)
     is_batch = are_batches(rank, calls, idle, threads, streams_of)
     parts: dict[IdleCause, list[Intervals]] = {cause: [] for cause in IdleCause}
-    takeable: list[Intervals] = []
+    spans: list[Intervals] = []
     for numbers, rows in threads.groups():
         group = Intervals(late.start_ns[rows], late.end_ns[rows])
         known = _ThreadPair(evidence, calls, numbers)
@@ -207,27 +207,27 @@ def _explain(rank: Rank) -> IdleCauses:
         pieces = known.split(group, launching, is_batch[rows])
         for cause, piece in pieces.items():
             parts[cause].append(piece)
-        takeable += _takeable(pieces)
-    debts = incurred_debts(rank, calls) if len(idle.late) else NO_DEBTS
-    all_takeable = intervals.merge(*takeable)
-    place = np.searchsorted(late.start_ns, all_takeable.start_ns, side="right") - 1
-    run_ahead = RunAhead(all_takeable, idle.stream[place], debts, streams_of)
-    taken = run_ahead.taken()
+        spans += _attributable(pieces)
+    costs = sync_costs(rank, calls) if len(idle.late) else NO_SYNC_COSTS
+    all_spans = intervals.merge(*spans)
+    place = np.searchsorted(late.start_ns, all_spans.start_ns, side="right") - 1
+    attributable = AttributableIdle(all_spans, idle.stream[place], costs, streams_of)
+    sync = attributable.attributed()
     by_cause = {cause: intervals.merge(*some) for cause, some in parts.items()}
-    sync = taken.covered
-    before_debts = {cause: by_cause[cause] for cause in _TAKEN_FROM}
-    by_cause |= {cause: intervals.subtract(idle, sync) for cause, idle in before_debts.items()}
-    by_cause[IdleCause.SYNC] = sync
-    before = _unexplained(idle)  # without looking at the host
+    before_sync = {cause: by_cause[cause] for cause in _MAY_BE_SYNC}
+    by_cause[IdleCause.SYNC] = sync.covered
+    for cause, span in before_sync.items():
+        by_cause[cause] = intervals.subtract(span, by_cause[IdleCause.SYNC])
+    before = _unexplained(idle)
     unknown = by_cause[IdleCause.UNKNOWN], before.of(IdleCause.UNKNOWN)
     by_cause[IdleCause.UNKNOWN] = intervals.merge(*unknown)
     return IdleCauses(
-        idle, threads, by_cause, before_debts, before.queued, before.unlaunched, taken, run_ahead
+        idle, threads, by_cause, before_sync, before.queued, before.unlaunched, sync, attributable
     )
 
 
 def _unexplained(idle: IdleGaps) -> IdleCauses:
-    """Return what is unknown without looking at the host."""
+    """Return the idle time whose cause is unknown whatever the host did."""
     gaps, no_launch, is_queued = idle.gaps, ~idle.has_launch, idle.is_queued
     queued = intervals.union(gaps.start_ns[is_queued] + MAX_TURNAROUND_NS, gaps.end_ns[is_queued])
     unlaunched = Intervals(gaps.start_ns[no_launch], gaps.end_ns[no_launch])
@@ -239,13 +239,13 @@ def _unexplained(idle: IdleGaps) -> IdleCauses:
         {},
         queued,
         unlaunched,
-        TakenTime(nothing, nothing, nothing),
-        RunAhead(intervals.empty(), nothing, NO_DEBTS, {}),
+        SyncIdle(nothing, nothing, nothing),
+        AttributableIdle(intervals.empty(), nothing, NO_SYNC_COSTS, {}),
     )
 
 
-def _takeable(pieces: Mapping[IdleCause, Intervals]) -> list[Intervals]:
-    """Return what of a group's pieces debts may take."""
+def _attributable(pieces: Mapping[IdleCause, Intervals]) -> list[Intervals]:
+    """Return the time that may be attributed to waits, of the gaps of one thread pair."""
     stretches = intervals.merge(pieces[IdleCause.HOST_CODE], pieces[IdleCause.UNKNOWN])
     is_short = stretches.length_ns <= MAX_STRETCH_NS
     short = Intervals(stretches.start_ns[is_short], stretches.end_ns[is_short])
@@ -253,7 +253,7 @@ def _takeable(pieces: Mapping[IdleCause, Intervals]) -> list[Intervals]:
 
 
 class _ThreadPair:
-    """A launching thread and its stand-in, or the thread alone: what both did in gaps."""
+    """A launching thread and its stand-in, or the thread alone."""
 
     def __init__(self, evidence: HostEvidence, calls: ApiCalls, numbers: tuple[int, ...]) -> None:
         self._evidence, self._calls, self._numbers = evidence, calls, numbers
@@ -262,11 +262,11 @@ class _ThreadPair:
     def split(
         self, gaps: Intervals, launching: Intervals, is_batch: Mask
     ) -> dict[IdleCause, Intervals]:
-        """Split gaps by cause, before debts take anything.
+        """Split gaps by cause, before any of their time is attributed to waits.
 
         Args:
-            gaps: n of them.
-            launching: from the launch of each, or its start, to its end.
+            gaps: n gaps.
+            launching: the time from the launch of each gap, or its start, to its end.
             is_batch: bool[n], whether each ends with the copy of a batch.
         """
         threads, pieces = self._threads, dict[IdleCause, Intervals]()
@@ -299,13 +299,13 @@ class _ThreadPair:
         return pieces
 
     def _calls_within(self, spans: Intervals) -> Intervals:
-        """Return when the threads were in calls that meet spans."""
+        """Return the calls of the threads that overlap spans."""
         if not len(spans):
             return spans
         calls = self._calls
         rows = np.flatnonzero(calls.packed_thread.isin(self._numbers))
         start, end = calls.start_ns[rows], calls.ends(rows)
         place = np.searchsorted(spans.end_ns, start, side="right")
-        place[place == len(spans)] = 0  # which is over by then
-        meets = (spans.start_ns[place] < end) & (spans.end_ns[place] > start)
-        return intervals.union(start[meets], end[meets])
+        place[place == len(spans)] = 0  # that span is over by then
+        overlaps = (spans.start_ns[place] < end) & (spans.end_ns[place] > start)
+        return intervals.union(start[overlaps], end[overlaps])

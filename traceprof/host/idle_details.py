@@ -1,4 +1,4 @@
-"""What exactly the host was in while a GPU idled: calls, ranges, functions, by name."""
+"""Calls, ranges and functions, by name, that the host was in while a GPU idled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Named = tuple["Int64", "Int64", "list[str]"]  # starts, ends and names
 
 
 class Detail(NamedTuple):
-    """Something that the host was in, and for how much of the idle time of a cause."""
+    """A call, range or function by name, and how much of a cause's idle time the host was in it."""
 
     name: str
     ns: int
@@ -37,13 +37,13 @@ class Detail(NamedTuple):
 def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[Detail, ...]:
     """Return what the launching threads were in during idle time of a cause, the longest first.
 
-    Ranges may lie within each other and each counts in full. Of host code these are the innermost
-    functions of samples, with the share of the time that their share of the samples stands for.
+    Ranges may lie within each other; each counts in full. For host code these are the innermost
+    functions of the samples, each with its share of the samples, as time.
 
     Args:
         rank: the rank.
-        window: where to look.
-        cause: of the idle time.
+        window: the time to look at.
+        cause: the cause of the idle time.
     """
     evidence = host_evidence(rank)
     idle = intervals.clip(idle_causes(rank).of(cause), window.start_ns, window.end_ns)
@@ -84,17 +84,17 @@ def _named(rank: Rank, evidence: HostEvidence, cause: IdleCause) -> Iterator[_Na
 
 
 def _waits(rank: Rank, window: Window) -> tuple[Detail, ...]:
-    """Return the waiting calls that took run-ahead, by name."""
+    """Return the waiting calls that idle time is attributed to, by name."""
     causes, calls, spent = idle_causes(rank), rank.calls, dict[str, int]()
     if calls is None:
         return ()
-    call = causes.run_ahead.debts.call[causes.taken.debt]
+    call = causes.attributable.costs.call[causes.sync.wait]
     ids, which = np.unique(calls.packed_name.at(call), return_inverse=True)
     ns = np.zeros(len(ids), np.int64)
-    np.add.at(ns, which.reshape(-1), causes.taken.within(window))
-    for key, taken in zip(ids.tolist(), ns.tolist(), strict=True):
+    np.add.at(ns, which.reshape(-1), causes.sync.within(window))
+    for key, idle_ns in zip(ids.tolist(), ns.tolist(), strict=True):
         name = rank.trace.api_names.get(key, "unnamed call")
-        spent[name] = spent.get(name, 0) + taken
+        spent[name] = spent.get(name, 0) + idle_ns
     return _longest(spent)
 
 

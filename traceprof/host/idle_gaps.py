@@ -1,4 +1,4 @@
-"""The gaps between a rank's operations, and which call launched what ends each.
+"""The gaps between a rank's operations, each with the call that launched the operation after it.
 
 An operation without length neither ends nor splits a gap. Of several that start where a gap ends,
 the one launched first ends it.
@@ -31,9 +31,9 @@ class IdleGaps:
     """The gaps of a rank from its first operation to its last, in order.
 
     Attributes:
-        gaps: n of them.
-        has_launch: bool[n], whether the call is known that launched the operation after the gap;
-            one that is said to come after the operation is not.
+        gaps: n gaps.
+        has_launch: bool[n], whether the call that launched the operation after the gap is known; a
+            call that begins after the operation does not count.
         is_queued: bool[n], whether that call had returned when the gap began.
         late: int64[m], the gaps with a launch that were not queued, ascending.
         launch: int64[m], the call that launched the operation after each late gap.
@@ -51,7 +51,7 @@ class IdleGaps:
 
 
 def idle_gaps(rank: Rank) -> IdleGaps:
-    """Return the gaps of a rank, and what ended them."""
+    """Return the gaps of a rank, and the operations that ended them."""
     gaps = intervals.complement(rank.busy, rank.window.start_ns, rank.window.end_ns)
     calls, num = rank.calls, len(gaps)
     if calls is None or not len(calls):
@@ -69,13 +69,13 @@ def _ending(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64]:
     """Return the operation that starts at each time, and the call that launched it.
 
     Args:
-        rank: whose operations.
-        calls: of its process.
+        rank: the rank of the operations.
+        calls: the calls of its process.
         times: int64[n], ascending and distinct.
 
     Returns:
-        Places in the groups one after the other, int64[n], and indices of calls, int64[n]; -1 where
-        no operation with a launch starts.
+        Indices into all groups of operations joined, int64[n], and indices of calls, int64[n]; -1
+        where no operation with a launch starts.
     """
     operation, launch = np.full(len(times), -1, np.int64), np.full(len(times), -1, np.int64)
     several = np.zeros(len(times), np.bool_)  # more than one operation starts there
@@ -97,15 +97,15 @@ def _ending(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64]:
 def _starting(
     rank: Rank, times: Int64, chosen: Mask | None = None
 ) -> Iterator[tuple[Int64, Int64, Int64]]:
-    """Yield the operations that start at some times, a part at a time: there can be many.
+    """Yield the operations that start at some times, in parts, since there can be many.
 
     Args:
-        rank: whose operations.
+        rank: the rank of the operations.
         times: int64[n], ascending and distinct.
         chosen: bool[n], which of the times; all where not given.
 
     Yields:
-        Indices of times, ascending, indices of calls, and places in the groups one after the other.
+        Indices of times, ascending; indices of calls; indices into all groups joined.
     """
     offset = 0
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
@@ -126,8 +126,8 @@ def _kind_of(rank: Rank, places: Int64) -> tuple[Int64, Mask]:
     """Return the stream of operations, and whether each copies from the host to the device.
 
     Args:
-        rank: whose operations.
-        places: int64[n], in the groups one after the other.
+        rank: the rank of the operations.
+        places: int64[n], indices into all groups of operations joined.
 
     Returns:
         int64[n], bool[n].

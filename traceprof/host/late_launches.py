@@ -1,13 +1,13 @@
-"""What was launched late because its thread was blocked in other launches.
+"""Operations that were launched late because their thread was blocked in other launches.
 
 An operation was launched late if
 
 * it started within 50 µs of its launch's return, so that it waited for nothing but its launch;
-* its stream stood idle, from the end of what ran there before (the *gap*), while
-* the thread that launched it was blocked in stalls, since the thread last waited for the GPU: what
-  a thread loses before such a wait, it would have lost in the wait.
+* its stream was idle, from the end of the operation before it (the *gap*), while
+* the thread that launched it was blocked in stalls, since the thread last waited for the GPU: time
+  that a thread loses before such a wait would have been lost in the wait, too.
 
-How late it was is the measure of those stalls within the gap. It costs in so far as another GPU
+It was late by the length of those stalls within the gap. This costs time as far as another GPU
 waits for it (it communicates) or this GPU computed nothing meanwhile. A copy that a full queue
 delays while the GPU is busy costs nothing.
 """
@@ -40,12 +40,12 @@ class LateLaunches:
 
     Attributes:
         start_ns: int64[n], when each started.
-        gap_start_ns: int64[n], since when its stream stood idle and its thread had not waited.
+        gap_start_ns: int64[n], since when its stream was idle and its thread had not waited.
         late_ns: int64[n], how long its thread was blocked in between.
         stream: int64[n].
         group: int64[n], index into the operations' groups.
         index: int64[n], index within the group.
-        costly: when something waited for them.
+        costly: the time in which another GPU waited for them, or this one computed nothing.
     """
 
     start_ns: Int64
@@ -61,10 +61,10 @@ def late_launches(rank: Rank, calls: ApiCalls, stalls: Stalls, window: Window) -
     """Find the operations that start in the window and were launched late.
 
     Args:
-        rank: the rank whose operations are looked at.
+        rank: the rank of the operations.
         calls: the API calls of its process.
-        stalls: those of its process, on whatever device.
-        window: what is looked at.
+        stalls: the stalls of its process, on all devices.
+        window: the time to look at.
     """
     operations = _operations(rank)
     start, returned = operations.start_ns, np.append(calls.end_ns, 0)[operations.call]
@@ -157,7 +157,7 @@ def _operations(rank: Rank) -> _Operations:
 def _waits(rank: Rank, calls: ApiCalls) -> Mask:
     """Return which calls waited for the GPU: long synchronizations, and copies that block.
 
-    A synchronization that finds everything done takes a few µs and makes up for no stall.
+    A synchronization that finds everything done takes a few µs and hides no stall.
     """
     names = [
         name

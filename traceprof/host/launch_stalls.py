@@ -1,4 +1,4 @@
-"""When a thread was blocked in a launch because the launch queue was full."""
+"""Launch stalls: a thread is blocked in a launch because the launch queue is full."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     Source = Literal["overhead-records", "inferred"]
 
 # A launch takes 3 to 15 µs in our traces: ten times that is no ordinary launch, and 50 µs is more
-# than one that takes a lock or meets a page fault.
+# than one that takes a lock or has a page fault.
 _TIMES_USUAL = 10
 LONG_NS = 50_000
 # A blocked launch returns 1 to 50 µs after the operation that made room (99 % of them, on V100,
 # A100 and H100), a few up to 125 µs.
 _RETURNS_WITHIN_NS = 100_000
-# While it waits, at most 10 operations end there: a call in which many do waits for something else.
+# While it waits, at most 10 operations end: a call during which many end waits for something else.
 _MAX_ENDING = 16
 # Below this depth a launch was never seen to block; the smallest limit in real traces is 1022.
 MIN_CAP = 256
-# Our sharp limits vary by one place, those of a whole process by half a per cent.
+# In real traces the limit of a stream varies by one launch, that of a process by 0.5 %.
 _AT_CAP_PERCENT = 99
-_MIN_AT_CAP = 3  # one long launch at the greatest depth is chance, and the greatest is always met
+_MIN_AT_CAP = 3  # one long launch at the greatest depth is chance: every queue has a greatest depth
 _MIN_USUAL = 10  # launches that make a median
 
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Where launches of one process were blocked, ordered by start.
+    """Times in which launches of one process were blocked, ordered by start.
 
     Attributes:
         source: CUPTI's own records, or inferred from depth and duration.
@@ -47,10 +47,10 @@ class Stalls:
         end_ns: int64[n].
         thread: int64[n], the thread that was blocked.
         call: int64[n], index into the process's calls, -1 where the capture has none.
-        device: int64[n], what was to be launched there; the process's first where it is not known.
+        device: int64[n], the device that was launched to; the process's first if it is not known.
         cap: pending launches at which a launch blocks, None where it could not be learned.
         cap_scope: whether that limit is of one `stream` or of the whole `process`.
-        usual_ns: what a launch takes while the queue is less than half full.
+        usual_ns: the median time of a launch while the queue is less than half full.
     """
 
     source: Source
@@ -67,7 +67,7 @@ class Stalls:
         return len(self.start_ns)
 
     def chosen(self, mask: Mask) -> Stalls:
-        """Return some of them."""
+        """Return the stalls where the mask, bool[n], is true."""
         return Stalls(
             self.source, self.start_ns[mask], self.end_ns[mask], self.thread[mask],
             self.call[mask], self.device[mask], self.cap, self.cap_scope, self.usual_ns,
@@ -75,7 +75,7 @@ class Stalls:
 
 
 def find_stalls(rank: Rank) -> Stalls:
-    """Return the stalls of a rank's process, which has API calls."""
+    """Return the stalls of a rank's process, which must have API calls."""
     return rank.process_cache.get(_find, rank)
 
 
@@ -88,7 +88,7 @@ def _find(rank: Rank) -> Stalls:
 
 
 def _recorded(queue: LaunchQueue, records: LaunchStalls) -> Stalls:
-    """Take CUPTI's records for what they are."""
+    """Return the stalls that CUPTI recorded."""
     call = launching_calls(
         Operations(
             pack(records.start_ns),
@@ -109,7 +109,7 @@ def _recorded(queue: LaunchQueue, records: LaunchStalls) -> Stalls:
 def _inferred(queue: LaunchQueue) -> Stalls:
     """Find launches that were long, at the limit, and returned as an operation made room."""
     launches, duration = queue.launches, queue.returned_ns - queue.called_ns
-    # A call that waits for its own operation, as reading a number does, is a synchronization.
+    # A call that waits for its own operation, such as `.item()`, is a synchronization.
     suspect = (duration > LONG_NS) & (launches.start_ns >= queue.returned_ns)
     suspect &= (launches.call >= 0) & ~launches.is_pageable
     usual_ns, cap, scope = 0, None, None
@@ -129,10 +129,10 @@ def _inferred(queue: LaunchQueue) -> Stalls:
 
 
 def _usual_ns(queue: LaunchQueue) -> int:
-    """Return the median launch of those made while the queue was less than half full.
+    """Return the median duration of launches made while the queue was less than half full.
 
-    Where the queue never was, as in a capture that began with a full one, of those that were not
-    long enough to be stalls.
+    If there are too few, as in a capture that began with a full queue: the median of launches that
+    are too short to be stalls.
     """
     captured = queue.launches.call >= 0
     duration, depth = (queue.returned_ns - queue.called_ns)[captured], queue.depth[captured]
@@ -143,9 +143,9 @@ def _usual_ns(queue: LaunchQueue) -> int:
 
 
 def _returns_as_room_is_made(queue: LaunchQueue) -> Mask:
-    """Return whether each launch returned close to an operation's end, and one of few, bool[n].
+    """Return whether each launch returned close to an operation's end and saw few ends, bool[n].
 
-    Loading a kernel's module, or waiting for a lock, goes on whatever ends meanwhile.
+    Loading a kernel's module, or waiting for a lock, goes on no matter which operations end.
     """
     stop = np.searchsorted(queue.end_ns, queue.returned_ns, side="right")
     num_ending = stop - np.searchsorted(queue.end_ns, queue.called_ns, side="right")
@@ -159,12 +159,12 @@ def _returns_as_room_is_made(queue: LaunchQueue) -> Mask:
 def _learned(queue: LaunchQueue, blocked: Mask) -> tuple[int | None, str | None, Mask]:
     """Learn the limit from launches that look blocked.
 
-    Each stream's queue and the whole process's are tried: a limit is the greatest depth at which
-    anything was launched, if most of the launches that look blocked at half that depth or more
-    were made right there.
+    The queue of each stream and that of the whole process are tried. The greatest depth at which
+    anything was launched is the limit if, of the launches that look blocked at half that depth or
+    more, most were made at that depth.
 
     Returns:
-        The limit, whose it is, and which launches were made at one, bool[n].
+        The limit, its scope, and which launches were made at a limit, bool[n].
     """
     at_cap = np.zeros(len(blocked), np.bool_)
     of_streams = [
@@ -179,7 +179,7 @@ def _learned(queue: LaunchQueue, blocked: Mask) -> tuple[int | None, str | None,
 
 
 def _limit(depth: Int64, of_queue: Mask, blocked: Mask, at_cap: Mask) -> int | None:
-    """Return the limit of one queue, if it met one, and mark in `at_cap` what was made there."""
+    """Return the limit of one queue, None if it reached none, and mark its launches in `at_cap`."""
     greatest = int(depth[of_queue].max(initial=0))
     if greatest < MIN_CAP:
         return None

@@ -1,4 +1,4 @@
-"""Which threads launched what ended a rank's gaps, and who stands in for them."""
+"""The threads that launched the operations after a rank's gaps, and threads that stand in."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class LaunchingThreads:
     """The threads of gaps.
 
     Attributes:
-        thread: int64[n], which launched the operation that ends each.
-        stand_in: int64[n], which made the process's last call before that launch, if it is another
-            thread that launches to the same stream (PyTorch's autograd is handed the work over);
-            else `NO_THREAD`.
+        thread: int64[n], the thread that launched the operation after each gap.
+        stand_in: int64[n], the thread of the process's last call before that launch, if it is
+            another one that launches to the same stream (PyTorch hands work over to its autograd
+            thread); else `NO_THREAD`.
     """
 
     thread: Int64
@@ -43,11 +43,11 @@ class LaunchingThreads:
 
 
 def streams_by_thread(rank: Rank, calls: ApiCalls) -> dict[int, frozenset[int]]:
-    """Return to which streams of the rank each thread launches, at any time.
+    """Return the streams of the rank to which each thread launches, at any time.
 
     Args:
         rank: the rank.
-        calls: of its process.
+        calls: the calls of its process.
     """
     streams_of: dict[int, set[int]] = {}
     threads = calls.packed_thread.distinct
@@ -72,7 +72,7 @@ def launching_threads(
     """Return the threads of gaps.
 
     Args:
-        calls: of the process.
+        calls: the calls of the process.
         launch: int64[n], the call that launched the operation after each gap.
         stream: int64[n], that operation's stream.
         streams_of: the streams to which each thread launches.
@@ -91,9 +91,9 @@ def launching_threads(
 
 
 def _by_start(calls: ApiCalls) -> tuple[Int64 | None, Int64]:
-    """Return the order of calls by start, then end, then thread; and their starts in that order.
+    """Return the order of calls by start, then end, then thread, and their starts in that order.
 
-    The order is None where it is the calls' own.
+    The order is None if the calls are in it already.
     """
     start = calls.start_ns
     steps = np.diff(start)

@@ -1,4 +1,4 @@
-"""Who held the launch queue: what the GPU ran while launches were blocked."""
+"""The operations that filled the launch queue: they ran while launches were blocked."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What the GPU ran while launches were blocked.
+    """A kernel or kind of copy that ran while launches were blocked.
 
     Attributes:
         name: a kernel's function or a kind of copy.
-        held_ns: how long its operations ran during stalls, a sum: where they overlap, more.
+        held_ns: how long its operations ran during stalls; overlapping ones each count in full.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Holder:
 
 
 def queue_holders(rank: Rank, blocked: Intervals) -> tuple[Holder, ...]:
-    """Return what the rank's GPU ran while launches were blocked, most first."""
+    """Return what the rank's GPU ran while launches were blocked, longest first."""
     held: Counter[str] = Counter()
     if len(blocked) == 0:
         return ()

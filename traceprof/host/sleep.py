@@ -1,4 +1,4 @@
-"""When threads were off the CPU, by the system's switches or the system calls they were in."""
+"""Sleep of threads, by the system's thread switches or by the system calls they were in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Sleep(NamedTuple):
-    """When a thread was asleep and when it was awake; in neither nothing is known."""
+    """The times in which a thread was asleep and awake; for the rest nothing is known."""
 
     asleep: Intervals
     awake: Intervals
@@ -24,9 +24,9 @@ class Sleep(NamedTuple):
 def sleep_of(activity: HostActivity, thread: int) -> Sleep:
     """Return when a thread slept.
 
-    Where the system's switches were recorded it is asleep while it is off the CPU; before the first
-    switch it is known only if that one takes it off. Else it is asleep in system calls that block,
-    and awake otherwise. Of a thread without either nothing is known.
+    If its switches were recorded, it is asleep while it is off the CPU; before the first switch it
+    was awake if that one takes it off the CPU, else nothing is known. Without switches it is asleep
+    in system calls that block, and awake otherwise. Without both, nothing is known.
     """
     switches = activity.switches
     rows = np.flatnonzero(switches.thread == thread)
@@ -34,7 +34,7 @@ def sleep_of(activity: HostActivity, thread: int) -> Sleep:
         return _sleep_in_calls(activity.system_calls, thread)
     time, is_on = switches.time_ns[rows], switches.is_on[rows]
     changes = np.append(True, is_on[1:] != is_on[:-1])
-    changes[0] = not is_on[0]  # it was not seen to go off before
+    changes[0] = not is_on[0]  # when it went off the CPU is not known
     time, is_on = time[changes], is_on[changes]
     end = time[is_on]
     start = time[~is_on]

@@ -1,7 +1,4 @@
-"""The calls in which the host's threads synchronized.
-
-And whether times of host and GPU can be compared at all.
-"""
+"""Calls in which host threads wait for the GPU, and whether host and GPU clocks agree."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank
     from traceprof.trace.model.host import ApiCalls
 
-# Nsight brings both clocks together to some microseconds. A capture in which effects come before
-# their causes by more than this has times of host and GPU that cannot be compared (seen: 0.8 s).
+# Nsight aligns both clocks to some microseconds. If effects come before their causes by more than
+# this, times of host and GPU cannot be compared (seen: 0.8 s).
 CLOCK_TOLERANCE_NS = 1_000_000
 # CUDA stages copies of up to 64 KiB from pageable memory and returns at once, and such a copy takes
 # some microseconds however it is made.
 MAX_STAGED_BYTES = 64 * 1024
-_FEW = 0.01  # of the operations may be joined with the wrong call, where correlation ids repeat
+_FEW = 0.01  # of the operations may be matched with a wrong call, where correlation ids repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class ThreadCalls:
     call: Int64
 
     def running_at(self, times_ns: Int64) -> Int64:
-        """Return at each time the call last entered if it was still running, -1 if none was.
+        """Return the call that was running at each time, the last one to begin; -1 if none was.
 
         Args:
             times_ns: int64[m].
@@ -57,15 +54,15 @@ class ThreadCalls:
 
     @property
     def covered(self) -> Intervals:
-        """When one of the calls was running."""
+        """The times in which one of the calls was running."""
         return intervals.union(self.start_ns, self.end_ns)
 
 
 def synchronizing_calls(rank: Rank, calls: ApiCalls) -> Mask:
     """Return which calls of the process wait for the GPU, bool[calls].
 
-    By name; and asynchronous copies to pageable host memory, which return when the copy is over:
-    the read of four bytes behind `loss.item()`.
+    Calls are known by name, except for asynchronous copies to pageable host memory: those return
+    when the copy is over, such as the read of four bytes in `loss.item()`.
     """
     ids = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
     synchronizes = calls.packed_name.isin(ids)
@@ -75,7 +72,7 @@ def synchronizing_calls(rank: Rank, calls: ApiCalls) -> Mask:
 
 
 def by_thread(calls: ApiCalls, chosen: Mask) -> dict[int, ThreadCalls]:
-    """Return the chosen calls of each thread that made some."""
+    """Return the chosen calls of each thread that made any."""
     index = np.flatnonzero(chosen)
     if len(index) == 0:
         return {}
@@ -90,7 +87,7 @@ def by_thread(calls: ApiCalls, chosen: Mask) -> dict[int, ThreadCalls]:
 
 
 def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:
-    """Say whether operations start before they are launched, or end after the host read them."""
+    """Return whether operations start before they are launched, or end after the host read them."""
     early = launched = 0
     for group, call in zip(rank.operations.groups, rank.launched_by, strict=True):
         known = call >= 0

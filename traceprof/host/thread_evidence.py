@@ -1,8 +1,8 @@
-"""What each thread of a process did, as far as it tells why a GPU idles.
+"""Activity of each thread of a process that can explain why a GPU idles.
 
-* set-up: API calls, ranges and calls of libraries by name (`traceprof.host.evidence_names`), what
-  CUDA tells of loading and compiling, and calls of over `MIN_FIRST_LAUNCH_NS` that launched a
-  kernel for the first time on its device
+* set-up: API calls, ranges and calls of libraries by name (`traceprof.host.evidence_names`), CUDA's
+  records of loading and compiling, and calls of over `MIN_FIRST_LAUNCH_NS` that launched a kernel
+  for the first time on its device
 * allocation: API calls by name
 * MPI: its calls and UCX's, and ranges named like functions of MPI, Gloo and UCX
 * data loading: ranges by name
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from traceprof.trace.model.host_activity import HostActivity, ThreadSpans
 
 MIN_FIRST_LAUNCH_NS = 1_000_000
-"""A launch that takes longer than this, a function's first, loads it."""
+"""A function's first launch loads the function if it takes longer than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadEvidence:
-    """When a thread did what."""
+    """The times in which a thread was in MPI, set-up, allocation and data loading, and asleep."""
 
     mpi: Intervals
     setup: Intervals
@@ -48,11 +48,11 @@ class ThreadEvidence:
 
 
 class HostEvidence:
-    """What the threads of a process did.
+    """Activity of the threads of a process.
 
     Attributes:
         calls: the API calls of the process.
-        activity: what its threads did outside of them.
+        activity: what its threads did outside of API calls.
         is_setup: which calls set something up, bool[calls].
         is_allocation: which calls allocate or free, bool[calls].
     """
@@ -62,7 +62,7 @@ class HostEvidence:
 
         Args:
             rank: any rank of the process.
-            calls: of the process.
+            calls: the calls of the process.
         """
         self.calls = calls
         self.activity: HostActivity = rank.trace.host_activity(rank.process)
@@ -77,13 +77,13 @@ class HostEvidence:
         self._allocations = np.flatnonzero(self.is_allocation)
 
     def thread(self, thread: int) -> ThreadEvidence:
-        """Return when a thread did what."""
+        """Return the evidence of a thread."""
         if thread not in self._threads:
             self._threads[thread] = self._read(thread)
         return self._threads[thread]
 
     def runs(self, threads: tuple[int, ...]) -> Runs:
-        """Return the runs of markers of some threads, taken together."""
+        """Return the runs of the markers of several threads together."""
         runs = [self._runs_of(thread) for thread in threads]
         if len(runs) == 1:
             return runs[0]
@@ -116,21 +116,21 @@ class HostEvidence:
         )
 
     def _calls(self, chosen: Int64, thread: int) -> Intervals:
-        """Return when a thread was in one of some calls."""
+        """Return when a thread was in one of the chosen calls."""
         chosen = chosen[self.calls.packed_thread.at(chosen) == thread]
         return intervals.union(self.calls.start_ns[chosen], self.calls.ends(chosen))
 
 
 def host_evidence(rank: Rank) -> HostEvidence | None:
-    """Return what the threads of a rank's process did, kept for all ranks of the process.
+    """Return the evidence of a rank's process, kept for all ranks of the process.
 
-    None where the report has no API calls.
+    None if the report has no API calls.
     """
     return rank.process_cache.get(_evidence, rank)
 
 
 def calls_named(rank: Rank, calls: ApiCalls, matching: re.Pattern[str]) -> Mask:
-    """Return which calls have names whose beginning matches, bool[calls]."""
+    """Return which calls have a name whose beginning matches, bool[calls]."""
     ids = [key for key, name in rank.trace.api_names.items() if matching.match(name)]
     return calls.packed_name.isin(ids)
 
@@ -140,7 +140,7 @@ def _evidence(rank: Rank) -> HostEvidence | None:
 
 
 def _spans(spans: ThreadSpans, thread: int, matching: re.Pattern[str] | None = None) -> Intervals:
-    """Return when a thread was in spans of some names, or of any."""
+    """Return when a thread was in spans whose name matches, or in any."""
     chosen = spans.thread == thread
     if matching is not None:
         matches = np.array([bool(matching.search(name)) for name in spans.names], np.bool_)

@@ -1,1 +1,1 @@
-"""Ranks against each other: arrivals, matching, clocks, waits, transfers, lateness, causes."""
+"""Comparison of ranks: matching, clocks, arrivals, waits, transfers, lateness, causes."""

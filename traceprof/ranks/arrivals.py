@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from traceprof.findings import Finding, NotApplicable
     from traceprof.host.idle_causes import IdleCauses
-    from traceprof.host.run_ahead import TakenTime
+    from traceprof.host.sync_idle import SyncIdle
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank, Window
     from traceprof.trace.columns import Column
@@ -368,7 +368,7 @@ def _stalled(rank: Rank) -> intervals.Intervals:
 def _spent(rank: Rank, causes: IdleCauses | None, times: Int64) -> Int64:
     """Return the time in each of `TIME_CATEGORIES` until these times, int64[n, 11].
 
-    They are starts and ends of operations, so that no gap is cut by one: all of a gap is over.
+    The times are starts and ends of operations: none of them lies within a gap.
     """
     spent = np.zeros((len(times), len(TIME_CATEGORIES)), np.int64)
     spent[:, 0] = intervals.covered_before(rank.compute, times)
@@ -380,37 +380,35 @@ def _spent(rank: Rank, causes: IdleCauses | None, times: Int64) -> Int64:
         sync = _waits_in_their_gaps(rank, causes)
         for cause, category in _CATEGORIES.items():
             idle = causes.of(cause)
-            if cause in causes.before_debts:
-                idle = intervals.subtract(causes.before_debts[cause], sync.covered)
+            if cause in causes.before_sync:
+                idle = intervals.subtract(causes.before_sync[cause], sync.covered)
             spent[:, TIME_CATEGORIES.index(category)] += intervals.covered_before(idle, times)
         _add_waits(rank, causes, sync, times, spent)
     spent[:, -1] = times - rank.window.start_ns - spent.sum(axis=1)
     return spent
 
 
-def _waits_in_their_gaps(rank: Rank, causes: IdleCauses) -> TakenTime:
-    """Return what waits took in gaps in which they still went on.
+def _waits_in_their_gaps(rank: Rank, causes: IdleCauses) -> SyncIdle:
+    """Return the idle time attributed to waits in gaps that began before the wait returned.
 
-    Who waited before that, as all ranks do at the end of a step, did something else in the gap,
-    which the others did not.
+    A rank whose wait was over by then, as waits of all ranks are at the end of a step, did
+    something else in the gap that the other ranks did not do.
     """
-    gaps, run_ahead, calls = causes.gaps.gaps, causes.run_ahead, rank.calls
-    if calls is None or not len(run_ahead.takeable):
-        return causes.taken
-    gap = np.searchsorted(gaps.start_ns, run_ahead.takeable.start_ns, side="right") - 1
-    returned = calls.ends(run_ahead.debts.call)
-    return run_ahead.taken_in_gaps(gaps.start_ns[gap], gaps.end_ns[gap], returned)
+    gaps, attributable, calls = causes.gaps.gaps, causes.attributable, rank.calls
+    if calls is None or not len(attributable.spans):
+        return causes.sync
+    gap = np.searchsorted(gaps.start_ns, attributable.spans.start_ns, side="right") - 1
+    returned = calls.ends(attributable.costs.call)
+    return attributable.attributed_in_gaps(gaps.start_ns[gap], gaps.end_ns[gap], returned)
 
 
-def _add_waits(
-    rank: Rank, causes: IdleCauses, taken: TakenTime, times: Int64, spent: Int64
-) -> None:
-    """Add what waits of the host took until these times: of large copies, and others."""
-    # Who waits for a small one, as `loss.item()` does, waits for what was before it.
+def _add_waits(rank: Rank, causes: IdleCauses, sync: SyncIdle, times: Int64, spent: Int64) -> None:
+    """Add the idle time attributed to waits until these times: for large copies, and others."""
+    # A wait for a small copy, as in `loss.item()`, waits for the work before the copy.
     copies = rank.launched_by[1][rank.operations.copies.bytes > MAX_STAGED_BYTES]
-    is_copy = np.isin(causes.run_ahead.debts.call[taken.debt], copies[copies >= 0])
-    num_over = np.searchsorted(taken.start_ns, times)
-    length = taken.end_ns - taken.start_ns
+    is_copy = np.isin(causes.attributable.costs.call[sync.wait], copies[copies >= 0])
+    num_over = np.searchsorted(sync.start_ns, times)
+    length = sync.end_ns - sync.start_ns
     for category, chosen in (("sync", ~is_copy), ("blocking copy", is_copy)):
         cumulative = np.append(0, np.cumsum(np.where(chosen, length, 0)))
         spent[:, TIME_CATEGORIES.index(category)] += cumulative[num_over]

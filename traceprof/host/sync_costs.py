@@ -1,15 +1,15 @@
-"""What the host's waits for the GPU take of its run-ahead.
+"""The run-ahead that the host loses by waiting for the GPU.
 
-A wait that takes long leaves the host with less launched ahead than it had: a debt, which its
-launches pay off in the gaps that follow. Debts are of three kinds of calls:
+After a long wait the host has less launched ahead than before it. The time lost is the cost of the
+wait: the GPU idles for it in the gaps that follow. Three kinds of calls have a cost:
 
 * a synchronize call: its length less `OVERHEAD_NS`
-* a copy that blocks (not Async; or Async, over `MIN_BLOCKING_NS`, from or to pageable memory): what
-  passed before the copy began, at most the call's length, less `OVERHEAD_NS`
-* such a copy on another device of the process: the call's length less `OVERHEAD_NS`, for this
+* a copy that blocks (not Async; or Async, over `MIN_BLOCKING_NS`, from or to pageable memory): the
+  time before the copy began, at most the call's length, less `OVERHEAD_NS`
+* such a copy on another device of the process: the call's length less `OVERHEAD_NS`, since this
   device does not run meanwhile
 
-A debt is incurred when the call begins, on every stream of the rank to which its thread launches.
+A cost applies from the start of the call, on every stream of the rank to which its thread launches.
 """
 
 from __future__ import annotations
@@ -32,44 +32,44 @@ if TYPE_CHECKING:
     from traceprof.trace.model.operations import Copies
 
 OVERHEAD_NS = 15_000
-"""What a wait would take that waits for nothing."""
+"""The length of a wait that finds everything done."""
 MIN_BLOCKING_NS = 20_000
 _COPY = re.compile(r"cu(?:da)?Memcpy")
 _ASYNC_COPY = re.compile(r"cu(?:da)?Memcpy\w*Async")
 
 
 @dataclass(frozen=True, slots=True)
-class Debts:
-    """What waits of a rank's process took, ordered by start.
+class SyncCosts:
+    """Waits of a rank's process and the run-ahead that each cost, ordered by start.
 
     Attributes:
         call: int64[n], indices into the calls of the process, each once.
         start_ns: int64[n].
-        taken_ns: int64[n], above 0.
-        thread: int64[n], which waited.
+        cost_ns: int64[n], above 0.
+        thread: int64[n], the thread that waited.
     """
 
     call: Int64
     start_ns: Int64
-    taken_ns: Int64
+    cost_ns: Int64
     thread: Int64
 
     def __len__(self) -> int:
         return len(self.call)
 
 
-NO_DEBTS = Debts(*[np.empty(0, np.int64)] * 4)
+NO_SYNC_COSTS = SyncCosts(*[np.empty(0, np.int64)] * 4)
 
 
-def incurred_debts(rank: Rank, calls: ApiCalls) -> Debts:
-    """Return the debts of all waits of a process, as one of its devices sees them.
+def sync_costs(rank: Rank, calls: ApiCalls) -> SyncCosts:
+    """Return the costs of all waits of a process for one of its devices.
 
     Args:
-        rank: the device's.
-        calls: of the process.
+        rank: the rank of the device.
+        calls: the calls of the process.
     """
     if not len(calls):
-        return NO_DEBTS
+        return NO_SYNC_COSTS
     ids = [
         key
         for key, name in rank.trace.api_names.items()
@@ -84,21 +84,21 @@ def incurred_debts(rank: Rank, calls: ApiCalls) -> Debts:
             copies = operations.copies
             call = rank.launched_by[1] if is_here else launching_calls(copies, calls)
             groups.append(_of_copies(copies, call, calls, is_copy, is_async, is_here=is_here))
-    call, taken = (np.concatenate(column) for column in zip(*groups, strict=True))
+    call, cost = (np.concatenate(column) for column in zip(*groups, strict=True))
     # Of several copies of one call the one that it waited for longest counts.
-    order = np.lexsort((-taken, call))
+    order = np.lexsort((-cost, call))
     order = order[np.diff(call[order], prepend=-1) != 0]
-    order = order[taken[order] > OVERHEAD_NS]
-    call, taken = call[order], taken[order] - OVERHEAD_NS
-    order = np.lexsort((taken, calls.start_ns[call]))
-    call, taken = call[order], taken[order]
-    return Debts(call, calls.start_ns[call], taken, calls.packed_thread.at(call))
+    order = order[cost[order] > OVERHEAD_NS]
+    call, cost = call[order], cost[order] - OVERHEAD_NS
+    order = np.lexsort((cost, calls.start_ns[call]))
+    call, cost = call[order], cost[order]
+    return SyncCosts(call, calls.start_ns[call], cost, calls.packed_thread.at(call))
 
 
 def _of_copies(
     copies: Copies, call: Int64, calls: ApiCalls, is_copy: Mask, is_async: Mask, *, is_here: bool
 ) -> tuple[Int64, Int64]:
-    """Return the calls of blocking copies, and what passed before each began; int64[n] each."""
+    """Return the calls of blocking copies, and the ns before each copy began; int64[n] each."""
     pageable = (copies.source_memory == MemoryKind.PAGEABLE) | (
         copies.destination_memory == MemoryKind.PAGEABLE
     )

@@ -1,4 +1,4 @@
-"""What the host's waits for the GPU cost: the idle time that would not be there without them."""
+"""The idle time that chosen host waits cause: it would not be there without them."""
 
 from __future__ import annotations
 
@@ -16,54 +16,54 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitCosts:
-    """What some waits of a rank's process cost in a window.
+class IdleFromWaits:
+    """The idle time that some waits of a rank's process cause in a window.
 
     Attributes:
-        call: int64[n], indices into the calls of the process: those that cost something.
-        cost_ns: int64[n], the idle time that each made, as long as it held; its sum is at least
-            `saved_ns`: without one wait another one may make a part of the same idle time.
+        call: int64[n], indices into the calls of the process: those that cause idle time.
+        idle_ns: int64[n], the idle time that is attributed to each. The sum is at least `saved_ns`:
+            without one wait, a part of its idle time may be attributed to another one.
         saved_ns: the idle time that would not be there without any of them.
     """
 
     call: Int64
-    cost_ns: Int64
+    idle_ns: Int64
     saved_ns: int
 
 
-def costing_calls(rank: Rank, calls: ApiCalls) -> Mask:
-    """Return which calls of the process may cost its rank idle time, bool[calls]."""
+def waits_with_cost(rank: Rank, calls: ApiCalls) -> Mask:
+    """Return which calls of the process may cause idle time of its rank, bool[calls]."""
     chosen = np.zeros(len(calls), np.bool_)
-    chosen[idle_causes(rank).run_ahead.debts.call] = True
+    chosen[idle_causes(rank).attributable.costs.call] = True
     return chosen
 
 
-def wait_costs(rank: Rank, window: Window, chosen: Mask) -> WaitCosts:
-    """Return what some waits cost in a window, whenever they began.
+def idle_from_waits(rank: Rank, window: Window, chosen: Mask) -> IdleFromWaits:
+    """Return the idle time that some waits cause in a window, whenever they began.
 
     Args:
-        rank: whose GPU idles.
-        window: where to look.
+        rank: the rank whose GPU idles.
+        window: the time to look at.
         chosen: which calls of the process, bool[calls].
     """
     causes = idle_causes(rank)
-    inside = causes.taken.within(window)
-    call = causes.run_ahead.debts.call[causes.taken.debt]
+    inside = causes.sync.within(window)
+    call = causes.attributable.costs.call[causes.sync.wait]
     counts = (inside > 0) & chosen[call]
     calls, which = np.unique(call[counts], return_inverse=True)
-    cost = np.zeros(len(calls), np.int64)
-    np.add.at(cost, which, inside[counts])
-    return WaitCosts(calls, cost, causes.sync_ns_without(window, np.flatnonzero(chosen)))
+    idle = np.zeros(len(calls), np.int64)
+    np.add.at(idle, which, inside[counts])
+    return IdleFromWaits(calls, idle, causes.sync_ns_without(window, np.flatnonzero(chosen)))
 
 
 def outermost(calls: ApiCalls, rows: Int64) -> Int64:
-    """Return for some calls the one of them that each lies in, itself where there is none.
+    """Return the outermost of some calls in which each of them lies: itself if in no other.
 
     A call of the runtime may be recorded with the driver's call that it makes: that is one call.
 
     Args:
-        calls: of a process.
-        rows: int64[n], indices of the calls.
+        calls: the calls of a process.
+        rows: int64[n], indices of some calls.
 
     Returns:
         Indices of calls, int64[n].
