@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from traceprof.replay.answers.answers import answer
-from traceprof.replay.assumptions.assumptions import combined, parse
+from traceprof.replay.assumptions.assumption import combined, parse
 
 if TYPE_CHECKING:
     from traceprof.analysis import Analysis

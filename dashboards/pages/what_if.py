@@ -13,7 +13,8 @@ from dashboards.view import View
 from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import COMMUNICATION, COMPUTE, COPY, HOST, IDLE
 from traceprof.errors import one_line
-from traceprof.replay.assumptions.assumptions import names, parse, singles
+from traceprof.replay.assumptions.assumption import parse
+from traceprof.replay.assumptions.table import ASSUMPTIONS
 from traceprof.reports.whatif_text import GATES, change_text, path_shares
 from traceprof.units import duration, percent
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from dashboards.address import Address
     from traceprof.analysis import Analysis
     from traceprof.replay.answers.answers import Answer, WhatIf
-    from traceprof.replay.answers.checked import Baseline
+    from traceprof.replay.answers.checked_replay import Baseline
 
 PATH = addresses.WHAT_IF
 TITLE = "What if"
@@ -33,7 +34,6 @@ SEPARATOR = ";"
 """Between assumptions in an address."""
 
 _POLL_MS = 700
-_BEST_ORDER = "sends are in the best order that was found"
 _EXAMPLES = "link=4x; kernel:gemm=0.5x; no-sync+no-data-loading"
 _PATH_COLORS = {
     "compute": COMPUTE,
@@ -106,22 +106,21 @@ def answers(question: Asked) -> list[Component]:
 
 
 def _form(assumed: Sequence[str]) -> Component:
-    alone = [one.text for one in singles()]
-    meanings = {**names(), "send-order=best": _BEST_ORDER}
-    others = [text for text in assumed if text not in alone]
+    meanings = {entry.form: entry.meaning for entry in ASSUMPTIONS if entry.is_default}
+    others = [text for text in assumed if text not in meanings]
     options = [
         {
-            "label": html.Span([html.Code(text), f" {meanings.get(text, '')}"]),
+            "label": html.Span([html.Code(text), f" {meaning}"]),
             "value": text,
         }
-        for text in alone
+        for text, meaning in meanings.items()
     ]
     return card(
         "Assume",
         dcc.Checklist(
             id="what-if-ticked",
             options=options,
-            value=[text for text in assumed if text in alone],
+            value=[text for text in assumed if text in meanings],
             className="assumptions",
         ),
         html.Div(

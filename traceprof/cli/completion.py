@@ -26,6 +26,6 @@ def lists_of_ids(context: click.Context, parameter: click.Parameter, start: str)
 
 def assumptions(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
     """Return the assumptions that begin like this."""
-    from traceprof.replay.assumptions.assumptions import names
+    from traceprof.replay.assumptions.table import ASSUMPTIONS
 
-    return sorted(name for name in names() if name.startswith(start))
+    return sorted(entry.form for entry in ASSUMPTIONS if entry.form.startswith(start))

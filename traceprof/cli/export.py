@@ -46,7 +46,7 @@ def perfetto(reports: tuple[str, ...], output: str, options: Options) -> None:
     _need("perfetto")
     from traceprof.analysis import analyze
     from traceprof.execution.memory import keep_freed_memory
-    from traceprof.replay.answers.checked import Refusal
+    from traceprof.replay.answers.checked_replay import Refusal
     from traceprof.reports.perfetto.critical_path import critical_paths
     from traceprof.reports.perfetto.trace import write
 

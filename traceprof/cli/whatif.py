@@ -16,7 +16,20 @@ if TYPE_CHECKING:
     from traceprof.execution.options import Options
 
 
-@click.command("whatif", short_help="Say what a step would take if something were otherwise.")
+class _Command(click.Command):
+    """A command whose help lists all assumptions; they are imported only for that."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        from traceprof.replay.assumptions.table import ASSUMPTIONS
+
+        with formatter.section("Assumptions"):
+            formatter.write_dl([(entry.form, entry.meaning) for entry in ASSUMPTIONS])
+
+
+@click.command(
+    "whatif", cls=_Command, short_help="Say what a step would take if something were otherwise."
+)
 @reports_argument
 @click.option(
     "--assume",
@@ -24,8 +37,8 @@ if TYPE_CHECKING:
     metavar="NAME[=VALUE]",
     multiple=True,
     shell_complete=assumptions,
-    help="Assume this: no-sync, link=2x, kernel:REGEX=0.5x and others (see docs/whatif.md)."
-    " Repeatable: each is answered, then all together. Without it, every one that needs no value.",
+    help="Assume this, as listed below. Repeatable: each is answered, then all together."
+    " Without it, all that need no value of yours.",
 )
 @click.option(
     "--path-of",
@@ -49,18 +62,18 @@ def command(
     """Replay the training steps of a run as if something were otherwise.
 
     The replay keeps what was recorded: which call launched which operation, what streams and
-    threads waited for, and where ranks met. It is checked against what was measured before it
-    answers; where it does not fit, it says so, and what to record.
+    threads waited for, and which ranks waited for each other. It is checked against what was
+    measured before it answers; where it does not fit, it says so, and what to record.
     """
     from rich.console import Console
 
     from traceprof.replay.answers.ask import whatif
-    from traceprof.replay.assumptions.assumptions import parse
+    from traceprof.replay.assumptions.assumption import parse
     from traceprof.reports import whatif_json, whatif_text
     from traceprof.reports.plain_text import plain
 
     for text in assumed:
-        parse(text)  # a mistake is told before any report is read
+        parse(text)  # report mistakes before any report is read
     paths = expand(reports)
     check_output(output, paths)
     with progress() as shown:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceprof.documents.whatif import Kind
     from traceprof.replay.answers.answers import Answer as Answered
     from traceprof.replay.answers.ask import Asked
-    from traceprof.replay.answers.checked import Baseline as Replayed
+    from traceprof.replay.answers.checked_replay import Baseline as Replayed
     from traceprof.replay.answers.step_path import StepPath as Path
 
 

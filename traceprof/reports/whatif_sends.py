@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from traceprof.documents.whatif import Direction, OrderName
     from traceprof.replay.answers.answers import Answer, WhatIf
-    from traceprof.replay.assumptions.run_changes import StreamOrder as Order
-    from traceprof.replay.assumptions.schedules import ScheduleTime
-    from traceprof.replay.assumptions.sends import BlockedSend as Blocked
+    from traceprof.replay.answers.blocked_sends import BlockedSend as Blocked
+    from traceprof.replay.answers.schedules import ScheduleTime
+    from traceprof.replay.assumptions.run_change import StreamOrder as Order
     from traceprof.replay.assumptions.sends import SendName
 
 _MAX_SHOWN = 5

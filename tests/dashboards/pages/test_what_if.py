@@ -18,6 +18,7 @@ from tests.support.trees import named, text
 from tests.support.workers import until
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
+from traceprof.replay.assumptions.assumption import defaults
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -99,6 +100,16 @@ def test_an_answer_that_fails_says_so() -> None:
     question = Questions(ask).about(())
     until(lambda: question.is_over)
     assert "cannot assume this: it is nothing" in text(what_if.answers(question))
+
+
+def test_the_form_offers_every_assumption_that_is_answered_by_default(
+    analysis: Analysis, asked: WhatIf
+) -> None:
+    answer_by(analysis, lambda _: asked)
+    (ticked,) = named(what_if.layout(analysis, Address("/what-if")), "Checklist")
+    assert [option["value"] for option in ticked.options] == [one.text for one in defaults()]
+    for option, one in zip(ticked.options, defaults(), strict=True):
+        assert one.atoms[0].entry.meaning in text(option["label"])
 
 
 def test_an_address_says_what_is_assumed(analysis: Analysis, asked: WhatIf) -> None:

@@ -21,11 +21,12 @@ from traceprof.analysis import Options, analyze
 from traceprof.errors import UsageError
 from traceprof.replay.answers.answers import Answer, answer
 from traceprof.replay.answers.ask import whatif
-from traceprof.replay.assumptions.assumptions import Variant, names, parse
-from traceprof.replay.graph.graph import in_pieces
+from traceprof.replay.assumptions.assumption import Variant, parse
+from traceprof.replay.assumptions.table import ASSUMPTIONS
 from traceprof.replay.graph.longest_path import solve
-from traceprof.replay.graph.replay import measured_steps, replayed_steps
+from traceprof.replay.graph.process_graph import in_pieces
 from traceprof.replay.graph.run_graph import run_graph
+from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
 from traceprof.simulate import SCENARIOS, kernels, simulate_scenario
 from traceprof.simulate.event_model.actions import Stream
 from traceprof.simulate.event_model.program_writer import COMPUTE, Host
@@ -205,7 +206,7 @@ def test_mistakes_are_told(text: str, message: str) -> None:
         parse(text)
 
 
-@pytest.mark.parametrize("text", [*names(), "kernel:gemm=0.5x", "link=1.5x"])
+@pytest.mark.parametrize("text", [*(entry.form for entry in ASSUMPTIONS), "link=1.5x"])
 def test_every_assumption_can_be_written(text: str) -> None:
     assert parse(text).text == text
 

@@ -21,10 +21,10 @@ from traceprof.execution import sharing
 from traceprof.findings import Basis
 from traceprof.replay.answers import savings as module
 from traceprof.replay.answers.savings import with_savings
-from traceprof.replay.assumptions.assumptions import Variant, parse
-from traceprof.replay.graph.replay import measured_steps, replayed_steps
+from traceprof.replay.assumptions.assumption import Variant, parse
 from traceprof.replay.graph.run_graph import reweighed, run_graph
 from traceprof.replay.graph.sample import MIN_LEAD, MIN_STEPS, sample_of
+from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
 

@@ -13,12 +13,11 @@ from tests.support.changes import recorded, step_ns
 from traceprof.analysis import Analysis, analyze
 from traceprof.errors import UsageError
 from traceprof.replay.answers.ask import whatif
-from traceprof.replay.assumptions.assumptions import Variant, parse
-from traceprof.replay.assumptions.cannot_change import CannotChange
-from traceprof.replay.assumptions.run_assumptions import run_changes
-from traceprof.replay.assumptions.run_changes import RunChange, changed_steps
-from traceprof.replay.assumptions.send_order import best, in_order
-from traceprof.replay.assumptions.sends import SendName, blocked_sends
+from traceprof.replay.answers.blocked_sends import blocked_sends
+from traceprof.replay.assumptions.assumption import Variant, combined, parse
+from traceprof.replay.assumptions.run_change import CannotChange, RunChange, changed_steps
+from traceprof.replay.assumptions.send_order import best_order, given_order
+from traceprof.replay.assumptions.sends import SendName
 from traceprof.replay.graph.longest_path import CircularError
 from traceprof.replay.graph.run_graph import RunGraph, run_graph
 from traceprof.run.pipeline_orders import one_forward_one_backward
@@ -93,7 +92,7 @@ def names(orders: Orders) -> dict[int, list[SendName]]:
 )
 def test_an_order_takes_what_the_program_takes_in_it(orders: Orders, replayed: Replayed) -> None:
     truth = step_ns(nccl_pipeline(np.random.default_rng(0), orders).run())
-    change = in_order(replayed.analysis, replayed.graph, names(orders))
+    change = given_order(replayed.analysis, replayed.graph, names(orders))
     assert replayed.step_ns(change) == pytest.approx(truth, rel=0.005)
 
 
@@ -101,14 +100,14 @@ def test_an_order_that_never_ends_is_told(replayed: Replayed) -> None:
     orders = {**PLANTED, 2: gradients_last(2)}
     with pytest.raises(RuntimeError, match="deadlock"):
         nccl_pipeline(np.random.default_rng(0), orders).run()
-    change = in_order(replayed.analysis, replayed.graph, names(orders))
+    change = given_order(replayed.analysis, replayed.graph, names(orders))
     with pytest.raises(CircularError):
         replayed.step_ns(change)
 
 
 @pytest.mark.long
 def test_the_best_order_is_no_worse_than_any_swap(replayed: Replayed) -> None:
-    least = replayed.step_ns(best(replayed.analysis, replayed.graph))
+    least = replayed.step_ns(best_order(replayed.analysis, replayed.graph))
     found = {stage: as_computed(stage) for stage in range(NUM_STAGES)}
     for stage in (1, 2):
         for place in range(stage, len(found[stage]) - 1, 2):
@@ -165,11 +164,16 @@ def test_without_event_records_no_order_is_told(tmp_path: Path) -> None:
 
 def test_two_orders_at_once_are_told(replayed: Replayed) -> None:
     both = ["send-order=best", "send-order=ready-first"]
-    refused = run_changes(replayed.analysis, replayed.graph, both)
+    refused = combined([parse(text) for text in both]).run_changes(
+        replayed.analysis, replayed.graph
+    )
     assert isinstance(refused, CannotChange)
-    assert "two orders" in refused.why
+    assert refused.why == "send-order cannot have two values"
     assert not isinstance(
-        run_changes(replayed.analysis, replayed.graph, ["send-order=ready-first"] * 2), CannotChange
+        parse("send-order=ready-first+send-order=ready-first").run_changes(
+            replayed.analysis, replayed.graph
+        ),
+        CannotChange,
     )
 
 
@@ -183,5 +187,5 @@ def test_copies_have_no_order(tmp_path: Path) -> None:
 
 
 def test_other_orders_are_mistakes() -> None:
-    with pytest.raises(UsageError, match="only ready-first and best"):
+    with pytest.raises(UsageError, match="only send-order=ready-first or send-order=best"):
         parse("send-order=worst")

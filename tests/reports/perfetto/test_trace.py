@@ -21,7 +21,7 @@ from tests.support.opened import analysis_of
 from tests.support.perfetto import read
 from traceprof.analysis import analyze
 from traceprof.communication.messages import messages
-from traceprof.replay.answers.checked import Refusal
+from traceprof.replay.answers.checked_replay import Refusal
 from traceprof.reports.perfetto.critical_path import critical_paths
 from traceprof.reports.perfetto.trace import write
 

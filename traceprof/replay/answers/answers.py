@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.replay.answers.checked import CheckedReplay, Refusal, checked_replay
+from traceprof.replay.answers.blocked_sends import blocked_sends
+from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
 from traceprof.replay.answers.critical_path import RankPath, critical_paths
-from traceprof.replay.assumptions.assumptions import singles
-from traceprof.replay.assumptions.cannot_change import CannotChange
-from traceprof.replay.assumptions.pipeline import pipeline_of
-from traceprof.replay.assumptions.schedules import ScheduleTime, schedule_times
-from traceprof.replay.assumptions.sends import blocked_sends, sends_of
+from traceprof.replay.answers.pipeline import pipeline_of
+from traceprof.replay.answers.schedules import ScheduleTime, schedule_times
+from traceprof.replay.assumptions.assumption import defaults
+from traceprof.replay.assumptions.run_change import CannotChange
+from traceprof.replay.assumptions.sends import sends_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
-    from traceprof.replay.answers.checked import Baseline
-    from traceprof.replay.assumptions.assumptions import Assumption
-    from traceprof.replay.assumptions.run_changes import StreamOrder
-    from traceprof.replay.assumptions.sends import BlockedSend
+    from traceprof.replay.answers.blocked_sends import BlockedSend
+    from traceprof.replay.answers.checked_replay import Baseline
+    from traceprof.replay.assumptions.assumption import Assumption
+    from traceprof.replay.assumptions.run_change import StreamOrder
     from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.run_graph import RunGraph
 
@@ -106,7 +107,7 @@ def answer(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> WhatIf:
         analysis: of a run whose reports are open.
         assumptions: each by itself; all single ones where empty.
     """
-    asked = list(assumptions) or singles()
+    asked = list(assumptions) or defaults()
     replay = checked_replay(analysis, asked)
     if isinstance(replay, Refusal):
         refused = tuple(Answer(one.text, one.is_bound, refused=replay.why) for one in asked)
@@ -152,7 +153,7 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         at = max(round(step + change), 0)
         return Answer(
             one.text, is_bound=True, step_ns=at, low_ns=at, high_ns=at, change_ns=at - round(step),
-            is_too_small=abs(change) <= misfit, note=one.why,
+            is_too_small=abs(change) <= misfit, note=one.condition,
         )  # fmt: skip
     for other in under.otherwise:
         changes += (np.median(other, axis=0) - np.median(before, axis=0)).tolist()
@@ -164,7 +165,7 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     low = step + min(changes) - max(spread) - off
     high = step + max(changes) + max(spread) + off
     high = min(high, step) if max(changes) <= 0 else high
-    note = "; ".join(filter(None, (one.why, under.note)))
+    note = "; ".join(filter(None, (one.condition, under.note)))
     if changes[2] > change + off:
         note = "; ".join(filter(None, (note, _OTHER_COMMUNICATORS)))
     if min(changes[3 : lengths.shape[1]], default=change) < change - off:

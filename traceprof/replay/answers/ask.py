@@ -11,7 +11,7 @@ from traceprof.execution.options import Options, num_jobs
 from traceprof.execution.reading import ProgressOfAll
 from traceprof.replay.answers.answers import WhatIf, answer
 from traceprof.replay.answers.step_path import StepPath, step_path
-from traceprof.replay.assumptions.assumptions import Assumption, combined, parse
+from traceprof.replay.assumptions.assumption import Assumption, combined, parse
 
 if TYPE_CHECKING:
     import os

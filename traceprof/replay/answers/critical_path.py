@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.replay.graph.graph import EdgeKind
 from traceprof.replay.graph.longest_path import binding_edges, solve
+from traceprof.replay.graph.process_graph import EdgeKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from traceprof.replay.graph.facts import ProcessFacts
+    from traceprof.replay.graph.process_facts import ProcessFacts
     from traceprof.replay.graph.run_graph import RunGraph
 
 # Until an operation is launched, the host works; what follows is microseconds.

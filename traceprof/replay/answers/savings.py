@@ -14,8 +14,8 @@ from traceprof.analyses.verdict.savings import Gain, Savings
 from traceprof.execution.sharing import worthwhile_processes
 from traceprof.findings import Basis, Saving, by_id
 from traceprof.replay.answers.answers import answered
-from traceprof.replay.answers.checked import CheckedReplay, Refusal, checked_replay
-from traceprof.replay.assumptions.assumptions import Assumption, combined, parse
+from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
+from traceprof.replay.assumptions.assumption import Assumption, combined, parse
 from traceprof.replay.graph.sample import sample_of
 from traceprof.run.rank import WindowKind
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from traceprof.analyses import breakdown
-from traceprof.replay.assumptions.assumptions import Variant
+from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
-from traceprof.replay.graph.graph import EdgeKind
 from traceprof.replay.graph.longest_path import CircularError, binding_edges, solve
+from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.run_graph import clock_shift, run_graph
 from traceprof.replay.graph.sample import sample_of
 from traceprof.replay.graph.weights import Weigher, as_measured

@@ -10,11 +10,10 @@ import numpy as np
 from traceprof.analyses.gradients.gradient_buckets import MIN_OF_LONGEST
 from traceprof.communication.latency import DISTINCT_SIZES, MAX_LATENCY_NS
 from traceprof.communication.messages import messages
-from traceprof.replay.assumptions.cannot_change import CannotChange, without_event_records
-from traceprof.replay.assumptions.run_changes import RunChange
+from traceprof.replay.assumptions.run_change import CannotChange, RunChange, missing_event_records
 from traceprof.replay.assumptions.sends import edges_of_graph
-from traceprof.replay.graph.graph import EdgeKind
 from traceprof.replay.graph.longest_path import NEVER, solve
+from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.run_graph import groups_that_meet, meeting_members
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class _Buckets:
 
 
 def with_bucket_cap(
-    analysis: OpenAnalysis, graph: RunGraph, value: str
+    analysis: OpenAnalysis, graph: RunGraph, cap_mib: float
 ) -> RunChange | CannotChange:
     """Let gradients be reduced in buckets of another size.
 
@@ -65,9 +64,9 @@ def with_bucket_cap(
     Args:
         analysis: of the run.
         graph: of the whole run.
-        value: the size, in MiB, as `bucket_cap_mb` has it.
+        cap_mib: `bucket_cap_mb` of DistributedDataParallel, in MiB.
     """
-    unknown = without_event_records(analysis, graph, "when gradients were ready")
+    unknown = missing_event_records(analysis, graph, "when gradients were ready")
     if unknown is not None:
         return unknown
     edges = edges_of_graph(graph)
@@ -75,7 +74,7 @@ def with_bucket_cap(
     if buckets is None:
         return CannotChange("no gradient buckets were seen that all ranks reduce, of known size")
     plan = _Plan(graph, edges, buckets)
-    cap = float(value) * _MIB
+    cap = cap_mib * _MIB
     latencies = _latencies(buckets)
     # Where buckets grow, the ones that were are put together; where they shrink, they are cut.
     grows = cap >= float(np.median(buckets.bytes))

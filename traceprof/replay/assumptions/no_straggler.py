@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses import straggler
-from traceprof.replay.assumptions.cannot_change import CannotChange
-from traceprof.replay.assumptions.run_changes import RunChange
-from traceprof.replay.graph.graph import EdgeKind
+from traceprof.replay.assumptions.run_change import CannotChange, RunChange
 from traceprof.replay.graph.longest_path import NEVER
+from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.run_graph import meeting_members
 
 if TYPE_CHECKING:

@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.replay.assumptions.cannot_change import CannotChange, without_event_records
-from traceprof.replay.assumptions.run_changes import RunChange, StreamOrder, changed
-from traceprof.replay.assumptions.sends import READINESS, edges_of_graph, ready_ns, sends_of
-from traceprof.replay.graph.graph import EdgeKind
+from traceprof.replay.assumptions.run_change import (
+    CannotChange,
+    RunChange,
+    StreamOrder,
+    changed,
+    missing_event_records,
+)
+from traceprof.replay.assumptions.sends import edges_of_graph, ready_ns, sends_of
 from traceprof.replay.graph.longest_path import NEVER, CircularError, solve
-from traceprof.replay.graph.replay import replayed_steps
+from traceprof.replay.graph.process_graph import EdgeKind
+from traceprof.replay.graph.step_lengths import replayed_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +36,7 @@ _MAX_TRIALS, _MAX_LEVELS, _MAX_EDGES = 400, 100_000, 40_000_000
 _MIN_GAIN = 1e-4  # of a step, below which an order is no better
 
 
-def ready_first(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotChange:
+def order_of_readiness(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotChange:
     """Let each stream run the send first that both sides are ready for first.
 
     Args:
@@ -42,7 +47,7 @@ def ready_first(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotCh
     return orders if isinstance(orders, CannotChange) else orders.change(orders.by_readiness())
 
 
-def best(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotChange:
+def best_order(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotChange:
     """Let each stream run its sends in the best order that is found, the same in every step.
 
     From the better of the order that was measured and the one by readiness, one send at a time is
@@ -56,7 +61,7 @@ def best(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotChange:
     return orders if isinstance(orders, CannotChange) else orders.change(orders.searched())
 
 
-def in_order(
+def given_order(
     analysis: OpenAnalysis, graph: RunGraph, wanted: Mapping[int, Sequence[SendName]]
 ) -> RunChange | CannotChange:
     """Let streams run their sends in an order, in every step that has the same ones.
@@ -103,7 +108,7 @@ class _Orders:
         sends = sends_of(analysis, graph)
         if sends is None:
             return CannotChange("no two sends or receives follow each other on a stream")
-        unknown = without_event_records(analysis, graph, READINESS)
+        unknown = missing_event_records(analysis, graph, "when sends were ready")
         if unknown is not None:
             return unknown
         first = np.flatnonzero(np.append(True, np.diff(sends.unit) != 0))

@@ -1,4 +1,4 @@
-"""Sends and receives that follow each other on a stream: who waited behind whom, and why."""
+"""Sends and receives that follow each other on a stream."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.communication.messages import BETWEEN_TWO, messages
-from traceprof.replay.assumptions.cannot_change import CannotChange, without_event_records
-from traceprof.replay.graph.graph import EdgeKind
-from traceprof.replay.graph.longest_path import NEVER, solve
+from traceprof.replay.graph.longest_path import NEVER
+from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.run_graph import groups_that_meet, meeting_members
 
 if TYPE_CHECKING:
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.run_graph import RunGraph
     from traceprof.run.opening import Mask
 
-READINESS = "when sends were ready"
-MAX_NAMED = 20
-"""So many blocked sends are told, the worst first."""
-_MIN_BLOCKED = 0.001  # of a step
 _DIRECTIONS = {1: "send to", 2: "receive from", 3: "exchange with"}
 _USUAL_TURN_AROUND_NS = 1_500.0  # where no send follows another one closely
 
@@ -86,25 +81,6 @@ class Sends:
 
     def __len__(self) -> int:
         return len(self.node)
-
-
-@dataclass(frozen=True)
-class BlockedSend:
-    """A send that both sides were ready for, and that waited behind another one of its stream.
-
-    Attributes:
-        rank: whose stream.
-        blocked: the send.
-        behind: what it waited for.
-        stage: the rank that went without it for so long.
-        blocked_ns: in the median step.
-    """
-
-    rank: int
-    blocked: SendName
-    behind: SendName
-    stage: int
-    blocked_ns: int
 
 
 @dataclass(frozen=True)
@@ -186,48 +162,6 @@ def ready_ns(sends: Sends, edges: GraphEdges, weights: Float64, times: Float64) 
     ready = np.full(len(sends), NEVER)
     np.maximum.at(ready, row[holds], times[edges.source[holds]] + weights[holds])
     return ready
-
-
-def blocked_sends(
-    analysis: OpenAnalysis, graph: RunGraph
-) -> tuple[BlockedSend, ...] | CannotChange:
-    """Return which sends waited behind others that need not come first, the worst ones.
-
-    Or why that is not known.
-
-    Args:
-        analysis: of the run.
-        graph: of the whole run; its first weights are what was measured.
-    """
-    sends = sends_of(analysis, graph)
-    if sends is None:
-        return ()
-    unknown = without_event_records(analysis, graph, READINESS)
-    if unknown is not None:
-        return unknown
-    times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
-    ready = ready_ns(sends, edges_of_graph(graph), graph.weights.of(0), times)
-    start = times[sends.node]
-    blocked = start - np.maximum(ready, start[sends.partner])
-    blocked = np.where(sends.follows, np.maximum(blocked, 0), 0)
-    numbers = [rank.rank for rank in analysis.run.ranks]
-    step = float(np.median(np.concatenate([np.diff(mark.limits_ns) for mark in graph.marks])))
-    by_name: dict[tuple[int, SendName, SendName], list[float]] = {}
-    for row in np.flatnonzero(blocked > _MIN_BLOCKED * step).tolist():
-        key = numbers[sends.rank[row]], sends.name[row], sends.name[row - 1]
-        by_name.setdefault(key, []).append(float(blocked[row]))
-    num_steps = max(len(mark.number) for mark in graph.marks)
-    rows = [
-        BlockedSend(rank, name, behind, name.peer, round(_median(values, num_steps)))
-        for (rank, name, behind), values in by_name.items()
-    ]
-    rows = [row for row in rows if row.blocked_ns > _MIN_BLOCKED * step]
-    return tuple(sorted(rows, key=lambda row: (-row.blocked_ns, row.rank, row.blocked))[:MAX_NAMED])
-
-
-def _median(values: list[float], num_steps: int) -> float:
-    """Return the median over steps, in those without a value 0."""
-    return float(np.median(values + [0.0] * max(num_steps - len(values), 0)))
 
 
 def _sides(analysis: OpenAnalysis, graph: RunGraph) -> tuple[Int64, ...] | None:

@@ -12,8 +12,8 @@ from traceprof.analyses.kernels.beside_communication import beside_communication
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
-    from traceprof.replay.graph.graph import Process
     from traceprof.replay.graph.longest_path import Float64
+    from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.weights import Durations
     from traceprof.run.opening import Rank
 

@@ -12,9 +12,9 @@ from traceprof.analyses import breakdown
 from traceprof.communication.messages import BETWEEN_TWO, messages
 from traceprof.execution.sharing import share
 from traceprof.replay.graph.columns import COMPUTE
-from traceprof.replay.graph.facts import facts_of
-from traceprof.replay.graph.graph import EdgeKind, edges_of, in_pieces, observe
 from traceprof.replay.graph.longest_path import ROOT, schedule
+from traceprof.replay.graph.process_facts import facts_of
+from traceprof.replay.graph.process_graph import EdgeKind, edges_of, in_pieces, observe
 from traceprof.replay.graph.weight_sets import WeightSets, difference
 from traceprof.replay.graph.weights import Weigher, as_measured
 from traceprof.run.training import training_of
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
     from traceprof.ranks.waits import GroupWaits
-    from traceprof.replay.graph.facts import ProcessFacts
-    from traceprof.replay.graph.graph import Edges, Observed, Process
     from traceprof.replay.graph.longest_path import Float64, Schedule
+    from traceprof.replay.graph.process_facts import ProcessFacts
+    from traceprof.replay.graph.process_graph import Edges, Observed, Process
     from traceprof.replay.graph.sample import Sample
     from traceprof.replay.graph.weight_sets import Int32
     from traceprof.replay.graph.weights import Weighing

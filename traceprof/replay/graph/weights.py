@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from traceprof.replay.graph.graph import EdgeKind
 from traceprof.replay.graph.longest_path import NEVER
+from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.waits import OWN_WAIT_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from traceprof.intervals import Int64
-    from traceprof.replay.graph.graph import Edges, Process
     from traceprof.replay.graph.longest_path import Float64
+    from traceprof.replay.graph.process_graph import Edges, Process
     from traceprof.run.opening import Mask
 
 

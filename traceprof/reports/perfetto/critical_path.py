@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof.analyses.steps.step_lengths import slowest_rank, training_steps
 from traceprof.errors import one_line
-from traceprof.replay.answers.checked import Refusal, checked_replay
+from traceprof.replay.answers.checked_replay import Refusal, checked_replay
 from traceprof.replay.answers.savings import MAX_OPERATIONS, MAX_WITHOUT_STEPS
 from traceprof.replay.answers.step_path import step_path
 from traceprof.replay.graph.sample import sample_of

@@ -1,4 +1,4 @@
-"""What is assumed of how ranks meet, and not of what one process does: a graph with other edges."""
+"""Changes of edges between ranks: a graph with other edges, nodes or weights."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.replay.graph.graph import EdgeKind
 from traceprof.replay.graph.longest_path import NEVER, ROOT, schedule
-from traceprof.replay.graph.replay import replayed_steps
+from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.run_graph import EdgeList
+from traceprof.replay.graph.step_lengths import replayed_steps
 from traceprof.replay.graph.weight_sets import WeightSets
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
     from traceprof.replay.assumptions.sends import SendName
     from traceprof.replay.graph.longest_path import Float64
@@ -63,6 +65,35 @@ class RunChange:
     left_out: frozenset[int] = frozenset()
     orders: tuple[StreamOrder, ...] = ()
     otherwise: tuple[RunChange, ...] = ()
+
+
+@dataclass(frozen=True)
+class CannotChange:
+    """The reason for which something cannot be assumed of a run.
+
+    Attributes:
+        why: in a few words.
+        how_to_collect: what to record so that it can; None if no recording would help.
+    """
+
+    why: str
+    how_to_collect: str | None = None
+
+
+def missing_event_records(
+    analysis: OpenAnalysis, graph: RunGraph, needed_for: str
+) -> CannotChange | None:
+    """Return why something is not known of a run without event records; None if it has them.
+
+    Args:
+        analysis: of the run.
+        graph: of the run.
+        needed_for: what is not known without them: `when sends were ready`.
+    """
+    if graph.has_event_records:
+        return None
+    how = analysis.run.ranks[0].trace.how_to_collect(Part.EVENT_RECORDS)
+    return CannotChange(f"{needed_for} is not known without event records", how)
 
 
 def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange]) -> RunGraph:

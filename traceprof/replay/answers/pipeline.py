@@ -8,10 +8,10 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.analyses import overlap_slowdown
-from traceprof.replay.assumptions.schedules import Pipeline, Stage
+from traceprof.replay.answers.schedules import Pipeline, Stage
 from traceprof.replay.assumptions.sends import edges_of_graph
 from traceprof.replay.assumptions.slowdown import alone_ns
-from traceprof.replay.graph.graph import EdgeKind
+from traceprof.replay.graph.process_graph import EdgeKind
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis

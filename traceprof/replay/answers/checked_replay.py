@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses import breakdown, gpu_idle, nccl_serialization
+from traceprof.analyses import breakdown, gpu_idle
 from traceprof.analyses.verdict.savings import Gate
-from traceprof.host.idle_causes import IdleCause, why_unknown
-from traceprof.replay.assumptions.assumptions import Variant
-from traceprof.replay.assumptions.cannot_change import CannotChange
-from traceprof.replay.assumptions.run_assumptions import run_changes
-from traceprof.replay.assumptions.run_changes import changed_steps
+from traceprof.host.idle_causes import why_unknown
+from traceprof.replay.assumptions.assumption import Variant
+from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
 from traceprof.replay.graph.longest_path import CircularError
-from traceprof.replay.graph.replay import by_number, measured_steps, replayed_steps
 from traceprof.replay.graph.run_graph import reweighed, run_graph
+from traceprof.replay.graph.step_lengths import by_number, measured_steps, replayed_steps
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -31,8 +29,8 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.verdict.savings import GateName
     from traceprof.execution.open_analysis import OpenAnalysis
-    from traceprof.replay.assumptions.assumptions import Assumption
-    from traceprof.replay.assumptions.run_changes import RunChange, StreamOrder
+    from traceprof.replay.assumptions.assumption import Assumption
+    from traceprof.replay.assumptions.run_change import RunChange, StreamOrder
     from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.run_graph import RunGraph
     from traceprof.replay.graph.sample import Sample
@@ -43,10 +41,6 @@ MAX_UNEXPLAINED = 0.05
 MAX_OFF_FLOOR = 0.05
 MAX_UNLAUNCHED = 0.01
 """The share of operations launched before the capture, above which nothing can be said."""
-_MAY_DEPEND = (
-    "whether communication needs what it waits for in line is not in the report; where it does,"
-    " nothing is gained"
-)
 
 
 @dataclass(frozen=True)
@@ -132,26 +126,25 @@ class CheckedReplay:
 
     def of(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         """Return the steps under one of the assumptions."""
-        if "no-data-loading" in assumption.atoms:
-            unknown = _unknown_idle(self.analysis)
-            if unknown is not None:
-                return unknown
+        refusal = assumption.refusal(self.analysis)
+        if refusal is not None:
+            return refusal
         num_ways = self.as_it_is.shape[1]
         low, high = num_ways * place, num_ways * (place + 1)
         under = StepsUnder(self.lengths[:, low:high])
-        if assumption.of_run:
+        if assumption.changes_run:
             numbers = range(self.first + low, self.first + high)
             graph = replace(self.graph, weights=self.graph.weights.chosen(numbers))
-            changes = run_changes(self.analysis, graph, assumption.of_run)
+            changes = assumption.run_changes(self.analysis, graph)
             if isinstance(changes, CannotChange):
                 return changes
             try:
                 under = _changed_steps(graph, changes)
             except CircularError:
                 return CannotChange("the ranks would wait for each other for ever")
-        if assumption.atoms == ("no-serialization",) and _may_depend(self.analysis):
-            ways = (*under.otherwise, self.as_it_is)
-            under = replace(under, otherwise=ways, note=_MAY_DEPEND)
+        doubt = assumption.doubt(self.analysis)
+        if doubt is not None:
+            under = replace(under, otherwise=(*under.otherwise, self.as_it_is), note=doubt)
         if assumption.is_at_least_communication:
             least = self.communication[:, np.newaxis]
             under = replace(under, steps=np.maximum(under.steps, least))
@@ -272,26 +265,6 @@ def _impossible(analysis: OpenAnalysis) -> Refusal | None:
         how = graphs[0].trace.how_to_collect(Part.GRAPH_KERNELS)
         why = "CUDA graphs were recorded as a whole: what ran inside is not known"
         return Refusal(why, how)
-    return None
-
-
-def _may_depend(analysis: OpenAnalysis) -> bool:
-    """Say whether communication that waits in line may need what it waits for: no report tells."""
-    results = analysis.result.of(nccl_serialization)
-    return any(result.known_blocked_ns < result.blocked_ns for result in results)
-
-
-def _unknown_idle(analysis: OpenAnalysis) -> CannotChange | None:
-    """Return why it cannot be told what data loading costs: most of it may be of unknown cause."""
-    for result in analysis.result.of(gpu_idle):
-        unknown_ns = result.by_cause[IdleCause.UNKNOWN]
-        share = unknown_ns / max(result.window.length_ns, 1)
-        if share > MAX_UNEXPLAINED and unknown_ns > result.by_cause[IdleCause.DATA_LOADING]:
-            return CannotChange(
-                f"rank {result.rank} was idle for {100 * share:.1f} % of the time for reasons that"
-                " the report does not tell, which may be data loading",
-                analysis.run.ranks[0].trace.how_to_collect(Part.THREAD_SWITCHES),
-            )
     return None
 
 

@@ -12,7 +12,7 @@ from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals
-    from traceprof.replay.graph.graph import Process
+    from traceprof.replay.graph.process_graph import Process
 
 
 @dataclass(frozen=True)

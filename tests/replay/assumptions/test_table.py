@@ -1,0 +1,61 @@
+"""The table of assumptions: what is made from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.cli import run
+from traceprof.analyses.gpu_idle.assumptions import BY_CAUSE, FASTEST_LAUNCHES
+from traceprof.analyses.registry import FINDINGS
+from traceprof.replay.assumptions.assumption import combined, parse
+from traceprof.replay.assumptions.table import ASSUMPTIONS, markdown
+
+if TYPE_CHECKING:
+    from traceprof.replay.assumptions.table import Entry
+
+PAGE = Path(__file__).parents[3] / "docs" / "whatif.md"
+
+
+@pytest.mark.parametrize("entry", ASSUMPTIONS, ids=[entry.form for entry in ASSUMPTIONS])
+def test_every_entry_can_be_assumed(entry: Entry) -> None:
+    assert (entry.change is None) != (entry.run_change is None)
+    (atom,) = parse(entry.form).atoms
+    assert atom.entry is entry
+    assert bool(atom.value) == (entry.value is not None)
+
+
+def test_forms_are_unique() -> None:
+    assert len({entry.form for entry in ASSUMPTIONS}) == len(ASSUMPTIONS)
+
+
+def test_the_documentation_has_the_table() -> None:
+    assert markdown() in PAGE.read_text(encoding="utf-8"), "run `python docs/assumptions.py`"
+
+
+def test_the_help_lists_every_assumption(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run("whatif", "--help") == 0
+    text = capsys.readouterr().out
+    for entry in ASSUMPTIONS:
+        assert any(entry.form in line and entry.meaning[:40] in line for line in text.splitlines())
+
+
+def test_findings_name_assumptions_of_the_table() -> None:
+    forms = {entry.form for entry in ASSUMPTIONS}
+    named = {*BY_CAUSE.values(), FASTEST_LAUNCHES}
+    for kind in FINDINGS.values():
+        if not callable(kind.removed_by):
+            named |= set(kind.removed_by)
+    assert len(named) > 5
+    assert named <= forms
+
+
+def test_conditions_are_listed_once() -> None:
+    both = combined([parse("send-order=best"), parse("send-order=ready-first"), parse("launch=0")])
+    assert both.condition == "sends are launched when they were; what a graph costs is left out"
+    assert both.is_bound

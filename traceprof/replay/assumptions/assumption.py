@@ -1,0 +1,194 @@
+"""Assumptions as they are written on the command line, and the variants of a replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from traceprof.errors import UsageError, closest
+from traceprof.replay.assumptions.run_change import CannotChange
+from traceprof.replay.assumptions.table import ASSUMPTIONS, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.replay.assumptions.run_change import RunChange
+    from traceprof.replay.assumptions.table import Entry
+    from traceprof.replay.graph.process_graph import Process
+    from traceprof.replay.graph.run_graph import RunGraph
+    from traceprof.replay.graph.weights import Durations
+
+
+@dataclass(frozen=True)
+class Atom:
+    """An entry of the table with a value.
+
+    Attributes:
+        text: as it was written: `link=4x`.
+        entry: of the table.
+        value: arguments for the entry's functions.
+    """
+
+    text: str
+    entry: Entry
+    value: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One assumption, or several at the same time.
+
+    Attributes:
+        atoms: the assumptions that it consists of.
+    """
+
+    atoms: tuple[Atom, ...]
+
+    @property
+    def text(self) -> str:
+        """The assumption as it was written: `no-sync + link=2x`."""
+        return " + ".join(atom.text for atom in self.atoms)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the answer is a limit that no change of a program can reach."""
+        return any(atom.entry.is_bound for atom in self.atoms)
+
+    @property
+    def condition(self) -> str:
+        """Under which conditions the answer holds."""
+        conditions = dict.fromkeys(atom.entry.condition for atom in self.atoms)
+        return "; ".join(filter(None, conditions))
+
+    @property
+    def is_at_least_communication(self) -> bool:
+        """Whether a step takes at least as long as its communication."""
+        return any(atom.entry.is_at_least_communication for atom in self.atoms)
+
+    @property
+    def changes_run(self) -> bool:
+        """Whether edges between ranks change."""
+        return any(atom.entry.run_change is not None for atom in self.atoms)
+
+    def change(self, process: Process, durations: Durations) -> Durations:
+        """Return what the actions of a process take under the assumption."""
+        for atom in self.atoms:
+            if atom.entry.change is not None:
+                durations = atom.entry.change(process, durations, *atom.value)
+        return durations
+
+    def run_changes(
+        self, analysis: OpenAnalysis, graph: RunGraph
+    ) -> list[RunChange] | CannotChange:
+        """Return what changes between ranks, or why it cannot.
+
+        Args:
+            analysis: of the run.
+            graph: of the run.
+        """
+        by_text = {atom.text: atom for atom in self.atoms if atom.entry.run_change is not None}
+        names = [atom.entry.name for atom in by_text.values()]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            return CannotChange(f"{twice} cannot have two values")
+        changes = []
+        for atom in by_text.values():
+            assert atom.entry.run_change is not None  # noqa: S101
+            change = atom.entry.run_change(analysis, graph, *atom.value)
+            if isinstance(change, CannotChange):
+                return change
+            changes.append(change)
+        return changes
+
+    def refusal(self, analysis: OpenAnalysis) -> CannotChange | None:
+        """Return why it cannot be assumed of a run, None if it can."""
+        refusals = (atom.entry.refusal for atom in self.atoms)
+        reasons = (refusal(analysis) for refusal in refusals if refusal is not None)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def doubt(self, analysis: OpenAnalysis) -> str | None:
+        """Return why it may gain nothing, None if it surely gains."""
+        doubt = self.atoms[0].entry.doubt
+        return None if doubt is None or len(self.atoms) > 1 else doubt(analysis)
+
+
+def parse(text: str) -> Assumption:
+    """Read an assumption: `NAME` or `NAME=VALUE`, several joined by `+`.
+
+    Raises:
+        UsageError: there is no such assumption, or its value is not valid.
+    """
+    return Assumption(tuple(_atom(part.strip()) for part in text.split("+")))
+
+
+def combined(assumptions: Sequence[Assumption]) -> Assumption:
+    """Return all of several assumptions at the same time."""
+    return Assumption(tuple(atom for one in assumptions for atom in one.atoms))
+
+
+def defaults() -> list[Assumption]:
+    """Return the assumptions that are answered when none is chosen."""
+    return [parse(entry.form) for entry in ASSUMPTIONS if entry.is_default]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to weigh a run.
+
+    Attributes:
+        assumption: None for the run as measured.
+        keeps_unexplained: whether delays without a known reason stay.
+        has_gpu_time: whether the GPU takes any time.
+        has_possible_waits: whether streams wait for everything that they may have waited for.
+        has_whole_streams: whether an operation that waits for communication waits for everything
+            before that on its stream.
+    """
+
+    assumption: Assumption | None = None
+    keeps_unexplained: bool = True
+    has_gpu_time: bool = True
+    has_possible_waits: bool = True
+    has_whole_streams: bool = False
+
+    def assumed(self, process: Process, measured: Durations) -> Durations:
+        """Return what the actions of a process take under the assumption."""
+        return measured if self.assumption is None else self.assumption.change(process, measured)
+
+    def durations(self, assumed: Durations) -> Durations:
+        """Return the durations with this variant's choices for what is not known."""
+        chosen = replace(
+            assumed, possible_waits=self.has_possible_waits, whole_streams=self.has_whole_streams
+        )
+        if not self.keeps_unexplained:
+            chosen = replace(chosen, unexplained=0.0)
+        if not self.has_gpu_time:
+            nothing = chosen.length_ns * 0
+            chosen = replace(chosen, length_ns=nothing, transfer=nothing, latency=0.0)
+        return chosen
+
+
+def _atom(text: str) -> Atom:
+    name = name_of(text)
+    entries = [entry for entry in ASSUMPTIONS if entry.name == name]
+    if not entries:
+        forms = ", ".join(entry.form for entry in ASSUMPTIONS)
+        meant = closest(name, [entry.name for entry in ASSUMPTIONS])
+        raise UsageError(
+            f"there is no assumption {text!r}",
+            f"this version knows {forms}",
+            "choose among them" if meant is None else f"did you mean {meant!r}?",
+        )
+    entry = next((entry for entry in entries if entry.form == text), entries[0])
+    if entry.value is not None and text != name:
+        return Atom(text, entry, entry.value(text))
+    if entry.value is None and text == entry.form:
+        return Atom(text, entry)
+    forms = " or ".join(entry.form for entry in entries)
+    if text == name:
+        why = "it needs a value"
+    elif forms == name:
+        why = "it takes no value"
+    else:
+        why = f"only {forms} can be assumed"
+    raise UsageError(f"cannot assume {text!r}", why, f"write {forms}")

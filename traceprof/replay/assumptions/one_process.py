@@ -1,0 +1,207 @@
+"""Assumptions that change what one process does: its waits, its launches, its work on the GPU.
+
+Each function gets a process, what its actions take, and the value of the assumption if it has one;
+it returns what the actions take under the assumption. `table` declares the assumptions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses import gpu_idle, nccl_serialization
+from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.host.thread_evidence import host_evidence
+from traceprof.replay.assumptions.run_change import CannotChange
+from traceprof.replay.assumptions.slowdown import with_shorter_communication, without_slowdown
+from traceprof.replay.graph.columns import COMMUNICATION, COPY
+from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
+from traceprof.trace.model.parts import Part
+
+if TYPE_CHECKING:
+    import re
+
+    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.host.thread_evidence import HostEvidence
+    from traceprof.intervals import Int64
+    from traceprof.replay.graph.process_graph import Process
+    from traceprof.replay.graph.weights import Durations
+    from traceprof.run.opening import Mask
+
+# A thread launches while its calls are no further apart; longer gaps are work of its own.
+MAX_LAUNCHING_NS = 500_000
+_MAX_UNKNOWN = 0.05  # of the window: idle time without a known cause that may be data loading
+_MAY_DEPEND = (
+    "whether communication needs what it waits for in line is not in the report; where it does,"
+    " nothing is gained"
+)
+_LAUNCHING = (
+    ApiCallKind.LAUNCH,
+    ApiCallKind.MEMORY_SET,
+    ApiCallKind.EVENT_RECORD,
+    ApiCallKind.STREAM_WAIT,
+)
+
+
+def without_host_waits(process: Process, durations: Durations) -> Durations:
+    """Let the host never wait for the GPU, but for what it uses at once."""
+    del process
+    return replace(durations, waits_for_gpu=False)
+
+
+def without_kernel_waits(process: Process, durations: Durations) -> Durations:
+    """Let the host wait for copies only, and for what it uses at once."""
+    del process
+    return replace(durations, waits_for_kernels=False)
+
+
+def without_full_queues(process: Process, durations: Durations) -> Durations:
+    """Let no launch wait for room in the launch queue."""
+    del process
+    return replace(durations, stalls=False)
+
+
+def without_serialization(process: Process, durations: Durations) -> Durations:
+    """Let no communication wait for communication before it on its stream."""
+    work = process.work
+    is_kernel = (work.kind == COMMUNICATION) & (work.group == 0)
+    free = durations.is_free_of_stream.copy()
+    free[1:] |= is_kernel[1:] & is_kernel[:-1] & (work.chain[1:] == work.chain[:-1])
+    return replace(durations, is_free_of_stream=free)
+
+
+def may_be_in_line(analysis: OpenAnalysis) -> str | None:
+    """Return why communication may have to wait for the one before it, None if it need not.
+
+    Args:
+        analysis: of the run.
+    """
+    results = analysis.result.of(nccl_serialization)
+    may_depend = any(result.known_blocked_ns < result.blocked_ns for result in results)
+    return _MAY_DEPEND if may_depend else None
+
+
+def without_data_loading(process: Process, durations: Durations) -> Durations:
+    """Remove the time in which the GPU idled for data loading from the host's time."""
+    before = durations.before_call_ns.copy()
+    calls = process.calls
+    for _, rank in process.ranks:
+        causes = idle_causes(rank)
+        gaps = causes.gaps
+        late = intervals.Intervals(gaps.gaps.start_ns[gaps.late], gaps.gaps.end_ns[gaps.late])
+        loading_ns = intervals.covered_within(
+            causes.of(IdleCause.DATA_LOADING), late.start_ns, late.end_ns
+        )
+        place = calls.place_of(gaps.launch)
+        known = place >= 0
+        np.maximum.at(before, calls.outer[place[known]], loading_ns[known].astype(np.float64))
+    if not before.any():
+        return durations
+    outer = np.flatnonzero(calls.is_outer)
+    free = np.zeros(len(calls))
+    follows = calls.thread[outer[1:]] == calls.thread[outer[:-1]]
+    free[outer[1:][follows]] = (calls.start_ns[outer[1:]] - calls.end_ns[outer[:-1]])[follows]
+    return replace(durations, before_call_ns=np.minimum(before, np.maximum(free, 0)))
+
+
+def unknown_data_loading(analysis: OpenAnalysis) -> CannotChange | None:
+    """Return why the cost of data loading is not known: most idle time has no known cause.
+
+    Args:
+        analysis: of the run.
+    """
+    for result in analysis.result.of(gpu_idle):
+        unknown_ns = result.by_cause[IdleCause.UNKNOWN]
+        share = unknown_ns / max(result.window.length_ns, 1)
+        if share > _MAX_UNKNOWN and unknown_ns > result.by_cause[IdleCause.DATA_LOADING]:
+            return CannotChange(
+                f"rank {result.rank} was idle for {100 * share:.1f} % of the time for reasons that"
+                " are not in the report, which may be data loading",
+                analysis.run.ranks[0].trace.how_to_collect(Part.THREAD_SWITCHES),
+            )
+    return None
+
+
+def without_launch_time(process: Process, durations: Durations) -> Durations:
+    """Let launches, and gaps between calls close to each other, take no time.
+
+    What a CUDA graph does not remove stays: MPI, and what is done once, such as loading a kernel.
+    """
+    calls = process.calls
+    rank = process.ranks[0][1]
+    inside, before = durations.in_call_ns.copy(), durations.before_call_ns.copy()
+    ids = [key for key, name in rank.trace.api_names.items() if api_call_kind(name) in _LAUNCHING]
+    columns, evidence = rank.calls, host_evidence(rank)
+    assert columns is not None  # noqa: S101
+    assert evidence is not None  # noqa: S101
+    launches = columns.packed_name.isin(ids) & ~evidence.is_setup
+    launches = launches[calls.index] & calls.is_outer & ~process.is_held
+    inside[launches] = (calls.end_ns - calls.start_ns)[launches]
+    outer = np.flatnonzero(calls.is_outer)
+    gap = calls.start_ns[outer[1:]] - calls.end_ns[outer[:-1]]
+    is_short = (calls.thread[outer[1:]] == calls.thread[outer[:-1]]) & (gap < MAX_LAUNCHING_NS)
+    short = outer[1:][is_short]
+    before[short] = gap[is_short] - _busy_ns(evidence, calls.index[short], gap[is_short])
+    return replace(durations, in_call_ns=inside, before_call_ns=before)
+
+
+def _busy_ns(evidence: HostEvidence, call: Int64, gap_ns: Int64) -> Int64:
+    """Return the time of MPI and set-up in gaps right before calls, int64[n]."""
+    busy = np.zeros(len(call), np.int64)
+    threads = evidence.calls.packed_thread.at(call)
+    until_ns = evidence.calls.start_ns[call]
+    for thread in np.unique(threads).tolist():
+        rows, of_thread = np.flatnonzero(threads == thread), evidence.thread(thread)
+        spans = intervals.merge(of_thread.mpi, of_thread.setup)
+        since_ns = until_ns[rows] - gap_ns[rows]
+        busy[rows] = intervals.covered_within(spans, since_ns, until_ns[rows])
+    return busy
+
+
+def without_communication(process: Process, durations: Durations) -> Durations:
+    """Let communication take no time, so that it slows nothing down."""
+    return with_hidden_communication(process, without_slowdown(process, durations))
+
+
+def with_hidden_communication(process: Process, durations: Durations) -> Durations:
+    """Let communication take no time of its stream; kernels beside it stay as slow as they were."""
+    return _faster(durations, process.work.kind == COMMUNICATION, 0.0)
+
+
+def with_hidden_copies(process: Process, durations: Durations) -> Durations:
+    """Let copies take no time of their stream; host waits for them stay."""
+    return _faster(durations, process.work.kind == COPY, 0.0)
+
+
+def with_faster_links(process: Process, durations: Durations, factor: float) -> Durations:
+    """Let communication be `factor` times as fast."""
+    durations = with_shorter_communication(process, durations, min(1 / factor, 1.0))
+    return _faster(durations, process.work.kind == COMMUNICATION, 1 / factor)
+
+
+def with_faster_kernels(
+    process: Process, durations: Durations, expression: re.Pattern[str], factor: float
+) -> Durations:
+    """Let kernels whose names match take `factor` times as long."""
+    work = process.work
+    chosen = np.zeros(len(work), np.bool_)
+    for index, rank in process.ranks:
+        ids = [key for key, name in rank.kernel_names.items() if expression.search(name)]
+        is_named = rank.operations.kernels.are_named(ids)
+        rows = np.flatnonzero((work.rank == index) & (work.group == 0))
+        chosen[rows] = is_named[work.place[rows]]
+    return _faster(durations, chosen, factor)
+
+
+def _faster(durations: Durations, chosen: Mask, factor: float) -> Durations:
+    """Return the durations with some operations taking `factor` times as long."""
+    if not chosen.any():
+        return durations
+    return replace(
+        durations,
+        length_ns=np.where(chosen, durations.length_ns * factor, durations.length_ns),
+        transfer=np.where(chosen, durations.transfer * factor, durations.transfer),
+    )

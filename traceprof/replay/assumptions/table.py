@@ -1,0 +1,226 @@
+"""The table of assumptions: each is declared here, once.
+
+The command line's help and completion, the dashboard's page and the table in docs/whatif.md are
+made from it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from traceprof.replay.assumptions.bucket_cap import with_bucket_cap
+from traceprof.replay.assumptions.no_straggler import without_stragglers
+from traceprof.replay.assumptions.one_process import (
+    may_be_in_line,
+    unknown_data_loading,
+    with_faster_kernels,
+    with_faster_links,
+    with_hidden_communication,
+    with_hidden_copies,
+    without_communication,
+    without_data_loading,
+    without_full_queues,
+    without_host_waits,
+    without_kernel_waits,
+    without_launch_time,
+    without_serialization,
+)
+from traceprof.replay.assumptions.send_order import best_order, order_of_readiness
+from traceprof.replay.assumptions.slowdown import without_slowdown
+from traceprof.replay.assumptions.values import bucket_size, pattern_and_factor, speed_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.replay.assumptions.run_change import CannotChange, RunChange
+    from traceprof.replay.graph.weights import Durations
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """An assumption of the table.
+
+    Attributes:
+        form: how it is written, with an example of the value: `no-sync`, `launch=0`, `link=2x`.
+        meaning: what is assumed, in a few words.
+        details: what the documentation adds, in sentences of Markdown.
+        change: called with a process, its durations and the value; returns the durations under the
+            assumption. None where what one process does stays as it is.
+        run_change: called with the analysis, the graph and the value; returns what changes between
+            ranks. None where nothing does.
+        value: reads the value of a text, as a tuple of arguments for the functions above. None
+            where only `form` can be written.
+        is_bound: whether the answer is a bound, which no change of a program reaches; else it is an
+            estimate.
+        condition: under which condition the answer holds, in a few words.
+        is_default: whether it is answered when no assumption is chosen.
+        is_at_least_communication: whether a step takes at least as long as its communication.
+        refusal: returns why it cannot be assumed of a run, None if it can.
+        doubt: returns why it may gain nothing if it is assumed alone, None if it surely gains.
+    """
+
+    form: str
+    meaning: str
+    details: str = ""
+    change: Callable[..., Durations] | None = None
+    run_change: Callable[..., RunChange | CannotChange] | None = None
+    value: Callable[[str], tuple[Any, ...]] | None = None
+    is_bound: bool = False
+    condition: str = ""
+    is_default: bool = True
+    is_at_least_communication: bool = False
+    refusal: Callable[[OpenAnalysis], CannotChange | None] | None = None
+    doubt: Callable[[OpenAnalysis], str | None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The form without its value: `link` of `link=2x`."""
+        return name_of(self.form)
+
+
+def name_of(text: str) -> str:
+    """Return the name of an assumption without its value."""
+    return re.split("[:=]", text, maxsplit=1)[0]
+
+
+ASSUMPTIONS = (
+    Entry(
+        form="no-serialization",
+        meaning="no communication waits behind other communication",
+        details="It still waits for what that one waited for. What waits for it then waits for"
+        " earlier communication of its communicator, and the interval reaches to a wait for all"
+        " that was on the stream. If neither communicators nor peers are known, the interval"
+        " reaches to no gain: each operation may need the one before it.",
+        change=without_serialization,
+        condition="two transfers at a time are taken to be as fast as one",
+        doubt=may_be_in_line,
+    ),
+    Entry(
+        form="no-overlap-slowdown",
+        meaning="kernels beside communication are as fast as alone",
+        details="Only kernels that were also seen alone become faster.",
+        change=without_slowdown,
+    ),
+    Entry(
+        form="no-launch-stall",
+        meaning="the launch queue is never full",
+        change=without_full_queues,
+    ),
+    Entry(
+        form="no-sync",
+        meaning="the host never waits for the GPU",
+        details="Synchronizing calls and blocking copies return at once, except for"
+        " [waits that a program needs](#waits-that-stay).",
+        change=without_host_waits,
+        condition="results are taken to be read later, but for those that the host, as far as is"
+        " recorded, sends, writes, works on or copies back at once",
+    ),
+    Entry(
+        form="no-kernel-sync",
+        meaning="the host waits for copies, whose data it may need, and not for kernels",
+        details="[Waits that a program needs](#waits-that-stay) stay.",
+        change=without_kernel_waits,
+        condition="kernels are taken to be as fast as they were, also where the change compiles"
+        " them anew",
+        is_default=False,
+    ),
+    Entry(
+        form="no-data-loading",
+        meaning="the next batch is always there",
+        details="The time in which the GPU idled for data loading is removed from the host's time."
+        " There is no answer if most of the idle time that may be data loading has no known cause,"
+        " as in recordings without thread switches.",
+        change=without_data_loading,
+        refusal=unknown_data_loading,
+    ),
+    Entry(
+        form="no-straggler",
+        meaning="no rank is late again and again",
+        details="The ranks that cause the waits of others hold nobody up: the others go on at their"
+        " own pace, and only they are counted.",
+        run_change=without_stragglers,
+        condition="the late rank is taken to be as fast as the others",
+    ),
+    Entry(
+        form="send-order=ready-first",
+        meaning="streams run the sends first that are ready first",
+        details="A send or receive is ready when both sides are.",
+        run_change=order_of_readiness,
+        condition="sends are launched when they were",
+    ),
+    Entry(
+        form="send-order=best",
+        meaning="sends are in the best order that was found",
+        details="The order is the same in every step.",
+        run_change=best_order,
+        condition="sends are launched when they were",
+    ),
+    Entry(
+        form="bucket-cap-mb=100",
+        meaning="gradients are reduced in buckets of so many MiB",
+        details="The value is `bucket_cap_mb` of DistributedDataParallel.",
+        run_change=with_bucket_cap,
+        value=bucket_size,
+        condition="gradients are taken to become ready evenly between two buckets",
+        is_default=False,
+    ),
+    Entry(
+        form="launch=0",
+        meaning="launching takes no time, as in a CUDA graph",
+        details="Neither do gaps between calls of less than 0.5 ms. MPI stays, and so does what is"
+        " done once, such as the first launch that loads a kernel.",
+        change=without_launch_time,
+        is_bound=True,
+        condition="what a graph costs is left out",
+    ),
+    Entry(
+        form="link=2x",
+        meaning="communication is so many times as fast",
+        details="It takes half the time once all ranks are there, and slows kernels down for half"
+        " as long.",
+        change=with_faster_links,
+        value=speed_up,
+        condition="latency is taken to shrink as well",
+    ),
+    Entry(
+        form="kernel:REGEX=0.5x",
+        meaning="kernels whose names match take so many times as long",
+        change=with_faster_kernels,
+        value=pattern_and_factor,
+        is_default=False,
+    ),
+    Entry(
+        form="communication=0",
+        meaning="communication takes no time",
+        change=without_communication,
+        is_bound=True,
+    ),
+    Entry(
+        form="perfect-overlap",
+        meaning="all communication hides behind compute",
+        details="A step takes at least as long as its communication.",
+        change=with_hidden_communication,
+        is_bound=True,
+        is_at_least_communication=True,
+    ),
+    Entry(
+        form="copies-hidden",
+        meaning="copies take no time of the stream that they are on",
+        change=with_hidden_copies,
+        is_bound=True,
+    ),
+)
+"""All assumptions, in the order in which they are answered and shown."""
+
+
+def markdown() -> str:
+    """Return the table of the documentation, in Markdown."""
+    rows = [
+        f"| `{entry.form}` | {'a limit: ' if entry.is_bound else ''}{entry.meaning}"
+        f"{'. ' + entry.details.removesuffix('.') if entry.details else ''} |"
+        for entry in ASSUMPTIONS
+    ]
+    return "\n".join(["| assumption | meaning |", "|---|---|", *rows])
