@@ -1,1 +1,1 @@
-"""The dashboard: draws what traceprof computed, and computes nothing of its own."""
+"""The dashboard: draws what traceprof measured, and sums up only what one view shows."""

@@ -170,18 +170,6 @@ def run_in_browser(app: Dash, modules: str) -> None:
     """
     start = app.renderer
     app.renderer = f'import("{modules}main.js").then(() => {{ {start} }});'
-    for name, output, event in (
-        ("follow", "went", "clickData"),
-        ("zoom", "zoomed", "relayoutData"),
-    ):
-        app.clientside_callback(  # type: ignore[no-untyped-call]
-            ClientsideFunction("shell", name),
-            Output(part_id(output, MATCH), "data"),
-            Input(part_id("chart", MATCH), event),
-            State(part_id("chart", MATCH), "figure"),
-            State(part_id("places", MATCH), "data"),
-            prevent_initial_call=True,
-        )
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("shell", "save"),
         Output(part_id("table", MATCH), "exportDataAsCsv"),

@@ -193,6 +193,20 @@ def pieces(start_ns: Int64, end_ns: Int64, limits_ns: Int64) -> tuple[Int64, Int
     return which, piece, length
 
 
+def even_limits(start_ns: int, end_ns: int, num: int) -> Int64:
+    """Return the limits of at most `num` pieces of time of equal length, int64[pieces + 1].
+
+    Limits are whole nanoseconds; no piece is shorter than one, so that there may be fewer.
+    """
+    span = end_ns - start_ns
+    num = max(1, min(num, span))
+    index = np.arange(num + 1, dtype=np.int64)
+    # span * index / num, rounded down, without leaving 64 bits
+    whole, rest = divmod(span, num)
+    limits: Int64 = start_ns + whole * index + rest * index // num
+    return limits
+
+
 def covered_before(covered: Intervals, times_ns: Int64) -> Int64:
     """Return how much of `covered` lies before each time: int64[m] ns for int64[m] times."""
     if len(covered) == 0:

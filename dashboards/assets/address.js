@@ -98,45 +98,6 @@ export function shownTime(here) {
 }
 
 /**
- * The address that the point under a click stands for: by the row of a heat map, or by the row in
- * the `meta` of a trace, and by the point's index.
- * @param {{ pointNumber: number | [number, number], curveNumber: number } | undefined} point
- * @param {{ data: { meta: number }[] }} figure
- * @param {(string | null)[][] | null | undefined} places
- */
-export function ofPoint(point, figure, places) {
-  if (!point || !places?.length) return null;
-  const [row, index] = Array.isArray(point.pointNumber)
-    ? point.pointNumber
-    : [figure.data[point.curveNumber]?.meta ?? -1, point.pointNumber];
-  return places[row]?.[index] ?? null;
-}
-
-/**
- * The address of the time that a chart was zoomed to.
- * @param {string} here
- * @param {string | undefined} base the nanosecond at which its axis, in seconds, begins
- * @param {Record<string, number> | null | undefined} changed plotly's relayoutData
- */
-export function withZoom(here, base, changed) {
-  if (base === undefined || !changed) return null;
-  const url = new URL(here);
-  const axis = Object.keys(changed).find((key) => /^xaxis\d*\.range\[0\]$/.test(key));
-  if (axis) {
-    const limits = [changed[axis] ?? 0, changed[axis.replace("[0]", "[1]")] ?? 0];
-    const [start = 0n, end = 0n] =
-      limits.map((limit) => BigInt(base) + BigInt(Math.round(limit * 1e9)));
-    if (end <= start) return null;
-    choose(url, "start", start);
-    choose(url, "end", end);
-  } else if (Object.keys(changed).some((key) => /^xaxis\d*\.autorange$/.test(key))) {
-    choose(url, "start", null);
-    choose(url, "end", null);
-  } else return null;
-  return text(url);
-}
-
-/**
  * The address of the page that asks what if, with what is ticked and what is written.
  * @param {string} here
  * @param {string[] | null | undefined} ticked

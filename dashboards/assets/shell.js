@@ -2,7 +2,7 @@
 /// <reference path="./globals.d.ts" />
 // What the bar does in the browser: the address says what is shown, so all it does is go there.
 // Dash finds these functions as `shell` in `dash_clientside`; see dashboards/shell.py.
-import { ofPoint, shownTime, withAssumptions, withChoice, withTime, withZoom } from "./address.js";
+import { shownTime, withAssumptions, withChoice, withTime } from "./address.js";
 import { go } from "./navigation.js";
 
 const REDRAWN_MS = 250; // at the earliest
@@ -106,27 +106,6 @@ async function copy() {
     return;
   }
   setTimeout(() => { button.textContent = "Copy link"; }, SAID_MS);
-}
-
-/**
- * A click on a chart leads where the place of that point says.
- * @param {any} clicked plotly's clickData
- * @param {any} figure
- * @param {(string | null)[][] | null} places
- */
-export function follow(clicked, figure, places) {
-  go(ofPoint(clicked?.points?.[0], figure, places));
-  return unchanged();
-}
-
-/**
- * Zooming a chart of time draws the page anew for that time, and puts it into the address.
- * @param {any} changed plotly's relayoutData
- * @param {any} figure
- */
-export function zoom(changed, figure) {
-  go(withZoom(location.href, figure?.layout?.meta?.base, changed), { stay: true });
-  return unchanged();
 }
 
 /**

@@ -1,1 +1,1 @@
-"""Charts: pure functions from what analyses measured to plotly figures, a module for each page."""
+"""Charts: functions from what analyses measured to the data that `assets/charts` draws."""

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dashboards.figures.style import chart
 from dashboards.view import device_text
-from dashboards.widgets.palette import BLUE, COMMUNICATION, INTENSITY, ORANGE, PURPLE, SKY
+from dashboards.widgets.palette import BLUE, COMMUNICATION, ORANGE, PURPLE, SKY
 from dashboards.widgets.plots import decimals_for, rounded
 from traceprof.errors import one_line
 from traceprof.units import size_text
@@ -16,14 +15,11 @@ from traceprof.units import size_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import plotly.graph_objects as go
-
     from dashboards.time_axis import Clock
     from traceprof.analyses.links.link_rates import LinkRates
-    from traceprof.analyses.links.link_usage import LinkUsageResult
+    from traceprof.analyses.links.link_usage import LinkUsageResult, LinkUse
     from traceprof.intervals import Int64
 
-_CELL = 34
 _COLORS = {
     "h2d": BLUE,
     "d2h": ORANGE,
@@ -75,8 +71,8 @@ def rates_over_time(
                 "mean": rounded(rates.mean, decimals),
                 "most": rounded(rates.most, decimals),
                 "most_name": "while copying" if rates.source == "copies" else "largest sample",
-                "peak": rates.peak,
-                "peak_text": f"peak {rates.peak:g} {rates.unit}{assumed}"
+                "limit": rates.peak,
+                "limit_text": f"peak {rates.peak:g} {rates.unit}{assumed}"
                 if rates.peak is not None
                 else None,
             }
@@ -84,7 +80,9 @@ def rates_over_time(
     return {"kind": "rates", "axis": clock.title, "base": str(clock.base_ns), "rows": rows}
 
 
-def peer_matrix(results: Sequence[LinkUsageResult], devices: Sequence[int | None]) -> go.Figure:
+def peer_matrix(
+    results: Sequence[LinkUsageResult], devices: Sequence[int | None]
+) -> dict[str, Any]:
     """Return how much each rank copied to or from each other device.
 
     Args:
@@ -101,35 +99,32 @@ def peer_matrix(results: Sequence[LinkUsageResult], devices: Sequence[int | None
         *peers,
         *([None] if any(None in by_peer for by_peer in uses) else []),
     ]
-    size = np.full((len(uses), len(columns)), np.nan)
-    texts, hover = np.full(size.shape, "", object), np.full(size.shape, "", object)
-    for row, by_peer in enumerate(uses):
-        for peer, use in by_peer.items():
-            at = row, columns.index(peer)
-            size[at] = use.bytes
-            texts[at] = size_text(use.bytes)
-            rate = f"{use.gb_per_s:.2f} GB/s" if use.gb_per_s is not None else "no time"
-            hover[at] = f"{use.bytes:,} bytes in {use.num_copies} copies, {rate} while copying"
-    figure = chart(_CELL * len(uses), "the other device, as the rank counts them")
-    figure.add_heatmap(
-        z=size,
-        x=["not known" if column is None else f"GPU {column}" for column in columns],
-        y=[
-            f"rank {result.rank} ({device_text(device, None)})"
-            for result, device in zip(results, devices, strict=True)
-        ],
-        text=texts,
-        texttemplate="%{text}",
-        hovertext=hover,
-        colorscale=INTENSITY,
-        zmin=0,
-        # Half of the scale, on which the cells' text can be read.
-        zmax=2 * max(float(np.nanmax(size, initial=0.0)), 1.0),
-        showscale=False,  # the cells say it
-        hovertemplate="<b>%{y} and %{x}</b><br>%{hovertext}<extra></extra>",
-        xgap=2,
-        ygap=2,
-    )
-    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
-    figure.update_xaxes(type="category", showgrid=False)
-    return figure
+    rows = []
+    for result, device, by_peer in zip(results, devices, uses, strict=True):
+        cells = [by_peer.get(column) for column in columns]
+        name = f"rank {result.rank} ({device_text(device, None)})"
+        rows.append(
+            {
+                "title": name,
+                "name": name,
+                "values": [use and use.bytes for use in cells],
+                "texts": [use and size_text(use.bytes) for use in cells],
+                "notes": [use and _copies_text(use) for use in cells],
+            }
+        )
+    names = ["not known" if column is None else f"GPU {column}" for column in columns]
+    return {
+        "kind": "matrix",
+        "axis": "the other device, as the rank counts them",
+        "side": "",
+        "color": BLUE,
+        "high": max((use.bytes for by_peer in uses for use in by_peer.values()), default=0) or 1,
+        "between": "and",
+        "columns": [{"title": name, "name": name} for name in names],
+        "rows": rows,
+    }
+
+
+def _copies_text(use: LinkUse) -> str:
+    rate = f"{use.gb_per_s:.2f} GB/s" if use.gb_per_s is not None else "no time"
+    return f"{use.bytes:,} bytes in {use.num_copies} copies, {rate} while copying"

@@ -2,91 +2,73 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dashboards.figures.style import chart, plain, shortened
+from dashboards.figures.lanes import Lane, Series, lanes, shortened
 from dashboards.widgets.palette import BLUE, COMMUNICATION, GREY
+from traceprof.errors import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import plotly.graph_objects as go
 
     from traceprof.analyses.collectives import OperationUse
 
     Uses = Sequence[tuple[int, OperationUse]]
 
 _ROW = 30
+_MAX_NAME = 48
 
 
-def operation_name(use: OperationUse, most: int = 48) -> str:
-    """Return an operation and its communicator, as a chart names them."""
-    communicator = f" · {use.communicator}" if use.communicator else ""
-    return shortened(f"{use.operation}{communicator}", most)
-
-
-def time(uses: Uses) -> go.Figure:
+def time(uses: Uses) -> dict[str, Any]:
     """Return how long each operation took on each rank.
 
     Args:
         uses: by rank and operation.
     """
-    figure = chart(_height(uses), "time in kernels, waiting included (ms)")
-    figure.add_scatter(
-        x=[use.total_ns / 1e6 for _, use in uses],
-        y=[operation_name(use) for _, use in uses],
-        mode="markers",
-        marker={"size": 11, "color": COMMUNICATION, "opacity": 0.75},
-        customdata=[
-            [rank, use.count, use.median_ns / 1e3, plain(use.communicator_text or "not known")]
-            for rank, use in uses
-        ],
-        hovertemplate="<b>%{y}</b><br>rank %{customdata[0]}: %{x:.3f} ms in %{customdata[1]}"
-        " operations<br>median %{customdata[2]:.1f} µs<br>communicator %{customdata[3]}"
-        "<extra></extra>",
-    )
-    figure.update_yaxes(autorange="reversed", type="category")
-    figure.update_xaxes(rangemode="tozero")
-    figure.update_layout(showlegend=False)
-    return figure
+    rows, row_of = _rows(uses)
+    series = Series("time of a rank", "dot", COMMUNICATION)
+    for (rank, use), row in zip(uses, row_of, strict=True):
+        series.add(
+            row,
+            use.total_ns / 1e6,
+            f"rank {rank}: {use.total_ns / 1e6:.3f} ms in {use.count} operations",
+            f"median {use.median_ns / 1e3:.1f} µs",
+            f"communicator {one_line(use.communicator_text or 'not known')}",
+        )
+    return lanes("time in kernels, waiting included (ms)", rows, [series], row_height=_ROW)
 
 
-def bus_bandwidth(uses: Uses) -> go.Figure:
+def bus_bandwidth(uses: Uses) -> dict[str, Any]:
     """Return the bus bandwidth of each operation on each rank, and the link's peak.
 
     Args:
         uses: those whose bandwidth is known.
     """
-    figure = chart(_height(uses), "bus bandwidth (GB/s), a lower bound")
-    figure.add_scatter(
-        x=[use.busbw_gb_per_s for _, use in uses],
-        y=[operation_name(use) for _, use in uses],
-        mode="markers",
-        name="bus bandwidth of a rank",
-        marker={"size": 11, "color": BLUE, "opacity": 0.75},
-        customdata=[[rank, use.count] for rank, use in uses],
-        hovertemplate="<b>%{y}</b><br>rank %{customdata[0]}: %{x:.2f} GB/s over %{customdata[1]}"
-        " operations<extra></extra>",
-    )
-    with_peak = [use for _, use in uses if use.peak_gb_per_s is not None]
-    if with_peak:
-        figure.add_scatter(
-            x=[use.peak_gb_per_s for use in with_peak],
-            y=[operation_name(use) for use in with_peak],
-            mode="markers",
-            name="peak of the link in one direction",
-            marker={
-                "symbol": "line-ns-open",
-                "size": 20,
-                "color": GREY,
-                "line": {"width": 3},
-            },
-            hovertemplate="peak of the link: %{x:.1f} GB/s<extra></extra>",
-        )
-    figure.update_yaxes(autorange="reversed", type="category")
-    figure.update_xaxes(rangemode="tozero")
-    return figure
+    rows, row_of = _rows(uses)
+    rates = Series("bus bandwidth of a rank", "dot", BLUE)
+    peaks = Series("peak of the link in one direction", "tick", GREY)
+    for (rank, use), row in zip(uses, row_of, strict=True):
+        if use.busbw_gb_per_s is not None:
+            note = f"rank {rank}: {use.busbw_gb_per_s:.2f} GB/s over {use.count} operations"
+            rates.add(row, use.busbw_gb_per_s, note)
+    known = {
+        (row, use.peak_gb_per_s)
+        for (_, use), row in zip(uses, row_of, strict=True)
+        if use.peak_gb_per_s is not None
+    }
+    for row, peak in sorted(known):
+        peaks.add(row, peak, f"peak of the link: {peak:.1f} GB/s")
+    series = [rates, peaks] if known else [rates]
+    return lanes("bus bandwidth (GB/s), a lower bound", rows, series, row_height=_ROW)
 
 
-def _height(uses: Uses) -> int:
-    return max(_ROW * len({operation_name(use) for _, use in uses}), 60)
+def _rows(uses: Uses) -> tuple[list[Lane], list[int]]:
+    """Return a row for each operation and communicator, in their order, and that of each use."""
+    keys = dict.fromkeys((use.operation, use.communicator) for _, use in uses)
+    row_of = {key: row for row, key in enumerate(keys)}
+    names = [
+        one_line(f"{operation} · {communicator}" if communicator else operation)
+        for operation, communicator in row_of
+    ]
+    rows = [Lane(shortened(name, _MAX_NAME), name) for name in names]
+    return rows, [row_of[use.operation, use.communicator] for _, use in uses]

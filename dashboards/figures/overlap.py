@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dashboards.figures.style import chart, log_axis, plain, shortened
+from dashboards.figures.lanes import Lane, Series, lanes, shortened
 from dashboards.widgets.palette import BLUE, COMMUNICATION, GREY
+from traceprof.errors import one_line
 from traceprof.kernel_names import function_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import plotly.graph_objects as go
 
     from traceprof.analyses.kernels.by_signature import SignatureSlowdown
     from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
@@ -19,101 +18,60 @@ if TYPE_CHECKING:
 _ROW = 26
 
 
-def gain_and_cost(results: Sequence[OverlapSlowdownResult]) -> go.Figure:
+def gain_and_cost(results: Sequence[OverlapSlowdownResult]) -> dict[str, Any]:
     """Return for each rank what overlap hides, to the right, and what it costs, to the left."""
-    names = [f"rank {result.rank}" for result in results]
-    figure = chart(max(_ROW * len(results), 60), "time (ms)")
-    figure.add_bar(
-        y=names,
-        x=[result.hidden_ns / 1e6 for result in results],
-        orientation="h",
-        name="hidden behind compute",
-        marker_color=BLUE,
-        hovertemplate="<b>%{y}</b><br>overlap hides %{x:.3f} ms<extra></extra>",
-    )
-    figure.add_bar(
-        y=names,
-        x=[-result.wall_excess_ns / 1e6 for result in results],
-        orientation="h",
-        name="cost: kernels run longer",
-        marker_color=COMMUNICATION,
-        customdata=[result.wall_excess_ns / 1e6 for result in results],
-        hovertemplate="<b>%{y}</b><br>kernels run %{customdata:.3f} ms longer<extra></extra>",
-    )
-    figure.add_scatter(
-        y=names,
-        x=[result.net_gain_ns / 1e6 for result in results],
-        mode="markers",
-        name="net gain",
-        marker={
-            "symbol": "diamond",
-            "size": 9,
-            "color": "white",
-            "line": {"width": 2, "color": "#333"},
-        },
-        hovertemplate="<b>%{y}</b><br>net gain %{x:.3f} ms<extra></extra>",
-    )
-    figure.update_layout(barmode="relative")
-    figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
-    figure.update_xaxes(zeroline=True)
-    return figure
+    hidden = Series("hidden behind compute", "bar", BLUE)
+    cost = Series("cost: kernels run longer", "bar", COMMUNICATION)
+    gain = Series("net gain", "diamond", None)
+    for row, result in enumerate(results):
+        hidden_ms, cost_ms, gain_ms = (
+            time_ns / 1e6
+            for time_ns in (result.hidden_ns, result.wall_excess_ns, result.net_gain_ns)
+        )
+        hidden.add(row, hidden_ms, f"overlap hides {hidden_ms:.3f} ms")
+        cost.add(row, -cost_ms, f"kernels run {cost_ms:.3f} ms longer")
+        gain.add(row, gain_ms, f"net gain {gain_ms:.3f} ms")
+    rows = [Lane(f"rank {result.rank}", f"rank {result.rank}") for result in results]
+    return lanes("time (ms)", rows, [hidden, cost, gain], row_height=_ROW)
 
 
-def alone_against_overlapped(rows: Sequence[tuple[int, SignatureSlowdown]]) -> go.Figure:
+def alone_against_overlapped(
+    rows: Sequence[tuple[int, SignatureSlowdown]], hrefs: Sequence[str]
+) -> dict[str, Any]:
     """Return the median durations of kernels alone and overlapped, joined by a line.
 
     Args:
         rows: rank and kernels, from top to bottom.
+        hrefs: of each, the address that a click leads to.
     """
     several = len({rank for rank, _ in rows}) > 1
-    # The number distinguishes kernels of the same name.
-    suffixes = [f" · rank {rank}" if several else "" for rank, _ in rows]
-    names = [
-        f"{position}. {shortened(function_name(signature.name))}{suffix}"
-        for position, ((_, signature), suffix) in enumerate(zip(rows, suffixes, strict=True), 1)
-    ]
-    alone = [signature.median_alone_ns / 1e3 for _, signature in rows]
-    overlapped = [signature.median_overlapped_ns / 1e3 for _, signature in rows]
-    titles = [
-        f"<b>{plain(function_name(signature.name))}</b><br>"
-        f"rank {rank}, grid {signature.grid}, block {signature.block}"
-        for rank, signature in rows
-    ]
-    figure = chart(_ROW * len(rows), "median duration (µs, logarithmic)")
-    for name, slower, before, after in zip(
-        names,
-        (b > a for a, b in zip(alone, overlapped, strict=True)),
-        alone,
-        overlapped,
-        strict=True,
-    ):
-        figure.add_scatter(
-            x=[before, after],
-            y=[name, name],
-            mode="lines",
-            line={"width": 3, "color": COMMUNICATION if slower else BLUE},
-            opacity=0.45,
-            showlegend=False,
-            hoverinfo="skip",
-        )
-    for label, values, symbol, color, num in (
-        ("alone", alone, "circle-open", GREY, "num_alone"),
-        ("beside communication", overlapped, "circle", COMMUNICATION, "num_overlapped"),
-    ):
-        figure.add_scatter(
-            x=values,
-            y=names,
-            mode="markers",
-            name=label,
-            marker={"symbol": symbol, "size": 10, "color": color, "line": {"width": 2}},
-            hovertext=titles,
-            customdata=[
-                [getattr(signature, num), signature.excess_ns / 1e6] for _, signature in rows
-            ],
-            hovertemplate=f"%{{hovertext}}<br>%{{x:.2f}} µs at the median, {label}, of"
-            " %{customdata[0]}<br>excess %{customdata[1]:.3f} ms in all<extra></extra>",
-            meta=0,
-        )
-    figure.update_yaxes(autorange="reversed", type="category")
-    log_axis(figure, [*alone, *overlapped])
-    return figure
+    alone = Series("alone", "ring", GREY)
+    overlapped = Series("beside communication", "dot", COMMUNICATION)
+    drawn, joins = [], []
+    for row, ((rank, signature), href) in enumerate(zip(rows, hrefs, strict=True)):
+        name = one_line(function_name(signature.name))
+        suffix = f" · rank {rank}" if several else ""
+        # The number distinguishes kernels of the same name.
+        drawn.append(Lane(f"{row + 1}. {shortened(name)}{suffix}", name, href))
+        before, after = signature.median_alone_ns / 1e3, signature.median_overlapped_ns / 1e3
+        color = COMMUNICATION if after > before else BLUE
+        joins.append({"row": row, "from": before, "to": after, "color": color})
+        for series, median, num in (
+            (alone, before, signature.num_alone),
+            (overlapped, after, signature.num_overlapped),
+        ):
+            series.add(
+                row,
+                median,
+                f"rank {rank}, grid {signature.grid}, block {signature.block}",
+                f"{median:.2f} µs at the median, {series.name}, of {num}",
+                f"excess {signature.excess_ns / 1e6:.3f} ms in all",
+            )
+    return lanes(
+        "median duration (µs, logarithmic)",
+        drawn,
+        [alone, overlapped],
+        row_height=_ROW,
+        scale="log",
+        joins=joins,
+    )

@@ -1,4 +1,4 @@
-"""What a chart can show of long series: extremes and covered shares, so that nothing is hidden."""
+"""Long series reduced to what a chart has room for: extremes and covered shares, none hidden."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from traceprof import intervals
+from traceprof.intervals import even_limits
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -61,7 +62,7 @@ def envelope(
     if len(times) <= num:
         times = np.maximum(times, start_ns)
         return Envelope(times, values, values, is_exact=True)
-    limits = edges(start_ns, end_ns, num)
+    limits = even_limits(start_ns, end_ns, num)
     # Of each piece the value that holds as it begins, and those that come before it ends.
     held = np.maximum(np.searchsorted(times, limits[:-1], side="right") - 1, 0)
     until = np.searchsorted(times, limits[1:], side="left")
@@ -73,13 +74,6 @@ def envelope(
         np.maximum.reduceat(padded, slices)[::2],
         is_exact=False,
     )
-
-
-def edges(start_ns: int, end_ns: int, num: int = MAX_POINTS) -> Int64:
-    """Return the limits of pieces of equal length, whole nanoseconds, int64[m + 1], m <= num."""
-    num = max(min(num, end_ns - start_ns), 1)
-    offsets: Int64 = np.arange(num + 1, dtype=np.int64) * (end_ns - start_ns) // num
-    return start_ns + offsets
 
 
 def covered_share(covered: Intervals, limits: Int64) -> Float64:

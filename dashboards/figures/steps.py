@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dashboards.figures.reduction import group_starts
-from dashboards.figures.style import color_range
 from dashboards.widgets.palette import BLUE, PARTS
 from dashboards.widgets.plots import decimals_for, offsets, rounded
 
@@ -215,3 +214,24 @@ def heat(
             for row, (result, href) in enumerate(zip(results, hrefs, strict=True))
         ],
     }
+
+
+def color_range(values: Float64) -> tuple[float, float]:
+    """Return the values from which and up to which a scale of colours goes.
+
+    These are the extremes, but none that lies further outside of the middle half of the values
+    than 1.5 times its width: one step that takes a hundred times as long would leave one colour to
+    all others. The scale is no narrower than 2 % of the median, or noise would look like much.
+
+    Args:
+        values: float64 of any shape; NaN is no value.
+    """
+    known = values[~np.isnan(values)]
+    if len(known) == 0:
+        return 0.0, 1.0
+    lower, median, upper = np.percentile(known, (25, 50, 75))
+    margin = max(1.5 * (upper - lower), 0.01 * abs(median))
+    low = max(float(known.min()), lower - margin)
+    high = min(float(known.max()), upper + margin)
+    narrowest = 0.02 * abs(median)
+    return float(low), float(max(high, low + narrowest, np.nextafter(low, np.inf)))

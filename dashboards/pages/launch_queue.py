@@ -13,13 +13,13 @@ from dashboards.view import View
 from dashboards.widgets.components import (
     card,
     evidence_list,
-    graph,
     interval_address,
     missing,
     nothing,
     page,
     time_note,
 )
+from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof import intervals
 from traceprof.analyses import launch_queue
@@ -140,7 +140,7 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
     note = time_note(view.address)
     if len(results) > len(drawn):
         note += f"; the first {len(drawn)} of {len(results)} ranks: choose others above"
-    chart = graph(
+    chart = plots(
         "queue-depth",
         figures.depth_over_time(queues, clock),
         "launches pending over time, and when the host was blocked, by rank",
@@ -179,7 +179,7 @@ def _holders(results: Sequence[LaunchQueueResult]) -> Component | None:
         return card(
             "What the GPU ran while launches were blocked",
             nothing(
-                "No launch was blocked: the queue was never full, or no launch met a full queue."
+                "No launch was blocked: the queue was never full, or nothing was launched then."
             ),
         )
     return card(

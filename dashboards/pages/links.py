@@ -8,14 +8,14 @@ import numpy as np
 from dash import html
 
 from dashboards.figures import links as figures
-from dashboards.figures.reduction import edges
 from dashboards.view import View
-from dashboards.widgets.components import card, graph, missing, nothing, page, time_note
+from dashboards.widgets.components import card, missing, nothing, page, time_note
 from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import link_limits, pageable_copy, peer_transfers
 from traceprof.analyses.links.link_rates import link_rates
 from traceprof.errors import one_line
+from traceprof.intervals import even_limits
 from traceprof.run.opening import Window
 from traceprof.trace.model.parts import Part
 
@@ -96,7 +96,7 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
     for number in (result.rank for result in used):
         rank = view.rank(number)
         start, end = view.window(rank.window.start_ns, rank.window.end_ns)
-        pieces = edges(start, end, _PIECES)
+        pieces = even_limits(start, end, _PIECES)
         for rates in link_rates(rank, Window(start, end), pieces):
             if rates.direction == "d2d":  # takes no link; the table has it
                 continue
@@ -156,7 +156,7 @@ def _peers(view: View, used: Sequence[LinkUsageResult]) -> Component:
             ),
         )
     drawn = used[:_MAX_RANKS]
-    chart = graph(
+    chart = plots(
         "peer-matrix",
         figures.peer_matrix(drawn, [view.rank(result.rank).device for result in drawn]),
         "how much each rank copied to or from each other device",

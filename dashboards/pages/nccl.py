@@ -11,12 +11,12 @@ from dashboards.view import View
 from dashboards.widgets.components import (
     card,
     evidence_list,
-    graph,
     interval_address,
     missing,
     nothing,
     page,
 )
+from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import collectives, nccl_serialization
 from traceprof.errors import one_line
@@ -107,7 +107,7 @@ def _drawn(uses: Sequence[tuple[int, OperationUse]]) -> list[tuple[int, Operatio
 def _time(uses: Sequence[tuple[int, OperationUse]]) -> Component:
     drawn = _drawn(uses)
     note = "a point for each rank: the one that arrives first waits longest"
-    chart = graph("nccl-time", figures.time(drawn), "time in each operation, by rank")
+    chart = plots("nccl-time", figures.time(drawn), "time in each operation, by rank")
     return card("Time in each operation", chart, note=note)
 
 
@@ -119,7 +119,7 @@ def _bandwidth(view: View, uses: Sequence[tuple[int, OperationUse]]) -> Componen
         why = f": {reasons[0].reason}" if reasons else ""
         how = reasons[0].how_to_collect if reasons else ""
         return card(title, nothing(f"No operation's rate is known{why}.", how))
-    chart = graph(
+    chart = plots(
         "nccl-bandwidth", figures.bus_bandwidth(drawn), "bus bandwidth of each operation, by rank"
     )
     has_peak = any(use.peak_gb_per_s is not None for _, use in drawn)
@@ -178,7 +178,7 @@ def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
             ),
         ]
     if not listed:
-        parts.append(nothing("No operation was ready and waited behind another one."))
+        parts.append(nothing("No operation that was ready waited behind another one."))
     return card(
         "Who waited behind whom",
         *parts,

@@ -9,13 +9,13 @@ from dashboards.view import View
 from dashboards.widgets.components import (
     UNKNOWN,
     card,
-    graph,
     interval_address,
     missing,
     nothing,
     numbers,
     page,
 )
+from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import overlap_slowdown
 from traceprof.errors import one_line
@@ -129,7 +129,7 @@ def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
         }
         for result in results
     ]
-    drawn = graph(
+    drawn = plots(
         "overlap-gain",
         figures.gain_and_cost(results[:_MAX_RANKS]),
         "what overlap hides and what it costs, by rank",
@@ -151,17 +151,14 @@ def _kernels(view: View, rows: Sequence[Row]) -> Component:
             ),
         )
     drawn = rows[:_MAX_DRAWN]
-    places = [
-        [
-            interval_address(Evidence(*signature.longest, label=""), rank, view.address)
-            for rank, signature in drawn
-        ]
+    hrefs = [
+        interval_address(Evidence(*signature.longest, label=""), rank, view.address).href()
+        for rank, signature in drawn
     ]
-    chart = graph(
+    chart = plots(
         "overlap-kernels",
-        figures.alone_against_overlapped(drawn),
+        figures.alone_against_overlapped(drawn, hrefs),
         "median duration of kernels alone and beside communication",
-        places,
     )
     note = f"the {len(drawn)} with the largest excess; click one for its longest run"
     entries = [_entry(*row) for row in rows[:_MAX_ROWS]]

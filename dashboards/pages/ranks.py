@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from dashboards.figures.waits import wait_matrix
 from dashboards.view import MAX_NAME, View, device_text
-from dashboards.widgets.components import card, graph, nothing, page
+from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import PARTS
+from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
@@ -79,13 +80,23 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def _waits(view: View) -> list[Component]:
-    """Return who waited for whom, where the run's ranks could be compared."""
-    figure = wait_matrix(view.analysis.ranks, view.numbers)
-    if figure is None:
+    """Return who waited for whom, where there are several ranks."""
+    if len(view.ranks) < 2:
         return []
+    title, compared = "Who waited for whom", view.analysis.ranks
+    matrix = wait_matrix(compared, view.numbers)
+    if matrix is None:
+        members = [member for member, number in enumerate(compared.ranks) if number in view.numbers]
+        is_unknown = any(compared.are_waits_unknown(member) for member in members)
+        why = (
+            "The ranks' clocks are not exact enough to show who waited."
+            if is_unknown
+            else "No rank shown waited for another one in a collective that was recorded of both."
+        )
+        return [card(title, nothing(why))]
     note = "in collectives, from a rank's arrival to that of the last one"
-    drawn = graph("waits", figure, "how long each rank waited for each other one")
-    return [card("Who waited for whom", drawn, note=note)]
+    drawn = plots("waits", matrix, "how long each rank waited for each other one")
+    return [card(title, drawn, note=note)]
 
 
 def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, Any]:

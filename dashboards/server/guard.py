@@ -80,7 +80,7 @@ def protect(app: Dash, access: Access) -> None:
 def _content_policy(app: Dash) -> str:
     """Return what a page may load: only what we serve, and Dash's own inline script.
 
-    Styles must be allowed inline: plotly and AG Grid write them into the page.
+    Styles must be allowed inline: Dash and AG Grid write them into the page.
     """
     scripts = " ".join(["'self'", *app.csp_hashes()])
     return "; ".join(
@@ -88,7 +88,7 @@ def _content_policy(app: Dash) -> str:
             "default-src 'none'",
             f"script-src {scripts}",
             "style-src 'self' 'unsafe-inline'",
-            "img-src 'self' data: blob:",  # the picture that a chart is saved as
+            "img-src 'self' data:",
             "font-src 'self' data:",  # AG Grid's icons
             "connect-src 'self'",
             "base-uri 'none'",

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboards.timeline.row import Row
-from dashboards.timeline.viewport import View, edges
+from dashboards.timeline.viewport import View
+from traceprof.intervals import even_limits
 from traceprof.trace.model.counters import PERCENT
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Samples:
             end_ns: one past the last.
             columns: how many there are to fill.
         """
-        borders = edges(start_ns, end_ns, columns)
+        borders = even_limits(start_ns, end_ns, columns)
         integral, sampled = self._until(borders)
         time = np.diff(sampled)
         mean = np.diff(integral) / np.maximum(time, 1)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dashboards.timeline.viewport import edges
+from traceprof.intervals import even_limits
 
 if TYPE_CHECKING:
     from dashboards.timeline.model import RankTimeline
@@ -24,7 +24,7 @@ def strip(timeline: RankTimeline, start_ns: int, end_ns: int, columns: int) -> d
     Returns:
         For each of `GPU_KINDS` that the rank did: how much of each column it took, in thousandths.
     """
-    borders = edges(start_ns, end_ns, columns)
+    borders = even_limits(start_ns, end_ns, columns)
     shares = {}
     for kind, row in timeline.kind_rows.items():
         covered = np.diff(row.covered_before(borders, row.started_before(borders)))

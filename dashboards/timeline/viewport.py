@@ -64,20 +64,6 @@ class View:
         return np.where(self.covered_ns < width, np.minimum(share, 999), share)
 
 
-def edges(start_ns: int, end_ns: int, columns: int) -> Int64:
-    """Return where each column of [start, end) starts, and the end: int64[columns + 1].
-
-    No column is narrower than a nanosecond, so that there may be fewer than asked for.
-    """
-    span = end_ns - start_ns
-    columns = max(1, min(columns, span))
-    index = np.arange(columns + 1, dtype=np.int64)
-    # span * index / columns, rounded down, without leaving 64 bits
-    whole, rest = divmod(span, columns)
-    places: Int64 = start_ns + whole * index + rest * index // columns
-    return places
-
-
 def moments(row: Row, start_ns: int, end_ns: int, columns: int) -> View:
     """Return what a screen shows of a row whose events have no length.
 
@@ -87,7 +73,7 @@ def moments(row: Row, start_ns: int, end_ns: int, columns: int) -> View:
         end_ns: one past the last, after the start.
         columns: how many there is room for: of several in one column a block is made.
     """
-    borders = edges(start_ns, end_ns, columns)
+    borders = intervals.even_limits(start_ns, end_ns, columns)
     started = row.started_before(borders)
     count = np.diff(started)
     column = np.flatnonzero(count > 1)
@@ -106,7 +92,7 @@ def view(row: Row, start_ns: int, end_ns: int, columns: int, most_events: int) -
         most_events: where more events than this would be shown one by one, which takes rows whose
             events overlap, all are merged into blocks.
     """
-    borders = edges(start_ns, end_ns, columns)
+    borders = intervals.even_limits(start_ns, end_ns, columns)
     columns = len(borders) - 1
     running, starting = row.in_view(start_ns, end_ns)
     least_ns = -(-(end_ns - start_ns) // columns)

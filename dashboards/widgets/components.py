@@ -16,8 +16,6 @@ from traceprof.units import duration, ranks_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import plotly.graph_objects as go
-
     from dashboards.address import Address
     from dashboards.time_axis import Clock
     from traceprof.findings import Evidence, Finding, NotApplicable
@@ -81,45 +79,8 @@ def labelled(component: Component, label: str) -> Component:
 
 
 def part_id(part: str, name: Any) -> dict[str, Any]:  # noqa: ANN401  (or Dash's MATCH)
-    """Return the id of a part of a chart or of a table: parts of one name belong together."""
+    """Return the id of a part of a table: parts of one name belong together."""
     return {"name": name, "part": part}
-
-
-def graph(
-    name: str, figure: go.Figure, label: str, places: Sequence[Sequence[Address | None]] = ()
-) -> Component:
-    """Return a chart.
-
-    Args:
-        name: its id in the page.
-        figure: what it draws.
-        label: what it shows, for those who do not see it.
-        places: where a click leads, by row and point: the row is the `meta` of a point's trace, or
-            its row in a heat map; None where a point leads nowhere.
-    """
-    drawn = dcc.Graph(
-        id=part_id("chart", name),
-        figure=figure,
-        responsive=True,
-        style={"height": f"{figure.layout.height}px"},
-        config={
-            "displaylogo": False,
-            "doubleClick": "autosize",
-            "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
-        },
-    )
-    stores = [
-        dcc.Store(
-            id=part_id("places", name), data=[[_href(place) for place in row] for row in places]
-        ),
-        dcc.Store(id=part_id("went", name)),
-        dcc.Store(id=part_id("zoomed", name)),
-    ]
-    return labelled(html.Figure([drawn, *stores], className="leads" if places else ""), label)
-
-
-def _href(place: Address | None) -> str | None:
-    return None if place is None else place.href()
 
 
 def missing(not_applicable: Iterable[NotApplicable]) -> list[Component]:

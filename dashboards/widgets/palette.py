@@ -24,9 +24,6 @@ NVTX = PURPLE
 MARK = YELLOW
 SELECTED = BLUE
 
-INTENSITY = [[0.0, "rgba(0,114,178,0.06)"], [1.0, "rgba(0,114,178,1)"]]
-"""From nothing to `BLUE`, of heat maps: the theme's surface shows through what is little."""
-
 PARTS: tuple[tuple[str, str, str], ...] = (
     ("compute_ns", "compute", COMPUTE),
     ("exposed_communication_ns", "exposed communication", COMMUNICATION),

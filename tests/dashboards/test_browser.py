@@ -365,7 +365,7 @@ def test_reports_are_chosen(page: Page) -> None:
 
 def test_zooming_is_in_the_address(page: Page, sample_url: str) -> None:
     shown(page, f"{sample_url}/launch-queue?rank=0")
-    drag = page.locator("#page .nsewdrag").first
+    drag = page.locator("#queue-depth .u-over").first
     drag.wait_for()
     box = drag.bounding_box()
     assert box is not None

@@ -1,4 +1,4 @@
-"""The charts of thousands of bars in a real browser: what they show, and where they lead."""
+"""Charts in a real browser: their data, the notes beside the pointer, and the links they follow."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import msgspec
 import pytest
 from playwright.sync_api import expect
 
+from dashboards.pages.registry import PAGES
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
 from traceprof.documents.analysis.records import document
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Locator, Page
 
     from tests.support.serving import Serve
 
@@ -119,6 +120,85 @@ def test_a_piece_of_time_is_chosen_on_the_rates(page: Page, serve: Serve) -> Non
     expect(page.locator("#link-rates .u-over").first).to_be_visible()
     page.locator("#link-rates .u-over").nth(1).dblclick()
     page.wait_for_url(lambda url: "start=" not in url)
+
+
+def over(page: Page, chart: str, x: float, y: float) -> Locator:
+    """Move the pointer to a share of a canvas, and return the note beside it."""
+    box = page.locator(f"#{chart} canvas").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
+    return page.locator(f"#{chart} .chart-note")
+
+
+def test_a_kernel_that_runs_longer_leads_to_its_longest_run(page: Page, serve: Serve) -> None:
+    url = serve(SAMPLE.with_stem("overlap-slowdown"))
+    open_page(page, f"{url}/overlap", "overlap-kernels")
+    chart = page.locator("#overlap-kernels")
+    drawn = json.loads(chart.get_attribute("data-plots") or "")
+    expect(chart.locator(".legend")).to_have_text("○alone●beside communication")
+    chart.locator("canvas").focus()
+    said = chart.locator("[role=status]")
+    page.keyboard.press("ArrowDown")
+    expect(said).to_contain_text(drawn["rows"][0]["name"])
+    expect(said).to_contain_text("µs at the median")
+    page.keyboard.press("ArrowRight")
+    expect(said).to_contain_text("beside communication")
+    page.keyboard.press("Enter")
+    page.locator("#timeline").wait_for()
+    query = parse_qs(urlsplit(drawn["rows"][0]["href"]).query)
+    assert times(page) == (query["start"][0], query["end"][0])
+
+
+def test_bars_of_gain_say_what_overlap_hides(page: Page, serve: Serve) -> None:
+    url = serve(SAMPLE.with_stem("overlap-slowdown"))
+    open_page(page, f"{url}/overlap", "overlap-gain")
+    note = over(page, "overlap-gain", 0.5, 0.1)
+    expect(note).to_contain_text("rank 0")
+    expect(note).to_contain_text("ms")
+    page.mouse.move(0, 0)
+    expect(note).to_be_hidden()
+
+
+def test_a_cell_says_what_ranks_copied(page: Page, serve: Serve) -> None:
+    open_page(page, f"{serve(SAMPLE.with_stem('peer-copies'))}/links", "peer-matrix")
+    drawn = json.loads(page.locator("#peer-matrix").get_attribute("data-plots") or "")
+    copied = [note for row in drawn["rows"] for note in row["notes"] if note]
+    assert copied
+    canvas = page.locator("#peer-matrix canvas")
+    canvas.focus()
+    said = page.locator("#peer-matrix [role=status]")
+    page.keyboard.press("ArrowRight")
+    expect(said).to_contain_text(f"{drawn['rows'][0]['name']} and {drawn['columns'][0]['name']}")
+    page.keyboard.press("ArrowRight")
+    expect(said).to_contain_text(drawn["rows"][0]["notes"][1] or "nothing")
+
+
+def test_the_queue_says_how_deep_it_is_and_for_how_long_the_host_is_blocked(
+    page: Page, serve: Serve
+) -> None:
+    url = serve(SAMPLE.with_stem("launch-queue-stall"))
+    open_page(page, f"{url}/launch-queue", "queue-depth")
+    (row, *_) = json.loads(page.locator("#queue-depth").get_attribute("data-plots") or "")["rows"]
+    expect(page.locator("#queue-depth .plot-title").first).to_contain_text(row["limit_text"])
+    blocked = row["blocked"]["starts"]
+    stall = blocked[len(blocked) // 2]  # among others: a piece is narrower than a pixel
+    share = (stall - row["start"]) / (row["end"] - row["start"])
+    page.mouse.move(*page.evaluate(PLACE, ["queue-depth", 0, share]))
+    note = page.locator("#queue-depth .chart-note")
+    expect(note).to_contain_text("launches pending")
+    expect(note).to_contain_text("host blocked in a launch for")
+
+
+def test_no_page_loads_plotly(page: Page, serve: Serve) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    url = serve(SAMPLE.with_stem("overlap-slowdown"))
+    for module in PAGES:
+        page.goto(f"{url}{module.PATH}")
+        page.locator(f"h1:text-is('{module.TITLE}')").wait_for()
+        page.wait_for_load_state("networkidle")
+    assert asked
+    assert [each for each in asked if "plotly" in each or "graph" in each] == []
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,5 +33,11 @@ def text(tree: Any) -> str:
 
 
 def named(tree: Any, kind: str) -> list[Any]:
-    """Return the components of a class, such as `Graph`."""
+    """Return the components of a class, such as `AgGrid`."""
     return [component for component in components(tree) if type(component).__name__ == kind]
+
+
+def charts(tree: Any) -> list[dict[str, Any]]:
+    """Return what the charts of a tree are to draw."""
+    written = (getattr(component, "data-plots", None) for component in components(tree))
+    return [json.loads(drawn) for drawn in written if drawn is not None]

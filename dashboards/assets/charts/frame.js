@@ -1,5 +1,5 @@
 // @ts-check
-// What charts share: elements, the note beside the pointer, what is said aloud, and going places.
+// What all charts use: elements, keys, the note beside the pointer, and links to other pages.
 import { withTimes } from "../address.js";
 import { go } from "../navigation.js";
 
@@ -46,6 +46,47 @@ export function follow(row, column, base) {
   const [start, end] = [row.starts[column], row.ends[column]];
   if (start === undefined || end === undefined) return;
   go(withTimes(row.href, base, start, end));
+}
+
+export const FONT = "11px system-ui, 'Segoe UI', 'Liberation Sans', sans-serif";
+
+/**
+ * How far an arrow key moves: rows and columns.
+ * @param {string} key
+ */
+export const arrow = (key) => /** @type {Record<string, [number, number]>} */ ({
+  ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0],
+})[key];
+
+/**
+ * Have the arrow keys move through a chart, Enter lead where a click does.
+ * @param {HTMLElement} root
+ * @param {(event: KeyboardEvent) => boolean} act whether it did something
+ */
+export function listenToKeys(root, act) {
+  root.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (act(event)) event.preventDefault();
+  });
+}
+
+/**
+ * A legend.
+ * @param {(string | Node)[]} entries
+ */
+export const legend = (entries) =>
+  make("ul", "legend plot-legend", ...entries.map((inside) => make("li", "", inside)));
+
+/**
+ * An entry of a legend: a character that looks like what is drawn, in its colour.
+ * @param {string} character
+ * @param {string} color
+ * @param {string} name
+ */
+export function entry(character, color, name) {
+  const glyph = make("span", "glyph", character);
+  glyph.style.color = color;
+  return make("span", "", glyph, name);
 }
 
 /** The note beside the pointer, which is also said aloud. */

@@ -1,16 +1,23 @@
 // @ts-check
 // Makes charts of the elements that dashboards/widgets/plots.py makes: their attribute `data-plots`
 // says what to draw, and its `kind` names who draws it.
+import { DEPTH } from "./depth.js";
 import { HeatChart } from "./heat.js";
-import { RatesChart } from "./rates.js";
+import { LanesChart } from "./lanes.js";
+import { MatrixChart } from "./matrix.js";
+import { RATES } from "./rates.js";
 import { StacksChart } from "./stacks.js";
+import { TimeRows } from "./time_rows.js";
 
 /** @import { Chart, Drawn } from "./types.d.ts" */
 
 /** @type {Record<string, (root: HTMLElement, drawn: any, label: string) => Chart>} */
 const KINDS = {
+  depth: (root, drawn, label) => new TimeRows(root, drawn, label, DEPTH),
   heat: (root, drawn, label) => new HeatChart(root, drawn, label),
-  rates: (root, drawn, label) => new RatesChart(root, drawn, label),
+  lanes: (root, drawn, label) => new LanesChart(root, drawn, label),
+  matrix: (root, drawn, label) => new MatrixChart(root, drawn, label),
+  rates: (root, drawn, label) => new TimeRows(root, drawn, label, RATES),
   stacks: (root, drawn, label) => new StacksChart(root, drawn, label),
 };
 

@@ -2,26 +2,30 @@
 // Rows of uPlot charts under one axis: the same width, one pointer, the colours of the theme.
 // @ts-types="../vendor/uPlot/uPlot.d.ts"
 import uPlot from "../vendor/uPlot/uPlot.esm.js";
-import { make, themeColor } from "./frame.js";
+import { FONT, make, themeColor } from "./frame.js";
 
-const FONT = "11px system-ui, 'Segoe UI', 'Liberation Sans', sans-serif";
 const FOOT = 34; // of the x axis and its title, below the last row
 const LEFT = 58; // for the numbers of the y axis
+
+/** Distances between whole numbers of an axis: there is nothing between two steps. */
+export const WHOLE = Array.from({ length: 30 }, (_, index) => ([1, 2, 5][index % 3] ?? 1) * 10 ** Math.floor(index / 3));
 
 const textColor = () => themeColor("text-2");
 
 /**
- * Numbers at an axis with as many decimals as tell them apart.
- * @param {uPlot} _chart
+ * Numbers at an axis with as many decimals as make them differ.
  * @param {number[]} places
- * @param {number} _axis
- * @param {number} _space
  * @param {number} distance between two of them
  */
-export const tickTexts = (_chart, places, _axis, _space, distance) => {
-  const decimals = Math.max(0, -Math.floor(Math.log10(distance) + 1e-9));
+export function decimalTexts(places, distance) {
+  const digits = Math.max(0, -Math.floor(Math.log10(distance) + 1e-9));
+  const isWhole = Math.abs(distance * 10 ** digits - Math.round(distance * 10 ** digits)) < 1e-9;
+  const decimals = isWhole ? digits : digits + 1; // of 0.025
   return places.map((place) => place.toFixed(decimals).replace("-", "−"));
-};
+}
+
+/** @type {uPlot.Axis.DynamicValues} */
+const tickTexts = (_chart, places, _axis, _space, distance) => decimalTexts(places, distance);
 
 /**
  * Options that all rows have.
@@ -35,7 +39,7 @@ export function rowOptions({ height, width, isLast, axis, unit, top, sync, zooms
   return /** @type {uPlot.Options} */ ({
     width,
     height: height + (isLast ? FOOT : 6),
-    padding: [8, 10, isLast ? null : 4, 0],
+    padding: [8, 22, isLast ? null : 4, 0],
     legend: { show: false },
     cursor: {
       y: false,
@@ -108,16 +112,4 @@ export class Rows {
     this.resizer.disconnect();
     for (const chart of this.charts) chart.destroy();
   }
-}
-
-/**
- * Have the arrow keys move through the columns of a chart, Enter lead where a click does.
- * @param {HTMLElement} root
- * @param {(event: KeyboardEvent) => boolean} act whether it did something
- */
-export function listenToKeys(root, act) {
-  root.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (act(event)) event.preventDefault();
-  });
 }

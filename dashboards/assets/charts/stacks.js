@@ -2,14 +2,13 @@
 // Bars of parts that add up, a row for each rank: steps, by where their time went.
 // @ts-types="../vendor/uPlot/uPlot.d.ts"
 import uPlot from "../vendor/uPlot/uPlot.esm.js";
-import { Note, follow, make, text } from "./frame.js";
-import { Rows, listenToKeys, rowOptions } from "./plot.js";
+import { Note, arrow, follow, legend, listenToKeys, make, text } from "./frame.js";
+import { Rows, WHOLE, rowOptions } from "./plot.js";
 
 /** @import { StackRow, Stacks, Values } from "./types.d.ts" */
 
 const HEIGHT = 90; // of a row
 const HEADROOM = 1.05;
-const WHOLE = Array.from({ length: 30 }, (_, index) => ([1, 2, 5][index % 3] ?? 1) * 10 ** Math.floor(index / 3));
 const GAP_BELOW = 100; // bars, of which one can see gaps
 const MAX_BAR = 160; // pixels: few steps are no walls
 
@@ -94,6 +93,7 @@ export class StacksChart {
 
   #legend() {
     const { parts, rows } = this.drawn;
+    /** @type {(string | Node)[]} */
     const entries = parts.map(({ name, color }, number) => {
       const swatch = make("span", "swatch");
       swatch.style.backgroundColor = color;
@@ -101,11 +101,11 @@ export class StacksChart {
       button.type = "button";
       button.setAttribute("aria-pressed", "true");
       button.addEventListener("click", () => this.#toggle(number, button));
-      return make("li", "", button);
+      return button;
     });
     const isGrouped = rows.some((row) => row.most.some((most, index) => most > (row.least[index] ?? most)));
-    if (isGrouped) entries.push(make("li", "", "– longest of the steps in a bar"));
-    return make("ul", "legend plot-legend", ...entries);
+    if (isGrouped) entries.push("– longest of the steps in a bar");
+    return legend(entries);
   }
 
   /**
@@ -193,9 +193,7 @@ export class StacksChart {
   /** @param {KeyboardEvent} event */
   #onKey({ key, target }) {
     if (target !== this.rows.root) return false; // a button of the legend
-    const steps = /** @type {Record<string, [number, number]>} */ ({
-      ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0],
-    })[key];
+    const steps = arrow(key);
     const { rows, base } = this.drawn;
     if (key === "Enter") {
       const row = rows[this.at.row];

@@ -1,4 +1,5 @@
 // What dashboards/figures writes for the charts, and what every chart can do.
+import type uPlot from "../vendor/uPlot/uPlot.d.ts";
 
 export interface Chart {
   /** Draw again, in the colours of the theme. */
@@ -54,22 +55,80 @@ export interface Heat extends Drawn {
   rows: HeatRow[];
 }
 
-export interface RateRow {
+/** A row over the axis of time: from `start` to `end`, ns from the chart's `base`. */
+export interface TimeRow {
   title: string;
   unit: string;
   color: string;
-  /** ns from `base`, of all pieces together, which are equally long. */
   start: number;
   end: number;
+  /** A dashed line, and what it is. */
+  limit: number | null;
+  limit_text: string | null;
+}
+
+/** What is drawn of rows over time, and said of their pieces. */
+export interface RowKind<Row extends TimeRow> {
+  height: number;
+  legend(rows: Row[]): (string | Node)[];
+  /** Distances between the numbers of the y axis. */
+  increments?: number[];
+  top(row: Row): number;
+  options(row: Row): Partial<uPlot.Options>;
+  data(row: Row): uPlot.AlignedData;
+  /** Where the pieces begin and the last one ends: seconds. */
+  times(row: Row): number[];
+  lines(row: Row, index: number): string[];
+  drawBehind?(chart: uPlot, row: Row): void;
+}
+
+export interface RateRow extends TimeRow {
+  /** Of the pieces of the row, which are equally long. */
   mean: Values;
   most: Values;
   most_name: string;
-  peak: number | null;
-  peak_text: string | null;
 }
 
-export interface Rates extends Drawn {
+export interface DepthRow extends TimeRow {
+  /** ns from `base`: when each piece begins, and the last one ends. */
+  times: number[];
+  least: number[];
+  most: number[];
+  /** Pieces in which the host was blocked, ns from `base`, and for which share of each. */
+  blocked: { starts: number[]; ends: number[]; shares: number[] };
+  blocked_color: string;
+}
+
+export interface MatrixRow {
+  title: string;
+  name: string;
+  values: Values;
+  texts: (string | null)[];
+  /** What is said of a cell in place of its text. */
+  notes: (string | null)[] | null;
+}
+
+export interface Matrix extends Drawn {
   axis: string;
-  base: string;
-  rows: RateRow[];
+  side: string;
+  color: string;
+  high: number;
+  /** Between the names of row and column: "waited for". */
+  between: string;
+  columns: { title: string; name: string }[];
+  rows: MatrixRow[];
+}
+
+export type LaneMark = "bar" | "dot" | "ring" | "tick" | "diamond";
+
+export interface Lanes extends Drawn {
+  axis: string;
+  scale: "linear" | "log";
+  row_height: number;
+  rows: { title: string; name: string; href: string | null }[];
+  /** Points by their row; a colour of null is that of text. */
+  series: {
+    name: string; mark: LaneMark; color: string | null; rows: number[]; x: number[]; notes: string[][];
+  }[];
+  joins: { row: number; from: number; to: number; color: string }[];
 }

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.figures.reduction import covered_share, edges, envelope, group_starts
+from dashboards.figures.reduction import covered_share, envelope, group_starts
 from dashboards.time_axis import Clock
 from traceprof import intervals
+from traceprof.intervals import even_limits
 
 series = st.lists(st.tuples(st.integers(0, 60), st.integers(-5, 9)), min_size=1, max_size=30).map(
     lambda pairs: sorted(dict(pairs).items())
@@ -45,8 +46,8 @@ def test_an_envelope_has_every_extreme(
 
 
 @given(st.integers(-50, 50), st.integers(1, 100), st.integers(1, 30))
-def test_edges_cut_a_window_into_even_pieces(start: int, length: int, num: int) -> None:
-    limits = edges(start, start + length, num)
+def test_even_limits_cut_a_window_into_even_pieces(start: int, length: int, num: int) -> None:
+    limits = even_limits(start, start + length, num)
     assert (limits[0], limits[-1]) == (start, start + length)
     assert len(limits) == min(num, length) + 1
     pieces = np.diff(limits)
@@ -56,7 +57,7 @@ def test_edges_cut_a_window_into_even_pieces(start: int, length: int, num: int) 
 
 def test_shares_add_up_to_what_is_covered() -> None:
     covered = intervals.union(np.array([3, 10], np.int64), np.array([7, 31], np.int64))
-    limits = edges(0, 40, 7)
+    limits = even_limits(0, 40, 7)
     share = covered_share(covered, limits)
     assert float((share * np.diff(limits)).sum()) == pytest.approx(4 + 21)
     assert share.max() <= 1

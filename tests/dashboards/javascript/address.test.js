@@ -1,9 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { ofPoint, shownTime, withAssumptions, withChoice, withSteps, withTime, withTimeline, withZoom } from "../../../dashboards/assets/address.js";
+import { shownTime, withAssumptions, withChoice, withSteps, withTime, withTimeline } from "../../../dashboards/assets/address.js";
 
 const HERE = "http://127.0.0.1:8000/steps?rank=0,3&start=100&end=200&finding=gpu-idle&evidence=2";
-const UTC = "1726722437796624059";
 
 test("another choice keeps the page and what it shows, but for evidence", () => {
   assert.equal(withChoice(HERE, [], [1, 2]), "/steps?rank=1,2&start=100&end=200");
@@ -15,40 +14,6 @@ test("the same choice changes nothing", () => {
   assert.equal(withChoice(HERE, [], [0, 3]), null);
   assert.equal(withChoice(HERE, undefined, [0, 3]), null);
   assert.equal(withChoice("http://127.0.0.1:8000/", null, null), null);
-});
-
-test("a click leads to the place of its point, by the row of its trace or of a heat map", () => {
-  const places = [["/a", "/b"], ["/c", "/d"]];
-  const figure = { data: [{ meta: 1 }, { meta: 0 }] };
-  assert.equal(ofPoint({ curveNumber: 0, pointNumber: 1 }, figure, places), "/d");
-  assert.equal(ofPoint({ curveNumber: 1, pointNumber: 0 }, figure, places), "/a");
-  assert.equal(ofPoint({ pointNumber: [1, 0] }, figure, places), "/c");
-});
-
-test("a click beside points, or where nothing leads anywhere, does nothing", () => {
-  assert.equal(ofPoint(undefined, {}, [["/a"]]), null);
-  assert.equal(ofPoint({ pointNumber: [5, 0] }, {}, [["/a"]]), null);
-  assert.equal(ofPoint({ pointNumber: [0, 0] }, {}, []), null);
-});
-
-test("a zoom is in the address to the nanosecond, also of UTC times", () => {
-  const changed = { "xaxis2.range[0]": 0.000000001, "xaxis2.range[1]": 1.5 };
-  assert.equal(withZoom("http://x/links?rank=1", UTC, changed),
-    "/links?rank=1&start=1726722437796624060&end=1726722439296624059");
-  assert.equal(withZoom("http://x/links", "0", { "xaxis.range[0]": -1, "xaxis.range[1]": 2 }),
-    "/links?start=-1000000000&end=2000000000");
-});
-
-test("a double click shows the whole again", () => {
-  assert.equal(withZoom("http://x/links?start=1&end=2&rank=0", "0", { "xaxis.autorange": true }),
-    "/links?rank=0");
-});
-
-test("other changes of a chart, empty zooms and charts without time do nothing", () => {
-  assert.equal(withZoom(HERE, "0", { "yaxis.range[0]": 1, "yaxis.range[1]": 2 }), null);
-  assert.equal(withZoom(HERE, "0", { "xaxis.range[0]": 1, "xaxis.range[1]": 1 }), null);
-  assert.equal(withZoom(HERE, undefined, { "xaxis.range[0]": 1, "xaxis.range[1]": 2 }), null);
-  assert.equal(withZoom(HERE, "0", null), null);
 });
 
 test("the timeline writes what it shows, and nothing of what it does not", () => {

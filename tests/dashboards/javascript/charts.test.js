@@ -1,9 +1,13 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { cellLines, scaleEnds, strength } from "../../../dashboards/assets/charts/heat.js";
-import { tickTexts } from "../../../dashboards/assets/charts/plot.js";
-import { limits, pieceLines, sharedTime } from "../../../dashboards/assets/charts/rates.js";
+import { decimalTexts } from "../../../dashboards/assets/charts/plot.js";
+import { depthLines } from "../../../dashboards/assets/charts/depth.js";
+import { extent, linearTicks, logTicks } from "../../../dashboards/assets/charts/lanes.js";
+import { pairLines } from "../../../dashboards/assets/charts/matrix.js";
+import { limits, pieceLines } from "../../../dashboards/assets/charts/rates.js";
 import { axisRange, barLines, stacked } from "../../../dashboards/assets/charts/stacks.js";
+import { pieceAt, sharedTime, withPiece } from "../../../dashboards/assets/charts/time_rows.js";
 
 const PARTS = [[1, 2], [10, 20], [100, 200]];
 
@@ -37,7 +41,7 @@ test("pieces of time are equally long and end with the last", () => {
 test("where nothing was measured, that is said", () => {
   const row = {
     title: "PCIe", unit: "GB/s", start: 0, end: 1e9, mean: [null], most: [2], most_name: "most",
-    peak_text: null,
+    limit_text: null,
   };
   assert.deepEqual(pieceLines(row, 0),
     ["PCIe", "at 0.000000 s", "mean over time: nothing", "most: 2 GB/s"]);
@@ -56,10 +60,11 @@ test("a cell without a step says so", () => {
 
 test("no two numbers at an axis are written alike", () => {
   const places = [0.002, 0.0025, 0.003, 0.0035];
-  assert.deepEqual(tickTexts(null, places, 0, 50, 0.0005), ["0.0020", "0.0025", "0.0030", "0.0035"]);
-  assert.deepEqual(tickTexts(null, [-1, 0, 1], 0, 50, 1), ["−1", "0", "1"]);
-  assert.deepEqual(tickTexts(null, [0, 50, 100], 0, 50, 50), ["0", "50", "100"]);
-  assert.deepEqual(tickTexts(null, [0, 0.1], 0, 50, 0.1), ["0.0", "0.1"]);
+  assert.deepEqual(decimalTexts(places, 0.0005), ["0.0020", "0.0025", "0.0030", "0.0035"]);
+  assert.deepEqual(decimalTexts([-1, 0, 1], 1), ["−1", "0", "1"]);
+  assert.deepEqual(decimalTexts([0, 50, 100], 50), ["0", "50", "100"]);
+  assert.deepEqual(decimalTexts([0, 0.1], 0.1), ["0.0", "0.1"]);
+  assert.deepEqual(decimalTexts([0.025, 0.05], 0.025), ["0.025", "0.050"]);
 });
 
 test("rows above one axis are drawn over the same time and the same steps", () => {
@@ -70,4 +75,58 @@ test("rows above one axis are drawn over the same time and the same steps", () =
   assert.deepEqual(axisRange([10], [{ x: [10] }], 0, 20), [9.5, 10.5]);
   assert.deepEqual(axisRange(rows[0].x, rows, 0.4, 1.6), [0.4, 1.6]); // zoomed in
   assert.deepEqual(axisRange([0, 5, 10], [{ x: [0, 5, 10] }], 0, 10), [-2.5, 12.5]); // five to a bar
+});
+
+const UTC = "1726722437796624059";
+
+test("a zoom is in the address to the nanosecond, also of UTC times", () => {
+  assert.equal(withPiece("http://x/links?rank=1", UTC, 0.000000001, 1.5),
+    "/links?rank=1&start=1726722437796624060&end=1726722439296624059");
+  assert.equal(withPiece("http://x/links", "0", -1, 2), "/links?start=-1000000000&end=2000000000");
+});
+
+test("the pointer is in the piece that began last", () => {
+  const times = [0, 1, 1.5, 4];
+  assert.deepEqual([-1, 0, 0.9, 1, 1.7, 4, 9].map((time) => pieceAt(times, time)), [0, 0, 0, 1, 2, 2, 2]);
+});
+
+test("a piece says how deep the queue was and for how long the host was blocked", () => {
+  const row = {
+    title: "rank 0", times: [0, 10, 20, 40], least: [1, 2, 3], most: [1, 5, 3],
+    limit_text: "limit of the process: 9", blocked: { starts: [12], ends: [20], shares: [0.25] },
+  };
+  assert.deepEqual(depthLines(row, 0),
+    ["rank 0", "at 0.000000 s", "1 launches pending", "limit of the process: 9"]);
+  assert.deepEqual(depthLines(row, 1).slice(2, 4),
+    ["2 to 5 launches pending", "host blocked in a launch for 25.0 % of this time"]);
+  assert.equal(depthLines({ ...row, limit_text: null }, 2).length, 3);
+});
+
+test("a pair of ranks says both and how much", () => {
+  const columns = [{ name: "rank 0 (a)" }, { name: "rank 1 (b)" }];
+  const rows = [{ name: "rank 0 (a)", texts: [null, "3 ms"], notes: null }];
+  const drawn = { rows, columns, between: "waited for" };
+  assert.deepEqual(pairLines(drawn, 0, 1), ["rank 0 (a) waited for rank 1 (b)", "3 ms"]);
+  assert.deepEqual(pairLines(drawn, 0, 0), ["rank 0 (a) waited for rank 0 (a)", "nothing"]);
+  rows[0].notes = [null, "all of it"];
+  assert.equal(pairLines(drawn, 0, 1)[1], "all of it");
+});
+
+const lanes = (scale, ...x) => extent({ scale, series: [{ x }] });
+
+test("lanes begin at 0, unless their axis is logarithmic", () => {
+  assert.deepEqual(lanes("linear", 10, 20), [0, 21]);
+  assert.deepEqual(lanes("linear", -10, 10), [-11, 11]);
+  assert.deepEqual(lanes("linear", -20), [-21, 0]);
+  assert.deepEqual(lanes("linear", 0), [0, 1]);
+  assert.deepEqual(lanes("log", 0, 13, 100), [10, 130]);
+  assert.deepEqual(lanes("log", 0), [1, 10]);
+});
+
+test("ticks are 1, 2 or 5 of a power of ten apart", () => {
+  assert.deepEqual(linearTicks(0, 1, 5), { places: [0, 0.2, 0.4, 0.6000000000000001, 0.8, 1], texts: ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"] });
+  assert.deepEqual(linearTicks(-7, 22, 4).texts, ["0", "10", "20"]);
+  assert.deepEqual(logTicks(4, 30).texts, ["5", "10", "20"]);
+  assert.deepEqual(logTicks(0.04, 0.3).texts, ["0.05", "0.1", "0.2"]);
+  assert.deepEqual(logTicks(1, 1e6).texts, ["1", "10", "100", "1,000", "10,000", "100,000", "1,000,000"]);
 });

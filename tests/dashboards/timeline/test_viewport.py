@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboards.timeline.row import Row
-from dashboards.timeline.viewport import View, edges, view
+from dashboards.timeline.viewport import View, view
+from traceprof.intervals import even_limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,7 +149,7 @@ def test_a_nanosecond_is_the_narrowest_column() -> None:
 
 
 def test_columns_of_an_age_do_not_overflow() -> None:
-    borders = edges(-(1 << 61), 1 << 61, 8191)
+    borders = even_limits(-(1 << 61), 1 << 61, 8191)
     widths = np.diff(borders)
     assert widths.min() > 0
     assert widths.max() - widths.min() <= 1

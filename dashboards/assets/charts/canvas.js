@@ -1,0 +1,150 @@
+// @ts-check
+// A chart on one canvas of its own: its size, and what the pointer and the keys do.
+import { FONT, Note, arrow, listenToKeys, make } from "./frame.js";
+
+/**
+ * What all such charts do; `Place` is what the pointer can be at, such as a cell.
+ * @template Place
+ */
+export class CanvasChart {
+  /**
+   * @param {HTMLElement} root
+   * @param {string} label what it shows, for those who do not see it
+   */
+  constructor(root, label) {
+    this.root = root;
+    /** @type {Place | null} */
+    this.at = null; // where the keys have moved to
+    this.canvas = make("canvas");
+    this.canvas.tabIndex = 0;
+    this.canvas.setAttribute("role", "application");
+    this.canvas.setAttribute("aria-label", label);
+    root.replaceChildren(this.canvas);
+    this.note = new Note(root);
+    this.resizer = new ResizeObserver(() => this.redraw());
+    this.resizer.observe(root);
+    this.canvas.addEventListener("mousemove", (event) => this.#onMove(event));
+    this.canvas.addEventListener("mouseleave", () => this.note.hide());
+    this.canvas.addEventListener("click", (event) => {
+      const place = this.placeAt(event.offsetX, event.offsetY);
+      if (place) this.go(place);
+    });
+    listenToKeys(this.canvas, (event) => this.#onKey(event));
+  }
+
+  get width() {
+    return Math.max(this.root.clientWidth, 200);
+  }
+
+  /** How high all of it is, in pixels. */
+  get height() {
+    return 0;
+  }
+
+  /**
+   * Draw everything.
+   * @param {CanvasRenderingContext2D} _context in pixels of the page
+   */
+  paint(_context) {}
+
+  /**
+   * What is at a point of the canvas.
+   * @param {number} _x
+   * @param {number} _y
+   * @returns {Place | null}
+   */
+  placeAt(_x, _y) {
+    return null;
+  }
+
+  /**
+   * The place to which an arrow key moves.
+   * @param {number} _rows
+   * @param {number} _columns
+   * @returns {Place | null}
+   */
+  next(_rows, _columns) {
+    return this.at;
+  }
+
+  /**
+   * Where a place is drawn: its note stands beside that point.
+   * @param {Place} _place
+   * @returns {[number, number]}
+   */
+  pointOf(_place) {
+    return [0, 0];
+  }
+
+  /**
+   * What is said of a place.
+   * @param {Place} _place
+   * @returns {string[]}
+   */
+  lines(_place) {
+    return [];
+  }
+
+  /**
+   * Whether a click on a place leads anywhere.
+   * @param {Place} _place
+   */
+  leads(_place) {
+    return false;
+  }
+
+  /**
+   * Go where a place leads.
+   * @param {Place} _place
+   */
+  go(_place) {}
+
+  redraw() {
+    const { canvas, width, height } = this;
+    canvas.width = Math.round(width * devicePixelRatio);
+    canvas.height = Math.round(height * devicePixelRatio);
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    const context = this.context();
+    context.scale(devicePixelRatio, devicePixelRatio);
+    context.textBaseline = "middle";
+    this.paint(context);
+  }
+
+  context() {
+    const context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
+    context.font = FONT;
+    return context;
+  }
+
+  /** @param {MouseEvent} event */
+  #onMove(event) {
+    const place = this.placeAt(event.offsetX, event.offsetY);
+    this.canvas.style.cursor = place && this.leads(place) ? "pointer" : "";
+    if (place) this.note.show(this.lines(place), event.clientX, event.clientY);
+    else this.note.hide();
+  }
+
+  /** @param {KeyboardEvent} event */
+  #onKey({ key }) {
+    if (key === "Enter") {
+      if (this.at) this.go(this.at);
+      return true;
+    }
+    const steps = arrow(key);
+    if (!steps) return false;
+    this.at = this.next(...steps);
+    if (!this.at) return false;
+    this.redraw();
+    const box = this.canvas.getBoundingClientRect();
+    const [x, y] = this.pointOf(this.at);
+    const lines = this.lines(this.at);
+    this.note.show(lines, box.left + x, box.top + y);
+    this.note.say(lines);
+    return true;
+  }
+
+  dispose() {
+    this.resizer.disconnect();
+  }
+}

@@ -1,0 +1,230 @@
+// @ts-check
+// Lanes: a row for each name, in which bars and points stand at their values.
+import { go } from "../navigation.js";
+import { CanvasChart } from "./canvas.js";
+import { widest } from "./cells.js";
+import { entry, legend, themeColor } from "./frame.js";
+import { decimalTexts } from "./plot.js";
+import { drawMark, glyphOf } from "./lane_marks.js";
+
+/** @import { Lanes } from "./types.d.ts" */
+/** @typedef {{ series: number, point: number, row: number }} LanePlace */
+
+const FOOT = 38; // of the axis and its title
+const TOP = 4;
+const RIGHT = 18;
+const TICK = 70; // between ticks, at least
+const MAX_NAMES = 0.4; // of the width
+const NEAR = 14; // pixels between the pointer and what it is at
+const MAX_DECADES = 5; // of a logarithmic axis, with three ticks each
+
+/**
+ * Places of ticks: 1, 2 or 5 of a power of ten apart, at most so many.
+ * @param {number} low
+ * @param {number} high
+ * @param {number} count
+ */
+export function linearTicks(low, high, count) {
+  const nearest = (high - low) / Math.max(count, 1);
+  const power = 10 ** Math.floor(Math.log10(nearest));
+  const distance = power * ([1, 2, 5].find((digit) => digit * power >= nearest) ?? 10);
+  const first = Math.ceil(low / distance);
+  const length = Math.floor(high / distance) - first + 1;
+  const places = Array.from({ length }, (_, index) => (first + index) * distance);
+  return { places, texts: decimalTexts(places, distance) };
+}
+
+/**
+ * Places of ticks of a logarithmic axis: 1, 2 and 5, or 1 alone, of every power of ten.
+ * @param {number} low
+ * @param {number} high
+ */
+export function logTicks(low, high) {
+  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+  const digits = last - first > MAX_DECADES ? [1] : [1, 2, 5];
+  const places = Array.from({ length: last - first + 1 }, (_, index) => first + index)
+    .flatMap((power) => digits.map((digit) => Number(`${digit}e${power}`)))
+    .filter((place) => place >= low && place <= high);
+  return { places, texts: places.map((place) => place.toLocaleString("en", { maximumFractionDigits: 9 })) };
+}
+
+const least = (/** @type {number[]} */ values) => values.reduce((low, value) => Math.min(low, value), Infinity);
+const most = (/** @type {number[]} */ values) => values.reduce((high, value) => Math.max(high, value), -Infinity);
+
+/**
+ * From where to where the axis goes: all values, and 0 unless it is logarithmic.
+ * @param {Lanes} drawn
+ * @returns {[number, number]}
+ */
+export function extent({ scale, series }) {
+  const values = series.flatMap(({ x }) => x);
+  if (scale === "log") {
+    const positive = values.filter((value) => value > 0);
+    return positive.length ? [least(positive) / 1.3, most(positive) * 1.3] : [1, 10];
+  }
+  const [low, high] = [least([0, ...values]), most([0, ...values])];
+  const margin = 0.05 * (high - low) || 1;
+  return [low < 0 ? low - margin : 0, high > 0 || low === high ? high + margin : 0];
+}
+
+/** @extends {CanvasChart<LanePlace>} */
+export class LanesChart extends CanvasChart {
+  /**
+   * @param {HTMLElement} root
+   * @param {Lanes} drawn
+   * @param {string} label
+   */
+  constructor(root, drawn, label) {
+    const leads = drawn.rows.some(({ href }) => href !== null);
+    super(root, `${label}; arrow keys move through it${leads ? ", Enter leads to the timeline" : ""}`);
+    this.drawn = drawn;
+    const context = this.context();
+    this.names = widest(context, drawn.rows.map(({ title }) => title)) + 16;
+    this.extent = extent(drawn);
+    /** @type {LanePlace[][]} */
+    this.inRow = drawn.rows.map(() => []); // by their values
+    drawn.series.forEach(({ rows }, series) => rows.forEach((row, point) =>
+      this.inRow[row]?.push({ series, point, row })));
+    for (const places of this.inRow) places.sort((one, other) => this.#value(one) - this.#value(other));
+    if (drawn.series.length > 1) {
+      root.prepend(legend(drawn.series.map(({ name, mark, color }) =>
+        entry(glyphOf(mark), color ?? "var(--text)", name))));
+    }
+    this.redraw();
+  }
+
+  /** @override */
+  get height() {
+    return TOP + this.drawn.row_height * this.drawn.rows.length + FOOT;
+  }
+
+  get left() {
+    return Math.min(this.names, MAX_NAMES * this.width);
+  }
+
+  /** @param {LanePlace} place */
+  #value({ series, point }) {
+    return this.drawn.series[series]?.x[point] ?? 0;
+  }
+
+  /** @param {number} value */
+  #x(value) {
+    const [low, high] = this.extent;
+    const share = this.drawn.scale === "log"
+      ? Math.log(Math.max(value, low) / low) / Math.log(high / low) : (value - low) / (high - low);
+    return this.left + share * (this.width - this.left - RIGHT);
+  }
+
+  /** @param {number} row */
+  #y(row) {
+    return TOP + (row + 0.5) * this.drawn.row_height;
+  }
+
+  /** @override @param {CanvasRenderingContext2D} context */
+  paint(context) {
+    const { rows, series, joins, scale, row_height } = this.drawn;
+    this.#drawAxis(context);
+    context.fillStyle = themeColor("text");
+    context.textAlign = "right";
+    rows.forEach(({ title }, row) => context.fillText(title, this.left - 8, this.#y(row), this.left - 10));
+    for (const { row, from, to, color } of joins) {
+      context.globalAlpha = 0.45;
+      context.fillStyle = color;
+      const [left = 0, right = 0] = [from, to].map((value) => this.#x(value)).toSorted((a, b) => a - b);
+      context.fillRect(left, this.#y(row) - 1.5, right - left, 3);
+    }
+    context.globalAlpha = 1;
+    const paper = themeColor("surface");
+    for (const { rows: places, x, mark, color } of series) {
+      places.forEach((row, point) => {
+        const value = x[point] ?? 0;
+        if (scale === "log" && value <= 0) return;
+        drawMark(context, mark, {
+          x: this.#x(value), y: this.#y(row), zero: this.#x(0), size: row_height,
+          color: color ?? themeColor("text"), paper,
+        });
+      });
+    }
+    if (!this.at) return;
+    const [x, y] = this.pointOf(this.at);
+    context.strokeStyle = themeColor("text");
+    context.lineWidth = 2;
+    context.beginPath();
+    context.arc(x, y, 9, 0, 2 * Math.PI);
+    context.stroke();
+  }
+
+  /** @param {CanvasRenderingContext2D} context */
+  #drawAxis(context) {
+    const [low, high] = this.extent;
+    const bottom = this.height - FOOT;
+    const room = Math.max(Math.floor((this.width - this.left) / TICK), 2);
+    const { places, texts } = this.drawn.scale === "log" ? logTicks(low, high) : linearTicks(low, high, room);
+    context.fillStyle = themeColor("line");
+    for (const row of this.drawn.rows.keys()) context.fillRect(this.left, this.#y(row), this.width - this.left - RIGHT, 1);
+    for (const place of places) {
+      const width = place === 0 ? 2 : 1;
+      context.fillRect(this.#x(place) - width / 2, TOP, width, bottom - TOP + 4);
+    }
+    context.fillStyle = themeColor("text-2");
+    context.textAlign = "center";
+    texts.forEach((text, index) => context.fillText(text, this.#x(places[index] ?? 0), bottom + 12));
+    context.fillText(this.drawn.axis, (this.left + this.width - RIGHT) / 2, bottom + 29);
+  }
+
+  /**
+   * @override
+   * @param {number} x
+   * @param {number} y
+   */
+  placeAt(x, y) {
+    const row = Math.floor((y - TOP) / this.drawn.row_height);
+    let [nearest, distance] = [/** @type {LanePlace | null} */ (null), NEAR];
+    for (const place of this.inRow[row] ?? []) {
+      const end = this.#x(this.#value(place));
+      const isBar = this.drawn.series[place.series]?.mark === "bar";
+      const isInside = isBar && (x - end) * (x - this.#x(0)) <= 0;
+      // A point that lies on a bar comes before it.
+      const away = isInside ? Math.min(Math.abs(x - end), NEAR - 1) : Math.abs(x - end);
+      if (away < distance) [nearest, distance] = [place, away];
+    }
+    return nearest;
+  }
+
+  /**
+   * @override
+   * @param {number} rows
+   * @param {number} columns
+   */
+  next(rows, columns) {
+    const last = this.inRow.length - 1;
+    const row = Math.min(Math.max((this.at?.row ?? 0) + (this.at ? rows : 0), 0), last);
+    const places = this.inRow[row] ?? [];
+    const index = this.at && row === this.at.row ? places.indexOf(this.at) + columns : 0;
+    return places[Math.min(Math.max(index, 0), places.length - 1)] ?? this.at;
+  }
+
+  /**
+   * @override
+   * @param {LanePlace} place
+   * @returns {[number, number]}
+   */
+  pointOf(place) {
+    return [this.#x(this.#value(place)), this.#y(place.row)];
+  }
+
+  /** @override @param {LanePlace} place */
+  lines({ series, point, row }) {
+    return [this.drawn.rows[row]?.name ?? "", ...(this.drawn.series[series]?.notes[point] ?? [])];
+  }
+
+  /** @override @param {LanePlace} place */
+  leads({ row }) {
+    return typeof this.drawn.rows[row]?.href === "string";
+  }
+
+  /** @override @param {LanePlace} place */
+  go({ row }) {
+    go(this.drawn.rows[row]?.href ?? null);
+  }
+}

@@ -1,0 +1,86 @@
+// @ts-check
+// A matrix: how much one rank has to do with another one, written into the cells where there is room.
+import { CellsChart, widest } from "./cells.js";
+import { FONT, make, themeColor } from "./frame.js";
+
+/** @import { Cell } from "./cells.js" */
+/** @import { Matrix } from "./types.d.ts" */
+
+const [MIN_ROW, MAX_ROW] = [4, 34]; // height of a row
+const HEIGHT = 820; // of many rows together
+const MAX_LEFT = 260; // of the names of rows
+const MIN_TEXT = 14; // of a row with text in it
+const MARGIN = 8; // on both sides of a text together
+const STRONGEST = 0.5; // of the colour: text on it can be read
+
+/**
+ * What is said of a cell.
+ * @param {Matrix} drawn
+ * @param {number} row
+ * @param {number} column
+ */
+export function pairLines({ rows, columns, between }, row, column) {
+  const of_row = rows[row];
+  return [
+    `${of_row?.name} ${between} ${columns[column]?.name}`,
+    of_row?.notes?.[column] ?? of_row?.texts[column] ?? "nothing",
+  ];
+}
+
+/** @param {Matrix} drawn */
+function around(drawn) {
+  const context = /** @type {CanvasRenderingContext2D} */ (make("canvas").getContext("2d"));
+  context.font = FONT;
+  const names = Math.min(widest(context, drawn.rows.map(({ title }) => title)) + 14, MAX_LEFT);
+  const side = drawn.side ? context.measureText(drawn.side).width + 8 : 0;
+  return { left: Math.max(names, side), right: 10, top: drawn.side ? 18 : 0, foot: 34 };
+}
+
+export class MatrixChart extends CellsChart {
+  /**
+   * @param {HTMLElement} root
+   * @param {Matrix} drawn
+   * @param {string} label
+   */
+  constructor(root, drawn, label) {
+    const rowHeight = Math.min(Math.max(HEIGHT / drawn.rows.length, MIN_ROW), MAX_ROW);
+    super(root, `${label}; arrow keys move through it`,
+      { ...around(drawn), rows: drawn.rows, columns: drawn.columns.length, rowHeight });
+    this.drawn = drawn;
+    this.redraw();
+  }
+
+  /** @override @param {CanvasRenderingContext2D} context */
+  paint(context) {
+    const { rows, columns, color, high, axis, side } = this.drawn;
+    rows.forEach(({ values }, row) => this.drawCells(context, color, row,
+      values.map((value) => (value === null ? null : (STRONGEST * value) / high))));
+    this.#drawTexts(context);
+    this.drawNames(context);
+    const titles = columns.map(({ title }) => title);
+    this.drawFoot(context, titles, axis, widest(context, titles) + MARGIN);
+    context.textAlign = "right";
+    context.fillText(side, this.grid.left - 8, 8);
+    this.drawChosen(context);
+  }
+
+  /** @param {CanvasRenderingContext2D} context */
+  #drawTexts(context) {
+    const { top, rowHeight } = this.grid;
+    if (rowHeight < MIN_TEXT) return;
+    context.fillStyle = themeColor("text");
+    context.textAlign = "center";
+    this.drawn.rows.forEach(({ texts }, row) => {
+      texts.forEach((text, column) => {
+        const [left, right] = this.columnSpan(column);
+        if (text === null || context.measureText(text).width > right - left - 2) return;
+        context.fillText(text, (left + right) / 2, top + (row + 0.5) * rowHeight);
+      });
+    });
+  }
+
+  /** @override @param {Cell} cell */
+  lines({ row, column }) {
+    return pairLines(this.drawn, row, column);
+  }
+}

@@ -1,0 +1,163 @@
+// @ts-check
+// Rows over one axis of time: dragging chooses a piece of it for all pages, a double click all of it.
+import { withTime } from "../address.js";
+import { go } from "../navigation.js";
+import { Note, arrow, legend, listenToKeys } from "./frame.js";
+import { Rows, rowOptions } from "./plot.js";
+
+/** @import uPlot from "../vendor/uPlot/uPlot.d.ts" */
+/** @import { RowKind, TimeRow } from "./types.d.ts" */
+
+const HEADROOM = 1.12;
+const MIN_NS = 10; // of a piece of time that is zoomed to
+export const LIMIT = "#999999"; // its colour, light and dark
+
+/**
+ * The time that all rows are drawn over, since one axis stands below them: seconds.
+ * @param {{ start: number, end: number }[]} rows
+ * @returns {[number, number]}
+ */
+export const sharedTime = (rows) => [
+  Math.min(...rows.map(({ start }) => start)) / 1e9, Math.max(...rows.map(({ end }) => end)) / 1e9,
+];
+
+/**
+ * The piece that a time is in: the last one that begins before it.
+ * @param {number[]} times where pieces begin, ascending, and the last one ends
+ * @param {number} time
+ */
+export function pieceAt(times, time) {
+  const after = times.findIndex((start) => start > time);
+  const index = after === -1 ? times.length - 2 : after - 1;
+  return Math.min(Math.max(index, 0), times.length - 2);
+}
+
+/**
+ * The address of the view for a piece of time.
+ * @param {string} here
+ * @param {string} base the nanosecond at which the axis begins
+ * @param {number} start seconds
+ * @param {number} end
+ */
+export function withPiece(here, base, start, end) {
+  const [first, last] = [start, end].map((time) => BigInt(base) + BigInt(Math.round(time * 1e9)));
+  return withTime(here, String(first), String(last));
+}
+
+/** @template {TimeRow} Row */
+export class TimeRows {
+  /**
+   * @param {HTMLElement} root
+   * @param {{ axis: string, base: string, rows: Row[] }} drawn
+   * @param {string} label
+   * @param {RowKind<Row>} kind what is drawn of each row, and said of its pieces
+   */
+  constructor(root, drawn, label, kind) {
+    this.drawn = drawn;
+    this.kind = kind;
+    this.rows = new Rows(root, `${label}; arrow keys move through it`);
+    this.at = { row: 0, index: -1 };
+    root.append(legend(kind.legend(drawn.rows)));
+    const sync = `time-${Math.random()}`;
+    drawn.rows.forEach((row, number) => this.#add(row, number, sync));
+    this.note = new Note(root);
+    root.addEventListener("mouseleave", () => this.note.hide());
+    root.addEventListener("dblclick", () => go(withTime(location.href, null, null), { stay: true }));
+    listenToKeys(root, (event) => this.#onKey(event));
+  }
+
+  /**
+   * @param {Row} row
+   * @param {number} number
+   * @param {string} sync
+   */
+  #add(row, number, sync) {
+    const { drawn, kind } = this;
+    const options = rowOptions({
+      height: kind.height, width: this.rows.width, isLast: number === drawn.rows.length - 1,
+      axis: drawn.axis, unit: row.unit, top: Math.max(kind.top(row), row.limit ?? 0) * HEADROOM || 1,
+      sync, zooms: true,
+    }, {
+      ...kind.options(row),
+      hooks: {
+        drawAxes: [(/** @type {uPlot} */ chart) => kind.drawBehind?.(chart, row)],
+        draw: [(/** @type {uPlot} */ chart) => drawLimit(chart, row)],
+        setCursor: [(/** @type {uPlot} */ chart) => this.#onCursor(chart, row)],
+        setSelect: [(/** @type {uPlot} */ chart) => this.#onSelect(chart)],
+      },
+    });
+    // The page is drawn anew for the piece of time: the chart keeps its own scale.
+    options.cursor = { ...options.cursor, drag: { x: true, y: false, setScale: false } };
+    options.scales = { ...options.scales, x: { time: false, range: sharedTime(drawn.rows) } };
+    const [, left] = /** @type {[uPlot.Axis, uPlot.Axis]} */ (options.axes);
+    if (kind.increments) left.incrs = kind.increments;
+    const title = row.limit_text ? `${row.title} · ${row.limit_text}` : row.title;
+    this.rows.add(title, options, kind.data(row));
+  }
+
+  /** @param {uPlot} chart */
+  #onSelect(chart) {
+    const { left, width } = chart.select;
+    const [start = 0, end = 0] = [left, left + width].map((x) => chart.posToVal(x, "x"));
+    if ((end - start) * 1e9 < MIN_NS) return;
+    go(withPiece(location.href, this.drawn.base, start, end), { stay: true });
+  }
+
+  /**
+   * @param {uPlot} chart
+   * @param {Row} row
+   */
+  #onCursor(chart, row) {
+    const { left = -1, top = -1, event } = chart.cursor;
+    if (!event || left < 0 || top < 0) return;
+    if (!(event.target instanceof Node) || !chart.over.contains(event.target)) return;
+    const index = pieceAt(this.kind.times(row), chart.posToVal(left, "x"));
+    this.note.show(this.kind.lines(row, index), event.clientX, event.clientY);
+  }
+
+  /** @param {KeyboardEvent} event */
+  #onKey({ key }) {
+    const steps = arrow(key);
+    if (!steps) return false;
+    this.at.row = Math.min(Math.max(this.at.row + steps[0], 0), this.drawn.rows.length - 1);
+    const row = /** @type {Row} */ (this.drawn.rows[this.at.row]);
+    const times = this.kind.times(row);
+    this.at.index = Math.min(Math.max(this.at.index + steps[1], 0), times.length - 2);
+    const chart = /** @type {uPlot} */ (this.rows.charts[this.at.row]);
+    const left = chart.valToPos(times[this.at.index] ?? 0, "x");
+    const box = chart.over.getBoundingClientRect();
+    chart.setCursor({ left, top: box.height / 2 });
+    const lines = this.kind.lines(row, this.at.index);
+    this.note.show(lines, box.left + left, box.top + box.height / 2);
+    this.note.say(lines);
+    return true;
+  }
+
+  redraw() {
+    this.rows.redraw();
+  }
+
+  dispose() {
+    this.rows.dispose();
+  }
+}
+
+/**
+ * A dashed line at the limit of a row.
+ * @param {uPlot} chart
+ * @param {TimeRow} row
+ */
+function drawLimit(chart, { limit }) {
+  if (limit === null) return;
+  const { ctx, bbox } = chart;
+  const y = chart.valToPos(limit, "y", true);
+  ctx.save();
+  ctx.strokeStyle = LIMIT;
+  ctx.lineWidth = 1.5 * devicePixelRatio;
+  ctx.setLineDash([6 * devicePixelRatio, 4 * devicePixelRatio]);
+  ctx.beginPath();
+  ctx.moveTo(bbox.left, y);
+  ctx.lineTo(bbox.left + bbox.width, y);
+  ctx.stroke();
+  ctx.restore();
+}
