@@ -57,7 +57,8 @@ def test_a_step_is_compared_with_a_stored_one(tmp_path: Path) -> None:
             totals.steps = list(range(1, 20))
         made.steps.sort(key=lambda step: step.rank)
         for place, step in enumerate(made.steps):
-            step.window_ns = round(factor * (3_500_000 + place % 5 * 1000))
+            window_ns = round(factor * (3_500_000 + place % 5 * 1000))
+            msgspec.structs.force_setattr(step, "window_ns", window_ns)
     run = RecordedRun(loaded([many]))
     assert run.step_not_slower_than(many) is run
     assert run.step_not_slower_than(slower, by=0.0) is run

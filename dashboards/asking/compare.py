@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traceprof.documents.comparison import Comparison
     from traceprof.execution.options import Options
 
-_MEASURED = tuple(field.name for field in fields(Measures) if field.name != "window_start_ns")
+_MEASURED = tuple(name for name in Measures.__struct_fields__ if name != "window_start_ns")
 
 Span = tuple[int, int]
 

@@ -3,11 +3,11 @@
 import random
 import sqlite3
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from tests.support.agreement import analyzed, assert_agreement
 from tests.support.builders import TraceBuilder, global_pid

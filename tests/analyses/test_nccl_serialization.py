@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.reference import readiness
 from tests.reference.communication import kernels_of, uses
@@ -59,7 +60,7 @@ def assert_agreement(path: Path, *, has_labels: bool = False) -> None:
                     reference = asdict(waits[rank.process, rank.device])
                     del reference["num_queued"]
                     assert {name: getattr(numbers, name) for name in reference} == reference
-            rows = [asdict(use) for use in collectives.run(rank, window).uses]
+            rows = [structs.asdict(use) for use in collectives.run(rank, window).uses]
             for row, other in zip(rows, uses(kernels), strict=True):
                 for name in ("algbw_gb_per_s", "busbw_gb_per_s"):
                     rate, expected_rate = row.pop(name), other.pop(name)

@@ -103,7 +103,7 @@ def test_of_several_recordings_the_interval_is_over_recordings(ddp: Document) ->
     def scaled(factor: float) -> Document:
         other = msgspec.convert(msgspec.to_builtins(ddp), Document)
         for step in other.steps:
-            step.window_ns = round(factor * step.window_ns)
+            msgspec.structs.force_setattr(step, "window_ns", round(factor * step.window_ns))
         return other
 
     before, after = [scaled(1.0), scaled(1.01)], [scaled(0.9), scaled(0.91), scaled(0.905)]

@@ -1,12 +1,12 @@
 """Ranks without a GPU: who is one, what it did, and that all reports cope with it."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import assume
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from tests.reference.host_ranks import host_ranks
 from tests.support.builders import TraceBuilder

@@ -1,9 +1,11 @@
 """Holds the analyzer to the reference implementation, field by field."""
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from tests.reference.breakdown import RankEvents, measured, read
 from traceprof.analyses import breakdown
@@ -52,8 +54,8 @@ def referenced(events: Sequence[RankEvents], time_range: TimeRange | None = None
         (
             rank.pid,
             rank.device,
-            asdict(rank.whole),
-            [(step.number, asdict(step.measures)) for step in rank.steps],
+            dataclasses.asdict(rank.whole),
+            [(step.number, dataclasses.asdict(step.measures)) for step in rank.steps],
         )
         for rank in (measured(event, time_range) for event in events)
     ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import Meta, Struct, structs
 
 from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
@@ -31,7 +32,10 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Number,
+    Positive,
+    Text,
     bullets,
+    one_of,
     severity_of_cost,
 )
 from traceprof.hardware import peaks
@@ -68,59 +72,106 @@ FINDINGS = {ID: FindingKind(SmallCollectivesMetrics)}
 MIN_OPERATIONS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class OperationUse:
-    """The communication kernels of one operation on one communicator of one rank.
+Scope = Annotated[str, one_of("intra-node", "inter-node")]
 
-    Of a rank without a GPU, the operations that its labels tell of (see `process_groups`).
 
-    Attributes:
-        operation: as the kernel's name tells it; send and receive share one name.
-        communicator: NCCL's id, which is equal on all ranks, else PyTorch's group, else None.
-        peer: the other rank of sends and receives, in the world, where it is one and known.
-        count: kernels that start in the window.
-        bytes: the sum of the messages, as NCCL counts them (what one rank sends in an AllGather,
-            receives in a ReduceScatter); None where not all sizes are known.
-        total_ns: the sum of their durations, which include waiting for the last rank.
-        median_ns: the median duration.
-        algbw_gb_per_s: bytes over durations as nccl-tests counts them, of the kernels of known
-            size, in 1e9 bytes per second: a lower bound. None where none is known.
-        busbw_gb_per_s: the same times nccl-tests' factor of the operation and the number of ranks,
-            to be compared with a link's peak in one direction.
-        peak_gb_per_s: of the link that the GPU's name promises between ranks of one machine, in
-            one direction: NVLink, else PCIe. None where the ranks may be on several machines
-            (fewer of them in the report than in the communicator), or the GPU is not known. Between
-            machines, what the user says of the network.
-        is_lower_bound: whether the rates are of durations; else they are of transfers alone.
-        num_matched: kernels whose counterparts on the other ranks are known.
-        wait_ns: of these, the sum of the times until the last rank came; None without any.
-        transfer_ns: of these, the sum of the times in which all ranks were inside.
-        latency_ns: what an operation takes whatever its size; None where sizes do not tell.
-        latency_uncertainty_ns: of the latency (twice its standard error).
-        rate_gb_per_s: what more of it adds, as algorithm bandwidth counts bytes.
-        scope: whether the ranks are on one machine, `intra-node` or `inter-node`.
-        description: what the user calls the process group (`group_desc`), None where not known.
+class OperationUse(Struct, frozen=True):
+    """The communication of one kind on one communicator of a rank.
+
+    Kernels; of a rank without a GPU, the operations in its labels (see `process_groups`).
     """
 
-    operation: str
-    communicator: str | None
-    peer: int | None
-    count: int
-    bytes: int | None
-    total_ns: int
-    median_ns: int
-    algbw_gb_per_s: float | None
-    busbw_gb_per_s: float | None
-    peak_gb_per_s: float | None
-    is_lower_bound: bool = True
-    num_matched: int = 0
-    wait_ns: int | None = None
-    transfer_ns: int | None = None
-    latency_ns: int | None = None
-    latency_uncertainty_ns: int | None = None
-    rate_gb_per_s: float | None = None
-    scope: str | None = None
-    description: str | None = None
+    operation: Annotated[
+        Text, Meta(description="By the kernel's name; send and receive share one name.")
+    ]
+    communicator: Annotated[
+        str | None, Meta(description="NCCL's id, equal on all ranks, else PyTorch's group.")
+    ]
+    peer: Annotated[
+        Count | None,
+        Meta(
+            description="The other rank (in the world) of sends and receives, where it is one and"
+            " known."
+        ),
+    ]
+    count: Annotated[Count, Meta(description="Kernels that start in the window.")]
+    bytes: Annotated[
+        Count | None,
+        Meta(
+            description="The sum of the messages, as NCCL counts them (what one rank sends in an"
+            " AllGather, receives in a ReduceScatter); null where not all sizes are known."
+        ),
+    ]
+    total_ns: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="The sum of the kernels' durations, or without a GPU of the operations',"
+            " waiting for other ranks included.",
+        ),
+    ]
+    median_ns: Annotated[Count, Meta(description="Of their durations.")]
+    algbw_gb_per_s: Annotated[
+        Number | None,
+        Meta(
+            description="Bytes over durations as nccl-tests counts them, of the kernels of known"
+            " size; null where none is known."
+        ),
+    ]
+    busbw_gb_per_s: Annotated[
+        Number | None,
+        Meta(
+            description="The same times nccl-tests' factor of the operation and the number of"
+            " ranks, to be compared with a link's peak in one direction."
+        ),
+    ]
+    peak_gb_per_s: Annotated[
+        Positive | None,
+        Meta(
+            description="Of NVLink, else PCIe, in one direction, by the GPU's name; null where the"
+            " ranks may be on several machines; where they are, what the user says of the network."
+        ),
+    ]
+    is_lower_bound: Annotated[
+        bool,
+        Meta(
+            description="Whether the rates are of durations, which include waiting for other ranks;"
+            " else they are of the time in which all ranks were inside."
+        ),
+    ] = True
+    num_matched: Annotated[
+        int, Meta(ge=0, description="Kernels whose counterparts on the other ranks are known.")
+    ] = 0
+    wait_ns: Annotated[
+        Count | None,
+        Meta(
+            description="Of these, the sum of the times until the last rank came; null where the"
+            " clocks are too coarse for most of them."
+        ),
+    ] = None
+    transfer_ns: Annotated[
+        Count | None,
+        Meta(description="Of these, the sum of the times in which all ranks were inside."),
+    ] = None
+    latency_ns: Annotated[
+        Count | None,
+        Meta(
+            description="By the model time = latency + size / rate; null where it cannot be derived"
+            " from the sizes."
+        ),
+    ] = None
+    latency_uncertainty_ns: Annotated[
+        Count | None, Meta(description="Of the latency: twice its standard error.")
+    ] = None
+    rate_gb_per_s: Annotated[
+        Number | None,
+        Meta(description="Of the same model; the size counts as algorithm bandwidth counts it."),
+    ] = None
+    scope: Annotated[Scope | None, Meta(description="Whether the ranks are on one machine.")] = None
+    description: Annotated[
+        str | None,
+        Meta(description="What the user calls the process group (`group_desc`), where known."),
+    ] = None
 
     @property
     def communicator_text(self) -> str | None:
@@ -218,7 +269,7 @@ def with_transfer(
     if transfer is None:
         return use
     is_known = transfer.algbw_gb_per_s is not None
-    return replace(
+    return structs.replace(
         use,
         algbw_gb_per_s=transfer.algbw_gb_per_s if is_known else use.algbw_gb_per_s,
         busbw_gb_per_s=transfer.busbw_gb_per_s if is_known else use.busbw_gb_per_s,

@@ -7,13 +7,15 @@ compute + exposed communication + exposed copy + idle = window, to the nanosecon
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import Meta, Struct
 
 from traceprof import intervals
 from traceprof.analyses.breakdown.surroundings import Surroundings, surroundings
 from traceprof.analyses.shape.results import RankResult
+from traceprof.findings import Count
 from traceprof.run.rank import WindowKind
 from traceprof.run.training import Basis, training_of
 from traceprof.run.windows import shown_window
@@ -33,25 +35,24 @@ FINDINGS: dict[str, FindingKind] = {}
 PAGE: dict[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Measures:
-    """The breakdown of one window of one rank: parts of its time in ns, and counts.
+class Measures(Struct, frozen=True):
+    """The breakdown of one window of one rank: parts of its time, and counts.
 
-    `num_*` count the operations that are inside the window at all.
+    Operations count that are inside the window at all.
     """
 
     window_start_ns: int
-    window_ns: int
-    compute_ns: int
-    communication_ns: int
-    overlapped_communication_ns: int
-    exposed_communication_ns: int
-    copy_ns: int
-    exposed_copy_ns: int
-    idle_ns: int
-    num_kernels: int
-    num_communication: int
-    num_copies: int
+    window_ns: Count
+    compute_ns: Count
+    communication_ns: Count
+    overlapped_communication_ns: Count
+    exposed_communication_ns: Count
+    copy_ns: Count
+    exposed_copy_ns: Count
+    idle_ns: Count
+    num_kernels: Annotated[Count, Meta(description="Kernels that do not communicate.")]
+    num_communication: Annotated[Count, Meta(description="Communication kernels and peer copies.")]
+    num_copies: Annotated[Count, Meta(description="Every other memory copy, and memory sets.")]
 
     @property
     def overlap_efficiency(self) -> float | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import Meta, Struct
 
+from traceprof.findings import Count
 from traceprof.run.cpu_rank import host_buckets
 from traceprof.trace.model.special_values import OPEN_END
 
@@ -14,22 +16,24 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank, Window
 
 
-@dataclass(frozen=True, slots=True)
-class BucketUse:
-    """One bucket of one rank. DDP makes its buckets anew after the first step: sizes tell.
+class BucketUse(Struct, frozen=True):
+    """A gradient bucket of DistributedDataParallel, by index and size.
 
-    Attributes:
-        index: its place among the buckets; None where not told.
-        bytes: its size; None where not told.
-        count: how often it was ready in the window.
-        median_ready_to_done_ns: the median time until it was reduced; None where the capture ended
-            before each time.
+    DistributedDataParallel makes its buckets anew after the first step.
     """
 
-    index: int | None
-    bytes: int | None
-    count: int
-    median_ready_to_done_ns: int | None
+    index: Annotated[
+        Count | None, Meta(description="Its place among the buckets; null if unknown.")
+    ]
+    bytes: Annotated[Count | None, Meta(description="Its size; null if unknown.")]
+    count: Annotated[Count, Meta(description="How often it was ready in the window.")]
+    median_ready_to_done_ns: Annotated[
+        Count | None,
+        Meta(
+            description="From the bucket's last gradient to its reduction; null where the capture"
+            " ended before."
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

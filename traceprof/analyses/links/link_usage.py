@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import Meta, Struct
 
 from traceprof import hardware, intervals
 from traceprof.analyses.links import link_findings
@@ -16,7 +17,14 @@ from traceprof.analyses.links.copy_paths import (
 )
 from traceprof.analyses.links.link_findings import Load
 from traceprof.analyses.shape.results import RankResult
-from traceprof.findings import NotApplicable, severity_of_cost, share
+from traceprof.findings import (
+    Count,
+    NotApplicable,
+    Positive,
+    one_of,
+    severity_of_cost,
+    share,
+)
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, memory_label
 
 if TYPE_CHECKING:
@@ -29,6 +37,9 @@ if TYPE_CHECKING:
 
     Mask = npt.NDArray[np.bool_]
 
+Link = Annotated[str, one_of("nvlink", "pcie", "network")]
+Direction = Annotated[str, one_of("h2d", "d2h", "d2d", "p2p", "tx", "rx")]
+Source = Annotated[str, one_of("copies", "gpu-metrics", "nic-metrics")]
 # Boards whose host link is NVLink-C2C; every other GPU reaches the host over PCIe.
 _C2C_BOARDS = ("GH200", "GB200", "GB300")
 _OVER_HOST = ("h2d", "d2h")
@@ -37,34 +48,37 @@ _UNIFIED = np.array([kind for kind in CopyKind if kind.is_unified], np.int64)
 MIN_BIG_BYTES = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class LinkUse:
-    """What one link carried in one direction.
+class LinkUse(Struct, frozen=True):
+    """What a link carried in one direction."""
 
-    Attributes:
-        link: `nvlink`, `pcie` or `network` where it is known, else None: only `doctor` knows the
-            path of a peer copy, and a copy within the device takes no link.
-        direction: `h2d`, `d2h`, `d2d` or `p2p` for copies, `tx` or `rx` for counters.
-        peer: the other device's ordinal, for `p2p`.
-        bytes: carried by the copies that start in the window, or by the window's samples.
-        busy_ns: the union of these copies, or of the samples that saw traffic.
-        num_copies: how many copies; None for counters.
-        peak_gb_per_s: of the link in this direction; None where it is not known.
-        is_peak_assumed: whether the peak comes from the GPU's name.
-        source: `copies`, `gpu-metrics` or `nic-metrics`.
-        name: the NIC's, for `network`.
-    """
-
-    link: str | None
-    direction: str
-    peer: int | None
-    bytes: int
-    busy_ns: int
-    num_copies: int | None = None
-    peak_gb_per_s: float | None = None
-    is_peak_assumed: bool = False
-    source: str = "copies"
-    name: str | None = None
+    link: Annotated[
+        Link | None,
+        Meta(
+            description="Null where the path is not known (only `doctor` knows that of a peer"
+            " copy), and for copies within the device."
+        ),
+    ]
+    direction: Annotated[
+        Direction, Meta(description="`tx` and `rx` for counters, the others for copies.")
+    ]
+    peer: Annotated[int | None, Meta(description="The other device's ordinal, for p2p.")]
+    bytes: Annotated[
+        Count,
+        Meta(description="Of the copies that start in the window, or of the window's samples."),
+    ]
+    busy_ns: Annotated[
+        Count,
+        Meta(description="The union of these copies, or of the samples that saw traffic."),
+    ]
+    num_copies: Annotated[Count | None, Meta(description="Null for counters.")] = None
+    peak_gb_per_s: Annotated[
+        Positive | None, Meta(description="In this direction; null where it is not known.")
+    ] = None
+    is_peak_assumed: Annotated[
+        bool, Meta(description="Whether the peak comes from the GPU's name alone.")
+    ] = False
+    source: Source = "copies"
+    name: Annotated[str | None, Meta(description="The NIC's, for network.")] = None
 
     @property
     def gb_per_s(self) -> float | None:

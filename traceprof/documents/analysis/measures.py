@@ -6,30 +6,19 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from traceprof.analyses.breakdown import Measures
+from traceprof.documents.analysis.rows import record
 from traceprof.findings import Count, Fraction
 from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.kernel_names.categories import Category
 from traceprof.run.concurrency import KINDS
 
 
-class Breakdown(Struct, forbid_unknown_fields=True):
+@record("rank", ...)
+class Breakdown(Measures, frozen=True, kw_only=True):
     """compute_ns + exposed_communication_ns + exposed_copy_ns + idle_ns = window_ns."""
 
     rank: Count
-    window_start_ns: int
-    window_ns: Count
-    compute_ns: Count
-    communication_ns: Count
-    overlapped_communication_ns: Count
-    exposed_communication_ns: Count
-    copy_ns: Count
-    exposed_copy_ns: Count
-    idle_ns: Count
-    num_kernels: Annotated[int, Meta(ge=0, description="Kernels that do not communicate.")]
-    num_communication: Annotated[
-        int, Meta(ge=0, description="Communication kernels and peer copies.")
-    ]
-    num_copies: Annotated[int, Meta(ge=0, description="Every other memory copy, and memory sets.")]
 
 
 class Training(Struct, forbid_unknown_fields=True):
@@ -44,24 +33,14 @@ class Training(Struct, forbid_unknown_fields=True):
     after_ns: Count
 
 
-class Step(Struct, forbid_unknown_fields=True):
+@record("rank", "step", "start_ns", "end_ns", ..., without="window_start_ns")
+class Step(Measures, frozen=True, kw_only=True):
     """The same of a training step: the four parts sum to window_ns."""
 
     rank: Count
     step: Count
     start_ns: int
     end_ns: int
-    window_ns: Count
-    compute_ns: Count
-    communication_ns: Count
-    overlapped_communication_ns: Count
-    exposed_communication_ns: Count
-    copy_ns: Count
-    exposed_copy_ns: Count
-    idle_ns: Count
-    num_kernels: Count
-    num_communication: Count
-    num_copies: Count
 
 
 class StepTotals(Struct, forbid_unknown_fields=True):

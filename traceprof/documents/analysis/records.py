@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from traceprof.analyses.breakdown import Measures
 from traceprof.analyses.steps.step_lengths import training_steps
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.documents.analysis import communication, measures, reports
 from traceprof.documents.analysis.headline import Headline, Replay
 from traceprof.documents.analysis.model import SCHEMA, Document
+from traceprof.documents.analysis.rows import maker
 from traceprof.findings import Finding, NotApplicable
 from traceprof.version import __version__
 
@@ -24,14 +24,18 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from traceprof.analyses.breakdown import StepMeasures
     from traceprof.analyses.kernels.kernel_table import KernelUse
-    from traceprof.analyses.links.link_usage import LinkUse
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.run.concurrency import KindBeside
     from traceprof.trace.model.parts import Part
 
-_OF_STEPS = tuple(field.name for field in fields(Measures) if field.name != "window_start_ns")
+
+_breakdown_row = maker(measures.Breakdown, "rank")
+_step_row = maker(measures.Step, "rank", "step", "start_ns", "end_ns")
+_totals_row = maker(communication.CommunicationTotals, "rank", "num_steps")
+_collective_row = maker(communication.Collective, "rank")
+_bucket_row = maker(communication.Bucket, "rank")
+_link_row = maker(communication.LinkUse, "rank")
 
 
 class Table(NamedTuple):
@@ -68,7 +72,7 @@ def _ranks(result: RunResult) -> Iterator[reports.Rank]:
 
 def _breakdown(result: RunResult) -> Iterator[measures.Breakdown]:
     for measured in result.breakdown:
-        yield measures.Breakdown(rank=measured.rank, **asdict(measured.whole))
+        yield _breakdown_row(measured.whole, measured.rank)
 
 
 def _training(result: RunResult) -> Iterator[measures.Training]:
@@ -86,7 +90,9 @@ def _training(result: RunResult) -> Iterator[measures.Training]:
 def _steps(result: RunResult) -> Iterator[measures.Step]:
     for measured in result.breakdown:
         for step in measured.steps:
-            yield _step(measured.rank, step)
+            start = step.measures.window_start_ns
+            end = start + step.measures.window_ns
+            yield _step_row(step.measures, measured.rank, step.number, start, end)
 
 
 def _step_totals(result: RunResult) -> Iterator[measures.StepTotals]:
@@ -100,19 +106,9 @@ def _step_totals(result: RunResult) -> Iterator[measures.StepTotals]:
 def _communication_totals(result: RunResult) -> Iterator[communication.CommunicationTotals]:
     num_steps = {measured.rank: len(training_steps(measured)) for measured in result.breakdown}
     for measured in result.communication:
+        rank, number = measured.rank, num_steps.get(measured.rank, 0)
         for use in measured.uses:
-            yield communication.CommunicationTotals(
-                rank=measured.rank,
-                operation=use.operation,
-                communicator=use.communicator,
-                num_steps=num_steps.get(measured.rank, 0),
-                count=use.count,
-                bytes=use.bytes,
-                total_ns=use.total_ns,
-                num_matched=use.num_matched,
-                wait_ns=use.wait_ns,
-                transfer_ns=use.transfer_ns,
-            )
+            yield _totals_row(use, rank, number)
 
 
 def _beside(result: RunResult) -> Iterator[measures.Beside]:
@@ -124,15 +120,13 @@ def _beside(result: RunResult) -> Iterator[measures.Beside]:
 def _collectives(result: RunResult) -> Iterator[communication.Collective]:
     for measured in result.collectives:
         for use in measured.uses:
-            yield communication.Collective(
-                rank=measured.rank, **asdict(use), utilization=use.utilization
-            )
+            yield _collective_row(use, measured.rank)
 
 
 def _buckets(result: RunResult) -> Iterator[communication.Bucket]:
     for measured in result.buckets:
         for use in measured.uses:
-            yield communication.Bucket(rank=measured.rank, **asdict(use))
+            yield _bucket_row(use, measured.rank)
 
 
 def _kernels(result: RunResult) -> Iterator[measures.Kernel]:
@@ -226,26 +220,14 @@ def _run(result: RunResult) -> reports.Run:
     )
 
 
-def _step(rank: int, step: StepMeasures) -> measures.Step:
-    start = step.measures.window_start_ns
-    # There are many steps, and `asdict` takes long.
-    parts = {name: getattr(step.measures, name) for name in _OF_STEPS}
-    end = start + step.measures.window_ns
-    return measures.Step(
-        rank=rank,
-        step=step.number,
-        start_ns=start,
-        end_ns=end,
-        **parts,
-    )
-
-
 def _links(result: RunResult) -> Iterator[communication.LinkUse]:
     """Yield what links carried: by copies, then by counters."""
     for copies in result.links:
-        yield from (_link(copies.rank, use) for use in copies.uses)
+        for use in copies.uses:
+            yield _link_row(use, copies.rank)
     for counters in result.counters:
-        yield from (_link(counters.rank, use) for use in counters.uses)
+        for use in counters.uses:
+            yield _link_row(use, counters.rank)
 
 
 def _beside_others(rank: int, row: KindBeside) -> measures.Beside:
@@ -255,23 +237,6 @@ def _beside_others(rank: int, row: KindBeside) -> measures.Beside:
         total_ns=row.total_ns,
         alone_ns=row.alone_ns,
         **{f"{kind}_ns": beside_ns for kind, beside_ns in row.beside_ns.items()},
-    )
-
-
-def _link(rank: int, use: LinkUse) -> communication.LinkUse:
-    return communication.LinkUse(
-        rank=rank,
-        link=use.link,
-        direction=use.direction,
-        peer=use.peer,
-        bytes=use.bytes,
-        busy_ns=use.busy_ns,
-        gb_per_s=use.gb_per_s,
-        peak_gb_per_s=use.peak_gb_per_s,
-        is_peak_assumed=use.is_peak_assumed,
-        utilization=use.utilization,
-        source=use.source,
-        name=use.name,
     )
 
 
