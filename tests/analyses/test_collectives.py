@@ -1,6 +1,5 @@
 """Rates by operation and communicator, and messages that pay latency."""
 
-import json
 import random
 from pathlib import Path
 
@@ -226,27 +225,6 @@ def test_calls_without_payloads_need_another_export_only(traces: Path) -> None:
         assert isinstance(missing, NotApplicable)
         assert "--include-blobs=true" in missing.how_to_collect
         assert found.num_with_call == 32
-
-
-def truths() -> list[Path]:
-    return sorted(SAMPLE_FOLDER.glob("*.truth.json"))
-
-
-@pytest.mark.parametrize("truth", truths(), ids=lambda path: path.name.partition(".")[0])
-def test_what_the_simulator_knows(truth: Path) -> None:
-    known = json.loads(truth.read_text())
-    path = truth.with_name(truth.name.replace(".truth.json", ".sqlite"))
-    expected = {
-        planted["rank"]: planted["metrics"]
-        for planted in known.get("findings", ())
-        if planted["id"] == "small-collectives"
-    }
-    for found in results(path):
-        findings = [claim for claim in collectives.findings(found) if isinstance(claim, Finding)]
-        assert [found.rank] * len(findings) == [rank for rank in expected if rank == found.rank]
-        for finding in findings:
-            for name, value in expected[found.rank].items():
-                assert finding.metrics[name] == pytest.approx(value, abs=0.001)
 
 
 def test_sizes_are_written_in_decimal_units() -> None:

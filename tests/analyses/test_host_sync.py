@@ -1,6 +1,5 @@
 """Synchronizing calls in steps: how many, how long, and what they cost."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from tests.reference.idle_causes import idle_causes
 from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
-from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import host_sync
 from traceprof.analyses.host_sync import HostSyncResult
 from traceprof.findings import Finding, NotApplicable, Severity
@@ -173,23 +171,6 @@ def test_what_cannot_be_judged_is_said(tmp_path: Path, edge: str) -> None:
     (missing,) = host_sync.findings(result)
     assert isinstance(missing, NotApplicable)
     assert missing.id == "host-sync"
-
-
-def test_scenario() -> None:
-    truth = json.loads((SAMPLE_FOLDER / "host-sync.truth.json").read_text())
-    expected = [planted["metrics"] for planted in truth["findings"] if planted["id"] == "host-sync"]
-    assert expected
-    for result, want in zip(judged(SAMPLE_FOLDER / "host-sync.sqlite"), expected, strict=True):
-        (finding,) = host_sync.findings(result)
-        assert isinstance(finding, Finding)
-        assert finding.severity == Severity.MEDIUM
-        assert {key: finding.metrics[key] for key in want} == want
-
-
-@pytest.mark.parametrize("scenario", ["healthy", "data-loading", "launch-bound", "pageable-copy"])
-def test_silent_scenarios(scenario: str) -> None:
-    for result in judged(SAMPLE_FOLDER / f"{scenario}.sqlite"):
-        assert host_sync.findings(result) == []
 
 
 def test_known_answers_on_a_real_trace(traces: Path) -> None:

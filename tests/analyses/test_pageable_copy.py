@@ -1,12 +1,10 @@
 """Copies from and to pageable memory: what they carried, and what they cost."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import pageable_copy
 from traceprof.analyses.pageable_copy import PageableCopyResult
 from traceprof.findings import Finding, NotApplicable, Severity
@@ -93,24 +91,6 @@ def test_unknown_kinds_of_memory_are_said(tmp_path: Path) -> None:
 def test_an_export_without_copies_is_silent(tmp_path: Path) -> None:
     (result,) = judged(TraceBuilder().kernel(0, 9).write(tmp_path / "t.sqlite"))
     assert pageable_copy.findings(result) == []
-
-
-def test_scenario() -> None:
-    truth = json.loads((SAMPLE_FOLDER / "pageable-copy.truth.json").read_text())
-    expected = [
-        planted["metrics"] for planted in truth["findings"] if planted["id"] == "pageable-copy"
-    ]
-    assert expected
-    for result, want in zip(judged(SAMPLE_FOLDER / "pageable-copy.sqlite"), expected, strict=True):
-        finding = one(result)
-        assert finding.severity == Severity.HIGH
-        assert {key: finding.metrics[key] for key in want} == want
-
-
-@pytest.mark.parametrize("scenario", ["healthy", "host-sync", "data-loading", "launch-bound"])
-def test_silent_scenarios(scenario: str) -> None:
-    for result in judged(SAMPLE_FOLDER / f"{scenario}.sqlite"):
-        assert pageable_copy.findings(result) == []
 
 
 def test_known_answers_on_a_real_trace(traces: Path) -> None:
