@@ -14,7 +14,7 @@ BESIDE = $(MAKE) --no-print-directory --jobs=2
 # Of the long tests `make verify PART=1/8` runs an eighth, the first of eight.
 PART ?= 1/1
 
-.PHONY: help demo check test quick-tests all-tests verify lint types bench schema sample screenshots clean
+.PHONY: help demo check test quick-tests all-tests verify lint types bench mutants schema sample screenshots clean
 
 help:  ## Show the goals
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -62,6 +62,11 @@ sample: $(VENV)/installed  ## Write the sample traces anew
 screenshots: $(VENV)/installed-test  ## Take the README's pictures of the dashboard, and a tour of all pages into build/tour (needs chromium)
 	$(BIN)/python docs/screenshots.py
 	$(BIN)/python docs/screenshots.py --tour build/tour
+
+mutants: $(VENV)/installed-test  ## Change the code in 450 places and count how many changes the quick tests notice (an hour)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mutants]'
+	rm -rf build/mutants
+	$(BIN)/python -m tests.mutants --per-room 90 --seed 1
 
 bench: $(VENV)/installed-test  ## Measure speed and memory against nsys (minutes; needs nsys)
 	$(BIN)/python benchmarks/analyze.py
