@@ -34,7 +34,10 @@ STATIONS = (
     "traceprof.trace.open.open_trace",
     "traceprof.run.opening.open_report",
     "traceprof.execution.measuring.measure",
+    "traceprof.analyses.verdict.measured_run.measured_run",
     "traceprof.analyses.verdict.judging.judge",
+    "traceprof.replay.answers.savings.with_savings",
+    "traceprof.analyses.verdict.run_result.RunResult",
     "traceprof.reports.text.render",
 )
 
@@ -186,14 +189,23 @@ def signature(module: str, name: str) -> tuple[list[str], str]:
     assert spec is not None, module  # noqa: S101
     assert spec.origin is not None, module  # noqa: S101
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    (function,) = (
-        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name
+    (node,) = (
+        node
+        for node in tree.body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name
     )
-    arguments = [*function.args.args, *function.args.kwonlyargs]
-    words = [argument.arg for argument in arguments]
-    for argument in arguments:
-        words += re.findall(r"\w+", ast.unparse(argument.annotation or ast.Constant("")))
-    return words, ast.unparse(function.returns or ast.Constant(""))
+    if isinstance(node, ast.ClassDef):  # a dataclass takes its fields, and returns itself
+        fields = [line for line in node.body if isinstance(line, ast.AnnAssign)]
+        taken = [(ast.unparse(line.target), line.annotation) for line in fields]
+        returned = name
+    else:
+        arguments = [*node.args.args, *node.args.kwonlyargs]
+        taken = [(argument.arg, argument.annotation or ast.Constant("")) for argument in arguments]
+        returned = ast.unparse(node.returns or ast.Constant(""))
+    words = [name for name, _ in taken]
+    for _, annotation in taken:
+        words += re.findall(r"\w+", ast.unparse(annotation))
+    return words, returned
 
 
 def updated(text: str) -> str:

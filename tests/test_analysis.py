@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
-from traceprof.execution import analyzing
+from traceprof.execution import open_reports
 from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.open import open_trace
 
@@ -35,7 +35,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[NsightTrace]]:
     def note(trace: NsightTrace) -> None:
         asked.append(trace)
 
-    monkeypatch.setattr(analyzing, "open_trace", open_kept)
+    monkeypatch.setattr(open_reports, "open_trace", open_kept)
     monkeypatch.setattr(NsightTrace, "close", note)
     yield asked
     for each in opened:
@@ -46,7 +46,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(analyzing, "judge", fail)
+    monkeypatch.setattr("traceprof.analysis.judge", fail)
 
 
 def test_an_error_closes_the_reports(

@@ -1,19 +1,23 @@
-"""The one door: what was found out about reports, whether they stay open or not."""
+"""The public entry point: analyses the reports of a run, which stay open or are closed."""
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from traceprof.analyses.registry import FINDING_IDS
+from traceprof.analyses.verdict.judging import judge
+from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.errors import TraceprofError
-from traceprof.execution.analyzing import Analyzer, close_reports, judge_reports, open_reports
-from traceprof.execution.begun import BegunAnalysis, begin_analysis
-from traceprof.execution.options import Options, num_jobs
-from traceprof.execution.places import measure_reports
-from traceprof.execution.reading import ProgressOfAll
+from traceprof.execution.analysis_future import AnalysisFuture, AnalysisTask, run_in_child
+from traceprof.execution.children import run_in_children
+from traceprof.execution.many_reports import measure_reports
+from traceprof.execution.open_analysis import MeasuredReports
+from traceprof.execution.open_reports import Measurer
+from traceprof.execution.options import Options
 from traceprof.replay.answers.savings import (
     MAX_READ_AGAIN,
     not_replayed,
@@ -32,8 +36,9 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun
     from traceprof.analyses.shape.results import Judge, Result
-    from traceprof.execution.open_analysis import AnalyzedReports
+    from traceprof.analyses.verdict.run_result import Verdict
     from traceprof.findings import Finding, NotApplicable
     from traceprof.progress import Listener, Progress
     from traceprof.ranks.comparison import RankComparison
@@ -47,22 +52,27 @@ __all__ = [
     "RunResult",
     "analyze",
     "analyze_captures",
+    "analyze_in_child",
     "analyze_reports",
-    "begun_analysis",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """What was found out about reports that are still open.
+    """The result of analysing reports, which are still open.
 
     Attributes:
-        result: the numbers, and what they mean.
-        run: the reports and their ranks, with all that they did.
+        result: the numbers and findings.
+        run: the reports and their ranks, with all events.
     """
 
     result: RunResult
     run: Run
+
+    @property
+    def measured(self) -> MeasuredRun:
+        """The measurements, before anything was judged."""
+        return self.result.measured
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -76,12 +86,12 @@ class Analysis:
 
     @property
     def notes(self) -> tuple[tuple[int, str], ...]:
-        """What to know about the data: (report index, note)."""
+        """Notes on the data: (report index, note)."""
         return self.result.notes
 
     @property
     def ranks(self) -> RankComparison:
-        """How the ranks met: clocks, waits, transfers."""
+        """The comparison of the ranks: clocks, waits, transfers."""
         return self.result.ranks
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:
@@ -103,7 +113,7 @@ class Analysis:
         return table_frame(self.result, table)
 
     def close(self) -> None:
-        """Release the reports, when nobody uses them (`run.in_use`)."""
+        """Close the reports as soon as no thread reads them (`run.in_use`)."""
         self.run.close()
 
 
@@ -115,55 +125,51 @@ def analyze(
 ) -> Analysis:
     """Analyse the reports of one run, and keep them open.
 
-    A report that cannot be read is left out, and named in `result.failed`, if others can.
+    A report that cannot be read is left out, and named in `RunResult.failed`, if others can.
 
     Args:
         paths: Nsight Systems exports or traces of torch.profiler.
         options: what to analyse; everything where not given.
-        listener: told of the rows that are read, and of a single report what is known before all of
-            it is read: the breakdown of the first rank, without steps, then of others, too.
-        jobs: how many processes may work; by default one for each processor core. Results do not
-            depend on it.
+        listener: receives the number of rows read, and partial results of a single report: the
+            breakdown of the first rank, without steps, then of others, too.
+        jobs: the maximum number of processes; by default one for each processor core. Results do
+            not depend on it.
 
     Raises:
         TraceprofError: no report can be read, or the options ask for what is not there.
     """
-    options = options or Options()
-    options.check()
-    analyzer = _analyzer(options, listener, jobs)
-    return _analyzed(analyzer, open_reports(paths, analyzer.progress))
+    measurer = _measurer(options, listener, jobs)
+    return _analyzed(measurer, measurer.opened(paths))
 
 
 @contextmanager
-def begun_analysis(
+def analyze_in_child(
     *paths: str | os.PathLike[str],
     options: Options | None = None,
     listener: Listener[Analysis] | None = None,
     jobs: int | None = None,
     answer: Callable[[Analysis, Any], object] | None = None,
-) -> Iterator[BegunAnalysis[Analysis]]:
-    """Analyse the reports of one run beside what this process does in the block.
+) -> Iterator[AnalysisFuture[Analysis]]:
+    """Analyse the reports of one run in a child process while the block runs.
 
     Args:
         paths: Nsight Systems exports or traces of torch.profiler.
         options: what to analyse; everything where not given.
-        listener: as for `analyze`; told when the analysis is waited for.
-        jobs: likewise.
-        answer: what answers questions about the analysis, where any will be asked: the process that
-            analyses then stays for them, as long as the block runs.
+        listener: as for `analyze`; called from `AnalysisFuture.result`.
+        jobs: as for `analyze`.
+        answer: answers questions about the analysis in the child, which stays until the block
+            ends; None where none will be asked.
 
     Yields:
-        The analysis, which is to be called.
+        The running analysis.
 
     Raises:
         TraceprofError: no report can be opened, or the options are impossible.
     """
-    options = options or Options()
-    options.check()
-    analyzer = _analyzer(options, listener, jobs)
-    opened = open_reports(paths, analyzer.progress)
-    with begin_analysis(opened, analyzer, _analyzed, _open_analysis, answer) as begun:
-        yield begun
+    measurer = _measurer(options, listener, jobs)
+    task = AnalysisTask(measurer.opened(paths), measurer, _analyzed, Analysis, answer)
+    with run_in_child(task) as future:
+        yield future
 
 
 def analyze_reports(
@@ -174,7 +180,7 @@ def analyze_reports(
     scheduler: str | None = None,
     listener: Progress | None = None,
 ) -> RunResult:
-    """Analyse the reports of one run; of each, only what was measured is kept.
+    """Analyse the reports of one run, and close each as soon as it is measured.
 
     The result is the same, bit for bit, wherever the reports are measured. A report that cannot be
     read, or whose worker dies twice, is left out, and named in `RunResult.failed`, if there are
@@ -183,25 +189,22 @@ def analyze_reports(
     Args:
         paths: Nsight Systems exports or traces of torch.profiler.
         options: what to analyse; everything where not given.
-        jobs: how many processes measure reports; by default one for each processor core, as far as
-            the reports are worth it. With one, this process does.
+        jobs: the number of processes that measure reports; by default one for each processor core,
+            where the reports are worth it. With one, this process does.
         scheduler: `tcp://HOST:PORT` or `tls://HOST:PORT` of a cluster of `distributed`, whose
-            workers do instead.
-        listener: told of the rows of a report if there is but one, else of the reports.
+            workers measure instead.
+        listener: receives progress in rows of a single report, or in reports if there are several.
 
     Raises:
         TraceprofError: no report can be read, the options ask for what is not there, or the cluster
             cannot be used.
     """
-    options = options or Options()
     if len(paths) == 1 and scheduler is None:
-        options.check()
-        progress = None if listener is None else ProgressOfAll(listener)
-        analyzer = Analyzer(options, progress, num_jobs(jobs))
-        with closing(_analyzed(analyzer, open_reports(paths, progress))) as analysis:
+        measurer = Measurer.of(options, listener, jobs)
+        with closing(_analyzed(measurer, measurer.opened(paths))) as analysis:
             return analysis.result
-    measured = measure_reports(paths, options, jobs, scheduler, listener)
-    return _with_savings(judge_reports(measured, options), options)
+    options = options or Options()
+    return _result(measure_reports(paths, options, jobs, scheduler, listener), options)
 
 
 def analyze_captures(
@@ -219,8 +222,8 @@ def analyze_captures(
     Args:
         paths: Nsight Systems exports or traces of torch.profiler, in any order.
         options: as for `analyze_reports`.
-        jobs: likewise.
-        listener: likewise.
+        jobs: as for `analyze_reports`.
+        listener: as for `analyze_reports`.
 
     Returns:
         The recordings in the order of their first reports.
@@ -240,60 +243,79 @@ def analyze_captures(
         [report.facts for report in reports],
         [[rank.facts for rank in report.ranks] for report in reports],
     )
-    judged = [
-        judge_reports(
-            [*(reports[index] for index in indices), *(() if number else failed)], options
-        )
+    return [
+        _result([*(reports[index] for index in indices), *(() if number else failed)], options)
         for number, indices in enumerate(recordings)
     ]
-    return [_with_savings(result, options) for result in judged]
 
 
-def _analyzer(options: Options, listener: Listener[Analysis] | None, jobs: int | None) -> Analyzer:
-    """Return what analyses open reports, and tells a listener."""
+def _measurer(
+    options: Options | None, listener: Listener[Analysis] | None, jobs: int | None
+) -> Measurer:
+    """Return what measures open reports, and reports progress and partial results to a listener."""
     if listener is None:
-        return Analyzer(options, None, num_jobs(jobs))
+        return Measurer.of(options, None, jobs)
 
-    def tell(analysis: AnalyzedReports) -> None:
-        listener.partial(_open_analysis(analysis))
+    def report_partial(result: RunResult, run: Run) -> None:
+        listener.partial(Analysis(result, run))
 
-    return Analyzer(options, ProgressOfAll(listener), num_jobs(jobs), tell)
+    return Measurer.of(options, listener, jobs, report_partial)
 
 
-def _analyzed(analyzer: Analyzer, opened: Sequence[Trace | FailedReport]) -> Analysis:
-    """Analyse open reports, with what a step would gain without its findings, if asked for."""
-    analysis = _open_analysis(analyzer.analyzed(opened))
-    if analyzer.options.savings is False:
-        return analysis
+def _analyzed(measurer: Measurer, opened: Sequence[Trace | FailedReport]) -> Analysis:
+    """Return the analysis of open reports."""
+    reports = measurer.measured(opened)
+    share = partial(run_in_children, num_processes=measurer.num_processes)
     try:
-        return replace(analysis, result=with_savings(analysis, analyzer.num_processes))
-    except Exception:
-        analysis.close()
+        result = _concluded(
+            reports.measured,
+            measurer.options,
+            lambda verdict: with_savings(verdict, reports, share),
+        )
+    except Exception:  # after an interrupt a thread may still be reading
+        reports.run.close()
         raise
+    return Analysis(result, reports.run)
 
 
-def _open_analysis(analysis: AnalyzedReports) -> Analysis:
-    return Analysis(analysis.result, analysis.run)
+def _result(reports: Sequence[MeasuredReport | FailedReport], options: Options) -> RunResult:
+    """Return the result of reports that are closed, measured by this process or others."""
+    measured = measured_run(reports, options.steps, options.time_range)
+    return _concluded(
+        measured, options, lambda verdict: _with_savings_of_closed(verdict, measured, options)
+    )
 
 
-def _with_savings(result: RunResult, options: Options) -> RunResult:
-    """Return a result with what a step would gain, of reports that have to be opened again."""
-    if options.savings is False:
-        return result
-    if options.savings is None and num_operations(result) > MAX_READ_AGAIN:
-        why = f"{len(result.run.reports)} reports would have to be read again for a replay"
-        return not_replayed(result, why, "ask for it with --savings")
-    traces: list[Trace] = []
-    try:
+def _concluded(
+    measured: MeasuredRun, options: Options, replay: Callable[[Verdict], Verdict]
+) -> RunResult:
+    """Return the result of a measured run: judged, then with savings.
+
+    Args:
+        measured: the measurements.
+        options: what to judge, and whether savings are wanted.
+        replay: adds the savings to a verdict.
+    """
+    verdict = judge(measured, only=options.only, skip=options.skip)
+    if options.savings is not False:
+        verdict = replay(verdict)
+    return RunResult(measured, verdict)
+
+
+def _with_savings_of_closed(verdict: Verdict, measured: MeasuredRun, options: Options) -> Verdict:
+    """Return a verdict with savings; the reports are opened again for the replay."""
+    if options.savings is None and num_operations(measured) > MAX_READ_AGAIN:
+        why = f"{len(measured.run.reports)} reports would have to be read again for a replay"
+        return not_replayed(verdict, why, "ask for it with --savings")
+    with ExitStack() as stack:
+        traces: list[Trace] = []
         ranks: list[list[Rank]] = []
-        for report in result.run.reports:
-            traces.append(open_trace(report.path))
-            ranks.append(options.ranks_of(traces[-1]))
-            traces[-1].release()  # of many reports what is read again only where needed adds up
-        return with_savings(Analysis(result, attach_ranks(result.run, traces, ranks)))
-    except (
-        TraceprofError
-    ) as error:  # what a cluster's workers see may not be there for this process
-        return not_replayed(result, f"the reports cannot be read again ({error})", None)
-    finally:
-        close_reports(traces)
+        try:
+            for report in measured.run.reports:
+                traces.append(stack.enter_context(closing(open_trace(report.path))))
+                ranks.append(options.ranks_of(traces[-1]))
+                traces[-1].release()  # what is read again of many reports adds up
+            run = attach_ranks(measured.run, traces, ranks)
+            return with_savings(verdict, MeasuredReports(measured, run))
+        except TraceprofError as error:  # a cluster's workers may see what this process does not
+            return not_replayed(verdict, f"the reports cannot be read again ({error})", None)

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from traceprof.execution import sharing
-from traceprof.execution.child_process import Child
-from traceprof.execution.sharing import share
+from traceprof.execution import children
+from traceprof.execution.children import Child, run_in_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,8 +91,10 @@ def shared_mappings() -> int:
 @pytest.mark.parametrize("file", ["/dev/full", "/nowhere"])
 def test_memory_that_runs_out_costs_only_time(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "memfd_create", lambda _: os.open(file, os.O_RDWR))
-    monkeypatch.setattr(sharing, "can_fork", lambda: True)  # other tests leave threads behind
-    made = share(lambda size: (np.arange(size), os.getpid()), [10**6, 10**6], 2, lambda: None)
+    monkeypatch.setattr(children, "can_fork", lambda: True)  # other tests leave threads behind
+    made = run_in_children(
+        lambda size: (np.arange(size), os.getpid()), [10**6, 10**6], lambda: None, num_processes=2
+    )
     assert all((array == np.arange(10**6)).all() for array, _ in made)
     assert {process for _, process in made} == {os.getpid()}
 

@@ -23,7 +23,7 @@ from traceprof.analyses.measurements.measured import MeasuredReport
 from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError, WorkerError
-from traceprof.execution import measuring, reading
+from traceprof.execution import measuring, sections
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.run.summary import FailedReport
 from traceprof.simulate import simulate_ddp
@@ -271,7 +271,7 @@ def test_a_measured_report_is_let_go_of_at_once(
         return trace
 
     monkeypatch.setattr(measuring, "open_trace", open_and_watch)
-    monkeypatch.setattr(reading, "MIN_SHARED_BYTES", 0)
+    monkeypatch.setattr(sections, "MIN_SHARED_BYTES", 0)
     gc.disable()
     try:
         measure_file(Task(SAMPLE, SAMPLE, Options()), None, num_processes)

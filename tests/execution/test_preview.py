@@ -13,9 +13,9 @@ from tests.support.traces import SAMPLE, SAMPLES
 from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError, UsageError
+from traceprof.execution.open_reports import previews
 from traceprof.execution.options import Options
-from traceprof.execution.preview import previews
-from traceprof.execution.reading import SectionsBeside
+from traceprof.execution.sections import SectionReader
 from traceprof.run.opening import assemble_run
 from traceprof.run.rank import WindowKind
 from traceprof.trace.open import open_trace
@@ -99,7 +99,7 @@ class Told:
 
 
 def still_read(monkeypatch: pytest.MonkeyPatch, *, is_so: bool = True) -> None:
-    monkeypatch.setattr(SectionsBeside, "are_coming", is_so)
+    monkeypatch.setattr(SectionReader, "are_coming", is_so)
 
 
 def test_it_is_told_rank_by_rank(monkeypatch: pytest.MonkeyPatch) -> None:

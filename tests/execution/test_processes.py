@@ -13,9 +13,9 @@ import pytest
 
 from tests.support.long import long_after
 from tests.support.workers import MAX_WAIT_S, is_running, until
-from traceprof.analysis import analyze, begun_analysis
+from traceprof.analysis import analyze, analyze_in_child
 from traceprof.errors import TraceFormatError, UsageError
-from traceprof.execution import beside, measuring, reading, sharing
+from traceprof.execution import children, measuring, sections
 from traceprof.execution import measure_rank as runner
 from traceprof.reports import json
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
@@ -53,10 +53,9 @@ class Told:
 @pytest.fixture(autouse=True)
 def _always_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have children made although other tests leave threads behind and reports are small."""
-    for module in (beside, reading, sharing):
-        monkeypatch.setattr(module, "can_fork", lambda: True)
-    monkeypatch.setattr(reading, "MIN_SHARED_BYTES", 0)
-    monkeypatch.setattr(sharing, "MIN_OPERATIONS_OF_A_PROCESS", 1)
+    monkeypatch.setattr(children, "can_fork", lambda: True)
+    monkeypatch.setattr(sections, "MIN_SHARED_BYTES", 0)
+    monkeypatch.setattr(children, "MIN_OPERATIONS_OF_A_PROCESS", 1)
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +82,10 @@ def analysed(export: Path, jobs: int) -> tuple[str, int]:
         return json.render(analysis.result), told.read
 
 
-def analysed_beside(export: Path, told: Told) -> str:
-    """Return the result of an analysis beside this process."""
-    with begun_analysis(export, listener=told) as analysis_of_reports:
-        analysis = analysis_of_reports()
+def analysed_in_child(export: Path, told: Told) -> str:
+    """Return the result of an analysis in a child."""
+    with analyze_in_child(export, listener=told) as future:
+        analysis = future.result()
     with closing(analysis):
         (trace,) = analysis.run.traces
         for rank in analysis.run.ranks:
@@ -120,7 +119,7 @@ def killed_elsewhere(
     monkeypatch.setattr(owner, name, call)
 
 
-@pytest.mark.parametrize("is_beside", long_after(1, [True, False]))
+@pytest.mark.parametrize("is_in_child", long_after(1, [True, False]))
 @pytest.mark.parametrize("is_afterwards", long_after(1, [True, False]))
 @pytest.mark.parametrize(
     ("owner", "name"), [(NsightTrace, "read_section"), (measuring, "measure_rank")]
@@ -129,21 +128,21 @@ def test_killed_processes_cost_only_time(
     owner: object,
     name: str,
     is_afterwards: bool,
-    is_beside: bool,
+    is_in_child: bool,
     export: Path,
     expected: tuple[str, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     killed_elsewhere(monkeypatch, owner, name, is_afterwards=is_afterwards)
-    if is_beside:
+    if is_in_child:
         told = Told()
-        assert analysed_beside(export, told) == expected[0]
+        assert analysed_in_child(export, told) == expected[0]
         assert (told.expected, told.read) == (expected[1], expected[1])
     else:
         assert analysed(export, 3) == expected
 
 
-def test_beside_this_process(
+def test_only_the_child_reads_and_measures(
     export: Path,
     expected: tuple[str, int],
     monkeypatch: pytest.MonkeyPatch,
@@ -161,18 +160,18 @@ def test_beside_this_process(
     monkeypatch.setattr(NsightTrace, "read_section", only_elsewhere(NsightTrace.read_section))
     monkeypatch.setattr(measuring, "measure_rank", only_elsewhere(runner.measure_rank))
     told, before = Told(), len(shared_files())
-    assert analysed_beside(export, told) == expected[0]
+    assert analysed_in_child(export, told) == expected[0]
     assert (told.expected, told.read) == (expected[1], expected[1])
     assert told.num_breakdowns[0] == 1
     # Of however many processes the export is: dashboards keep many reports.
     assert len(shared_files()) - before <= 4
 
 
-def test_errors_beside_are_those_of_one_process(tmp_path: Path) -> None:
+def test_errors_in_a_child_are_those_of_one_process(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
     path.write_bytes(b"SQLite format 3\0 and no more")
-    with pytest.raises(TraceFormatError), begun_analysis(path) as analysis_of_reports:
-        analysis_of_reports()
+    with pytest.raises(TraceFormatError), analyze_in_child(path) as future:
+        future.result()
 
 
 @pytest.mark.parametrize("number", long_after(1, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
@@ -183,9 +182,9 @@ def test_nobody_is_left_when_the_command_ends(
     program = f"""
 import os, sys, time
 from traceprof.cli.main import main
-from traceprof.execution import measuring, reading, sharing
+from traceprof.execution import children, measuring, sections
 from traceprof.trace.nsight.export import NsightTrace
-reading.MIN_SHARED_BYTES, sharing.MIN_OPERATIONS_OF_A_PROCESS = 0, 1
+sections.MIN_SHARED_BYTES, children.MIN_OPERATIONS_OF_A_PROCESS = 0, 1
 def slowly(*_):
     os.write(1, b"%d\\n" % os.getpid())
     for _ in range(3000):
@@ -225,17 +224,17 @@ HERE = os.getpid()
 
 
 def test_the_process_that_analysed_answers_questions(export: Path) -> None:
-    with begun_analysis(export, answer=told_of) as begun:
-        analysis = begun()
+    with analyze_in_child(export, answer=told_of) as future:
+        analysis = future.result()
         num = sum(len(rank.operations) for rank in analysis.run.ranks)
-        first, question, count = begun.ask("one")
+        first, question, count = future.ask("one")
         assert first != os.getpid()
         assert (question, count) == ("one", num)
         with pytest.raises(UsageError, match="it is bad"):
-            begun.ask("bad")
-        assert begun.ask(["two", 2]) == (first, ["two", 2], num)
+            future.ask("bad")
+        assert future.ask(["two", 2]) == (first, ["two", 2], num)
         # Where it is killed, this process answers, now and from then on.
-        assert begun.ask("die") == (os.getpid(), "die", num)
-        assert begun.ask("three") == (os.getpid(), "three", num)
+        assert future.ask("die") == (os.getpid(), "die", num)
+        assert future.ask("three") == (os.getpid(), "three", num)
     until(lambda: not is_running(first))
     analysis.close()

@@ -14,6 +14,8 @@ import pytest
 from tests.support.long import long_after
 from traceprof.analyses.measurements.measured import MeasuredReport
 from traceprof.analyses.verdict.judging import judge
+from traceprof.analyses.verdict.measured_run import measured_run
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.execution.options import Options
 from traceprof.ranks.arrivals import PackedArrivals
@@ -81,6 +83,12 @@ def _of_larger_run(arrivals: Arrivals, block: int, num_ranks: int) -> Arrivals:
     )
 
 
+def judged(reports: list[MeasuredReport]) -> RunResult:
+    """Return the result of reports, without savings."""
+    measured = measured_run(reports)
+    return RunResult(measured, judge(measured))
+
+
 def num_calls(reports: list[MeasuredReport]) -> int:
     """Return how many functions are called, of Python and of C, to judge reports."""
     num = 0
@@ -91,7 +99,7 @@ def num_calls(reports: list[MeasuredReport]) -> int:
 
     sys.setprofile(count)
     try:
-        judge(reports)
+        judged(reports)
     finally:
         sys.setprofile(None)
     return num
@@ -101,7 +109,7 @@ def peak_bytes(reports: list[MeasuredReport]) -> int:
     """Return the most memory that is taken to judge reports, beyond what they are."""
     tracemalloc.start()
     try:
-        judge(reports)
+        judged(reports)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -109,7 +117,7 @@ def peak_bytes(reports: list[MeasuredReport]) -> int:
 
 @pytest.mark.long
 def test_the_repeated_run_is_one_run(measured: list[MeasuredReport]) -> None:
-    result = judge(repeated(measured, 16))
+    result = judged(repeated(measured, 16))
     assert [rank.rank for rank in result.run.ranks] == list(range(16))
     assert sorted({len(wait.group.members) for wait in result.ranks.waits}) == [2, 16]
     assert "straggler" in {finding.id for finding in result.findings}
@@ -119,6 +127,6 @@ def test_the_repeated_run_is_one_run(measured: list[MeasuredReport]) -> None:
 def test_the_cost_of_each_rank_is_the_same(
     measured: list[MeasuredReport], cost: Callable[[list[MeasuredReport]], int]
 ) -> None:
-    judge(repeated(measured, 8))  # imports, and what is kept
+    judged(repeated(measured, 8))  # imports, and what is kept
     few, some, many = (cost(repeated(measured, number)) for number in _NUMBERS)
     assert many - some <= _MAX_FACTOR * (some - few)

@@ -75,7 +75,7 @@ def command(
             )
     from dashboards.asking.compare import CompareQuestion
     from dashboards.server.serving import DashboardServer
-    from traceprof.analysis import begun_analysis
+    from traceprof.analysis import analyze_in_child
     from traceprof.execution.memory import give_freed_memory_back, keep_freed_memory
 
     options.check()
@@ -88,15 +88,15 @@ def command(
         opened = stack.enter_context(ExitStack())  # closed when the server has ended
         with progress() as bar:
             server.progress.also = bar
-            begun = stack.enter_context(
-                begun_analysis(*paths, options=options, listener=server.progress, answer=_answer)
+            future = stack.enter_context(
+                analyze_in_child(*paths, options=options, listener=server.progress, answer=_answer)
             )
             stack.enter_context(server)  # not before a report could be opened
             _announce(server, host, opens=opens)
-            analysis = begun()
+            analysis = future.result()
         print_failures(analysis.result.failed)
         opened.enter_context(closing(analysis))
-        server.show(analysis, begun.ask, compared)
+        server.show(analysis, future.ask, compared)
         give_freed_memory_back()
         try:
             server.wait()

@@ -1,7 +1,7 @@
-"""What is measured of one report: all that needs its events.
+"""Measuring one report: the part of an analysis that needs its events.
 
-This is the part of an analysis that other processes and machines can do, each on a report of its
-own. What they return is reduced: it grows with the operations of interest, not with the events.
+Other processes and machines can do it, each for a report of its own. The measurements are small:
+they grow with the operations of interest, not with the events.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses.measurements.measured import MeasuredRank, MeasuredReport
 from traceprof.errors import WorkerError
+from traceprof.execution.children import run_in_children
 from traceprof.execution.measure_rank import measure_rank
 from traceprof.execution.memory import drop_freed_memory
-from traceprof.execution.reading import SectionsBeside
-from traceprof.execution.sharing import share, worthwhile_processes
+from traceprof.execution.sections import SectionReader
 from traceprof.host.host_ranges import read_host_ranges
 from traceprof.run.failures import close_on_error, try_report
 from traceprof.run.opening import summarize_report
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from traceprof.execution.child_process import ProgressOfAll
+    from traceprof.execution.children import ProgressOfAll
     from traceprof.execution.options import Options
     from traceprof.run.rank import Rank
     from traceprof.trace.model.trace import Trace
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """A report to be measured, perhaps elsewhere.
+    """A report to be measured, perhaps on another machine.
 
     Attributes:
-        path: of the report, as it was given.
-        place: the same, as it can be opened.
+        path: the report's path as it was given.
+        place: the path to open it by.
         options: what to analyse.
-        version: of the traceprof that asks.
+        version: the version of the traceprof that asks.
     """
 
     path: Path
@@ -58,15 +58,15 @@ def measure_file(
 
     Args:
         task: the report.
-        progress: told of the rows that are read, if somebody wants to know.
-        num_processes: how many processes may do it, this one included.
+        progress: receives the number of rows read.
+        num_processes: the maximum number of processes, this one included.
 
     Returns:
-        What was measured, or why nothing could be.
+        The measurements, or why there are none.
 
     Raises:
         UsageError: the options are impossible, whatever the report.
-        WorkerError: this is another version of traceprof than asked.
+        WorkerError: this is not the version of traceprof that asks.
     """
     if task.version != __version__:
         raise WorkerError(
@@ -82,7 +82,7 @@ def _measured_file(
 ) -> MeasuredReport:
     trace = open_trace(task.place, progress)
     with close_on_error(trace):
-        with SectionsBeside(trace, progress, num_processes) as sections:
+        with SectionReader(trace, progress, num_processes) as sections:
             ranks = task.options.ranks_of(trace)
             read_shared(ranks, sections)
         measured = measure(trace, ranks, task.options, num_processes)
@@ -90,8 +90,8 @@ def _measured_file(
     return replace(measured, facts=replace(measured.facts, path=task.path))
 
 
-def read_shared(ranks: Sequence[Rank], sections: SectionsBeside) -> None:
-    """Have a report hold what all of its ranks need, so that it is not read twice."""
+def read_shared(ranks: Sequence[Rank], sections: SectionReader) -> None:
+    """Read into a report what all of its ranks need, so that it is not read twice."""
     sections.keep_all()
     for rank in ranks:
         if rank.device is not None:
@@ -111,23 +111,25 @@ def measure(
 
     Args:
         trace: the report.
-        ranks: its ranks, by the numbers that it alone tells.
+        ranks: its ranks, numbered as this report alone allows.
         options: what to analyse.
-        num_processes: how many processes may do it, this one included.
+        num_processes: the maximum number of processes, this one included.
 
     Raises:
         TraceprofError: the report is damaged, or the options are impossible.
     """
     drop_freed_memory()  # of reading
     num_operations = sum(len(rank.operations) for rank in ranks)
-    num_processes = min(num_processes, worthwhile_processes(num_operations))
-    measured = tuple(share(partial(_measured_rank, options), ranks, num_processes, trace.reopen))
+    work = partial(_measured_rank, options)
+    measured = run_in_children(
+        work, ranks, trace.reopen, num_operations, num_processes=num_processes
+    )
     for rank in ranks:
         rank.process_cache.release()
     drop_freed_memory()  # of the analyses
     captured_ns = captured_span(trace, ranks) if options.time_range is not None and ranks else None
     facts = summarize_report(trace, ranks)  # all notes are known only now
-    return MeasuredReport(facts, measured, captured_ns)
+    return MeasuredReport(facts, tuple(measured), captured_ns)
 
 
 def _step_limits(rank: Rank) -> tuple[int, int] | None:

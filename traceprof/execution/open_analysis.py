@@ -1,33 +1,33 @@
-"""What was found out about reports that are still open."""
+"""Runs that were measured, and whose reports are open."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.analyses.measurements.measured import MeasuredRun
     from traceprof.run.opening import Run
 
 
 class OpenAnalysis(Protocol):
-    """A run that was analysed, and whose reports are open."""
+    """A run that was measured, perhaps judged as well, and whose reports are open."""
 
     @property
-    def result(self) -> RunResult:
-        """What was found out."""
+    def measured(self) -> MeasuredRun:
+        """The measurements."""
 
     @property
     def run(self) -> Run:
         """The reports and their ranks."""
 
 
-class AnalyzedReports(NamedTuple):
-    """A run that was measured and judged, without what a replay adds.
+class MeasuredReports(NamedTuple):
+    """A run that was measured, and whose reports are open.
 
     Attributes:
-        result: the numbers, and what they mean.
-        run: the reports and their ranks, with all that they did.
+        measured: the measurements.
+        run: the reports and their ranks, with all events.
     """
 
-    result: RunResult
+    measured: MeasuredRun
     run: Run

@@ -341,13 +341,13 @@ def test_nobody_is_left_when_it_ends_while_it_analyses(number: signal.Signals) -
     program = """
 import os, sys, time
 from traceprof.cli.main import main
-from traceprof.execution import measuring, sharing
+from traceprof.execution import children, measuring
 def slowly(*_):
     os.write(1, b"%d\\n" % os.getpid())
     for _ in range(3000):
         time.sleep(0.1)  # a signal right before a sleep is answered after it
 measuring.measure_rank = slowly
-sharing.MIN_OPERATIONS_OF_A_PROCESS = 1
+children.MIN_OPERATIONS_OF_A_PROCESS = 1
 sys.argv[0] = "traceprof"
 main(["dashboard", "--port", "0", "--no-token", sys.argv[1]])
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,12 +18,13 @@ from traceprof.analyses.explanations.page import explanation
 from traceprof.analyses.gpu_idle.assumptions import BY_CAUSE, FASTEST_LAUNCHES
 from traceprof.analyses.registry import FINDING_IDS, FINDINGS
 from traceprof.analysis import Options, analyze, analyze_reports
-from traceprof.execution import sharing
+from traceprof.execution import children
+from traceprof.execution.children import run_in_children
 from traceprof.findings import Basis
 from traceprof.replay.answers import savings as module
 from traceprof.replay.answers.savings import with_savings
 from traceprof.replay.assumptions.assumption import Variant, parse
-from traceprof.replay.graph.run_graph import reweighed, run_graph
+from traceprof.replay.graph.run_graph import in_this_process, reweighed, run_graph
 from traceprof.replay.graph.sample import MIN_LEAD, MIN_STEPS, sample_of
 from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
 from traceprof.simulate import SCENARIOS, simulate_scenario
@@ -31,7 +33,7 @@ from traceprof.simulate.large_ddp.ddp import simulate_ddp
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import RunResult, Verdict
     from traceprof.analyses.verdict.savings import Savings
     from traceprof.analysis import Analysis
     from traceprof.findings import Finding, Saving
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 _NO_REPLAY = Options(savings=False)
 
 
-def saving_of(result: RunResult, id_: str) -> Saving:
+def saving_of(result: RunResult | Verdict, id_: str) -> Saving:
     """Return what all findings of an id would save, which is the same."""
     (saving,) = {finding.saving for finding in result.findings if finding.id == id_}
     assert saving is not None
@@ -51,7 +53,7 @@ def by_finding(result: RunResult) -> list[tuple[Finding, Saving]]:
     return [(finding, finding.saving) for finding in result.findings if finding.saving is not None]
 
 
-def savings_of(result: RunResult) -> Savings:
+def savings_of(result: RunResult | Verdict) -> Savings:
     assert result.headline is not None
     assert result.headline.savings is not None
     return result.headline.savings
@@ -183,14 +185,14 @@ def test_a_sample_is_replayed_as_it_was_measured(tmp_path: Path) -> None:
 def test_processes_prepare_the_replay_that_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharing, "can_fork", lambda: True)  # although tests leave threads behind
+    monkeypatch.setattr(children, "can_fork", lambda: True)  # although tests leave threads behind
     simulate_ddp(tmp_path / "run.sqlite", gpus=3, steps=20, kernels_per_step=60, seed=3)
     variants = [Variant(), Variant(parse("no-sync")), Variant(parse("link=2x"))]
     with closing(analyze(tmp_path / "run.sqlite", options=_NO_REPLAY)) as analysis:
         sample = chosen(analysis, 1)
         alone, shared = (
-            run_graph(analysis, variants, sample, keeps_processes=True, num_jobs=num)
-            for num in (1, 2)
+            run_graph(analysis, variants, sample, keeps_processes=True, share=share)
+            for share in (in_this_process, partial(run_in_children, num_processes=2))
         )
         assert len(alone.kept) == 3
         for one, other in zip(alone.edges, shared.edges, strict=True):
@@ -265,9 +267,9 @@ def test_a_real_sample_says_what_the_whole_run_says(
 ) -> None:
     path = traces / "a100x4_ddp_baseline_rank0.sqlite"
     with closing(analyze(path, options=_NO_REPLAY)) as analysis:
-        whole = with_savings(analysis)
+        whole = with_savings(analysis.result.verdict, analysis)
         monkeypatch.setattr(module, "MAX_OPERATIONS", 10_000)
-        some = with_savings(analysis)
+        some = with_savings(analysis.result.verdict, analysis)
         assert 10 <= savings_of(some).num_steps < savings_of(whole).num_steps
         assert whole.headline is not None
         for id_ in ("host-sync", "overlap-slowdown"):

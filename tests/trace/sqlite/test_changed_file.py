@@ -12,10 +12,10 @@ from tests.support.attempts import NCCL
 from tests.support.builders import TraceBuilder
 from traceprof import open_trace
 from traceprof.errors import TraceFormatError
-from traceprof.execution import reading
+from traceprof.execution import sections
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.execution.options import Options
-from traceprof.execution.reading import SectionsBeside as Sections
+from traceprof.execution.sections import SectionReader
 from traceprof.run.summary import FailedReport
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite import read_columns as reader
@@ -65,8 +65,8 @@ def test_replaced_is_read_as_it_was_opened(
         return replacing
 
     if is_read_in_children:
-        monkeypatch.setattr(reading, "MIN_SHARED_BYTES", 0)
-    place, name = (Database, "reopen") if moment == "in children" else (Sections, "__init__")
+        monkeypatch.setattr(sections, "MIN_SHARED_BYTES", 0)
+    place, name = (Database, "reopen") if moment == "in children" else (SectionReader, "__init__")
     monkeypatch.setattr(place, name, replace_before(getattr(place, name)))
     measured = measure_file(Task(path, path, Options()), None, 3)
     assert not isinstance(measured, FailedReport), measured.error
@@ -94,12 +94,11 @@ def test_replaced_is_read_as_it_was_opened_through_sqlite(
 def test_written_to_is_an_error(
     path: Path, other: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int
 ) -> None:
-    monkeypatch.setattr(reading, "MIN_SHARED_BYTES", 0)
+    monkeypatch.setattr(sections, "MIN_SHARED_BYTES", 0)
     trace = open_trace(path)
-    with Sections(trace, None, num_processes) as sections:
+    with SectionReader(trace, None, num_processes):
         _ = trace.operations
         write_over(other, path)
-        _ = sections
     with pytest.raises(TraceFormatError, match=r"changed while it was read: .*; wait until"):
         _ = trace.thread_names, trace.counters
     trace.close()

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from traceprof.analyses.gradients.ddp_buckets import DdpBucketsResult
     from traceprof.analyses.kernels.kernel_table import KernelTable
     from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
-    from traceprof.analyses.shape.results import RankResult
+    from traceprof.analyses.shape.results import Judge, RankResult, Result
     from traceprof.analyses.steps.step_means import StepTotals
     from traceprof.findings import NotApplicable
     from traceprof.ranks.arrivals import PackedArrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.opening import RunSummary
-    from traceprof.run.summary import RankInfo, ReportSummary
+    from traceprof.run.summary import FailedReport, RankInfo, ReportSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,7 @@ class MeasuredRun:
         shown: of the analyses that are listed, what they measured of all that is shown.
         shown_process_groups: the process groups of all that is shown.
         step_totals: where the time of steady steps went.
+        failed: reports that could not be analysed; the run has none of them.
     """
 
     run: RunSummary
@@ -133,3 +134,12 @@ class MeasuredRun:
     shown: Results = field(default_factory=Results)
     shown_process_groups: tuple[ProcessGroupsResult, ...] = ()
     step_totals: tuple[StepTotals, ...] = ()
+    failed: tuple[FailedReport, ...] = ()
+
+    def of(self, module: Judge[Result]) -> tuple[Result, ...]:
+        """Return what an analysis measured, by rank: see each result's `rank`.
+
+        For analyses whose numbers are listed that is all that is shown, for others what findings
+        are about.
+        """
+        return self.shown.of(module) or self.results.of(module)

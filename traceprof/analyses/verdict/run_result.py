@@ -1,4 +1,4 @@
-"""Everything that was found out about a run: numbers, and what they mean."""
+"""The result of analysing a run: its measurements, and the verdict on them."""
 
 from __future__ import annotations
 
@@ -32,27 +32,66 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RunResult:
-    """Everything that was found out about a run, whether its reports are still open or not.
+class Verdict:
+    """What the measurements of a run mean.
 
     Attributes:
-        measured: the reports, their ranks, and what was measured of them.
-        findings: the costliest first.
+        findings: the claims, the costliest first.
         not_applicable: findings that could be neither made nor ruled out.
-        notes: (report index, what to know about its data).
-        failed: reports that could not be analysed; the run has none of them.
+        notes: (report index, note on its data).
         headline: the run in one line, by all findings, also those that were not asked for.
         attributions: the findings or reasons that account for the time in which ranks did not
             compute, by all findings, too.
     """
 
-    measured: MeasuredRun
     findings: tuple[Finding, ...] = ()
     not_applicable: tuple[NotApplicable, ...] = ()
     notes: tuple[tuple[int, str], ...] = ()
-    failed: tuple[FailedReport, ...] = ()
     headline: Headline | None = None
     attributions: tuple[Attribution, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The result of analysing a run, whether its reports are still open or not.
+
+    Attributes:
+        measured: the reports, their ranks, and the measurements.
+        verdict: the findings; empty while the reports are being read.
+    """
+
+    measured: MeasuredRun
+    verdict: Verdict = Verdict()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The claims, the costliest first."""
+        return self.verdict.findings
+
+    @property
+    def not_applicable(self) -> tuple[NotApplicable, ...]:
+        """Findings that could be neither made nor ruled out."""
+        return self.verdict.not_applicable
+
+    @property
+    def headline(self) -> Headline | None:
+        """The run in one line; None where nothing was measured."""
+        return self.verdict.headline
+
+    @property
+    def attributions(self) -> tuple[Attribution, ...]:
+        """The attribution of the time in which ranks did not compute."""
+        return self.verdict.attributions
+
+    @property
+    def notes(self) -> tuple[tuple[int, str], ...]:
+        """Notes on the data: (report index, note)."""
+        return self.verdict.notes
+
+    @property
+    def failed(self) -> tuple[FailedReport, ...]:
+        """Reports that could not be analysed; the run has none of them."""
+        return self.measured.failed
 
     @property
     def run(self) -> RunSummary:
@@ -61,15 +100,12 @@ class RunResult:
 
     @property
     def ranks(self) -> RankComparison:
-        """How the ranks met: clocks, waits, transfers."""
+        """The comparison of the ranks: clocks, waits, transfers."""
         return self.measured.ranks
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:
-        """Return what an analysis measured, by rank: see each result's `rank`.
-
-        Of what is listed of all that a rank did, it is that, else what findings are about.
-        """
-        return self.measured.shown.of(module) or self.measured.results.of(module)
+        """Return what an analysis measured, by rank, as `MeasuredRun.of` does."""
+        return self.measured.of(module)
 
     @property
     def breakdown(self) -> tuple[BreakdownResult, ...]:
@@ -120,7 +156,7 @@ class RunResult:
 
 
 def partial_result(run: RunSummary, breakdowns: Iterable[BreakdownResult]) -> RunResult:
-    """Return what is known of a run while its reports are read: where the time of ranks went.
+    """Return what is known of a run while its reports are read: the breakdowns of some ranks.
 
     Args:
         run: the reports and their ranks.

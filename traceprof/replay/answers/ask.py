@@ -1,14 +1,12 @@
-"""The one door: what would a step of these reports take if?"""
+"""The public entry point of what-if questions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
-from traceprof.execution.analyzing import Analyzer, open_reports
-from traceprof.execution.options import Options, num_jobs
-from traceprof.execution.reading import ProgressOfAll
+from traceprof.execution.open_reports import Measurer, close_reports
 from traceprof.replay.answers.answers import WhatIf, answer
 from traceprof.replay.answers.step_path import StepPath, step_path
 from traceprof.replay.assumptions.assumption import Assumption, combined, parse
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.execution.options import Options
     from traceprof.progress import Progress
     from traceprof.run.opening import RunSummary
     from traceprof.run.summary import FailedReport
@@ -56,24 +55,21 @@ def whatif(
             several, then all of them together. Without any, every single one that needs no value.
         paths_of: the numbers of the steps whose critical paths are wanted.
         options: how to read the reports.
-        listener: told of the rows that are read.
-        jobs: how many processes may analyse.
+        listener: receives the number of rows read.
+        jobs: the maximum number of processes; by default one for each processor core.
 
     Raises:
         TraceprofError: no report can be read, or there is no such assumption or step.
     """
     chosen = _chosen(assume)
-    options = replace(options or Options(), savings=False)
-    options.check()
-    progress = None if listener is None else ProgressOfAll(listener)
-    analysis = Analyzer(options, progress, num_jobs(jobs)).analyzed(open_reports(paths, progress))
+    measurer = Measurer.of(options, listener, jobs)
+    analysis = measurer.measured(measurer.opened(paths))
     try:
         asked = answer(analysis, chosen)
         critical = tuple(_path_of(analysis, step) for step in paths_of)
     finally:
-        for trace in analysis.run.traces:
-            trace.close()
-    return Asked(analysis.result.run, asked, analysis.result.failed, critical)
+        close_reports(analysis.run.traces)
+    return Asked(analysis.measured.run, asked, analysis.measured.failed, critical)
 
 
 def _chosen(texts: Iterable[str]) -> list[Assumption]:

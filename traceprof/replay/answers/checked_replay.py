@@ -20,7 +20,7 @@ from traceprof.host.idle_causes import why_unknown
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
 from traceprof.replay.graph.longest_path import CircularError
-from traceprof.replay.graph.run_graph import reweighed, run_graph
+from traceprof.replay.graph.run_graph import in_this_process, reweighed, run_graph
 from traceprof.replay.graph.step_lengths import by_number, measured_steps, replayed_steps
 from traceprof.trace.model.parts import Part
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from traceprof.replay.assumptions.assumption import Assumption
     from traceprof.replay.assumptions.run_change import RunChange, StreamOrder
     from traceprof.replay.graph.longest_path import Float64
-    from traceprof.replay.graph.run_graph import RunGraph
+    from traceprof.replay.graph.run_graph import RunGraph, Share
     from traceprof.replay.graph.sample import Sample
 
 MAX_MISFIT = 0.02
@@ -162,7 +162,7 @@ def checked_replay(
     sample: Sample | None = None,
     *,
     keeps_processes: bool = False,
-    num_jobs: int = 1,
+    share: Share = in_this_process,
 ) -> CheckedReplay | Refusal:
     """Replay a run as it was measured, and under each assumption by itself.
 
@@ -171,7 +171,7 @@ def checked_replay(
         assumptions: what to replay.
         sample: the steps to replay; all where not given.
         keeps_processes: whether other assumptions will follow.
-        num_jobs: how many processes may prepare it.
+        share: shares the preparation among processes.
     """
     refusal = _impossible(analysis)
     if refusal is not None:
@@ -185,7 +185,7 @@ def checked_replay(
             [*variants, Variant(None, False, False)],
             sample,
             keeps_processes=keeps_processes,
-            num_jobs=num_jobs,
+            share=share,
         )
     except CircularError as error:
         why = f"calls and operations seem to wait for each other ({error})"
@@ -255,7 +255,7 @@ def _impossible(analysis: OpenAnalysis) -> Refusal | None:
         how = without[0].trace.how_to_collect(Part.API_CALLS)
         return Refusal("the report has no CUDA API calls: what the host did is not known", how)
     # Where effects come before their causes, nothing seems to wait for the GPU.
-    known = {result.rank: result.why_unknown for result in analysis.result.of(gpu_idle)}
+    known = {result.rank: result.why_unknown for result in analysis.measured.of(gpu_idle)}
     for rank in ranks:
         cause = known[rank.rank] if rank.rank in known else why_unknown(rank)
         if cause is not None:
@@ -333,7 +333,7 @@ def _communication(analysis: OpenAnalysis, graph: RunGraph) -> Float64:
     """Return how long somebody communicated in each step, ns, float64[s]: the mean over ranks."""
     by_rank: dict[int, dict[int, int]] = {}
     whole: dict[int, int] = {}
-    for result in analysis.result.of(breakdown):
+    for result in analysis.measured.of(breakdown):
         whole[result.rank] = result.judged.communication_ns
         by_rank[result.rank] = {
             step.number: step.measures.communication_ns for step in result.steps

@@ -136,7 +136,7 @@ def _slowdown(analysis: OpenAnalysis) -> float:
     """Return how many times as long kernels take beside communication; 1 where none were seen."""
     known = [
         result.comparison.slowdown
-        for result in analysis.result.of(overlap_slowdown)
+        for result in analysis.measured.of(overlap_slowdown)
         if result.comparison.slowdown is not None
     ]
     return max(float(np.median(known)), 1.0) if known else 1.0

@@ -11,11 +11,11 @@ from msgspec import structs
 from traceprof.analyses import breakdown
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.verdict.savings import Gain, Savings
-from traceprof.execution.sharing import worthwhile_processes
 from traceprof.findings import Basis, Saving, by_id
 from traceprof.replay.answers.answers import answered
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
 from traceprof.replay.assumptions.assumption import Assumption, combined, parse
+from traceprof.replay.graph.run_graph import in_this_process
 from traceprof.replay.graph.sample import sample_of
 from traceprof.run.rank import WindowKind
 
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analyses.measurements.measured import MeasuredRun
     from traceprof.analyses.verdict.headline import Headline
-    from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.analyses.verdict.run_result import Verdict
     from traceprof.analyses.verdict.savings import Gate
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
     from traceprof.replay.answers.answers import Answer
+    from traceprof.replay.graph.run_graph import Share
 
 MAX_OPERATIONS = 100_000
 """So many operations of all ranks are replayed for savings, but no fewer than some steps."""
@@ -39,26 +41,28 @@ MAX_READ_AGAIN = 2_000_000
 _PARTS = (WindowKind.STEPS, WindowKind.TIME_RANGE)
 
 
-def with_savings(analysis: OpenAnalysis, num_processes: int = 1) -> RunResult:
-    """Return an analysis with what a step would gain without its findings.
+def with_savings(
+    verdict: Verdict, analysis: OpenAnalysis, share: Share = in_this_process
+) -> Verdict:
+    """Return a verdict with what a step would gain without each finding, and without all.
 
     Of a long run, steps from the middle of the training are replayed. Where a replay does not fit
-    what was measured, findings get a bound: what they cost.
+    what was measured, findings keep their bound: what they cost.
 
     Args:
-        analysis: of a run whose reports are open.
-        num_processes: how many processes may prepare the replay.
+        verdict: the findings of the run.
+        analysis: the run, whose reports are open.
+        share: shares the preparation of the replay among processes.
     """
-    result = analysis.result
-    headline, assumed = result.headline, _assumed(result)
+    headline, assumed = verdict.headline, _assumed(verdict)
     if headline is None or not assumed:
-        return result
+        return verdict
     distinct = list(dict.fromkeys(assumed.values()))
     assumptions = [_all_of(atoms) for atoms in distinct]
-    replay = _replayed(analysis, assumptions, num_processes)
+    replay = _replayed(analysis, assumptions, share)
     if isinstance(replay, Refusal):
         gates = () if replay.baseline is None else replay.baseline.gates
-        return not_replayed(result, replay.why, replay.how_to_collect, gates)
+        return not_replayed(verdict, replay.why, replay.how_to_collect, gates)
     answers = {
         atoms: answered(replay, place, one)
         for place, (atoms, one) in enumerate(zip(distinct, assumptions, strict=True))
@@ -68,47 +72,47 @@ def with_savings(analysis: OpenAnalysis, num_processes: int = 1) -> RunResult:
         structs.replace(finding, saving=_saving(answers[assumed[finding.id]]))
         if finding.id in assumed
         else finding
-        for finding in result.findings
+        for finding in verdict.findings
     )
     savings = _together(headline, replay, assumed, answers)
-    return replace(result, findings=findings, headline=replace(headline, savings=savings))
+    return replace(verdict, findings=findings, headline=replace(headline, savings=savings))
 
 
 def not_replayed(
-    result: RunResult, why: str, how: str | None, gates: tuple[Gate, ...] = ()
-) -> RunResult:
-    """Return an analysis that says why no step was replayed.
+    verdict: Verdict, why: str, how: str | None, gates: tuple[Gate, ...] = ()
+) -> Verdict:
+    """Return a verdict that says why no step was replayed.
 
     Args:
-        result: of the run.
-        why: in a few words.
+        verdict: the findings of the run.
+        why: the reason, in a few words.
         how: what to do about it.
-        gates: of the replay, where it came that far.
+        gates: the checks of the replay, where it was made.
     """
-    if result.headline is None or not _assumed(result):
-        return result
+    if verdict.headline is None or not _assumed(verdict):
+        return verdict
     savings = Savings(gates=gates, refused=why, how_to_collect=how)
-    return replace(result, headline=replace(result.headline, savings=savings))
+    return replace(verdict, headline=replace(verdict.headline, savings=savings))
 
 
-def num_operations(result: RunResult) -> int:
-    """Return how many GPU operations the ranks of a run had in all that was asked for."""
-    wholes = [rank.whole for rank in result.of(breakdown)]
+def num_operations(measured: MeasuredRun) -> int:
+    """Return the number of GPU operations of all ranks in all that was asked for."""
+    wholes = [rank.whole for rank in measured.of(breakdown)]
     return sum(one.num_kernels + one.num_communication + one.num_copies for one in wholes)
 
 
-def _assumed(result: RunResult) -> dict[str, tuple[str, ...]]:
+def _assumed(verdict: Verdict) -> dict[str, tuple[str, ...]]:
     """Return what to assume so that findings are gone, of those where something fits, by id."""
-    groups = by_id(result.findings)
+    groups = by_id(verdict.findings)
     return {
         group[0].id: atoms for group in groups if (atoms := FINDINGS[group[0].id].assumed(group))
     }
 
 
 def _replayed(
-    analysis: OpenAnalysis, assumptions: Sequence[Assumption], num_processes: int
+    analysis: OpenAnalysis, assumptions: Sequence[Assumption], share: Share
 ) -> CheckedReplay | Refusal:
-    breakdowns = analysis.result.of(breakdown)
+    breakdowns = analysis.measured.of(breakdown)
     asked: dict[int, Int64] | None = None
     if any(result.judged_kind in _PARTS for result in breakdowns):
         asked = {result.rank: _steps_inside(result) for result in breakdowns}
@@ -131,7 +135,7 @@ def _replayed(
         assumptions,
         sample,
         keeps_processes=len(assumptions) > 1,  # one alone is never replayed together with others
-        num_jobs=min(num_processes, worthwhile_processes(num)),
+        share=share,
     )
 
 

@@ -79,7 +79,7 @@ def may_be_in_line(analysis: OpenAnalysis) -> str | None:
     Args:
         analysis: of the run.
     """
-    results = analysis.result.of(nccl_serialization)
+    results = analysis.measured.of(nccl_serialization)
     may_depend = any(result.known_blocked_ns < result.blocked_ns for result in results)
     return _MAY_DEPEND if may_depend else None
 
@@ -113,7 +113,7 @@ def unknown_data_loading(analysis: OpenAnalysis) -> CannotChange | None:
     Args:
         analysis: of the run.
     """
-    for result in analysis.result.of(gpu_idle):
+    for result in analysis.measured.of(gpu_idle):
         unknown_ns = result.by_cause[IdleCause.UNKNOWN]
         share = unknown_ns / max(result.window.length_ns, 1)
         if share > _MAX_UNKNOWN and unknown_ns > result.by_cause[IdleCause.DATA_LOADING]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from traceprof.analyses import breakdown
 from traceprof.communication.messages import BETWEEN_TWO, messages
-from traceprof.execution.sharing import share
 from traceprof.replay.graph.columns import COMPUTE
 from traceprof.replay.graph.longest_path import ROOT, schedule
 from traceprof.replay.graph.process_facts import facts_of
@@ -21,7 +20,7 @@ from traceprof.run.training import training_of
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
@@ -39,6 +38,35 @@ if TYPE_CHECKING:
 # somebody waited longer than that: to leave out shorter waits is the smaller error.
 _MAX_UNCERTAINTY = 0.01
 _FIRST_NODE = ROOT + 1
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+class Share(Protocol):
+    """Shares work on the items of a list among processes; one process gives the same."""
+
+    def __call__(
+        self,
+        work: Callable[[Item], Made],
+        items: Sequence[Item],
+        prepare: Callable[[], None],
+        num_operations: int,
+        /,
+    ) -> list[Made]:
+        """Return what `work` makes of each item.
+
+        Args:
+            work: makes the same in every process.
+            items: the items.
+            prepare: called in another process before its work.
+            num_operations: how many GPU operations the work is about.
+        """
+
+
+def in_this_process(work: Callable[[Item], Made], items: Sequence[Item], *_: object) -> list[Made]:
+    """Do all work in this process: a `Share` of one."""
+    return [work(item) for item in items]
 
 
 @dataclass(frozen=True)
@@ -157,7 +185,7 @@ def run_graph(
     sample: Sample | None = None,
     *,
     keeps_processes: bool = False,
-    num_jobs: int = 1,
+    share: Share = in_this_process,
 ) -> RunGraph:
     """Return the graph of a run whose reports are open.
 
@@ -169,7 +197,7 @@ def run_graph(
         variants: how to weigh it.
         sample: the steps that matter; all where not given.
         keeps_processes: whether it is to be weighed anew; then it grows with what was done.
-        num_jobs: how many processes of this machine may look at those of the run.
+        share: shares the processes of the run among processes of this machine.
 
     Raises:
         CircularError: calls or operations seem to wait for each other.
@@ -192,7 +220,9 @@ def run_graph(
     marks: list[Marks] = []
     weights, facts, kept = [], [], []
     scales: list[dict[int, WeightSets]] = [{} for _ in rows]
-    parts = share(part_of, list(enumerate(owners.values())), num_jobs, partial(_reopen, analysis))
+    num_operations = sum(len(rank.operations) for rank in analysis.run.ranks)
+    processes = list(enumerate(owners.values()))
+    parts = share(part_of, processes, partial(_reopen, analysis), num_operations)
     for ranks in owners.values():
         part = parts.pop(0).moved(node - _FIRST_NODE)  # one at a time is there twice
         facts.append(part.facts)
@@ -493,7 +523,7 @@ def _launched(process: Process, operations: Int64, limits: Int64) -> Int64:
 def clock_shift(analysis: OpenAnalysis, rank: Rank) -> int:
     """Return what brings times of a rank's report onto the run's clock."""
     begin = np.array([rank.window.start_ns], np.int64)
-    return int(analysis.result.ranks.clocks.to_run(rank.report, begin)[0] - begin[0])
+    return int(analysis.measured.ranks.clocks.to_run(rank.report, begin)[0] - begin[0])
 
 
 def _step_operations(
@@ -571,12 +601,12 @@ def groups_that_meet(analysis: OpenAnalysis) -> list[tuple[GroupWaits, Mask]]:
     """Return the groups in which ranks hold each other, and the operations that do."""
     starts = [
         [step.measures.window_start_ns for step in result.steps]
-        for result in analysis.result.of(breakdown)
+        for result in analysis.measured.of(breakdown)
     ]
     lengths = [float(np.median(np.diff(of_rank))) for of_rank in starts if len(of_rank) > 1]
-    step = int(np.median(lengths)) if lengths else analysis.result.ranks.window_ns
+    step = int(np.median(lengths)) if lengths else analysis.measured.ranks.window_ns
     told = []
-    for waits in analysis.result.ranks.waits:
+    for waits in analysis.measured.ranks.waits:
         if len(waits) == 0:
             continue
         group, uncertainty = waits.group, waits.uncertainty_ns.max()
@@ -593,7 +623,7 @@ def meeting_members(analysis: OpenAnalysis) -> list[list[int]]:
     """Return for each group the indices of its members among the ranks of the run."""
     index = {rank.rank: place for place, rank in enumerate(analysis.run.ranks)}
     return [
-        [index[analysis.result.ranks.ranks[member]] for member in waits.group.members]
+        [index[analysis.measured.ranks.ranks[member]] for member in waits.group.members]
         for waits, _ in groups_that_meet(analysis)
     ]
 

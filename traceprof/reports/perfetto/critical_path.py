@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.analysis import Analysis
     from traceprof.replay.answers.step_path import StepPath
     from traceprof.reports.perfetto.packets import PacketWriter
 
 _NO_PARENT = 0
 
 
-def critical_paths(analysis: OpenAnalysis) -> tuple[StepPath, ...] | Refusal:
+def critical_paths(analysis: Analysis) -> tuple[StepPath, ...] | Refusal:
     """Return the critical paths of a step of median length and of the slowest one.
 
     Args:
@@ -44,7 +44,7 @@ def critical_paths(analysis: OpenAnalysis) -> tuple[StepPath, ...] | Refusal:
     return known or Refusal("not every rank has the same steps, a GPU and API calls", None)
 
 
-def _refusal(analysis: OpenAnalysis) -> Refusal | None:
+def _refusal(analysis: Analysis) -> Refusal | None:
     result = analysis.result
     savings = None if result.headline is None else result.headline.savings
     if savings is not None:  # the replay was checked before

@@ -1,4 +1,4 @@
-"""The sections of a report, read side by side: what the GPU did beside what the host did."""
+"""Reading the sections of a report in several processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from traceprof.execution.child_process import Child, ChildError, ProgressOfAll, can_fork, send
+from traceprof.execution import children
+from traceprof.execution.children import Child, ChildError, send
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -14,23 +15,22 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from traceprof.execution.children import ProgressOfAll
     from traceprof.trace.model.trace import Section, SectionData, Trace
 
-__all__ = ["ProgressOfAll", "ReadSection", "SectionsBeside"]
-
-# Bytes of a report from which reading takes longer than a child process takes to be made.
+# A smaller report is read in less time than it takes to make a child.
 MIN_SHARED_BYTES = 24 << 20
-# More would starve the others where every core is busy with somebody else's work.
+# A higher one would starve the children where other programs use every core.
 _NICENESS = 5
 
 
 class ReadSection(NamedTuple):
-    """A section of a report.
+    """A section that was read.
 
     Attributes:
-        report: its index.
-        section: which one.
-        data: what it holds.
+        report: the report's index.
+        section: the section.
+        data: its content.
     """
 
     report: int
@@ -38,17 +38,17 @@ class ReadSection(NamedTuple):
     data: SectionData
 
 
-class SectionsBeside:
-    """Reads the sections of a report, most of them beside this process; a context.
+class SectionReader:
+    """Reads the sections of a report, most of them in child processes; a context manager.
 
     Args:
         trace: the report.
-        progress: who is told of the rows that are read.
-        num_processes: how many processes read, this one included.
+        progress: receives the number of rows read.
+        num_processes: the maximum number of processes that read, this one included.
         report: the report's index.
         held: sections that the report holds already.
-        forwards: whether the parent of this process, a child, gets all sections, too; then children
-            read them all, and the first one is not kept waiting for others.
+        forwards: whether all sections also go to the parent of this process, itself a child; then
+            children read all of them, so that the first one does not wait for the others.
     """
 
     def __init__(
@@ -86,26 +86,26 @@ class SectionsBeside:
     def __exit__(self, *_: object) -> None:
         self._trace.set_section_source(self._trace.read_section)
         self._stack.close()
-        # They know this object, and would keep the report alive after its last use.
+        # They refer to this object, and would keep the report alive after its last use.
         self._children.clear()
         self._coming.clear()
 
     @property
     def are_coming(self) -> bool:
-        """Whether others still read."""
+        """Whether children are still reading."""
         for child in self._children:
             child.receive()
         return not all(child.has_ended for child in self._children)
 
     def keep_all(self) -> None:
-        """Have the report hold all of its sections."""
+        """Read all sections into the report."""
         for section in [*self._missing]:
             self._trace.keep_section(section, self._section(section))
 
     def _parts_of_children(self, num_processes: int) -> list[Sequence[Section]]:
         """Return the sections that each child reads."""
         is_small = _num_bytes(self._trace.path) < MIN_SHARED_BYTES
-        if is_small or num_processes < 2 or not can_fork():
+        if is_small or num_processes < 2 or not children.can_fork():
             return []
         if self._forwards:
             return [[section] for section in self._missing]
@@ -120,7 +120,7 @@ class SectionsBeside:
             yield ReadSection(self._report, section, self._trace.read_section(section))
 
     def _section(self, section: Section) -> SectionData:
-        """Return what a section holds, when it is there."""
+        """Return the content of a section; wait for it where a child reads it."""
         with suppress(ChildError):
             for read in self._coming.pop(section, ()):
                 self._arrived[read.section] = read.data
@@ -139,5 +139,5 @@ class SectionsBeside:
 def _num_bytes(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # it was replaced; what was opened is read
+    except OSError:  # it was moved; the open file is read
         return MIN_SHARED_BYTES

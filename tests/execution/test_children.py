@@ -15,9 +15,14 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.workers import MAX_WAIT_S, is_running, until
-from traceprof.execution import child_process, sharing
-from traceprof.execution.child_process import Child, ChildError, ProgressOfAll, can_fork, send
-from traceprof.execution.sharing import share
+from traceprof.execution import children
+from traceprof.execution.children import (
+    Child,
+    ChildError,
+    ProgressOfAll,
+    run_in_children,
+    send,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
 
@@ -25,7 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no children els
 @pytest.fixture(autouse=True)
 def _can_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have children made although other tests leave threads behind."""
-    monkeypatch.setattr(sharing, "can_fork", lambda: True)
+    monkeypatch.setattr(children, "can_fork", lambda: True)
 
 
 class Count:
@@ -45,7 +50,7 @@ def nothing() -> None:
     """Prepare nothing in a child."""
 
 
-def children() -> list[int]:
+def child_pids() -> list[int]:
     """Return the ids of this process's children."""
     listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
     return [int(pid) for pid in listed.split()]
@@ -54,17 +59,21 @@ def children() -> list[int]:
 @pytest.mark.parametrize("num_processes", [1, 2, 3, 9])
 @pytest.mark.parametrize("num_items", [0, 1, 5, 7])
 def test_items_are_shared_by_so_many_processes(num_items: int, num_processes: int) -> None:
-    before = children()
-    made = share(lambda item: (item, os.getpid()), range(num_items), num_processes, nothing)
+    before = child_pids()
+    made = run_in_children(
+        lambda item: (item, os.getpid()), range(num_items), nothing, num_processes=num_processes
+    )
     assert [item for item, _ in made] == [*range(num_items)]
     assert len({pid for _, pid in made}) == min(num_items, num_processes)
     assert {pid for _, pid in made[::num_processes]} <= {os.getpid()}
-    assert children() == before
+    assert child_pids() == before
 
 
 def test_a_child_prepares_itself() -> None:
     prepared: list[int] = []
-    made = share(lambda _: [*prepared], range(2), 2, lambda: prepared.append(1))
+    made = run_in_children(
+        lambda _: [*prepared], range(2), lambda: prepared.append(1), num_processes=2
+    )
     assert made == [[], [1]]
 
 
@@ -77,7 +86,7 @@ def test_a_child_that_is_killed_costs_only_time(num_killed: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return item, os.getpid() == here
 
-    made = share(work, range(8), 2, nothing)
+    made = run_in_children(work, range(8), nothing, num_processes=2)
     assert [item for item, _ in made] == [*range(8)]
     # What the child had made before is kept.
     assert [item for item, is_here in made if not is_here] == [1, 3, 5][: num_killed - 1]
@@ -94,9 +103,9 @@ def test_errors_are_those_of_one_process(where: str) -> None:
 
     if where == "in both":
         with pytest.raises(ValueError, match="3"):
-            share(work, range(5), 2, nothing)
+            run_in_children(work, range(5), nothing, num_processes=2)
     else:
-        assert share(work, range(5), 2, nothing) == [0, 1, 2, 3, 4]
+        assert run_in_children(work, range(5), nothing, num_processes=2) == [0, 1, 2, 3, 4]
 
 
 def test_an_array_goes_away_without_the_others() -> None:
@@ -122,25 +131,27 @@ def test_what_cannot_be_sent_is_made_here() -> None:
     def work(item: int) -> tuple[int, object]:
         return item, None if os.getpid() == here else threading.Lock()
 
-    assert share(work, range(4), 2, nothing) == [(item, None) for item in range(4)]
+    assert run_in_children(work, range(4), nothing, num_processes=2) == [
+        (item, None) for item in range(4)
+    ]
 
 
 def test_children_end_with_an_error_here() -> None:
-    here, before, seen = os.getpid(), {*children()}, set()
+    here, before, seen = os.getpid(), {*child_pids()}, set()
 
     def work(item: int) -> int:
         if os.getpid() == here:
-            seen.update({*children()} - before)
+            seen.update({*child_pids()} - before)
             raise KeyboardInterrupt
         time.sleep(3 * MAX_WAIT_S)
         return item
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        share(work, range(3), 3, nothing)
+        run_in_children(work, range(3), nothing, num_processes=3)
     assert time.monotonic() - began < MAX_WAIT_S
     assert len(seen) == 2
-    assert not seen & {*children()}
+    assert not seen & {*child_pids()}
 
 
 def test_it_is_known_whether_a_child_was_killed() -> None:
@@ -245,7 +256,7 @@ def test_rows_of_what_did_not_come_are_counted_once(*, is_killed: bool) -> None:
 def test_not_beside_other_threads() -> None:
     program = """
 import threading
-from traceprof.execution.child_process import can_fork
+from traceprof.execution.children import can_fork
 assert can_fork()
 done = threading.Event()
 thread = threading.Thread(target=done.wait)
@@ -256,14 +267,13 @@ thread.join()
 assert can_fork()
 """
     subprocess.run([sys.executable, "-c", program], check=True)
-    assert can_fork is child_process.can_fork
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nobody_is_left_when_the_first_process_is_killed(number: signal.Signals) -> None:
     program = """
 import os, time
-from traceprof.execution.child_process import Child
+from traceprof.execution.children import Child
 def endless():
     os.write(1, b"%d\\n" % os.getpid())
     while True:
@@ -289,7 +299,7 @@ with Child(with_a_child) as child, Child(endless):
 def test_ctrl_c_on_a_terminal_leaves_nobody_behind(tmp_path: Path) -> None:
     program = """
 import os, signal, time
-from traceprof.execution.child_process import Child
+from traceprof.execution.children import Child
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 def endless():
     os.write(1, b"%d\\n" % os.getpid())

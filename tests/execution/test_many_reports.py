@@ -27,8 +27,8 @@ from traceprof.analyses.measurements.measured import RankMeasurements
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import UsageError
+from traceprof.execution import children, many_reports, measuring
 from traceprof.execution import measure_rank as runner
-from traceprof.execution import measuring, places, pool, reading, sharing
 from traceprof.execution.measuring import Task
 from traceprof.run.rank import Rank, Window
 
@@ -45,8 +45,7 @@ def _can_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have children made although other tests leave threads behind."""
     if sys.platform != "linux":
         pytest.skip("no children elsewhere")
-    for module in (places, reading, sharing):
-        monkeypatch.setattr(module, "can_fork", lambda: True)
+    monkeypatch.setattr(children, "can_fork", lambda: True)
 
 
 class Count:
@@ -61,7 +60,7 @@ class Count:
         self.done += number
 
 
-def children() -> str:
+def child_pids() -> str:
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
 
 
@@ -78,12 +77,12 @@ def test_processes_find_what_one_finds(reports: list[Path], tmp_path: Path) -> N
     damaged = tmp_path / "damaged.sqlite"
     damaged.write_bytes(b"SQLite format 3\0 and no more")
     paths = [reports[0], damaged, *reports[1:]]
-    count, before = Count(), children()
+    count, before = Count(), child_pids()
     result = analyze_reports(paths, jobs=2, listener=count)
     assert written(result) == alone(paths)
     assert [failed.path for failed in result.failed] == [damaged]
     assert (count.expected, count.done) == (5, 5)
-    assert children() == before
+    assert child_pids() == before
 
 
 @pytest.mark.long
@@ -106,7 +105,7 @@ def test_processes_that_are_left_over_share_ranks(
             file.write(f"{os.getpid()}\n")
         return measure(rank, window)
 
-    monkeypatch.setattr(sharing, "MIN_OPERATIONS_OF_A_PROCESS", 1)
+    monkeypatch.setattr(children, "MIN_OPERATIONS_OF_A_PROCESS", 1)
     monkeypatch.setattr(measuring, "measure_rank", note)
     expected = alone(reports[:2], jobs=1)
     assert {*noted.read_text().split()} == {str(os.getpid())}
@@ -121,10 +120,10 @@ def test_processes_that_are_left_over_share_ranks(
 
 @pytest.mark.usefixtures("_can_fork")
 def test_a_mistake_in_the_options_ends_it_all(reports: list[Path]) -> None:
-    before = children()
+    before = child_pids()
     with pytest.raises(UsageError, match="both steps and a time range"):
         analyze_reports(reports, Options(steps=(0, 1), time_range=(0, 1)), jobs=2)
-    assert children() == before
+    assert child_pids() == before
 
 
 @pytest.mark.usefixtures("_deadly")
@@ -182,9 +181,9 @@ def test_a_signal_right_before_the_wait_is_answered(
         time.sleep(20)
         is_over.touch()
 
-    monkeypatch.setattr(pool, "measure_file", measure)
+    monkeypatch.setattr(many_reports, "measure_file", measure)
     path = Path("never read")
-    work = pool.measured_in_processes([Task(path, path, Options())], 1)
+    work = many_reports.measured_in_processes([Task(path, path, Options())], 1)
     with unnoticed_signal(signal.SIGINT), pytest.raises(KeyboardInterrupt):
         next(work)
     assert not is_over.exists()

@@ -1,0 +1,274 @@
+"""An analysis in a child process, which then answers questions about it.
+
+The child sends the sections of the reports as soon as it has read them. Its results refer to them,
+so that the parent has the analysis with open reports, as if it had analysed them itself.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, fields, replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+from traceprof.errors import TraceprofError
+from traceprof.execution import children
+from traceprof.execution.children import Child, ChildError, questions, send
+from traceprof.execution.memory import give_freed_memory_back
+from traceprof.execution.sections import ReadSection
+from traceprof.run.failures import all_failed
+from traceprof.run.opening import attach_ranks
+from traceprof.run.summary import FailedReport
+from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
+
+    from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.execution.open_reports import Measurer
+    from traceprof.run.opening import Run
+    from traceprof.run.rank import Rank
+    from traceprof.trace.model.trace import Section, Trace
+
+    # What a child sends: of sections those that its own children read, too.
+    _Sent: TypeAlias = "ReadSection | _SentAnalysis | _Answer"
+
+_OF_TRACE = ("trace", "operations", "process_cache", "cache")
+
+
+class JudgedReports(Protocol):
+    """A run that was judged, and whose reports are open."""
+
+    @property
+    def result(self) -> RunResult:
+        """The numbers and findings."""
+
+    @property
+    def run(self) -> Run:
+        """The reports and their ranks."""
+
+
+Analysis = TypeVar("Analysis", bound=JudgedReports)
+
+
+@dataclass(frozen=True)
+class AnalysisTask(Generic[Analysis]):
+    """An analysis to be made in a child process.
+
+    Attributes:
+        opened: the reports, in the order given.
+        measurer: measures them.
+        analyze: measures and judges the reports.
+        make: makes an analysis of its result and its open reports.
+        answer: answers questions about the analysis; None where none will be asked.
+    """
+
+    opened: Sequence[Trace | FailedReport]
+    measurer: Measurer
+    analyze: Callable[[Measurer, Sequence[Trace | FailedReport]], Analysis]
+    make: Callable[[RunResult, Run], Analysis]
+    answer: Callable[[Analysis, Any], object] | None
+
+    @property
+    def traces(self) -> dict[int, Trace]:
+        """The reports that could be opened, by their index."""
+        return {
+            index: trace
+            for index, trace in enumerate(self.opened)
+            if not isinstance(trace, FailedReport)
+        }
+
+    def run(self) -> Iterator[_Sent]:
+        """Analyse, in the child, then answer the parent's questions."""
+        for trace in self.traces.values():
+            trace.reopen()
+        on_partial = None if self.measurer.on_partial is None else _send_partial
+        measurer = replace(self.measurer, on_partial=on_partial, forwards=True)
+        analysis = self.analyze(measurer, self.opened)
+        yield _SentAnalysis.of(analysis.result, analysis.run)
+        if self.answer is not None:
+            give_freed_memory_back()
+            for question in questions():
+                yield _Answer.of(self.answer, analysis, question)
+                give_freed_memory_back()
+
+
+@contextmanager
+def run_in_child(task: AnalysisTask[Analysis]) -> Iterator[AnalysisFuture[Analysis]]:
+    """Analyse open reports in a child process while the block runs.
+
+    Yields:
+        The running analysis.
+
+    Raises:
+        TraceprofError: no report could be opened.
+    """
+    failed = [report for report in task.opened if isinstance(report, FailedReport)]
+    if failed and len(failed) == len(task.opened):
+        raise all_failed(failed)
+    with ExitStack() as stack:
+        child: Child[_Sent] | None = None
+        if children.can_fork():
+            child = stack.enter_context(Child(task.run, task.measurer.progress))
+        yield AnalysisFuture(task, child)
+
+
+class AnalysisFuture(Generic[Analysis]):
+    """A running analysis; `result()` blocks.
+
+    Args:
+        task: the analysis.
+        child: the process that makes it; None where this process has to.
+    """
+
+    def __init__(
+        self,
+        task: AnalysisTask[Analysis],
+        child: Child[_Sent] | None,
+    ) -> None:
+        self._task, self._child, self._traces = task, child, task.traces
+        self._held: dict[int, list[Section]] = {}
+        self._items = self._received()
+        self._analysis: Analysis | None = None
+        self._lock = Lock()
+
+    def result(self) -> Analysis:
+        """Wait for the analysis and return it, or raise what `analyze` does.
+
+        Where there is no child, or it failed, this process analyses.
+        """
+        if self._analysis is None:
+            self._analysis = self._finished()
+        return self._analysis
+
+    def ask(self, question: object) -> Any:  # noqa: ANN401  (whatever answers say)
+        """Return the answer to a question about the result; one thread at a time is answered.
+
+        Args:
+            question: as `answer` takes it; it can be pickled.
+
+        Raises:
+            TraceprofError: what the answer raises.
+        """
+        assert self._analysis is not None  # noqa: S101  (questions are about the result)
+        assert self._task.answer is not None  # noqa: S101
+        with self._lock:
+            if self._child is not None:
+                with suppress(ChildError):
+                    self._child.ask(question)
+                    for item in self._items:
+                        if isinstance(item, _Answer):
+                            return item.value()
+            return _Answer.of(self._task.answer, self._analysis, question).value()
+
+    def _finished(self) -> Analysis:
+        task = self._task
+        for sent in self._items:
+            assert isinstance(sent, _SentAnalysis)  # noqa: S101  (nothing was asked)
+            run = sent.attached(self._traces)
+            if not sent.is_partial:
+                return task.make(sent.result, run)
+            if task.measurer.on_partial is not None:
+                task.measurer.on_partial(sent.result, run)
+        return task.analyze(replace(task.measurer, held=self._held), task.opened)
+
+    def _received(self) -> Iterator[_SentAnalysis | _Answer]:
+        """Yield what the child sends; give the reports the sections that it has read."""
+        if self._child is None:
+            return
+        with suppress(ChildError):
+            for item in self._child.items():
+                if isinstance(item, ReadSection):
+                    self._traces[item.report].keep_section(item.section, item.data)
+                    self._held.setdefault(item.report, []).append(item.section)
+                else:
+                    yield item
+
+
+class _Answer(NamedTuple):
+    """An answer sent to the parent, or the error that was raised instead."""
+
+    answer: object
+    error: TraceprofError | None
+
+    @classmethod
+    def of(
+        cls, answer: Callable[[Analysis, Any], object], analysis: Analysis, question: object
+    ) -> _Answer:
+        try:
+            return cls(answer(analysis, question), None)
+        except TraceprofError as error:
+            return cls(None, error)
+        finally:
+            for rank in analysis.run.ranks:
+                rank.release()
+
+    def value(self) -> object:
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
+class _SentRank(NamedTuple):
+    """A rank without its report, which is open in the parent, too.
+
+    Attributes:
+        kind: the rank's class.
+        attributes: those that are not the report's.
+    """
+
+    kind: type[Rank]
+    attributes: dict[str, object]
+
+    @classmethod
+    def of(cls, rank: Rank) -> _SentRank:
+        names = [field.name for field in fields(rank) if field.name not in _OF_TRACE]
+        return cls(type(rank), {name: getattr(rank, name) for name in names})
+
+    def attached(self, trace: Trace) -> Rank:
+        """Return the rank with its report."""
+        process, device = self.attributes["process"], self.attributes["device"]
+        key = RankKey(process, device)  # type: ignore[arg-type]
+        operations = NO_OPERATIONS if device is None else trace.operations[key]
+        return self.kind(**self.attributes, trace=trace, operations=operations)  # type: ignore[arg-type]
+
+
+class _SentAnalysis(NamedTuple):
+    """An analysis without its reports, which are open in the parent, too.
+
+    Attributes:
+        result: the numbers and findings.
+        ranks: the ranks of each report.
+        is_partial: whether another one follows.
+    """
+
+    result: RunResult
+    ranks: tuple[tuple[_SentRank, ...], ...]
+    is_partial: bool
+
+    @classmethod
+    def of(cls, result: RunResult, run: Run, *, is_partial: bool = False) -> _SentAnalysis:
+        ranks = tuple(
+            tuple(_SentRank.of(rank) for rank in run.ranks if rank.trace is trace)
+            for trace in run.traces
+        )
+        return cls(result, ranks, is_partial)
+
+    def attached(self, traces: Mapping[int, Trace]) -> Run:
+        """Return the run with its reports, without those that failed."""
+        failed = {failed.path for failed in self.result.failed}
+        kept = [trace for trace in traces.values() if trace.path not in failed]
+        ranks = [
+            [rank.attached(trace) for rank in report]
+            for trace, report in zip(kept, self.ranks, strict=True)
+        ]
+        if not self.is_partial:
+            for trace in kept:
+                trace.release()
+        return attach_ranks(self.result.run, kept, ranks)
+
+
+def _send_partial(result: RunResult, run: Run) -> None:
+    """Send the parent a partial result."""
+    send(_SentAnalysis.of(result, run, is_partial=True))

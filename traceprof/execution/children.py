@@ -1,0 +1,364 @@
+"""Work in child processes, which begin with everything that this process has read.
+
+A child is a fork. It sends the items that it makes one by one, large arrays in shared memory. It
+ends with the block of its `Child`, or with this process, whatever ended that. Children exist on
+Linux only, and only while this process has no other threads: the child would wait for their locks
+for ever. Where there are no children, or one of them fails, the caller does the work itself, so
+that errors are those of one process.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+import warnings
+from collections import deque
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from socket import AF_UNIX, MSG_CMSG_CLOEXEC, SOCK_SEQPACKET, recv_fds, send_fds, socketpair
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
+
+import numpy as np
+
+from traceprof.trace.open import ending_with_parent, remove_exports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from socket import socket
+
+    from typing_extensions import Self
+
+    from traceprof.intervals import Int64
+    from traceprof.progress import Progress
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# A child process costs some 20 ms, the analyses of this many operations 25 ms.
+MIN_OPERATIONS_OF_A_PROCESS = 75_000
+_MIN_SHARED_BYTES = 1 << 16  # of an array; smaller ones are sent faster with the rest
+_MAX_SENT_BYTES = 1 << 15  # through a socket; larger objects go into shared memory
+_MIN_MAPPED_BYTES = 1 << 20  # of an array with a mapping of its own; smaller ones share one
+_ALIGNMENT = mmap.ALLOCATIONGRANULARITY
+_POLL_S = 0.05  # the maximum age of the progress while waiting for a child
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Places in a channel's state.
+_SO_FAR, _SENT = slice(0, 2), slice(2, 4)  # rows expected and read: now, and at the last item
+_ENDED, _WHOLE, _FAILED = 4, 1, 2
+
+
+class ChildError(Exception):
+    """A child that was killed, or failed, before it had sent all items."""
+
+    def __init__(self, *, was_killed: bool) -> None:
+        super().__init__(was_killed)
+        self.was_killed = was_killed
+
+
+@dataclass(frozen=True, slots=True)
+class _Channel:
+    """A child's connection to its parent: a socket, and counters in shared memory."""
+
+    socket: socket
+    state: Int64
+
+    def send(self, item: object) -> None:
+        _send(item, self.socket)
+        self.state[_SENT] = self.state[_SO_FAR]
+
+    def expect(self, number: int) -> None:
+        self.state[0] += number
+
+    def advance(self, number: int) -> None:
+        self.state[1] += number
+
+
+_children: list[Child[Any]] = []
+_parent: _Channel | None = None  # of this process, if it is a child
+
+
+def can_fork() -> bool:
+    """Return whether children can be made."""
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
+def send(item: object) -> None:
+    """Send the parent an extra item at once; does nothing where this process is no child."""
+    if _parent is not None:
+        _parent.send(item)
+
+
+def questions() -> Iterator[Any]:
+    """Yield the parent's questions until it ends; nothing where this process is no child."""
+    with suppress(EOFError, OSError):
+        while _parent is not None:
+            yield _receive(_parent.socket)
+
+
+class Child(Generic[Item]):
+    """A child process that makes items while the block runs.
+
+    Args:
+        make: makes the items, in the child; they can be pickled.
+        progress: the object that counts rows in the child.
+        niceness: added to the child's niceness.
+        forwards: whether the items are also sent to the parent of this process, itself a child.
+
+    Attributes:
+        socket: readable when items have arrived, or the child has ended.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Iterable[Item]],
+        progress: ProgressOfAll | None = None,
+        *,
+        niceness: int = 0,
+        forwards: bool = False,
+    ) -> None:
+        self._make, self._progress, self._niceness = make, progress, niceness
+        self._forward_to = _parent.socket if _parent is not None and forwards else None
+        self._items: deque[Item] = deque()
+        self._counted = np.zeros(2, np.int64)  # rows expected and read
+        self.has_ended = self._is_broken = False
+
+    def __enter__(self) -> Self:
+        state = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.int64)
+        ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        self.socket, self._state = ours, state
+        parent = os.getpid()
+        old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until the child is ready
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of numpy's threads, which wait
+            self._pid = os.fork()
+        if self._pid == 0:
+            self._run(_Channel(theirs, state), parent, old_mask)
+        theirs.close()
+        _children.append(self)
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+        except BaseException:  # raised by the handler of a blocked signal
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _children.remove(self)
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        remove_exports(self._pid)
+        self.socket.close()
+
+    def items(self) -> Iterator[Item]:
+        """Yield the items as they arrive.
+
+        Raises:
+            ChildError: some did not arrive.
+        """
+        while self._items or not self.has_ended:
+            if self._items:
+                yield self._items.popleft()
+            else:
+                self.receive(_POLL_S)
+        if self._state[_ENDED] != _WHOLE or self._is_broken:
+            raise ChildError(was_killed=self._state[_ENDED] != _FAILED)
+
+    def ask(self, question: object) -> None:
+        """Send a question to a child that reads `questions`; the answer is its next item.
+
+        Raises:
+            ChildError: the child has ended.
+        """
+        try:
+            _send(question, self.socket)
+        except OSError as error:
+            raise ChildError(was_killed=True) from error
+
+    def receive(self, seconds: float = 0) -> None:
+        """Take the items that have arrived; wait for the first one at most this long."""
+        while not self.has_ended and select.select([self.socket], [], [], seconds)[0]:
+            seconds = 0
+            try:
+                self._items.append(_receive(self.socket, self._forward_to))
+            except EOFError:
+                self.has_ended = True
+            except OSError:  # there is no memory, or no file can be opened
+                self.has_ended = self._is_broken = True
+        # Items that did not arrive will be read again, and counted then.
+        has_failed = self.has_ended and self._state[_ENDED] != _WHOLE
+        expected, read = (self._state[_SENT if has_failed else _SO_FAR] - self._counted).tolist()
+        self._counted += expected, read
+        if self._progress is not None and (expected or read):
+            self._progress.report(expected, read)
+        if _parent is not None and self._forward_to is not None and self._items:
+            _parent.state[_SENT] = _parent.state[_SO_FAR]
+
+    def _run(
+        self, parent: _Channel, parent_pid: int, old_mask: set[int | signal.Signals]
+    ) -> NoReturn:
+        """Do the work of the child, and exit."""
+        global _parent  # noqa: PLW0603  (it is what makes this process a child)
+        try:
+            if end_with_parent := ending_with_parent():
+                end_with_parent()
+            if os.getppid() != parent_pid:  # it ended before that
+                os._exit(1)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process answers Ctrl-C
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+            os.nice(self._niceness)
+            gc.freeze()  # the parent's garbage may be of libraries whose threads do not exist here
+            _parent = parent
+            _children.clear()
+            try:
+                for item in self._make():
+                    send(item)
+                parent.state[_ENDED] = _WHOLE
+            except Exception:  # noqa: BLE001  (the parent gets it, too, when it does the work itself)
+                parent.state[_ENDED] = _FAILED
+        finally:
+            os._exit(0)
+
+
+class ProgressOfAll:
+    """Progress of this process and its children, reported to a listener in the first process."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def report(self, expected: int, read: int) -> None:
+        """Report further rows to be read, and rows that were read."""
+        progress = _parent or self._progress
+        progress.expect(expected)
+        progress.advance(read)
+
+    def expect(self, number: int) -> None:
+        """Report that this many rows more, or fewer, will be read."""
+        self.report(number, 0)
+
+    def advance(self, number: int) -> None:
+        """Report that this many rows were read, and the progress of children."""
+        self.report(0, number)
+        for child in _children:
+            child.receive()
+
+
+def run_in_children(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    prepare: Callable[[], None],
+    num_operations: int | None = None,
+    *,
+    num_processes: int,
+) -> list[Result]:
+    """Return the result of `work` for each item; this process and children share the items.
+
+    Where a child cannot be made, or is killed, this process does its part.
+
+    Args:
+        work: gives the same for an item in every process; its results can be pickled.
+        items: the items.
+        prepare: called in a child before its work.
+        num_operations: how many GPU operations the work is about; few are not worth a child.
+        num_processes: the maximum number of processes, this one included; at least one.
+
+    Raises:
+        Exception: what `work` raises.
+    """
+    if num_operations is not None:
+        num_processes = min(num_processes, max(num_operations // MIN_OPERATIONS_OF_A_PROCESS, 1))
+    step = num_processes if can_fork() else 1
+
+    def part(first: int) -> Iterator[Result]:
+        prepare()
+        yield from map(work, items[first::step])
+
+    results: dict[int, Result] = {}
+    with ExitStack() as stack:
+        children = [
+            (first, stack.enter_context(Child(partial(part, first))))
+            for first in range(1, min(step, len(items)))
+        ]
+        for index in range(0, len(items), step):
+            results[index] = work(items[index])
+        for first, child in children:
+            with suppress(ChildError):
+                for number, result in enumerate(child.items()):
+                    results[first + number * step] = result
+    return [results[index] if index in results else work(item) for index, item in enumerate(items)]
+
+
+def _send(item: object, through: socket) -> None:
+    """Send an object.
+
+    Raises:
+        Exception: it cannot be pickled, memory is short, or the other side has ended.
+    """
+    large: list[pickle.PickleBuffer] = []
+
+    def is_small(buffer: pickle.PickleBuffer) -> bool:
+        if buffer.raw().nbytes < _MIN_SHARED_BYTES:
+            return True
+        large.append(buffer)
+        return False
+
+    data = pickle.dumps(item, 5, buffer_callback=is_small)
+    if not large and len(data) <= _MAX_SENT_BYTES:
+        send_fds(through, [pickle.dumps(data)], [])
+        return
+    with os.fdopen(os.memfd_create("traceprof"), "wb") as file:
+        spans = [_append(file, buffer.raw()) for buffer in large]
+        place = _append(file, pickle.dumps((data, spans)))
+        file.flush()
+        send_fds(through, [pickle.dumps(place)], [file.fileno()])
+
+
+def _receive(through: socket, forward_to: socket | None = None) -> Any:  # noqa: ANN401
+    """Return the next object; each large array is in memory that is freed with the array.
+
+    Args:
+        through: the socket to read.
+        forward_to: a socket that gets the same object, its arrays in the same memory.
+
+    Raises:
+        EOFError, OSError: no more objects can arrive.
+    """
+    sent, files, *_ = recv_fds(through, 2 * _MAX_SENT_BYTES, 1, MSG_CMSG_CLOEXEC)
+    try:
+        if forward_to is not None and sent:
+            send_fds(forward_to, [sent], files)
+        place = pickle.loads(sent)  # noqa: S301  (our own child's)
+        if isinstance(place, bytes):
+            return pickle.loads(place)  # noqa: S301  (our own child's)
+        if not files:
+            raise OSError("no file can be opened")
+        file, (begin, length) = files[0], place
+        whole = _mapped(file, 0, begin + length)
+        data, spans = pickle.loads(whole[begin:])  # noqa: S301  (our own child's)
+        buffers = [
+            _mapped(file, at, size) if size >= _MIN_MAPPED_BYTES else whole[at : at + size]
+            for at, size in spans
+        ]
+    finally:
+        for file in files:
+            os.close(file)
+    return pickle.loads(data, buffers=buffers)  # noqa: S301  (our own child's)
+
+
+def _mapped(file: int, begin: int, length: int) -> memoryview:
+    """Return a part of a file as private memory: arrays in it may be written to."""
+    return memoryview(mmap.mmap(file, length, access=mmap.ACCESS_COPY, offset=begin))
+
+
+def _append(file: BinaryIO, data: bytes | memoryview) -> tuple[int, int]:
+    """Append bytes to a file; return their offset and their number."""
+    begin = file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
+    file.write(data)
+    return begin, len(data)

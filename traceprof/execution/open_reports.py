@@ -1,0 +1,177 @@
+"""Reports that are opened, measured, and kept open."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from traceprof.analyses import breakdown
+from traceprof.analyses.verdict.measured_run import measured_run
+from traceprof.analyses.verdict.run_result import partial_result
+from traceprof.errors import TraceprofError
+from traceprof.execution.children import ProgressOfAll
+from traceprof.execution.measuring import measure, read_shared
+from traceprof.execution.open_analysis import MeasuredReports
+from traceprof.execution.options import Options, num_jobs
+from traceprof.execution.sections import SectionReader
+from traceprof.run.failures import close_on_error, try_report
+from traceprof.run.opening import attach_ranks, summarize_report, summarize_run
+from traceprof.run.rank import WindowKind
+from traceprof.run.steps import NO_TRAINING_RANGES
+from traceprof.run.summary import FailedReport
+from traceprof.run.windows import time_window
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from typing_extensions import Self
+
+    from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analyses.measurements.measured import MeasuredReport
+    from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.progress import Progress
+    from traceprof.run.opening import Run
+    from traceprof.run.rank import Rank
+    from traceprof.trace.model.trace import Section, Trace
+
+
+@dataclass(frozen=True)
+class Measurer:
+    """Measures reports that stay open.
+
+    Attributes:
+        options: what to analyse.
+        progress: receives the number of rows read.
+        num_processes: the maximum number of processes.
+        on_partial: receives partial results of a single report, with the report, while it is read.
+        forwards: whether this process is a child whose parent gets the sections that it reads.
+        held: sections that a report holds already, by its index.
+    """
+
+    options: Options
+    progress: ProgressOfAll | None
+    num_processes: int
+    on_partial: Callable[[RunResult, Run], None] | None = None
+    forwards: bool = False
+    held: Mapping[int, Collection[Section]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        options: Options | None,
+        progress: Progress | None,
+        jobs: int | None,
+        on_partial: Callable[[RunResult, Run], None] | None = None,
+    ) -> Self:
+        """Return what measures reports as a user asks for it.
+
+        Raises:
+            UsageError: the options are impossible.
+        """
+        options = options or Options()
+        options.check()
+        of_all = None if progress is None else ProgressOfAll(progress)
+        return cls(options, of_all, num_jobs(jobs), on_partial)
+
+    def opened(self, paths: Sequence[str | os.PathLike[str]]) -> list[Trace | FailedReport]:
+        """Return the reports of a run, opened, or why they cannot be."""
+        return [
+            try_report(path, partial(open_trace, path, self.progress)) for path in map(Path, paths)
+        ]
+
+    def measured(self, opened: Sequence[Trace | FailedReport]) -> MeasuredReports:
+        """Return the measurements of open reports, which are closed where that fails.
+
+        Raises:
+            TraceprofError: no report can be read, or the options ask for what is not there.
+        """
+        try:
+            reports: list[MeasuredReport | FailedReport] = []
+            traces: list[Trace] = []
+            ranks: list[list[Rank]] = []
+            for index, trace in enumerate(opened):
+                report: tuple[list[Rank], MeasuredReport] | FailedReport
+                if isinstance(trace, FailedReport):
+                    reports.append(trace)
+                    continue
+                is_only = len(opened) == 1
+                report = try_report(trace.path, partial(self._measured, index, trace, is_only))
+                if isinstance(report, FailedReport):
+                    reports.append(report)
+                    continue
+                reports.append(report[1])
+                traces.append(trace)
+                ranks.append(report[0])
+            measured = measured_run(reports, self.options.steps, self.options.time_range)
+            return MeasuredReports(measured, attach_ranks(measured.run, traces, ranks))
+        except Exception:  # after an interrupt a thread may still be reading
+            close_reports(opened)
+            raise
+
+    def _measured(
+        self, index: int, trace: Trace, is_only: bool
+    ) -> tuple[list[Rank], MeasuredReport]:
+        """Return the ranks of a report, and its measurements."""
+        with close_on_error(trace):
+            with SectionReader(
+                trace,
+                self.progress,
+                self.num_processes,
+                index,
+                self.held.get(index, ()),
+                forwards=self.forwards,
+            ) as sections:
+                ranks = self.options.ranks_of(trace)
+                if is_only:
+                    self._report_partial(trace, ranks, sections)
+                read_shared(ranks, sections)
+            return ranks, measure(trace, ranks, self.options, self.num_processes)
+
+    def _report_partial(self, trace: Trace, ranks: Sequence[Rank], sections: SectionReader) -> None:
+        """Report what is known of a rank, and of others as long as children read the report."""
+        if self.on_partial is None:
+            return
+        with suppress(TraceprofError):  # the analysis itself raises it, too
+            summary = summarize_run([summarize_report(trace, ranks)], [ranks])
+            run = attach_ranks(summary, [trace], [ranks])
+            for breakdowns in previews(run.ranks, self.options):
+                self.on_partial(partial_result(summary, breakdowns), run)
+                if not sections.are_coming:
+                    break
+
+
+def close_reports(opened: Sequence[Trace | FailedReport]) -> None:
+    """Close those reports of a run that could be opened."""
+    for trace in opened:
+        if not isinstance(trace, FailedReport):
+            trace.close()
+
+
+def previews(ranks: Sequence[Rank], options: Options) -> Iterator[tuple[BreakdownResult, ...]]:
+    """Yield the breakdown, without steps, of the first rank by number, of the first two, ….
+
+    It needs GPU operations only; steps need the API calls, which are read later.
+
+    Args:
+        ranks: the ranks of one run.
+        options: what to analyse; windows that are chosen by steps are not known yet.
+
+    Raises:
+        TraceprofError: the report is damaged, or the options are impossible.
+    """
+    if options.steps is not None:
+        return
+    results: tuple[BreakdownResult, ...] = ()
+    for rank in sorted(ranks, key=lambda rank: rank.rank):
+        without_steps = replace(rank, training_ranges=NO_TRAINING_RANGES)
+        time_range = options.time_range
+        chosen = rank.window if time_range is None else time_window(rank, time_range)
+        whole = replace(chosen, kind=WindowKind.WHOLE)  # its training is not known yet
+        results = (*results, breakdown.run(without_steps, whole))
+        without_steps.release()
+        yield results
