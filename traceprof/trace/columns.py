@@ -1,7 +1,8 @@
 """Integer columns in as few bytes as their values need: a capture holds many millions of rows.
 
-How a column is kept is known here only: as numbers of one, two or four bytes above a base, one for
-all or one for each block of rows that are near each other, as times in their order are; else whole.
+Only this module knows the layout of a column: numbers of one, two or four bytes above a base, for
+the whole column or for each block of rows with values near each other, such as sorted times; else
+int64.
 """
 
 from __future__ import annotations
@@ -41,28 +42,28 @@ class Column:
     __slots__ = ("_base", "_blocks", "_distinct", "_kept", "_whole")
 
     def __init__(self, kept: Narrow, base: int, blocks: Blocks = ()) -> None:
-        """Take a column as it is kept.
+        """Wrap a column in its packed layout.
 
         Args:
             kept: uint8, uint16, uint32 or int64[n], the last with a base of 0.
-            base: what is added to each.
-            blocks: in the place of one base, that of each block, and where the block ends.
+            base: added to each number.
+            blocks: instead of one base, the base of each block, and the end of the block.
         """
         self._kept, self._base, self._blocks = kept, base, tuple(blocks)
         self._whole: Int64 | None = None
-        self._distinct: Int64 | None = None  # of few numbers, which are asked for again and again
+        self._distinct: Int64 | None = None  # of few numbers, which are needed repeatedly
 
     def __len__(self) -> int:
         return len(self._kept)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes."""
+        """The number of bytes that it takes."""
         return self._kept.nbytes + (0 if self._whole is None else self._whole.nbytes)
 
     @property
     def values(self) -> Int64:
-        """The column itself, int64[n], made anew each time unless it is kept as it is."""
+        """The column as int64[n], unpacked at each use unless it is kept as int64."""
         values: Int64 = self._kept.astype(np.int64, copy=False)
         begin = 0
         for base, end in self._blocks:
@@ -74,18 +75,18 @@ class Column:
 
     @property
     def whole(self) -> Int64:
-        """The column itself, int64[n]: the same array until `release`."""
+        """The column as int64[n]: the same array until `release`."""
         if self._whole is None:
             self._whole = self.values
         return self._whole
 
     def release(self) -> None:
-        """Let go of the column as a whole."""
+        """Release the unpacked column."""
         self._whole = None
 
     @property
     def kept(self) -> Narrow:
-        """The values, of the narrowest type in which they are there: to be used as indices."""
+        """The values in the narrowest available type, to be used as indices."""
         return self.values if self._base or self._blocks else self._kept
 
     def at(self, index: Index) -> Int64:
@@ -101,23 +102,23 @@ class Column:
         return values
 
     def tail(self, count: int) -> Int64:
-        """Return the last values, so many or all, without making the others."""
+        """Return up to `count` of the last values, without unpacking the others."""
         last = slice(max(len(self) - count, 0), None)
         return self.at(last) if self._whole is None else self._whole[last]
 
     @property
     def first(self) -> int:
-        """The first value; there has to be one."""
+        """The first value; the column must not be empty."""
         return int(self.at(slice(0, 1))[0])
 
     @property
     def highest(self) -> int:
-        """The largest value; there has to be one."""
+        """The largest value; the column must not be empty."""
         return int(self.values.max()) if self._blocks else int(self._kept.max()) + self._base
 
     @property
     def distinct(self) -> Int64:
-        """The values that there are, ascending int64[m]."""
+        """The distinct values, ascending int64[m]."""
         if self._distinct is not None:
             return self._distinct
         distinct = self.counted()[0]
@@ -126,7 +127,7 @@ class Column:
         return distinct
 
     def counted(self, chosen: Index = _ALL) -> tuple[Int64, Int64]:
-        """Return the values that there are in all rows or some, ascending, and how often each is.
+        """Return the distinct values of all or some rows, ascending, and their counts.
 
         Returns:
             int64[m], int64[m].
@@ -150,7 +151,7 @@ class Column:
         return mask
 
     def places_in(self, numbers: Int64) -> Int64:
-        """Return where in ascending numbers each value is, int64[n]; all are there."""
+        """Return the index of each value in ascending numbers that contain all, int64[n]."""
         if self._kept.dtype.itemsize > _COUNTED_BYTES:
             return np.searchsorted(numbers, self.values)
         places: Int64 = np.searchsorted(numbers, self._every)[self._kept]
@@ -168,7 +169,7 @@ class Column:
 
     @property
     def _every(self) -> Int64:
-        """Return what each number up to the largest one kept stands for."""
+        """Return the values of all numbers up to the largest kept one."""
         return np.arange(int(self._kept.max()) + 1 if len(self) else 0) + self._base
 
 
@@ -193,17 +194,17 @@ class ColumnBuilder:
     def __init__(self) -> None:
         self._length = 0
         self._base = 0
-        self._lowest, self._highest = 0, -1  # that fit
-        self._blocks: list[tuple[int, int]] = []  # that are full
+        self._lowest, self._highest = 0, -1  # limits of fitting values
+        self._blocks: list[tuple[int, int]] = []  # full blocks
         self._room: Narrow = np.empty(0, np.uint8)
-        self._mapping: mmap.mmap | None = None  # that the room is of
+        self._mapping: mmap.mmap | None = None  # holds the room
 
     def append(self, values: Int64, limits: tuple[int, int] | None = None) -> None:
         """Add a part.
 
         Args:
             values: int64[n].
-            limits: two numbers between which they are, perhaps far off, where such are known.
+            limits: known bounds of the values, not necessarily tight.
         """
         if len(values) == 0:
             return
@@ -219,16 +220,16 @@ class ColumnBuilder:
         self._length = stop
 
     def finish(self) -> Column:
-        """Return all that was added; nothing can be added any more."""
+        """Return the complete column; nothing can be added afterwards."""
         kept = self._room[: self._length]
         if self._mapping is None and len(kept) < len(self._room):
-            kept = kept.copy()  # of many small reports the room that is left adds up
+            kept = kept.copy()  # the unused room of many small reports adds up
         if self._blocks:
             return Column(kept, 0, [*self._blocks, (self._base, self._length)])
         return Column(kept, self._base)
 
     def _make_fit(self, low: int, high: int) -> None:
-        """Choose a type for the values so far and others from `low` to `high`, or begin a block."""
+        """Choose a type for the values so far and those in [low, high], or begin a block."""
         kept = self._room[: self._length]
         whole_low, whole_high = low, high
         if self._length and not self._blocks:
@@ -239,7 +240,7 @@ class ColumnBuilder:
         if is_far and high - low <= _RANGE and self._room.dtype != np.int64:
             self._blocks.append((self._base, self._length))
             kind = _WIDEST
-            # What comes next may be somewhat lower or higher.
+            # The next values may be somewhat lower or higher.
             self._base = max(low - (_RANGE - (high - low)) // 2, _MIN_INT64)
             if self._room.dtype != kind:
                 self._room, self._mapping = kept.astype(kind), None
@@ -253,18 +254,18 @@ class ColumnBuilder:
         self._lowest, self._highest = self._base + int(limits.min), self._base + int(limits.max)
 
     def _grow(self, length: int) -> None:
-        """Make room for so many numbers; where there are many, in a mapping of its own.
+        """Make room for `length` numbers; for many, in a memory mapping of its own.
 
-        In the heap, what columns leave as they grow would lie between them, of use to nobody. A
-        mapping grows without being copied, and what of it was never written to takes no memory.
+        In the heap, growing columns would leave unusable holes between them. A mapping grows
+        without a copy, and its pages take no memory before they are written.
         """
         kind = self._room.dtype
         size = length * kind.itemsize
         if self._mapping is not None:
-            self._room = np.empty(0, kind)  # what looks at a mapping keeps it as it is
+            self._room = np.empty(0, kind)  # a view of a mapping prevents its resizing
             try:
                 self._mapping.resize(size)
-            except (OSError, SystemError, ValueError):  # not every system can
+            except (OSError, SystemError, ValueError):  # not supported by every system
                 self._room = np.frombuffer(self._mapping, kind, self._length)
             else:
                 self._room = np.frombuffer(self._mapping, kind, length)
@@ -280,7 +281,7 @@ class ColumnBuilder:
 
 
 def _fit(low: int, high: int) -> tuple[int, np.dtype[Any]]:
-    """Return what to subtract from values in [low, high], and the type that the rest fits."""
+    """Return a base to subtract from values in [low, high], and a type for the rest."""
     # An addition at each use costs more than a byte or two.
     base = 0 if low >= 0 and high <= _RANGE else low
     for kind in _TYPES:

@@ -1,4 +1,4 @@
-"""Files that are closed when no thread reads them any more."""
+"""Files that are closed once no thread reads them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class FileUse:
-    """Keeps a file open as long as a block runs, in whichever thread.
+    """Keeps a file open as long as a block runs, in any thread.
 
-    What SQLite reads in one thread must not be closed by another one: the process would crash.
+    A thread must not close a file that SQLite reads in another one: the process would crash.
 
     Args:
         path: the report.
-        close: closes the file; called again it does nothing.
+        close: closes the file; a second call does nothing.
     """
 
     def __init__(self, path: Path, close: Callable[[], None]) -> None:

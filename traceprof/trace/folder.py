@@ -1,4 +1,4 @@
-"""The reports in a folder, each once: recognised by content, and by name where it is damaged."""
+"""The reports in a folder, each once: recognised by content, damaged ones by name."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SUFFIXES = (".sqlite", *CAPTURE_SUFFIXES, ".pt.trace.json", ".pt.trace.json.gz"
 def reports_in(folder: Path) -> list[Path]:
     """Return the reports directly in a folder, in order of name and number (rank 2 before 10).
 
-    A capture beside the export that was made of it is left to the export. A file that is named like
-    a report but is damaged or empty is among them, so that its loss is told; hidden files are not.
+    A capture beside its own export is left out. Damaged or empty files that are named like reports
+    are included, so that their failure is reported; hidden files are not.
 
     Args:
         folder: a folder.
@@ -52,7 +52,7 @@ def reports_in(folder: Path) -> list[Path]:
 
 
 def _start(path: Path) -> bytes:
-    """Return how a file begins; nothing where it cannot be read, which its opening will tell."""
+    """Return the beginning of a file; empty if unreadable, which opening it will report."""
     if not path.is_file():  # a pipe would wait for its writer
         return b""
     try:
@@ -63,6 +63,6 @@ def _start(path: Path) -> bytes:
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:
-    """Return what sorts names with numbers in them as people would."""
+    """Return a sort key that orders numbers in names by value."""
     parts = re.split(r"(\d+)", path.name)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

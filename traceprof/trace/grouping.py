@@ -26,10 +26,10 @@ def groups(*keys: Int64) -> Iterator[Int64]:
 
 
 def pieces(*keys: Int64) -> Iterator[slice | Int64]:
-    """Yield rows that agree in every key: in their order, and as few times as that is quick.
+    """Yield rows that agree in every key, in order, in few pieces if that is quick.
 
     Rows of one process or device often follow each other: then slices are yielded, which need no
-    copy, and one key may come several times.
+    copy, and a key may occur several times.
     """
     if len(keys[0]) == 0:
         return

@@ -1,4 +1,4 @@
-"""Open a report, whatever it is: recognised by its content, not by its name."""
+"""Opening reports of any format, recognised by content, not by name."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ CAPTURE_SUFFIXES = (".nsys-rep", ".qdrep")
 _GZIP = b"\x1f\x8b"
 _GZIP_FORMAT = 31  # of zlib: gzip's header, the largest window
 START_BYTES = 4096
-"""Of a file, by which it is recognised."""
+"""The number of bytes by which a file is recognised."""
 _PROFILE_MARKS, _EVENT_MARK = (b'"schemaVersion"', b'"traceEvents"'), b'"ph"'
 _BLANK = b"\xef\xbb\xbf \t\r\n"  # and the byte order mark
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 _TRIES, _PAUSE_S = 20, 0.05
-_PREFIX, _LOCK = "traceprof-", "in-use"  # of folders of exports, and the file that is locked
+_PREFIX, _LOCK = "traceprof-", "in-use"  # of folders of exports, and the locked file in them
 # The year, the number in it and that of the correction: 2023@4@4 in a .nsys-rep, 2023.4.4 by nsys.
 _VERSION = re.compile(r"\b(20\d\d)[.@](\d+)[.@](\d+)")
 _FIRST_WITH_BLOBS = (2024, 5)
 _PAYLOAD_OPTIONS = ("--include-blobs", "--include-json")
 FORMATS = (NsightTrace.format, KinetoTrace.format)
-"""What `Trace.format` may say."""
+"""The values of `Trace.format`."""
 _GIVE_EXPORT = "give a .sqlite file that `nsys export --type=sqlite REPORT.nsys-rep` writes"
 
 
@@ -66,9 +66,9 @@ def open_trace(
     Args:
         path: an Nsight Systems SQLite export, a .nsys-rep (which `nsys`, found on PATH, then
             exports to a temporary folder), or a trace of torch.profiler, plain or packed by gzip.
-        progress: told of the rows or bytes that are read, if somebody wants to know.
-        kernels_on_demand: whether the kernels of an export are left until somebody asks for them:
-            whose they are, from when to when they go, and what they are called is known at once.
+        progress: called with the rows or bytes that are read.
+        kernels_on_demand: whether the kernels of an export are read only on first use; their ranks,
+            time spans and names are read at once.
 
     Raises:
         TraceFileError: missing, a folder, empty, or not readable.
@@ -88,11 +88,11 @@ def open_trace(
 
 
 def export_capture(report: Path, folder: Path) -> Path:
-    """Export a .nsys-rep with all that the `nsys` on PATH can export of it.
+    """Export a .nsys-rep with all data that the `nsys` on PATH can export.
 
     Args:
         report: the capture.
-        folder: where the export goes.
+        folder: of the export.
 
     Raises:
         MissingToolError: there is no `nsys`, or it does not start.
@@ -102,26 +102,26 @@ def export_capture(report: Path, folder: Path) -> Path:
 
 
 def check_openable(path: Path) -> None:
-    """Check that a file is there, may be read and holds something.
+    """Check that a file exists, is readable and is not empty.
 
     Raises:
-        TraceFileError: it is not so.
+        TraceFileError: missing, unreadable or empty.
     """
     _first_bytes(path)
 
 
 def is_database(start: bytes) -> bool:
-    """Say whether a file that begins like this is an SQLite database."""
+    """Return whether a file with this beginning is an SQLite database."""
     return start.startswith(_SQLITE)
 
 
 def is_capture(start: bytes) -> bool:
-    """Say whether a file that begins like this is a report that must be exported first."""
+    """Return whether a file with this beginning is a report that must be exported first."""
     return start.startswith(_NSYS_REP)
 
 
 def is_profile(start: bytes) -> bool:
-    """Say whether a file that begins like this is a trace of torch.profiler, packed or not."""
+    """Return whether a file with this beginning is a trace of torch.profiler, packed or not."""
     unpacked = unpacked_start(start) or b""
     begin = unpacked.lstrip(_BLANK)[:1]
     return (begin == b"{" and any(mark in unpacked for mark in _PROFILE_MARKS)) or (
@@ -130,10 +130,10 @@ def is_profile(start: bytes) -> bool:
 
 
 def unpacked_start(start: bytes) -> bytes | None:
-    """Return the beginning of what a file holds, as far as its own beginning tells.
+    """Return the unpacked beginning of a file, given its own beginning.
 
     Returns:
-        None where it is compressed and cannot be unpacked.
+        None if it is compressed and cannot be unpacked.
     """
     if not start.startswith(_GZIP):
         return start
@@ -145,7 +145,7 @@ def unpacked_start(start: bytes) -> bytes | None:
 
 
 class _ExportedTrace(NsightTrace):
-    """A .nsys-rep through its export, which lives in a temporary folder until it is closed."""
+    """A .nsys-rep with its export in a temporary folder, which exists until it is closed."""
 
     def __init__(self, report: Path, progress: Progress | None, kernels_on_demand: bool) -> None:
         nsys = _find_nsys(report)
@@ -176,10 +176,10 @@ class _ExportedTrace(NsightTrace):
 
 
 def remove_exports(pid: int) -> None:
-    """Remove what a process exported that was killed before it could do so itself.
+    """Remove the exports of a process that was killed before it could do so itself.
 
     Args:
-        pid: the process, which is gone; what it started ends with it.
+        pid: the process, which has ended; its children end with it.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{_folder_prefix(pid)}*"):
         for _ in range(_TRIES):
@@ -190,19 +190,19 @@ def remove_exports(pid: int) -> None:
 
 
 def _locked(folder: Path) -> IO[bytes]:
-    """Lock a folder as long as this process lives; return what holds the lock."""
+    """Lock a folder as long as this process lives; return the locked file."""
     unlocked = folder / f"{_LOCK}.new"
     lock = unlocked.open("wb")
     with suppress(OSError):  # a file system without locks
         fcntl.flock(lock, fcntl.LOCK_EX)
-        unlocked.rename(folder / _LOCK)  # so that nobody ever sees it without its lock
+        unlocked.rename(folder / _LOCK)  # so that it is never visible without its lock
     return lock
 
 
 def _remove_abandoned() -> None:
-    """Remove exports of processes that were killed, with nobody left to do so."""
+    """Remove exports of processes that were killed."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
-        with suppress(OSError), path.open("rb") as lock:  # it is somebody else's, or is in use
+        with suppress(OSError), path.open("rb") as lock:  # of another user, or in use
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path.parent, ignore_errors=True)
 
@@ -212,10 +212,10 @@ def _folder_prefix(pid: int) -> str:
 
 
 def ending_with_parent() -> Callable[[], object] | None:
-    """Return what has the process that calls it killed when its parent ends; None off Linux."""
+    """Return a function that has its process killed at its parent's end; None off Linux."""
     if sys.platform != "linux":
         return None
-    # Looked up here: where nsys is being started, other threads may hold the loader's lock.
+    # Looked up here: at the start of nsys, other threads may hold the loader's lock.
     return partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -252,11 +252,11 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _what_it_is(start: bytes, unpacked: bytes | None) -> tuple[str, str]:
-    """Say what a file is that traceprof does not read, and what to do.
+    """Return the kind of an unreadable file, and a remedy.
 
     Args:
-        start: how it begins.
-        unpacked: how what it holds begins; None where it cannot be unpacked.
+        start: its beginning.
+        unpacked: its unpacked beginning; None if it cannot be unpacked.
     """
     if unpacked is None:
         return "a damaged gzip file", f"copy it again, or {_GIVE_EXPORT}"
@@ -281,7 +281,7 @@ def _find_nsys(report: Path) -> str:
 
 
 def _export(nsys: str, report: Path, folder: Path) -> Path:
-    # nsys gets a name that is plain text, whatever characters the report's own is made of.
+    # nsys gets a plain ASCII name, whatever characters are in the report's own.
     link, target = folder / "report.nsys-rep", folder / "report.sqlite"
     link.symlink_to(report.absolute())
     options = _payload_options(_run(report, nsys, "export", "--help").stdout)
@@ -294,14 +294,14 @@ def _export(nsys: str, report: Path, folder: Path) -> Path:
 
 
 def _payload_options(manual: str) -> list[str]:
-    """Return the options that have payloads exported, as far as this nsys has them."""
+    """Return the options of this nsys that export payloads."""
     return [f"{option}=true" for option in _PAYLOAD_OPTIONS if option in manual]
 
 
 def _add_payloads(nsys: str, report: Path, link: Path, target: Path) -> None:
-    """Have an export hold the sizes of NCCL's messages, where its nsys writes them to JSON only."""
+    """Add the sizes of NCCL's messages to an export of an nsys that writes them only to JSON."""
     document = target.with_suffix(".json")
-    with suppress(sqlite3.Error, OSError):  # without them sizes are not known; all else is
+    with suppress(sqlite3.Error, OSError):  # without them only the sizes are unknown
         if lacks_payloads(target):
             done = _run(report, nsys, "export", "--type=json", f"--output={document}", str(link))
             if done.returncode == 0:
@@ -316,7 +316,7 @@ def _run(report: Path, *command: str) -> subprocess.CompletedProcess[str]:
         raise MissingToolError(
             f"cannot export {report}",
             f"{command[0]} does not start ({error.strerror})",
-            "install Nsight Systems anew",
+            "install Nsight Systems again",
         ) from error
 
 
@@ -344,7 +344,7 @@ def _not_exported(
 
 
 def _recorded_by(report: Path) -> tuple[int, ...] | None:
-    """Return the version of the Nsight Systems that wrote a .nsys-rep, None if it does not say."""
+    """Return the version of the Nsight Systems that wrote a .nsys-rep, None if unknown."""
     with suppress(OSError), report.open("rb") as file:
         start = file.read(128)
         return _version(start.removeprefix(_NSYS_REP).decode("ascii", "replace"))

@@ -218,7 +218,7 @@ def test_a_file_that_is_written_to_is_refused(tmp_path: Path) -> None:
             with path.open("a") as file:
                 file.write(" ")
 
-    with pytest.raises(TraceFormatError, match="somebody wrote to it"):
+    with pytest.raises(TraceFormatError, match="another process wrote to it"):
         open_trace(path, Writer())
 
 

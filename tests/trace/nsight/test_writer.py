@@ -224,7 +224,7 @@ def test_a_full_disk(path: Path) -> None:
 
 def test_a_file_that_is_there_is_kept(path: Path) -> None:
     path.write_bytes(b"precious")
-    with pytest.raises(UsageError, match="it is there already"), NsightWriter(path):
+    with pytest.raises(UsageError, match="it exists already"), NsightWriter(path):
         pass
     assert path.read_bytes() == b"precious"
 

@@ -108,7 +108,7 @@ def test_written_to_between_rows_is_an_error(path: Path) -> None:
     database = Database(path)
     chunks = reader.read_columns(database, schema.KERNEL.name, ["start", "end"])
     os.utime(path, ns=(0, 0))
-    with pytest.raises(TraceFormatError, match="somebody wrote to it"):
+    with pytest.raises(TraceFormatError, match="another process wrote to it"):
         next(chunks)
     database.close()
 
@@ -117,7 +117,7 @@ def test_emptied_after_sqlite_let_go_of_its_pages_is_an_error(path: Path) -> Non
     database = Database(path)
     database.shrink()
     path.write_bytes(b"")
-    with pytest.raises(TraceFormatError, match="somebody wrote to it"):
+    with pytest.raises(TraceFormatError, match="another process wrote to it"):
         next(reader.read_columns(database, schema.KERNEL.name, ["start", "end"]))
     database.close()
 

@@ -1,8 +1,8 @@
-"""Who communicated what, as PyTorch's own operators and annotations tell.
+"""Communication calls from PyTorch's own operators and annotations.
 
-Since 2.3 the operator `record_param_comms` around each call of a back end tells operation, sizes,
-group and peer. Before, only an annotation inside it does (`nccl:all_reduce`), with the shapes of
-its tensors if these were recorded.
+Since 2.3 the operator `record_param_comms` around each call of a back end has operation, sizes,
+group and peer. Before, only an annotation inside it has them (`nccl:all_reduce`), with the shapes
+of its tensors if these were recorded.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _ITEM_BYTES = {
     16: ("ComplexDouble", "c10::complex<double>"),
 }  # fmt: skip
 _BYTES_OF = {name: size for size, names in _ITEM_BYTES.items() for name in names}
-_RECEIVED = ("ReduceScatter", "Recv", "Scatter")  # whose message is what one rank receives
+_RECEIVED = ("ReduceScatter", "Recv", "Scatter")  # their message is the data that one rank receives
 _MAX_ELEMENTS = 1 << 56
 
 
 def operation_named(function: str) -> str | None:
-    """Return what a back end's function does; None where it does not communicate.
+    """Return the operation of a back end's function; None if it does not communicate.
 
     Args:
-        function: as PyTorch spells it: `allreduce`, `_allgather_base`, `all_to_allv`.
+        function: in PyTorch's spelling: `allreduce`, `_allgather_base`, `all_to_allv`.
     """
     spelt = function.lower().replace("alltoall", "all_to_all")
     for joined, split in (
@@ -67,8 +67,8 @@ def read_calls(content: Content, process: int, labels: Sequence[CallRange]) -> l
 
     Args:
         content: of the trace.
-        process: to look at.
-        labels: what the labels of `instrument` tell: calls inside these are the same.
+        process: of the calls.
+        labels: the labels of `instrument`: calls inside these are the same.
     """
     operators = [
         row for row in call_rows(content, Kind.OPERATOR, process) if row.call.name == AROUND_CALLS
@@ -107,7 +107,7 @@ def read_calls(content: Content, process: int, labels: Sequence[CallRange]) -> l
 
 
 class _Spans:
-    """Spans of one thread that do not overlap, to be asked which is around another."""
+    """Spans of one thread that do not overlap, to find the one around another span."""
 
     def __init__(self, thread: int, rows: list[Any]) -> None:
         spans = sorted((row[0], row[1]) for row in rows if row[2] == thread)
@@ -115,7 +115,7 @@ class _Spans:
         self._end = np.array([end for _, end in spans], np.int64)
 
     def around(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the span around another, None for none."""
+        """Return the span around another; None if there is none."""
         place = int(np.searchsorted(self._start, start, side="right")) - 1
         if place < 0 or self._end[place] < end:
             return None
@@ -132,7 +132,7 @@ class CallRow(NamedTuple):
 
 
 def call_rows(content: Content, kind: Kind, process: int) -> list[CallRow]:
-    """Return the operators or annotations of communication of a process, in no order."""
+    """Return the operators or annotations of communication of a process, unordered."""
     columns = content.tables.get(kind)
     if columns is None:
         return []
@@ -166,24 +166,24 @@ def _fields(arguments: Arguments, operation: str) -> Fields:
 
 
 def own_description(text: str | None) -> str | None:
-    """Return the description that the user gave a group; None for those that PyTorch gives."""
+    """Return the description that the user gave a group; None for PyTorch's own."""
     return None if text is None or text in OWN_DESCRIPTIONS else "_".join(text.split())
 
 
 def _bytes(arguments: Arguments, operation: str) -> int:
-    """Return one rank's message, as NCCL counts it."""
+    """Return the size of one rank's message, as NCCL counts it."""
     item = _BYTES_OF.get(arguments.data_type or "", 0)
     number = arguments.num_out if operation in _RECEIVED else arguments.num_in
     if not item or number is None or not 0 < number < _MAX_ELEMENTS or operation == BARRIER:
         return UNKNOWN
-    if operation == "AlltoAll":  # the number is what is sent to all
+    if operation == "AlltoAll":  # the number is sent to all ranks together
         size = arguments.group_size
         return number * item // size if size is not None and size > 0 else UNKNOWN
     return number * item
 
 
 def _global_rank(peer: int | None, group_ranks: str | None) -> int:
-    """Return the rank in the world of a group's rank, -1 where it is not known."""
+    """Return the rank in the world of a group's rank; -1 if unknown."""
     if peer is None or peer < 0 or group_ranks is None:
         return UNKNOWN
     ranks = re.findall(r"\d+", group_ranks)
@@ -193,9 +193,9 @@ def _global_rank(peer: int | None, group_ranks: str | None) -> int:
 
 
 def bytes_of_shapes(annotation: Arguments, operation: str) -> int:
-    """Return one rank's message by the shapes of the tensors of a call."""
+    """Return the size of one rank's message from the shapes of a call's tensors."""
     if operation in {"ReduceScatter", "Scatter", "AlltoAll"}:
-        return UNKNOWN  # the tensor is what is sent to all ranks, however many these are
+        return UNKNOWN  # the tensor is sent to all ranks together, whose number is unknown
     try:
         shapes = json.loads(bytes(annotation.input_sizes))
         types = json.loads(bytes(annotation.input_types))

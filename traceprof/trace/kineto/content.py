@@ -35,7 +35,10 @@ _OF_GPU = {
     STREAM: "stream",
     CORRELATION: "correlation",
 }
-_OF_HOST = {PROCESS: "pid", THREAD: "tid"}  # of the event itself, the others of its arguments
+_OF_HOST = {
+    PROCESS: "pid",
+    THREAD: "tid",
+}  # of the event itself, the others of its arguments
 _INTEGERS: dict[Kind, dict[str, str]] = {
     Kind.KERNEL: _OF_GPU,
     Kind.COPY: _OF_GPU | {BYTES: "bytes"},
@@ -53,7 +56,7 @@ _INTEGERS: dict[Kind, dict[str, str]] = {
     Kind.OVERHEAD: _OF_HOST | {CORRELATION: "correlation"},
     Kind.MARK: _OF_HOST,
 }
-# What an event of the kind is of no use without.
+# Columns without which an event of the kind is unusable.
 _NEEDED = {
     Kind.KERNEL: (DEVICE,),
     Kind.COPY: (DEVICE,),
@@ -65,7 +68,7 @@ _NEEDED = {
     Kind.OVERHEAD: (PROCESS, THREAD),
 }
 ANNOTATION = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):(\w+)")
-"""What back ends of PyTorch annotate their calls with; the group is the function."""
+"""Annotations of calls by back ends of PyTorch; the group is the function."""
 _COMPLETE, _INSTANTS = "X", ("i", "I")
 _MAY_BE_MARKS = frozenset({Kind.MARK, Kind.ANNOTATION, Kind.OTHER})
 _BEYOND_NS = 1 << 61  # of any clock
@@ -78,7 +81,7 @@ class Call(NamedTuple):
 
     Attributes:
         name: its name.
-        arguments: what it says.
+        arguments: of the event.
     """
 
     name: str
@@ -86,7 +89,7 @@ class Call(NamedTuple):
 
 
 class Numbers(dict[Any, int]):
-    """Numbers things in the order in which they are met."""
+    """Numbers for keys in order of first occurrence."""
 
     def __missing__(self, key: Hashable) -> int:
         number = self[key] = len(self)
@@ -99,20 +102,20 @@ class Numbers(dict[Any, int]):
 
 @dataclass
 class Content:
-    """All that a trace tells.
+    """The content of a trace.
 
     Attributes:
-        facts: of the trace, as they stand at the top of its document.
+        facts: of the trace, from the top of its document.
         is_cut: whether the document ends in the middle.
         tables: columns by kind of event, in the order of the document.
         names: of kernels, API calls, copies, annotations and overhead, by number.
         signatures: name, grid and block of kernels, by number.
-        calls: what operators that communicate, and annotations of such, say, by number.
-        first_ns: when the first event began; None before there is one.
-        end_ns: when the recording ended, None where that is not told.
+        calls: operators that communicate, and annotations of such, by number.
+        first_ns: the start of the first event; None before there is one.
+        end_ns: the end of the recording; None if unknown.
         thread_names: by thread.
         process_names: by process.
-        num_unusable: events that were left out.
+        num_unusable: the number of events that were left out.
     """
 
     facts: Mapping[str, Any]
@@ -150,7 +153,7 @@ def read_content(file: TraceFile, progress: Progress | None = None) -> Content:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Have nobody look for circles of objects meanwhile: millions come and go, none in a circle."""
+    """Pause garbage collection: millions of objects come and go, none in a reference cycle."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -161,7 +164,7 @@ def _no_collection() -> Iterator[None]:
 
 
 class _Tables:
-    """Takes events, and sorts them into tables."""
+    """Sorts events into tables."""
 
     def __init__(self) -> None:
         self._decoder = EventDecoder()
@@ -175,15 +178,15 @@ class _Tables:
         self._num_unusable = 0
 
     def text(self, events: bytes) -> None:
-        """Take a JSON list of events."""
+        """Add a JSON list of events."""
         self._add(self._decoder.text(events))
 
     def sources(self, events: list[bytes]) -> None:
-        """Take events one by one."""
+        """Add events one by one."""
         self._add(self._decoder.sources(events))
 
     def finish(self, document: KinetoDocument) -> Content:
-        """Return what was taken."""
+        """Return the content of all events."""
         return Content(
             facts=document.facts,
             is_cut=document.is_cut,
@@ -213,7 +216,7 @@ class _Tables:
                 self._add_rows(kind, events)
 
     def _add_marks(self, events: Events) -> None:
-        """Take the instant events of threads; others are marks of the profiler's own."""
+        """Add the instant events of threads; others are the profiler's own marks."""
         events = events.chosen(np.logical_or.reduce([events.have("ph", ph) for ph in _INSTANTS]))
         columns = {START: events.start_ns} | {
             name: integers(events.values(of)) for name, of in _INTEGERS[Kind.MARK].items()
@@ -269,7 +272,7 @@ class _Tables:
             table[name].append(values)
 
     def _facts(self, kind: Kind, events: Events) -> Int64:
-        """Keep what operators and annotations of communication say; return its number, or -1."""
+        """Keep operators and annotations of communication; return their numbers, or -1."""
         number = np.full(len(events), UNKNOWN, np.int64)
         for row, event in enumerate(events.rows):
             if kind == Kind.OPERATOR or ANNOTATION.match(event.name):
@@ -278,7 +281,7 @@ class _Tables:
         return number
 
     def _note(self, events: Events) -> None:
-        """Note what is said of threads and processes, and when the recording ended."""
+        """Read names of threads and processes, and the end of the recording."""
         for row, start in zip(events.rows, events.start_ns.tolist(), strict=True):
             if row.name == _WINDOW_END and start != NULL:
                 self._end_ns = start

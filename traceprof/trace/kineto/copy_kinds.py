@@ -1,4 +1,4 @@
-"""What the names of copies and memory sets tell: where they read and write, and in what memory."""
+"""Kinds of copies and memory sets from their names: direction and kinds of memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MEMORY = {
 
 
 class CopyFacts(NamedTuple):
-    """What a name tells; NULL where it does not."""
+    """Facts from a name; NULL if unknown."""
 
     kind: int = NULL
     source_memory: int = NULL
@@ -43,7 +43,7 @@ class CopyFacts(NamedTuple):
 
 
 def copy_facts(name: str) -> CopyFacts:
-    """Return what the name of a copy or memory set tells."""
+    """Return the facts in the name of a copy or memory set."""
     match = _COPY.fullmatch(name)
     if match is not None:
         return CopyFacts(

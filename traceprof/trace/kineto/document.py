@@ -1,9 +1,9 @@
-"""A trace's JSON document as a stream: its events list by list, and what stands beside them.
+"""A trace's JSON document as a stream: its events list by list, and its other members.
 
-The events are the one long list of the document. They are cut where one ends and the next begins,
-and what is between two cuts is decoded at once: if it is a list of objects, the cuts were right,
-since nothing but the text before decides what a bracket means. Where it is not, because a cut was
-wrong or the text is no strict JSON (NaN, control characters), events are decoded one by one.
+The events are the one long list of the document. It is cut between events, and the text between
+two cuts is decoded at once: if it is a list of objects, the cuts were right, since only the text
+before decides the meaning of a bracket. Otherwise, because a cut was wrong or the text is no strict
+JSON (NaN, control characters), events are decoded one by one.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
 EVENTS = "traceEvents"
 _BLANK = re.compile(r"[ \t\r\n]*")
 _NEXT = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*\{")
-_LIST_BYTES = 1 << 18  # of events that are decoded at once: what a core's cache holds
+_LIST_BYTES = 1 << 18  # of events that are decoded at once: fits a core's cache
 _MAX_TRIES = 8  # of places for a cut
-# An event, or a fact of the document, is a thousandth of it even with a long call stack.
+# Even with a long call stack an event, or a fact of the document, is a thousandth of this.
 _MAX_VALUE_BYTES = 1 << 25
-# What the decoder says of a text that ends too early: of a string; else it stops at its end, where
-# the last word or number begins.
+# The decoder's message for a text that ends inside a string; else it stops where the last word or
+# number begins.
 _UNFINISHED = "Unterminated string"
 _WORD_LENGTH = len("-Infinity")
 _LENIENT = json.JSONDecoder(strict=False)
 
 
 class Take(Protocol):
-    """Who takes events."""
+    """A consumer of events."""
 
     def text(self, events: bytes) -> None:
         """Take a JSON list of events.
 
         Raises:
-            msgspec.DecodeError: it is none; nothing of it is taken.
-            UnicodeDecodeError: it is no text, likewise.
+            msgspec.DecodeError: no such list; nothing is taken.
+            UnicodeDecodeError: not UTF-8; nothing is taken.
         """
 
     def sources(self, events: list[bytes]) -> None:
-        """Take events one by one, each the text of what Python's `json` reads as an object."""
+        """Take events one by one, each a text that Python's `json` reads as an object."""
 
 
 class KinetoDocument:
-    """What a document holds beside its events.
+    """A document without its events.
 
     Attributes:
-        facts: by name, what stands beside the events at the top.
+        facts: the other members at the top, by name.
         is_cut: whether the document ends in the middle.
     """
 
@@ -60,12 +60,12 @@ class KinetoDocument:
         """Read a document.
 
         Args:
-            file: what it is read from.
+            file: of the document.
             pieces: its content.
-            take: is given the events.
+            take: receives the events.
 
         Raises:
-            TraceFormatError: it is no JSON, or no object or list of objects.
+            TraceFormatError: no JSON, or no object or list of objects.
         """
         self.facts: dict[str, Any] = {}
         self.is_cut = False
@@ -77,7 +77,7 @@ class KinetoDocument:
             self._read_top()
         except _CutError:
             self.is_cut = True
-        for _ in self._pieces:  # to its end, where the file is checked
+        for _ in self._pieces:  # to its end, at which the file is checked
             pass
 
     # -- the top ---------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class KinetoDocument:
     # -- events ----------------------------------------------------------------------------------
 
     def _read_events(self) -> None:
-        """Read the list of events, of which the opening bracket was read."""
+        """Read the list of events after its opening bracket."""
         if self._next_char() == "]":
             self._drop(1)
             return
@@ -134,7 +134,7 @@ class KinetoDocument:
                 return
 
     def _take_list(self) -> bool:
-        """Take events up to a cut; say whether there were some."""
+        """Take events up to a cut; return whether there were any."""
         stop = len(self._buffer)
         for _ in range(_MAX_TRIES):
             stop = self._buffer.rfind(b"}", 0, stop)
@@ -152,8 +152,8 @@ class KinetoDocument:
         return False
 
     def _take_objects(self) -> bool:
-        """Take the events that are complete one by one; say whether the list is over."""
-        text = self._buffer.decode("latin-1")  # a character for each byte
+        """Take the complete events one by one; return whether the list is over."""
+        text = self._buffer.decode("latin-1")  # one character per byte
         events, place, is_over = list[bytes](), 0, False
         while not is_over:
             start = _blank(text, place)
@@ -181,10 +181,10 @@ class KinetoDocument:
     # -- the buffer ------------------------------------------------------------------------------
 
     def _value(self) -> Any:  # noqa: ANN401
-        """Read a value whole."""
+        """Read a whole value."""
         self._next_char()
         while True:
-            text = self._buffer.decode("latin-1")  # a character for each byte
+            text = self._buffer.decode("latin-1")  # one character per byte
             try:
                 _, end = _LENIENT.raw_decode(text)
             except (json.JSONDecodeError, RecursionError) as error:
@@ -202,7 +202,7 @@ class KinetoDocument:
 
         Args:
             text: the buffer.
-            error: why the value could not be decoded.
+            error: the reason why the value could not be decoded.
 
         Raises:
             _CutError: there is no more.
@@ -220,7 +220,7 @@ class KinetoDocument:
         self._fill(2 * len(self._buffer))
 
     def _next_char(self) -> str:
-        """Drop blanks, and return what follows."""
+        """Drop blanks, and return the next character."""
         while True:
             self._fill(1)
             rest = self._buffer.lstrip(b" \t\r\n\xef\xbb\xbf" if not self._offset else b" \t\r\n")
@@ -231,7 +231,7 @@ class KinetoDocument:
                 raise _CutError
 
     def _fill(self, length: int) -> None:
-        """Have so many bytes in the buffer, or all that are left."""
+        """Fill the buffer with `length` bytes, or all that are left."""
         pieces, have = [self._buffer], len(self._buffer)
         while have < length and not self._is_read:
             piece = next(self._pieces, None)

@@ -1,4 +1,4 @@
-"""Events of a trace, decoded: only what is needed of them."""
+"""Decoded events of a trace, with only the needed fields."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOTHING = msgspec.Raw(b"null")
 
 
 class Arguments(msgspec.Struct, gc=False, frozen=True):
-    """What an event says beside its name and time; None where it does not."""
+    """Arguments of an event; None if missing."""
 
     device: int | None = None
     stream: int | None = None
@@ -77,7 +77,7 @@ class Event(msgspec.Struct, gc=False, frozen=True):
 
 
 class ExactEvent(msgspec.Struct, gc=False, frozen=True):
-    """The same with times as they are written: floats would round them."""
+    """An event with times as they are written: floats would round them."""
 
     ph: str = ""
     cat: str | None = None
@@ -93,7 +93,7 @@ AnyEvent = Event | ExactEvent
 
 
 class Kind(IntEnum):
-    """What an event tells of."""
+    """The kind of an event."""
 
     NOT_NEEDED = 0
     KERNEL = 1
@@ -135,7 +135,7 @@ _OPERATORS = {
     Kind.BACKWARD: ("autograd::engine::evaluate_function",),
 }
 _PREFIXES = sum(_OPERATORS.values(), ())
-_MEMORY = "[memory]"  # an allocation, of which there are ten thousands: no mark of the program's
+_MEMORY = "[memory]"  # one of very many allocations: no mark of the program
 # Not strict: ROCm writes sizes as texts.
 _DECODER = msgspec.json.Decoder(list[Event], strict=False)
 _EXACT_DECODER = msgspec.json.Decoder(list[ExactEvent], strict=False)
@@ -150,12 +150,12 @@ class Events:
 
     Attributes:
         rows: the events.
-        start_ns: int64[n], NULL where there is no time.
-        length_ns: int64[n], likewise.
+        start_ns: int64[n], NULL without a time.
+        length_ns: int64[n], NULL without a duration.
     """
 
     def __init__(self, rows: Sequence[AnyEvent], start_ns: Int64, length_ns: Int64) -> None:
-        """Take events and their times."""
+        """Combine events with their times."""
         self.rows, self.start_ns, self.length_ns = rows, start_ns, length_ns
         self._arguments: list[Arguments] | None = None
 
@@ -173,7 +173,7 @@ class Events:
         return [*map(attrgetter(name), self._arguments)]
 
     def have(self, name: str, value: str) -> Mask:
-        """Say which have a value as an attribute, bool[n]."""
+        """Return which events have this value as an attribute, bool[n]."""
         values = self.values(name)
         if values.count(value) == len(values):
             return np.ones(len(values), np.bool_)
@@ -191,7 +191,7 @@ class EventDecoder:
     """Decodes lists of events, and sorts them by kind.
 
     Attributes:
-        num_unusable: how many objects were no events.
+        num_unusable: the number of objects that were no events.
     """
 
     def __init__(self) -> None:
@@ -202,9 +202,9 @@ class EventDecoder:
         """Decode a JSON list of events; return those that are needed.
 
         Raises:
-            msgspec.DecodeError: it is none, or an event is no event.
-            UnicodeDecodeError: it is no text.
-            RecursionError: it is nested without end.
+            msgspec.DecodeError: no such list, or one of its items is no event.
+            UnicodeDecodeError: not UTF-8.
+            RecursionError: nested too deeply.
         """
         if not self._is_exact:
             by_kind = {
@@ -228,7 +228,7 @@ class EventDecoder:
         }
 
     def sources(self, events: Sequence[bytes]) -> dict[Kind, Events]:
-        """Decode events that may be no strict JSON; what is no event is counted and left out."""
+        """Decode events that may be no strict JSON; other objects are counted and left out."""
         objects = [*map(_strict, events)]
         try:
             return self.text(b"[%b]" % b",".join(objects))
@@ -239,7 +239,7 @@ class EventDecoder:
 
 
 def _sorted_by_kind(rows: Sequence[AnyEvent]) -> dict[Kind, Sequence[AnyEvent]]:
-    """Return the events that are needed, by kind."""
+    """Return the needed events, by kind."""
     kinds = map(_KIND_OF.get, map(attrgetter("cat"), rows), repeat(int(Kind.NOT_NEEDED)))
     number = np.fromiter(kinds, np.int8, len(rows))
     by_kind: dict[Kind, Sequence[AnyEvent]] = {}
@@ -248,7 +248,7 @@ def _sorted_by_kind(rows: Sequence[AnyEvent]) -> dict[Kind, Sequence[AnyEvent]]:
             indices = np.flatnonzero(number == kind).tolist()
             by_kind[Kind(kind)] = [*map(rows.__getitem__, indices)]
     operators = by_kind.pop(Kind.OPERATOR, [])
-    # Most are computations of PyTorch's, and not needed: looked at but once.
+    # Most are PyTorch's operators, which are not needed: they are checked only once.
     names = map(attrgetter("name"), operators)
     few = [*compress(operators, map(methodcaller("startswith", _PREFIXES), names))]
     for kind, prefixes in _OPERATORS.items():
@@ -271,11 +271,11 @@ def _array(values: list[Any]) -> Any:  # noqa: ANN401
 
 
 def _strict(source: bytes) -> bytes:
-    """Return an event that may be no strict JSON as such, without what that has no word for."""
+    """Return an event as strict JSON, without values that it cannot express."""
     text = source.decode("utf-8", "replace")
     try:
         return _encoded(text)
-    except UnicodeEncodeError:  # half a character
+    except UnicodeEncodeError:  # a lone surrogate
         return _encoded(_SURROGATE.sub(r"\\ufffd", text))
 
 

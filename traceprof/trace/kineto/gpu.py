@@ -1,4 +1,4 @@
-"""What a trace says of the GPUs: kernels, copies, memory sets."""
+"""GPU operations of a trace: kernels, copies, memory sets."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _NO_COLUMN = pack(_NOTHING)
 
 
 def read_operations(content: Content, process: int) -> dict[RankKey, RankOperations]:
-    """Return what the GPUs did, by device.
+    """Return the GPU operations of a process, by device.
 
     Args:
         content: of the trace.
-        process: whose operations they are.
+        process: the owner of the operations.
     """
     rows = {kind: _rows_by_device(content, kind) for kind in _GROUPS}
     devices = sorted({device for by_device in rows.values() for device in by_device})
@@ -68,7 +68,7 @@ def read_signatures(content: Content) -> Signatures:
 
 
 def num_of_unknown_size(content: Content) -> int:
-    """Return how many memory copies do not tell their size."""
+    """Return the number of memory copies without a size."""
     columns = content.tables.get(Kind.COPY)
     return 0 if columns is None else int((columns[table.BYTES].values == NULL).sum())
 

@@ -1,4 +1,4 @@
-"""What a trace says of the host: API calls, waits, recordings of events, blocked launches."""
+"""Host calls of a trace: API calls, waits, recordings of events, blocked launches."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_api_calls(content: Content) -> dict[int, ApiCalls]:
 
 
 def read_synchronizations(content: Content) -> Synchronizations | None:
-    """Return the waits of the process; None where they were not recorded."""
+    """Return the waits of the process; None if they were not recorded."""
     columns = content.tables.get(Kind.SYNCHRONIZATION)
     if columns is None:
         return None
@@ -80,9 +80,9 @@ def read_synchronizations(content: Content) -> Synchronizations | None:
 
 
 def read_event_records(content: Content, calls: ApiCalls | None) -> EventRecords | None:
-    """Return the recordings of events that waits tell of; None where no waits were recorded.
+    """Return the recordings of events that waits refer to; None if no waits were recorded.
 
-    A wait tells the event, the stream that it was recorded in, and the call that recorded it.
+    A wait has the event, the stream in which it was recorded, and the call that recorded it.
 
     Args:
         content: of the trace.
@@ -112,7 +112,7 @@ def read_event_records(content: Content, calls: ApiCalls | None) -> EventRecords
 
 
 def read_launch_stalls(content: Content, process: int) -> LaunchStalls | None:
-    """Return where launches were blocked; None where overhead was not recorded."""
+    """Return the blocked launches; None if overhead was not recorded."""
     columns = content.tables.get(Kind.OVERHEAD)
     if columns is None:
         return None

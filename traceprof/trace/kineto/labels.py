@@ -1,7 +1,7 @@
-"""Annotations that are labels, or stand for them where `instrument` was not there.
+"""Annotations that are labels, or substitutes for labels without `instrument`.
 
 A process without a GPU is measured by the labels of `instrument`. Without these, PyTorch's own
-annotations tell some of it: `gloo:all_reduce` is an operation in flight, on a thread of the back
+annotations show a part of it: `gloo:all_reduce` is an operation in flight, on a thread of the back
 end; `DistributedDataParallel.forward`, `Optimizer.step#SGD.step` and autograd's operators compute.
 """
 
@@ -51,7 +51,7 @@ _COMPUTES = (
 
 
 class _Row(NamedTuple):
-    """A range, as `LabelRanges` has it."""
+    """A row of `LabelRanges`."""
 
     start: int
     end: int
@@ -60,13 +60,13 @@ class _Row(NamedTuple):
     text: str
 
 
-_ONE_SIDED = ("Send", "Recv")  # the back end runs them on the thread that calls
+_ONE_SIDED = ("Send", "Recv")  # the back end runs them on the calling thread
 
 
 def read_label_ranges(
     content: Content, annotations: Mapping[int, Annotations], metadata: Metadata
 ) -> dict[int, LabelRanges]:
-    """Return the ranges of `instrument` by process, or what stands for them.
+    """Return the ranges of `instrument` by process, or their substitutes.
 
     Args:
         content: of the trace.
@@ -91,7 +91,7 @@ def read_label_ranges(
 
 
 def _is_label(name: str) -> bool:
-    """Say whether an annotation is one of `instrument`."""
+    """Return whether an annotation is one of `instrument`."""
     label = labels.parse(name)
     if label.operation in _PLAIN:
         return True
@@ -99,12 +99,12 @@ def _is_label(name: str) -> bool:
 
 
 def _labels(ranges: Annotations, rows: Int64, is_call: Mask) -> LabelRanges:
-    """Return annotations that are labels.
+    """Return the annotations that are labels.
 
     Args:
         ranges: of a process.
-        rows: indices of those, int64[n].
-        is_call: which of them are communication, bool[n].
+        rows: indices of the labels, int64[n].
+        is_call: bool[n], whether they are communication.
     """
     order = np.lexsort((-ranges.end_ns[rows], ranges.start_ns[rows], ranges.thread[rows]))
     rows, is_call = rows[order], is_call[order]
@@ -123,7 +123,7 @@ def _labels(ranges: Annotations, rows: Int64, is_call: Mask) -> LabelRanges:
 def _substitutes(
     content: Content, process: int, ranges: Annotations, metadata: Metadata
 ) -> LabelRanges | None:
-    """Return what PyTorch's annotations tell of a process; None where none communicates."""
+    """Return substitutes from PyTorch's annotations; None if no annotation communicates."""
     rows = list[_Row]()
     for flight, call, function, operation in _operations(content, process):
         text = _text(function, flight.call, operation, metadata)
@@ -154,10 +154,10 @@ def _substitutes(
 
 
 def _operations(content: Content, process: int) -> list[tuple[CallRow, CallRow | None, str, str]]:
-    """Return each operation of a back end, the call of it, function and operation.
+    """Return each operation of a back end, its call, function and operation.
 
-    The call, on the thread of the training, is known where there are as many as operations: a back
-    end begins those of one function in the order in which they are called.
+    The call, on the training thread, is known if there are as many calls as operations: a back end
+    begins the operations of one function in the order of the calls.
     """
     operations: dict[tuple[str, str], list[CallRow]] = defaultdict(list)
     for row in call_rows(content, Kind.ANNOTATION, process):
@@ -182,7 +182,7 @@ def _operations(content: Content, process: int) -> list[tuple[CallRow, CallRow |
 
 
 def _text(function: str, call: Call, operation: str, metadata: Metadata) -> str:
-    """Return the label that `instrument` would have made of a call, as far as it is known."""
+    """Return the label that `instrument` would have made of a call, with the known facts."""
     size = bytes_of_shapes(call.arguments, operation)
     group, num_ranks, text = metadata.only_group or ("unknown", None, None)
     description = own_description(text)
@@ -200,8 +200,8 @@ def _backwards(content: Content, process: int, borders: Int64) -> list[tuple[int
 
     Args:
         content: of the trace.
-        process: to look at.
-        borders: when forward passes and optimizer steps began, ascending int64[n].
+        process: of the passes.
+        borders: starts of forward passes and optimizer steps, ascending int64[n].
     """
     columns = content.tables.get(Kind.BACKWARD)
     if columns is None:

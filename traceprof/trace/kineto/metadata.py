@@ -1,4 +1,4 @@
-"""What a trace says of itself, of the machine and of the run."""
+"""Metadata of a trace: the file, the machine and the run."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
 
 
 class Metadata:
-    """Facts of a trace, each None or empty where the trace does not tell."""
+    """Facts of a trace, each None or empty if the trace does not have it."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
-        """Take what stands at the top of the document."""
+        """Wrap the facts at the top of the document."""
         self._facts = facts
 
     @property
     def base_ns(self) -> int:
-        """What the times of events count from, in ns since 1970; 0 where they are such times."""
+        """The origin of the times of events, in ns since 1970; 0 if they count from 1970."""
         return _integer(self._facts.get("baseTimeNanoseconds")) or 0
 
     @property
@@ -39,7 +39,7 @@ class Metadata:
 
     @property
     def is_rocm(self) -> bool:
-        """Whether the GPUs are AMD's."""
+        """True for a trace of AMD's GPUs."""
         names = [name for name, _ in self._devices.values() if name]
         return any(mark in self._facts for mark in _ROCM_MARKS) or any(
             name.startswith(_VENDOR) for name in names
@@ -58,7 +58,7 @@ class Metadata:
 
     @property
     def only_group(self) -> tuple[str, int | None, str | None] | None:
-        """The process group: name, number of ranks, description; None where there are several."""
+        """The process group: name, number of ranks, description; None if there are several."""
         listed = self._distributed.get("pg_config")
         groups = [*map(_mapping, listed)] if isinstance(listed, list) else []
         if len(groups) != 1:
@@ -81,10 +81,10 @@ class Metadata:
         return tuple(name for name, _ in self._devices.values() if name)
 
     def start_utc_ns(self, first_ns: int) -> int | None:
-        """Return when the first event began in ns since 1970, None where the trace does not tell.
+        """Return the start of the first event in ns since 1970; None if unknown.
 
         Args:
-            first_ns: as the events count.
+            first_ns: the start in the trace's own time.
         """
         start = self.base_ns + first_ns
         return start if start >= _FIRST_UTC_NS else None

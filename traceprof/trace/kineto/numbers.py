@@ -1,4 +1,4 @@
-"""Numbers of a trace as int64 columns: times to the nanosecond, ids that may lack."""
+"""Numbers of a trace as int64 columns: times in nanoseconds, ids that may be missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
 
 MAX_FLOAT_US = float(1 << 43)
-"""Below, a float tells a time in microseconds to the nanosecond."""
+"""Below this, a float holds a time in microseconds exactly to the nanosecond."""
 _MAX_US = float(1 << 52)
 _NS_PER_US, _DIGITS = 1000, 3  # behind the point
 _ZERO, _POINT, _END = ord("0"), ord("."), 0
@@ -27,7 +27,7 @@ _LIMITS = np.iinfo(np.int64)
 
 
 def integers(values: Sequence[int | str | None]) -> Int64:
-    """Return a column, int64[n], NULL for what is missing, no number, or beyond 64 bits."""
+    """Return a column, int64[n], NULL for missing values, non-numbers and beyond 64 bits."""
     try:
         return np.array(values, np.int64)
     except (TypeError, ValueError, OverflowError):
@@ -39,14 +39,14 @@ def integers(values: Sequence[int | str | None]) -> Int64:
 
 
 def has_exact_floats(times_us: npt.NDArray[np.generic]) -> bool:
-    """Say whether times tell nanoseconds as far as the text did, or are whole numbers."""
+    """Return whether times hold the nanoseconds of the text, or are whole numbers."""
     if times_us.dtype != np.float64:
         return True
     return not (np.abs(times_us) >= MAX_FLOAT_US).any()
 
 
 def nanoseconds(times_us: npt.NDArray[np.generic]) -> Int64:
-    """Return times in nanoseconds, int64[n], NULL for what is no time.
+    """Return times in nanoseconds, int64[n]; NULL for values that are no times.
 
     Args:
         times_us: int64[n] or float64[n].
@@ -63,7 +63,7 @@ def nanoseconds(times_us: npt.NDArray[np.generic]) -> Int64:
 
 
 def nanoseconds_of_texts(texts: Sequence[bytes]) -> Int64:
-    """Return times in nanoseconds, int64[n], of texts in microseconds; NULL for what is no time."""
+    """Return times in nanoseconds, int64[n], of texts in microseconds; NULL for other texts."""
     if not texts:
         return np.empty(0, np.int64)
     whole = np.array(texts, np.bytes_)
@@ -88,7 +88,7 @@ def nanoseconds_of_texts(texts: Sequence[bytes]) -> Int64:
 
 
 def _nanoseconds(text: bytes) -> int:
-    """Return a time that is written otherwise: with a sign, an exponent, or more digits."""
+    """Return a time with a sign, an exponent, or more digits."""
     try:
         time_us = Decimal(text.decode("ascii"))
         if not abs(time_us) <= _MAX_US:

@@ -1,4 +1,4 @@
-"""Which parts a trace of torch.profiler holds, and how to record the others."""
+"""The parts that a trace of torch.profiler holds, and how to record the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOW_TO_COLLECT = HowToCollect(
         Part.SYNCHRONIZATIONS: _SYNC,
         Part.EVENT_RECORDS: _SYNC,
         Part.STALL_RECORDS: f"{_PROFILE} in PyTorch 2.1 or later",
-        Part.RANGES: f"{_PROFILE} and torch.profiler.record_function(NAME) around what matters",
+        Part.RANGES: f"{_PROFILE} and torch.profiler.record_function(NAME) around your code",
         Part.COMMUNICATION_CALLS: f"{_PROFILE} in PyTorch 2.3 or later",
         Part.MESSAGE_SIZES: f"{_PROFILE} in PyTorch 2.3 or later",
         Part.COMMUNICATORS: f"{_PROFILE} in PyTorch 2.4 or later",
@@ -44,7 +44,7 @@ HOW_TO_COLLECT = HowToCollect(
         Part.COUNTED_GPUS: f"{_NSYS} --gpu-metrics-devices=all …",
     },
 )
-"""Of every trace: what torch.profiler cannot record, another recorder can."""
+"""Advice for every trace; for parts that torch.profiler cannot record, another recorder."""
 
 assert HOW_TO_COLLECT.texts.keys() == set(Part)  # noqa: S101  (no part may be forgotten)
 
@@ -60,7 +60,7 @@ _KINDS = {
 
 
 def holds(content: Content, part: Part) -> bool:
-    """Say whether a trace holds a part that is one of its tables."""
+    """Return whether a trace holds a part that is one of its tables."""
     if part is Part.GRAPH_KERNELS:
         return True  # a graph's kernels are always recorded one by one
     return any(kind in content.tables for kind in _KINDS.get(part, ()))

@@ -1,4 +1,4 @@
-"""The bytes of a trace's file, piece by piece: unpacked where they are compressed."""
+"""The bytes of a trace's file, piece by piece, unpacked if compressed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceprof.progress import Progress
 
 GZIP = b"\x1f\x8b"
-RE_RECORD = "copy it again, or record anew with torch.profiler"
+RE_RECORD = "copy it again, or record again with torch.profiler"
 """What to do about a damaged trace."""
 
 _PIECE_BYTES = 1 << 18
@@ -24,7 +24,7 @@ _GZIP_FORMAT = 31  # of zlib: gzip's header and checksum, the largest window
 
 
 class TraceFile:
-    """A trace's file, open: it is read as it was when it was opened, whoever takes its name."""
+    """An open trace file: the opened file is read, even if another one takes its name."""
 
     def __init__(self, path: Path) -> None:
         """Open the file.
@@ -40,7 +40,7 @@ class TraceFile:
             raise TraceFileError(
                 f"cannot open {path}", why, "check that the file can be read"
             ) from error
-        # A descriptor that nobody closes any more goes with this object, not with the process.
+        # An unclosed descriptor lives as long as this object, not as long as the process.
         self._close = weakref.finalize(self, os.close, self._descriptor)
         status = os.fstat(self._descriptor)
         self.num_bytes = status.st_size
@@ -53,14 +53,14 @@ class TraceFile:
     def pieces(self, progress: Progress | None = None) -> Iterator[bytes]:
         """Yield the file's content, unpacked.
 
-        A file that was cut short ends early: what is there is yielded.
+        The available part of a truncated file is yielded.
 
         Args:
-            progress: told of the bytes of the file that are read.
+            progress: called with the bytes of the file that are read.
 
         Raises:
             TraceFileError: it cannot be read.
-            TraceFormatError: it cannot be unpacked, or was written to meanwhile.
+            TraceFormatError: it cannot be unpacked, or it changed meanwhile.
         """
         if progress is not None:
             progress.expect(self.num_bytes)
@@ -71,16 +71,16 @@ class TraceFile:
         if (status.st_size, status.st_mtime_ns) != (self.num_bytes, self._written_ns):
             raise TraceFormatError(
                 f"cannot read {self.path}",
-                "the file changed while it was read: somebody wrote to it",
+                "the file changed while it was read: another process wrote to it",
                 "wait until its writer has finished, and try again",
             )
 
     def damaged(self, why: str) -> TraceFormatError:
-        """Return the error that says why the file cannot be read."""
+        """Return an error with the reason why the file cannot be read."""
         return TraceFormatError(f"cannot read {self.path}", why, RE_RECORD)
 
     def _read(self, length: int, offset: int) -> bytes:
-        # At a place of its own: a process that was forked shares the descriptor.
+        # At an explicit offset: forked processes share the descriptor.
         try:
             return os.pread(self._descriptor, length, offset)
         except OSError as error:
@@ -103,7 +103,7 @@ class TraceFile:
             for piece in packed:
                 rest = piece
                 while rest:
-                    if unpacker.eof:  # another member follows, or what fills up a block
+                    if unpacker.eof:  # another member follows, or padding
                         if not rest.strip(b"\0"):
                             break
                         unpacker = zlib.decompressobj(_GZIP_FORMAT)

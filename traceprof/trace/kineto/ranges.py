@@ -28,7 +28,7 @@ class Annotations:
 
     Attributes:
         start_ns: int64[n].
-        end_ns: int64[n]; the largest int64 where it was open at the recording's end.
+        end_ns: int64[n]; the largest int64 if still open at the recording's end.
         thread: int64[n].
         name: int64[n], indices into `names`.
         names: of the trace.
@@ -44,7 +44,7 @@ class Annotations:
         return len(self.start_ns)
 
     def matching(self, pattern: re.Pattern[str]) -> NamedRanges:
-        """Return those whose whole name, or part of it, matches; ordered by start, then end."""
+        """Return annotations with a match in their name, ordered by start, then end."""
         numbers = [
             number
             for number in np.unique(self.name).tolist()
@@ -57,13 +57,13 @@ class Annotations:
         return NamedRanges(self.start_ns[rows], self.end_ns[rows], names, thread, thread)
 
     def table(self) -> RangeTable:
-        """Return all of them."""
+        """Return all annotations."""
         nests = np.ones(len(self), np.bool_)
         return RangeTable(self.start_ns, self.end_ns, self.name, self.thread, nests, self.names)
 
 
 def read_annotations(content: Content) -> dict[int, Annotations]:
-    """Return the annotations of each process that has some."""
+    """Return the annotations of each process that has any."""
     columns = content.tables.get(Kind.ANNOTATION)
     if columns is None:
         return {}
@@ -85,7 +85,7 @@ def read_annotations(content: Content) -> dict[int, Annotations]:
 
 
 def read_marks(content: Content) -> dict[int, Marks]:
-    """Return the marks of each process that has some."""
+    """Return the marks of each process that has any."""
     columns = content.tables.get(Kind.MARK)
     if columns is None:
         return {}

@@ -64,23 +64,27 @@ _TABLES = {
     Kind.ANNOTATION: ("user_annotation", "annotations"),
     Kind.MARK: ("instant events", "marks"),
 }
-_OF_HOST = (Kind.API_CALL, Kind.ANNOTATION, Kind.OPERATOR)  # which tells the process first
+_OF_HOST = (
+    Kind.API_CALL,
+    Kind.ANNOTATION,
+    Kind.OPERATOR,
+)  # with the process, first ones first
 
 
 class KinetoTrace(Trace):
-    """Reads a trace whole when something of it is first asked for.
+    """A trace that is read as a whole on first use.
 
-    A trace is of one process; times count from its first event. What launched a GPU operation is
-    told by their correlation ids. The flows that are drawn between them (`ac2g`) are not read: one
-    that has both ends joins equal ids, and the others lack the end that ids lack, too.
+    A trace is of one process; times count from its first event. Correlation ids connect GPU
+    operations with the calls that launched them. Flows between them (`ac2g`) are not read: those
+    with both ends join equal ids, and the others lack the same end as the ids.
 
     Attributes:
         path: the file.
         format: always `kineto-json`.
         format_name: always `torch.profiler`.
-        how_to_collect: what to record with so that a trace holds a part.
-        product_version: None: it does not tell.
-        schema_version: of the document, None where it does not tell.
+        how_to_collect: how to record each part.
+        product_version: None: unknown.
+        schema_version: of the document; None if unknown.
     """
 
     format = "kineto-json"
@@ -92,7 +96,7 @@ class KinetoTrace(Trace):
 
         Args:
             path: the file, plain or compressed with gzip.
-            progress: told of the bytes that are read.
+            progress: called with the bytes that are read.
 
         Raises:
             TraceFileError: it cannot be read.
@@ -112,7 +116,7 @@ class KinetoTrace(Trace):
 
     @property
     def in_use(self) -> AbstractContextManager[None]:
-        """Nothing is kept open: the file has been read."""
+        """Do nothing: the file has been read."""
         return nullcontext()
 
     def close(self) -> None:
@@ -120,10 +124,10 @@ class KinetoTrace(Trace):
         self._file.close()
 
     def release(self) -> None:
-        """Let go of nothing: what was read is small, and reading it again is not."""
+        """Release nothing: the data is small, and reading it again is slow."""
 
     def reopen(self) -> None:
-        """Leave all as it is: the file has been read."""
+        """Do nothing: the file has been read."""
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -138,16 +142,16 @@ class KinetoTrace(Trace):
         """Keep nothing: there are no sections."""
 
     def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
-        """Ask nobody: there are no sections."""
+        """Do nothing: there are no sections."""
 
     # -- what was recorded -----------------------------------------------------------------------
 
     def pid(self, process: int) -> int:
-        """Return the operating system's id of the process, which is how it is known here."""
+        """Return the operating system's id of the process, which is also its id here."""
         return process
 
     def thread_number(self, thread: int) -> int:
-        """Return the id of a thread, as the trace has it."""
+        """Return the id of a thread in the trace."""
         return thread
 
     @property
@@ -156,9 +160,9 @@ class KinetoTrace(Trace):
         return "torch.profiler"
 
     def holds(self, part: Part) -> bool:
-        """Say whether the trace holds a part of what may be recorded."""
+        """Return whether the trace holds a part."""
         if part is Part.COPY_MEMORY:
-            return self._tells_memory
+            return self._has_memory_kinds
         if part is Part.EVENT_RECORDS:
             return self._event_records is not None
         if part in {Part.COMMUNICATION_CALLS, Part.MESSAGE_SIZES, Part.COMMUNICATORS}:
@@ -171,12 +175,12 @@ class KinetoTrace(Trace):
 
     @cached_property
     def notes(self) -> Sequence[str]:
-        """What a reader of this trace should know about its data."""
+        """Notes for readers about the data of this trace."""
         notes = []
         if self._content.is_cut:
             notes.append(
-                "the file is cut short: it ends in the middle, as that of a job does which was"
-                " killed; what stands before that is analysed"
+                "the file is cut short: it ends in the middle, as after a killed job; the part"
+                " before that is analysed"
             )
         if self._content.num_unusable:
             notes.append(
@@ -185,9 +189,7 @@ class KinetoTrace(Trace):
             )
         unknown = gpu.num_of_unknown_size(self._content)
         if unknown:
-            notes.append(
-                f"{unknown} memory copies do not tell their size: they are counted as 0 bytes"
-            )
+            notes.append(f"{unknown} memory copies have no size: they are counted as 0 bytes")
         return notes
 
     @cached_property
@@ -216,19 +218,19 @@ class KinetoTrace(Trace):
         return {number: self._content.names[number] for number in sorted(numbers)}
 
     def api_calls(self, process: int) -> ApiCalls | None:
-        """Return the API calls of a process, or None where the trace has no API calls."""
+        """Return the API calls of a process, or None if the trace has no API calls."""
         return self._api_calls.get(process, NO_API_CALLS) if self._api_calls else None
 
     def synchronizations(self, process: int) -> Synchronizations | None:
-        """Return the waits of a process, or None where they were not recorded."""
+        """Return the waits of a process, or None if they were not recorded."""
         return self._synchronizations if process == self._process else None
 
     def event_records(self, process: int) -> EventRecords | None:
-        """Return the recordings of events that waits tell of, or None where no waits do."""
+        """Return the recordings of events that waits refer to, or None if there are none."""
         return self._event_records if process == self._process else None
 
     def launch_stalls(self, process: int) -> LaunchStalls | None:
-        """Return where launches were blocked, or None where overhead was not recorded."""
+        """Return the blocked launches, or None if overhead was not recorded."""
         return host.read_launch_stalls(self._content, process)
 
     def host_activity(self, process: int) -> HostActivity:
@@ -240,18 +242,18 @@ class KinetoTrace(Trace):
         return NO_SAMPLES
 
     def profiler_overhead(self, process: int) -> ThreadSpans:
-        """Return what the profiler itself did in a process."""
+        """Return the profiler's own work in a process."""
         return NO_SPANS
 
     def communication_calls(self, process: int) -> ProcessCalls:
-        """Return who communicated what on the host, as PyTorch and labels tell."""
+        """Return the communication calls on the host, from PyTorch's operators and labels."""
         return self._calls if process == self._process else NO_PROCESS_CALLS
 
     @cached_property
     def label_ranges(self) -> Mapping[int, LabelRanges]:
-        """The ranges of `instrument` by process, where it has some.
+        """The ranges of `instrument` by process.
 
-        Of a process without a GPU and without them, what PyTorch's own annotations tell.
+        A process without a GPU and without them has substitutes from PyTorch's own annotations.
         """
         return read_label_ranges(self._content, self._annotations, self._metadata)
 
@@ -262,11 +264,11 @@ class KinetoTrace(Trace):
 
     @property
     def has_unexported_stalls(self) -> bool:
-        """No: what is recorded is written."""
+        """False: all records are written."""
         return False
 
     def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
-        """Return the annotations by process whose whole name, or part of it, matches."""
+        """Return the annotations with a match in their name, by process."""
         named = {
             process: annotations.matching(matching)
             for process, annotations in self._annotations.items()
@@ -274,7 +276,7 @@ class KinetoTrace(Trace):
         return {process: found for process, found in named.items() if len(found.names)}
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
-        """Return when annotations of a process were over, and their threads."""
+        """Return the ends of annotations of a process, and their threads."""
         annotations = self._annotations.get(process)
         if annotations is None:
             return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -282,17 +284,17 @@ class KinetoTrace(Trace):
         return annotations.end_ns[is_over], annotations.thread[is_over]
 
     def range_table(self, process: int) -> RangeTable | None:
-        """Return all annotations of a process, or None where it has none."""
+        """Return all annotations of a process, or None if it has none."""
         annotations = self._annotations.get(process)
         return None if annotations is None else annotations.table()
 
     def marks(self, process: int) -> Marks | None:
-        """Return the instant events of a process's threads, or None where it has none."""
+        """Return the instant events of a process's threads, or None if it has none."""
         return self._marks.get(process)
 
     @property
     def thread_names(self) -> Mapping[int, str]:
-        """Names of threads, as far as the trace tells them."""
+        """Known names of threads."""
         return self._content.thread_names
 
     def longest_ranges(self, limit: int) -> list[str]:
@@ -305,23 +307,23 @@ class KinetoTrace(Trace):
         return sorted(longest, key=lambda name: -longest[name])[:limit]
 
     def empty_domain_notes(self) -> list[str]:
-        """Say nothing: annotations have no domains."""
+        """Return nothing: annotations have no domains."""
         return []
 
     def gpu_name(self, key: RankKey) -> str | None:
-        """Return the name of the rank's GPU where the trace tells it."""
+        """Return the name of the rank's GPU, if known."""
         return self._metadata.gpu_name(key.device)
 
     def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
-        """Return the compute capability of the rank's GPU, major and minor, where it is told."""
+        """Return the compute capability of the rank's GPU, major and minor, if known."""
         return self._metadata.compute_capability(key.device)
 
     def gpu_id(self, key: RankKey) -> str | None:
-        """Return None: the trace does not tell."""
+        """Return None: unknown."""
         return None
 
     def global_rank(self, process: int) -> int | None:
-        """Return the rank that the process has in its run, where the trace tells it."""
+        """Return the rank of the process in its run, if known."""
         rank = self.labelled_rank(process)
         return self.distributed_rank(process) if rank is None else rank
 
@@ -330,12 +332,12 @@ class KinetoTrace(Trace):
         return self._metadata.rank if process == self._process else None
 
     def labelled_rank(self, process: int) -> int | None:
-        """Return the rank that the process has in its run, where its labels tell it."""
+        """Return the rank of the process in its run from its labels, if known."""
         return rank_of(self.label_ranges[process].kinds) if process in self.label_ranges else None
 
     @cached_property
     def session(self) -> Session:
-        """Where and when the trace was recorded."""
+        """The place and the time of the recording."""
         first_ns = self._content.first_ns or 0
         end_ns = self._content.end_ns
         return Session(
@@ -349,7 +351,7 @@ class KinetoTrace(Trace):
         )
 
     def num_threads(self, process: int) -> int | None:
-        """Return how many threads of a process were seen."""
+        """Return the number of threads of a process with events."""
         threads = [
             calls.packed_thread.distinct for calls in [self._api_calls.get(process)] if calls
         ]
@@ -357,7 +359,7 @@ class KinetoTrace(Trace):
         return len(np.unique(np.concatenate(threads))) if threads else None
 
     def contents(self) -> Sequence[Table]:
-        """Return the categories of events that are not empty, and how many each has."""
+        """Return the categories of events that are not empty, with their counts."""
         tables = self._content.tables
         return [
             Table(*_TABLES[kind], len(columns[START]))
@@ -371,12 +373,12 @@ class KinetoTrace(Trace):
         return self._metadata.gpu_names
 
     def program(self, process: int) -> str | None:
-        """Return the name of the program that a process ran, None where it is not told."""
+        """Return the name of the program of a process; None if unknown."""
         return self._content.process_names.get(process)
 
     @property
     def mpi_processes(self) -> frozenset[int]:
-        """None: MPI is not recorded."""
+        """Empty: MPI is not recorded."""
         return frozenset()
 
     # -- reading ---------------------------------------------------------------------------------
@@ -409,7 +411,7 @@ class KinetoTrace(Trace):
         return ProcessCalls(NO_CALLS, nested_calls(calls))
 
     @cached_property
-    def _tells_memory(self) -> bool:
+    def _has_memory_kinds(self) -> bool:
         return any(
             (group.source_memory > 0).any() or (group.destination_memory > 0).any()
             for operations in self.operations.values()
@@ -418,10 +420,10 @@ class KinetoTrace(Trace):
 
 
 def _only_process(content: Content, path: Path) -> int:
-    """Return the process that the trace is of: that of the host's events.
+    """Return the process of the trace: that of the host's events.
 
     Raises:
-        TraceFormatError: there are several: GPU operations do not tell whose they are.
+        TraceFormatError: there are several: the processes of GPU operations are unknown.
     """
     processes = {
         process
@@ -432,8 +434,8 @@ def _only_process(content: Content, path: Path) -> int:
     if len(processes) > 1:
         raise TraceFormatError(
             f"cannot read {path}",
-            f"it holds the host's events of {len(processes)} processes, as traces do that were"
-            " merged into one: which process a GPU operation is of is not told",
-            "give the traces that each process wrote, or the folder in which they are",
+            f"it holds the host's events of {len(processes)} processes, like traces that were"
+            " merged into one: the processes of GPU operations are unknown",
+            "give the traces that each process wrote, or their folder",
         )
     return processes.pop() if processes else max(content.process_names, default=0)

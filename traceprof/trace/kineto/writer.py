@@ -1,8 +1,8 @@
-"""Writes what a report of any format holds as a trace of torch.profiler, for simulations and tests.
+"""Writer of reports of any format as traces of torch.profiler, for simulations and tests.
 
-The text looks as Kineto writes it. Ranges named `aten::…` become operators, all others annotations;
-NCCL's ranges become the operators `record_param_comms`, unless labels of `instrument` tell of the
-same calls.
+The text has Kineto's layout. Ranges named `aten::…` become operators, all others annotations;
+NCCL's ranges become the operators `record_param_comms`, unless there are labels of `instrument` for
+the same calls.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def write_trace(
     Args:
         trace: the report.
         process: of the report.
-        path: the file, which must not be there; it is compressed if its name ends with `.gz`.
+        path: the file, which must not exist; it is compressed if its name ends with `.gz`.
         rank: of the process in its run.
         num_ranks: of the run.
         with_waits: whether waits are written, as with torch.profiler's `enable_cuda_sync_events`.
@@ -124,7 +124,7 @@ class _Writer:
         return {"id": key.device, "name": name, "computeMajor": major, "computeMinor": minor}
 
     def _times(self, start_ns: Int64, end_ns: Int64) -> Iterator[tuple[str, str]]:
-        """Yield starts and durations as Kineto writes them, in microseconds."""
+        """Yield starts and durations in Kineto's form, in microseconds."""
         lengths = end_ns - start_ns
         for start, length in zip(
             (start_ns + self._shift_ns).tolist(), lengths.tolist(), strict=True
@@ -221,7 +221,7 @@ class _Writer:
                 continue
             args = f'"Collective name": "{function}", "dtype": "Byte", "Seq": 0'
             if size != UNKNOWN:
-                # What is sent to all ranks, NCCL counts what one of them gets.
+                # This is the size for all ranks; NCCL counts that for one of them.
                 number = size * max(num_ranks, 1) if function == "all_to_all" else size
                 args += f', "In msg nelems": {number}, "Out msg nelems": {number}'
             if group != UNKNOWN:
@@ -353,7 +353,7 @@ class _Writer:
 
 
 class _Producers:
-    """Which call recorded the event that a wait is for."""
+    """The calls that recorded the events that waits are for."""
 
     def __init__(self, trace: Trace, process: int) -> None:
         records = trace.event_records(process)

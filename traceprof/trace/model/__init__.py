@@ -1,1 +1,1 @@
-"""What a report holds, whatever its format: columns of events, names and metadata."""
+"""The content of a report in any format: columns of events, names and metadata."""

@@ -1,4 +1,4 @@
-"""Who communicated what, as the host saw it: -1 and None are what a trace does not tell."""
+"""Communication calls on the host; -1 and None stand for unknown values."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OPERATIONS = (
     "AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "Send", "Recv", "AlltoAll",
     "Gather", "Scatter", "SendRecv", "Unknown",
 )  # fmt: skip
-"""What a call does; `CommunicationCalls.operation` counts them."""
+"""Operations of calls; `CommunicationCalls.operation` has indices into them."""
 
 
 class Fields(NamedTuple):
-    """What a range says of its communication; None and -1 where it does not."""
+    """The facts of a range about its communication; None and -1 if unknown."""
 
     communicator: str | None = None
     bytes: int = -1
@@ -39,17 +39,17 @@ NOTHING = Fields()
 class CommunicationCalls:
     """Calls of one process that communicate, ordered by thread, then start.
 
-    A *launch range* is where the host launches what was called: the call's own range, or the
+    In a *launch range* the host launches the operations of calls: the call's own range, or the
     `ncclGroupEnd` that closes the group, or a label around others (`batch_isend_irecv`). Launch
     ranges are ordered by thread, then start.
 
     Attributes:
         start_ns: int64[n].
-        end_ns: int64[n]; the largest int64 where the range was still open at the capture's end.
+        end_ns: int64[n]; the largest int64 if the range was still open at the capture's end.
         thread: int64[n], the calling thread.
         operation: int64[n], indices into `OPERATIONS`.
-        bytes: int64[n], one rank's message as NCCL counts it (what is sent in an AllGather,
-            received in a ReduceScatter); -1 where unknown, as are all that follow.
+        bytes: int64[n], one rank's message as NCCL counts it (the sent data in an AllGather, the
+            received data in a ReduceScatter); -1 if unknown, as for all attributes below.
         communicator: int64[n], indices into `communicators`.
         peer: int64[n], of a send or receive: its rank in the communicator; in labels, in the world.
         world_size: int64[n], the ranks of the communicator.
@@ -58,10 +58,10 @@ class CommunicationCalls:
         launch_end_ns: int64[m].
         launch_thread: int64[m].
         launch_parent: int64[m], the launch range around it, -1 for none.
-        first_member: int64[m + 1], where the calls of each launch range begin in `members`.
+        first_member: int64[m + 1], the beginning of the calls of each launch range in `members`.
         members: int64[k], indices of calls, in their order.
         communicators: NCCL's id in hexadecimal digits, or the name of PyTorch's group.
-        descriptions: of groups, by name, where the user gave one (`group_desc`).
+        descriptions: the user's descriptions of groups (`group_desc`), by name.
     """
 
     start_ns: Int64
@@ -89,8 +89,8 @@ class CommunicationCalls:
         """Return the innermost launch range that holds each API call, int64[k], -1 for none.
 
         Args:
-            start_ns: int64[k], when the calls were entered.
-            end_ns: int64[k], when they returned.
+            start_ns: int64[k], of the calls.
+            end_ns: int64[k], of their returns.
             thread: int64[k], their threads.
         """
         calls = np.full(len(start_ns), -1, np.int64)
@@ -100,7 +100,7 @@ class CommunicationCalls:
             starts = self.launch_start_ns[first:stop]
             at = np.searchsorted(starts, start_ns[here], side="right") - 1
             calls[here] = np.where(at >= 0, at + first, -1)
-        # Out of the ranges that were over before, into the one around them.
+        # Leave ranges that were over before, for the one around them.
         while True:
             outside = np.flatnonzero(calls >= 0)
             outside = outside[self.launch_end_ns[calls[outside]] < end_ns[outside]]
@@ -115,7 +115,7 @@ class ProcessCalls(NamedTuple):
     Attributes:
         nccl: NCCL's ranges.
         labelled: the labels of `instrument`.
-        rank: the process's rank in NCCL's largest communicator, None where no payload tells.
+        rank: the process's rank in NCCL's largest communicator; None if unknown.
     """
 
     nccl: CommunicationCalls

@@ -20,11 +20,11 @@ class LinkSamples:
 
     Attributes:
         link: `nvlink`, `pcie` or `network`.
-        direction: `tx` or `rx`, as the GPU or the NIC sees it.
-        name: the NIC's, else None.
+        direction: `tx` or `rx`, seen from the GPU or the NIC.
+        name: of the NIC, else None.
         unit: `percent` of the link's peak, or `bytes/ms`.
-        start_ns: int64[n], when the sample's period began.
-        end_ns: int64[n], when it was taken.
+        start_ns: int64[n], the start of the sample's period.
+        end_ns: int64[n], the time of the sample.
         value: int64[n], the mean over the period.
     """
 
@@ -39,11 +39,11 @@ class LinkSamples:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a report sampled of links.
+    """The sampled counters of a report.
 
     Attributes:
         by_gpu: the samples of each GPU, by its number in the machine.
-        gpu_of_rank: that number by rank, where the export tells it.
+        gpu_of_rank: that number by rank, if known.
         network: the samples of the machine's NICs.
         nics: names of the machine's NICs, sampled or not.
         has_gpu_samples: whether GPU metrics were sampled at all.

@@ -1,4 +1,4 @@
-"""What the host did: API calls, waits, event records, blocked launches."""
+"""Host calls: API calls, waits, event records, blocked launches."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 class ApiCalls(PackedSpans):
     """CUDA API calls of one process, ordered by correlation id, then start.
 
-    A call takes from when it was entered until it returned, 0 where the capture ended before.
+    A call lasts from its entry to its return; 0 if the capture ended before.
 
     Attributes:
-        packed_ahead: n ids, less 0, 1, 2, …: ids are given one after the other, so that little
-            remains.
-        packed_thread: n threads that called.
+        packed_ahead: n ids, minus 0, 1, 2, …: ids are mostly consecutive, so that the rest is
+            small.
+        packed_thread: n calling threads.
         packed_name: n keys of `Trace.api_names`.
     """
 
@@ -42,7 +42,7 @@ class ApiCalls(PackedSpans):
         return self.packed_ahead.add_to(np.arange(len(self)))
 
     def name_id(self, index: int) -> int:
-        """Return the key of the name of one of them."""
+        """Return the key of the name of one call."""
         return int(self.packed_name.at(slice(index, index + 1))[0])
 
     @property
@@ -63,12 +63,12 @@ class Synchronizations:
     Attributes:
         start_ns: int64[n].
         end_ns: int64[n].
-        stream: int64[n], the stream that waits or is waited for; NULL where there is none.
+        stream: int64[n], the waiting or awaited stream; NULL if there is none.
         correlation: int64[n], of the API call.
         kind: int64[n], values of `SynchronizationKind`, by the name of the API call.
         event: int64[n], the event's id, NULL for none.
-        recording: int64[n], which recording of the event is waited for, NULL where not told.
-        device: int64[n], the CUDA ordinal as the process sees it, NULL where not told.
+        recording: int64[n], the awaited recording of the event; NULL if unknown.
+        device: int64[n], the CUDA ordinal as the process sees it; NULL if unknown.
     """
 
     start_ns: Int64
@@ -83,16 +83,16 @@ class Synchronizations:
 
 @dataclass(frozen=True, slots=True)
 class EventRecords:
-    """Where one process recorded CUDA events, ordered by when the host asked for it.
+    """Recordings of CUDA events in one process, ordered by the time of the API call.
 
     Attributes:
-        asked_ns: int64[n], when the API call was entered that records the event; NULL, and first,
-            where that call is not in the report.
+        asked_ns: int64[n], the start of the API call that records the event; NULL, and first, if
+            that call is not in the report.
         stream: int64[n], the stream in which the event is recorded.
-        event: int64[n], the event's id; an event is recorded again and again.
-        recording: int64[n], which recording it is, NULL where not told.
+        event: int64[n], the event's id; an event is recorded repeatedly.
+        recording: int64[n], the number of the recording; NULL if unknown.
         correlation: int64[n], of the API call.
-        device: int64[n], the CUDA ordinal as the process sees it, NULL where not told.
+        device: int64[n], the CUDA ordinal as the process sees it; NULL if unknown.
     """
 
     asked_ns: Int64
@@ -113,8 +113,8 @@ class LaunchStalls:
     Attributes:
         start_ns: int64[n].
         end_ns: int64[n].
-        thread: int64[n], the thread that was blocked.
-        correlation: int64[n], of the API call that was blocked.
+        thread: int64[n], the blocked thread.
+        correlation: int64[n], of the blocked API call.
     """
 
     start_ns: Int64

@@ -1,4 +1,4 @@
-"""What the threads of a process did outside of CUDA: slept, called MPI, the system, libraries."""
+"""Activity of threads outside of CUDA: sleep, and calls of MPI, the system and libraries."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class ThreadSpans:
 
     Attributes:
         start_ns: int64[n].
-        end_ns: int64[n], not before the start; the largest int64 where it never ended.
+        end_ns: int64[n], not before the start; the largest int64 if it never ended.
         thread: int64[n].
         name: int64[n], indices into `names`.
-        names: empty for what the report has no name of.
+        names: empty for spans without a name.
     """
 
     start_ns: Int64
@@ -49,9 +49,9 @@ class ThreadSpans:
 
 @dataclass(frozen=True, slots=True)
 class ThreadSwitches:
-    """When the system took threads of a process off the CPU and put them on it again.
+    """Context switches of a process's threads, off the CPU and on it.
 
-    Ordered by thread, then time; of two at the same time the one that takes it off comes first.
+    Ordered by thread, then time; of two at the same time the one off the CPU comes first.
 
     Attributes:
         time_ns: int64[n].
@@ -70,7 +70,7 @@ class ThreadSwitches:
 
 @dataclass(frozen=True, slots=True)
 class ThreadSamples:
-    """Which functions threads of a process were in when they were sampled, ordered by time.
+    """Samples of the functions in which threads of a process ran, ordered by time.
 
     Attributes:
         time_ns: int64[n].
@@ -93,7 +93,7 @@ class ThreadSamples:
 
 @dataclass(frozen=True, slots=True)
 class HostActivity:
-    """What those threads of a process did that call CUDA.
+    """Activity of those threads of a process that call CUDA.
 
     Attributes:
         switches: on and off the CPU.
@@ -101,7 +101,7 @@ class HostActivity:
             `pthread_cond_wait`.
         mpi_calls: calls of MPI, and of UCX below it.
         library_calls: calls of cuBLAS and cuDNN.
-        driver_work: what CUDA did inside calls, as it tells, such as `Lazy Function Loading`.
+        driver_work: CUDA's own work inside calls, such as `Lazy Function Loading`.
     """
 
     switches: ThreadSwitches

@@ -1,4 +1,4 @@
-"""Kinds of copies, memory, API calls and waits, as every format can tell them."""
+"""Kinds of copies, memory, API calls and waits, for all formats."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class MemoryKind(IntEnum):
-    """What kind of memory a copy reads or writes; a column holds NULL where that is not told."""
+    """The kind of memory that a copy reads or writes; columns hold NULL if unknown."""
 
     UNKNOWN = 0
     PAGEABLE = 1
@@ -20,16 +20,16 @@ class MemoryKind(IntEnum):
 
     @property
     def label(self) -> str:
-        """The kind as people write it, such as `Pinned` or `Device Static`."""
+        """The kind in words, such as `Pinned` or `Device Static`."""
         return self.name.replace("_", " ").title()
 
 
 DEVICE_MEMORY = (MemoryKind.DEVICE, MemoryKind.DEVICE_STATIC, MemoryKind.ARRAY)
-"""Kinds of memory that lie on a GPU."""
+"""Kinds of memory on a GPU."""
 
 
 class CopyKind(IntEnum):
-    """From where to where a copy goes; a column holds NULL for memory sets."""
+    """The direction of a copy; columns hold NULL for memory sets."""
 
     UNKNOWN = 0
     HOST_TO_DEVICE = 1
@@ -48,18 +48,18 @@ class CopyKind(IntEnum):
 
     @property
     def label(self) -> str:
-        """The kind as people write it, such as `Host-to-Device` or `Unified Host-to-Device`."""
+        """The kind in words, such as `Host-to-Device` or `Unified Host-to-Device`."""
         words = self.name.title().replace("_To_", "-to-").replace("_", " ")
         return str(words)
 
     @property
     def is_unified(self) -> bool:
-        """Whether the driver moved pages of unified memory."""
+        """True if the driver moved pages of unified memory."""
         return self.name.startswith("UNIFIED_")
 
     @property
     def direction(self) -> str | None:
-        """`h2d`, `d2h` or `d2d`; None within the host, between GPUs, and where it is not known."""
+        """`h2d`, `d2h` or `d2d`; None within the host, between GPUs, and if unknown."""
         source, _, destination = self.name.removeprefix("UNIFIED_").partition("_TO_")
         if self is CopyKind.PEER_TO_PEER or not destination or source == destination == "HOST":
             return None
@@ -67,12 +67,12 @@ class CopyKind(IntEnum):
 
 
 def copy_label(kind: int) -> str:
-    """Return the label of a value of `Copies.kind`, `unknown` where it is no kind."""
+    """Return the label of a value of `Copies.kind`, `unknown` for other values."""
     return CopyKind(kind).label if kind in _COPY_KINDS else "unknown"
 
 
 def memory_label(kind: int) -> str | None:
-    """Return the label of a value of `Copies.source_memory`, None where it is no kind."""
+    """Return the label of a value of `Copies.source_memory`, None for other values."""
     return MemoryKind(kind).label if kind in _MEMORY_KINDS else None
 
 
@@ -81,16 +81,16 @@ _MEMORY_KINDS = frozenset(MemoryKind)
 
 
 class ApiCallKind(IntEnum):
-    """What an API call does, as far as it matters to how long it takes."""
+    """The kind of an API call, as far as it matters to its duration."""
 
     OTHER = 0
     LAUNCH = 1  # of kernels and graphs
-    SYNCHRONIZE = 2  # returns when the GPU got somewhere, and does nothing else
+    SYNCHRONIZE = 2  # waits for the GPU, and does nothing else
     COPY = 3
     MEMORY_SET = 4
     ALLOCATE = 5  # or free
     EVENT_RECORD = 6
-    STREAM_WAIT = 7  # a stream is to wait for an event
+    STREAM_WAIT = 7  # makes a stream wait for an event
 
 
 _KINDS_OF_CALLS = (
@@ -111,7 +111,7 @@ _RETURNS_AT_ONCE = re.compile(r"Async|\A(?:cuda|cu)MemcpyPeer")
 
 
 def api_call_kind(name: str) -> ApiCallKind:
-    """Return what an API call does.
+    """Return the kind of an API call.
 
     Args:
         name: without its version, such as `cudaLaunchKernel`.
@@ -120,11 +120,11 @@ def api_call_kind(name: str) -> ApiCallKind:
 
 
 def waits_for_gpu(name: str) -> bool:
-    """Say whether an API call returns only when the GPU got somewhere, by its name alone.
+    """Return whether an API call waits for the GPU, by its name alone.
 
-    To allocate and free memory, on the device or pinned, synchronizes, too (CUDA's programming
-    guide, implicit synchronization). `cudaEventQuery` and `cudaStreamQuery`, with which NCCL's
-    watchdog asks, do not wait. An asynchronous copy to pageable memory does: its name cannot tell.
+    Allocating and freeing memory, on the device or pinned, synchronizes, too (CUDA's programming
+    guide, implicit synchronization). `cudaEventQuery` and `cudaStreamQuery`, which NCCL's watchdog
+    calls, do not wait. An asynchronous copy to pageable memory does, but its name does not show it.
     """
     kind = api_call_kind(name)
     if kind is ApiCallKind.SYNCHRONIZE:
@@ -134,11 +134,11 @@ def waits_for_gpu(name: str) -> bool:
 
 
 class SynchronizationKind(IntEnum):
-    """Who waits for what."""
+    """The kind of a wait: the waiting and the awaited side."""
 
-    UNKNOWN = 0  # the call is not in the report, or waits besides something else
+    UNKNOWN = 0  # the call is not in the report, or does more than wait
     HOST_FOR_EVENT = 1
-    STREAM_FOR_EVENT = 2  # recorded when it is asked for, not while the stream waits
+    STREAM_FOR_EVENT = 2  # recorded at the call, not while the stream waits
     HOST_FOR_STREAM = 3
     HOST_FOR_DEVICE = 4
 

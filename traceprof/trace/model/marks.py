@@ -1,4 +1,4 @@
-"""Moments that the program named: marks of NVTX, instant events of torch.profiler."""
+"""Named moments of a program: marks of NVTX, instant events of torch.profiler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Marks:
     Attributes:
         time_ns: int64[n].
         name: int64[n], indices into `names`.
-        thread: int64[n], the thread that made it.
+        thread: int64[n], the thread of the mark.
         names: the names of the whole report.
     """
 

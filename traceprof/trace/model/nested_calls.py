@@ -1,4 +1,4 @@
-"""Calls that communicate as ranges on their threads, one inside another."""
+"""Communication calls as nested ranges on their threads."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class CallRange(NamedTuple):
 
     Attributes:
         start: in ns.
-        end: in ns; the largest int64 where it was still open at the capture's end.
-        thread: that called.
+        end: in ns; the largest int64 if still open at the capture's end.
+        thread: of the call.
         operation: one of `OPERATIONS`.
-        fields: what is known of it.
+        fields: known facts.
     """
 
     start: int
@@ -48,7 +48,7 @@ def labelled_calls(ranges: LabelRanges) -> list[CallRange]:
         *(column[chosen].tolist() for column in columns), strict=True
     ):
         name = ranges.texts[text]
-        call = read_call(labels.parse(name))  # with its running number, which the kinds leave out
+        call = read_call(labels.parse(name))  # with its sequence number, which the kinds lack
         if call is not None:
             # NCCL's barrier is an all-reduce.
             operation = "AllReduce" if call.operation == BARRIER else call.operation
@@ -59,7 +59,7 @@ def labelled_calls(ranges: LabelRanges) -> list[CallRange]:
 def nested_calls(ranges: Sequence[CallRange]) -> CommunicationCalls:
     """Return calls of one process, each a launch range of its own.
 
-    One without a size stands for those inside it.
+    A call without a size stands for the calls inside it.
 
     Args:
         ranges: ordered by thread, then start, longer ones first.

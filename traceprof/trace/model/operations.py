@@ -1,4 +1,4 @@
-"""What the GPUs did: columns of operations by rank."""
+"""GPU operations by rank, as columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Mask = npt.NDArray[np.bool_]
 
-_SOME = 1024  # operations among which the one that ends last is looked for first
+_SOME = 1024  # operations that are searched first for the last end
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,7 +44,7 @@ class Operations(PackedSpans):
     Attributes:
         packed_stream: n CUDA streams within the process.
         packed_correlation: n ids shared with the API call that launched each; unique only within
-            the process; NULL (the smallest int64) where the export has none.
+            the process; NULL (the smallest int64) if the export has none.
     """
 
     packed_stream: Column
@@ -52,17 +52,17 @@ class Operations(PackedSpans):
 
     @property
     def first_ns(self) -> int:
-        """When the first one began; there has to be one."""
+        """The start of the first operation; there must be one."""
         return self.starts.first
 
     @property
     def last_end_ns(self) -> int:
-        """When all of them were over; there has to be one."""
+        """The end of all operations; there must be one."""
         longest, some = self.packed_length.highest, _SOME
         while True:
             starts = self.starts.tail(some)
             last = int((starts + self.packed_length.at(slice(-len(starts), None))).max())
-            # Whoever began before is over by then.
+            # Earlier operations are over by then.
             if len(starts) == len(self) or int(starts[0]) + longest <= last:
                 return last
             some *= 8
@@ -74,7 +74,7 @@ class Operations(PackedSpans):
 
     @property
     def correlation(self) -> Int64:
-        """The id that each shares with the call that launched it, int64[n]."""
+        """The id that each shares with its launching call, int64[n]."""
         return self.packed_correlation.values
 
 
@@ -103,11 +103,11 @@ class Kernels(Operations):
         return names
 
     def name_id(self, index: int) -> int:
-        """Return the key of one of them."""
+        """Return the key of one name."""
         return int(self.name_of_signature[self.packed_signature.kept[index]])
 
     def are_named(self, ids: Iterable[int]) -> Mask:
-        """Return which have one of these names, bool[n]."""
+        """Return which kernels have one of these names, bool[n]."""
         chosen = np.isin(self.name_of_signature, np.array(sorted(ids), np.int64))
         mask: Mask = chosen[self.packed_signature.kept]
         return mask
@@ -119,7 +119,7 @@ class Signatures:
 
     Attributes:
         name: int64[m], keys of `Trace.kernel_names`.
-        shape: int64[m, 6], grid x, y, z and block x, y, z; NULL where the export lacks them.
+        shape: int64[m, 6], grid x, y, z and block x, y, z; NULL if the export lacks them.
     """
 
     name: Int64
@@ -133,11 +133,10 @@ class Copies(Operations):
     Attributes:
         bytes: int64[n].
         kind: int64[n], values of `CopyKind`; NULL for memory sets.
-        source_device: int64[n], NULL where it is not another device.
-        destination_device: int64[n], likewise.
-        source_memory: int64[n], values of `MemoryKind`; NULL where it is not told, and for memory
-            sets.
-        destination_memory: int64[n], likewise.
+        source_device: int64[n], NULL if it is not another device.
+        destination_device: int64[n], NULL if it is not another device.
+        source_memory: int64[n], values of `MemoryKind`; NULL if unknown, and for memory sets.
+        destination_memory: int64[n], values of `MemoryKind`; NULL if unknown.
     """
 
     bytes: Int64
@@ -150,13 +149,13 @@ class Copies(Operations):
 
 @dataclass(frozen=True, slots=True)
 class KernelsOnDemand:
-    """The kernels of one rank, picked out of those of all ranks when they are asked for.
+    """The kernels of one rank, selected from those of all ranks on first use.
 
     Attributes:
-        num_kernels: how many there are.
-        first_ns: when the first one began.
-        last_end_ns: when all of them were over.
-        pick: returns them.
+        num_kernels: the number of kernels.
+        first_ns: the start of the first one.
+        last_end_ns: the end of all of them.
+        pick: returns the kernels.
     """
 
     num_kernels: int
@@ -169,10 +168,10 @@ class KernelsOnDemand:
 
 
 class RankOperations:
-    """All that the GPU did for one rank.
+    """All GPU operations of one rank.
 
     Attributes:
-        copies: memory copies, peer copies among them.
+        copies: memory copies, including peer copies.
         memsets: memory sets.
         graphs: CUDA graphs traced as a whole; the kernels inside are not recorded.
     """
@@ -184,18 +183,18 @@ class RankOperations:
         memsets: Copies,
         graphs: Operations,
     ) -> None:
-        """Take what the GPU did."""
+        """Combine the operations."""
         self._source = kernels
         self._kernels = kernels if isinstance(kernels, Kernels) else None
         self.copies, self.memsets, self.graphs = copies, memsets, graphs
 
     def __len__(self) -> int:
-        """How many operations there are."""
+        """Return the number of operations."""
         return sum(map(len, self._summaries))
 
     @property
     def kernels(self) -> Kernels:
-        """Every kernel, communication or not: the same ones until `release`."""
+        """Every kernel, communication or not: the same objects until `release`."""
         if self._kernels is None:
             assert isinstance(self._source, KernelsOnDemand)  # noqa: S101
             self._kernels = self._source.pick()
@@ -203,22 +202,22 @@ class RankOperations:
 
     @property
     def groups(self) -> tuple[Operations, ...]:
-        """The four groups, to be looked at alike."""
+        """The four groups of operations."""
         return (self.kernels, self.copies, self.memsets, self.graphs)
 
     @property
     def starts_ns(self) -> list[int]:
-        """When each group that is not empty began."""
+        """The start of each group that is not empty."""
         return [group.first_ns for group in self._summaries if len(group)]
 
     @cached_property
     def span_ns(self) -> tuple[int, int]:
-        """The start of the first and the end of the last; there has to be one."""
+        """The start of the first and the end of the last operation; there must be one."""
         ends = [group.last_end_ns for group in self._summaries if len(group)]
         return min(self.starts_ns), max(ends)
 
     def release(self) -> None:
-        """Let go of what was unpacked, and of kernels that can be picked out again."""
+        """Release unpacked columns, and kernels that can be selected again."""
         if isinstance(self._source, KernelsOnDemand):
             self._kernels = None
         for group in (self._kernels, self.copies, self.memsets, self.graphs):
@@ -227,7 +226,7 @@ class RankOperations:
 
     @property
     def _summaries(self) -> tuple[Operations | KernelsOnDemand, ...]:
-        """The groups; of kernels what is known without picking them out."""
+        """The groups; kernels only as a summary, without selecting them."""
         return (self._source, self.copies, self.memsets, self.graphs)
 
 
@@ -238,4 +237,4 @@ NO_OPERATIONS = RankOperations(
     Kernels(*_NO_BASE, _NO_NUMBERS, _NOTHING), Copies(*_NO_BASE, *[_NOTHING] * 6),
     Copies(*_NO_BASE, *[_NOTHING] * 6), Operations(*_NO_BASE),
 )  # fmt: skip
-"""Of a process that ran nothing on a GPU."""
+"""The operations of a process without GPU work."""

@@ -1,4 +1,4 @@
-"""Columns of what takes from a time to a time: operations of the GPU, calls of the host."""
+"""Columns of spans of time: operations of the GPU, calls of the host."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PackedSpans:
-    """What takes from a time to a time.
+    """Spans of time.
 
-    Properties are unpacked at each use: ask once where it matters.
+    Properties are unpacked at each use: keep the result if speed matters.
 
     Attributes:
         starts: n times in ns.
@@ -34,19 +34,19 @@ class PackedSpans:
 
     @property
     def start_ns(self) -> Int64:
-        """When each began, int64[n]; the same array until `starts.release`."""
+        """The start of each, int64[n]; the same array until `starts.release`."""
         return self.starts.whole
 
     @property
     def length_ns(self) -> Int64:
-        """How long each took, int64[n]."""
+        """The duration of each, int64[n]."""
         return self.packed_length.values
 
     @property
     def end_ns(self) -> Int64:
-        """When each was over, int64[n]."""
+        """The end of each, int64[n]."""
         return self.packed_length.add_to(self.start_ns)
 
     def ends(self, index: Int64 | Mask | slice) -> Int64:
-        """Return when some of them were over, without unpacking the others."""
+        """Return the ends of some spans, without unpacking the others."""
         return self.start_ns[index] + self.packed_length.at(index)

@@ -1,4 +1,4 @@
-"""The parts that a trace may hold, and how to collect one that it lacks."""
+"""The parts that a trace may hold, and how to collect missing ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Part(Enum):
-    """Something that a trace may hold, or lack because nobody collected or exported it."""
+    """A part of a trace, which is missing if it was not collected or exported."""
 
     GPU_OPERATIONS = auto()
     """Any work of a GPU."""
@@ -19,32 +19,32 @@ class Part(Enum):
     COPIES = auto()
     """Memory copies."""
     COPY_MEMORY = auto()
-    """The kinds of memory that copies go between."""
+    """The kinds of memory of copies."""
     GRAPH_KERNELS = auto()
-    """The kernels inside CUDA graphs; lacking where graphs were traced as a whole."""
+    """The kernels inside CUDA graphs; missing if graphs were traced as a whole."""
     API_CALLS = auto()
     SYNCHRONIZATIONS = auto()
     """Waits of the host and of streams."""
     EVENT_RECORDS = auto()
-    """Recordings of CUDA events, for which others wait."""
+    """Recordings of CUDA events, the targets of waits."""
     STALL_RECORDS = auto()
-    """Launches that were blocked by a full queue, as the driver tells."""
+    """The driver's records of launches that a full queue blocked."""
     RANGES = auto()
     """Named ranges on the host (NVTX)."""
     COMMUNICATION_CALLS = auto()
     """Calls of the communication library, with their sizes."""
     MESSAGE_SIZES = auto()
-    """The sizes of calls that are there without them."""
+    """The sizes of recorded calls."""
     COMMUNICATORS = auto()
-    """Which communicator and peer each call of the communication library is for."""
+    """The communicator and peer of each call of the communication library."""
     HOST_CODE = auto()
-    """What the host's threads ran outside of API calls."""
+    """Activity of host threads outside of API calls."""
     THREAD_SWITCHES = auto()
-    """When threads were put on a CPU and taken off it."""
+    """Context switches of threads."""
     SYSTEM_CALLS = auto()
     """Calls of the operating system in which threads slept."""
     SAMPLES = auto()
-    """The functions in which running threads were sampled."""
+    """Samples of the functions of running threads."""
     MPI_CALLS = auto()
     LINK_COUNTERS = auto()
     """Sampled counters of the GPUs' NVLink and PCIe."""
@@ -53,21 +53,21 @@ class Part(Enum):
     DENSE_COUNTERS = auto()
     """Counters sampled as often as possible."""
     COUNTED_GPUS = auto()
-    """Which rank's each of the GPUs is whose counters were sampled."""
+    """The ranks of the GPUs whose counters were sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class HowToCollect:
-    """How the parts of a trace of one format are collected; it outlives the open trace.
+    """Instructions to collect the parts of one format; they outlive the open trace.
 
     Attributes:
         format_name: the program that writes the format, such as `Nsight Systems`.
-        texts: for each part what to run, or to do else.
+        texts: for each part the command to run, or another step.
     """
 
     format_name: str
     texts: Mapping[Part, str]
 
     def __call__(self, part: Part) -> str:
-        """Return what to record or export with so that a trace holds the part."""
+        """Return how to record or export the part."""
         return self.texts[part]

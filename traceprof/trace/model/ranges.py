@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from traceprof.labels import Label
 
 RUNNING_NUMBER = re.compile(r" seq=(\d+)(?![^ \0])")
-"""The number of a call in its process group, as a label tells it."""
+"""The number of a call in its process group, in a label."""
 
-# All calls and steps differ in their running number; without it they are of few kinds.
+# All calls and steps differ in their numbers; without them there are few kinds.
 _STEP = re.compile(rf"(?<![^\0]){labels.STEP} \d+(?![^\0])")
 BETWEEN_TEXTS = "\0"
-"""What no text holds: it ends those of NVTX, which are strings of C."""
+"""A character that no text holds: it ends C strings, as NVTX has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class NamedRanges:
 
     Attributes:
         start_ns: int64[n].
-        end_ns: int64[n]; the largest int64 where the range was still open at the capture's end.
+        end_ns: int64[n]; the largest int64 if the range was still open at the capture's end.
         names: n names.
         thread: int64[n], the thread that opened it.
-        end_thread: int64[n], the thread that closed it, or would have to.
+        end_thread: int64[n], the thread that closed it, or would have closed it.
     """
 
     start_ns: Int64
@@ -53,11 +53,11 @@ class RangeTable:
 
     Attributes:
         start_ns: int64[n].
-        end_ns: int64[n]; the largest int64 where the range was still open at the capture's end.
+        end_ns: int64[n]; the largest int64 if the range was still open at the capture's end.
         name: int64[n], indices into `names`.
         thread: int64[n], the thread that opened it.
         nests: bool[n], whether it was pushed and popped, so that it nests with others of its
-            thread; else it was started and ended, perhaps by another thread.
+            thread; if not, it was started and ended, perhaps by another thread.
         names: the names of the whole report.
     """
 
@@ -78,14 +78,14 @@ class LabelRanges:
 
     Attributes:
         start_ns: int64[n].
-        end_ns: int64[n]; the largest int64 where the range was still open at the capture's end.
+        end_ns: int64[n]; the largest int64 if the range was still open at the capture's end.
         thread: int64[n], the thread that opened it.
         nests: bool[n], whether it was pushed and popped, so that it nests with others of its
-            thread; else it was started and ended, perhaps by another thread.
+            thread; if not, it was started and ended, perhaps by another thread.
         text: int64[n], indices into `texts`.
         texts: the distinct texts.
         kind: int64[n], indices into `kinds`.
-        kinds: the distinct labels, without running numbers (`seq`), steps with the number 0.
+        kinds: the distinct labels, without sequence numbers (`seq`), steps with the number 0.
     """
 
     start_ns: Int64
@@ -102,7 +102,7 @@ class LabelRanges:
 
     @property
     def sequence(self) -> Int64:
-        """The running number of each of `texts`, -1 where it tells none: int64[texts]."""
+        """The sequence number of each of `texts`, -1 for none: int64[texts]."""
         matches = map(RUNNING_NUMBER.search, self.texts)
         numbers = (number_of(match and match[1]) for match in matches)
         return np.fromiter(numbers, np.int64, len(self.texts))
@@ -115,7 +115,7 @@ def labelled(
     nests: npt.NDArray[np.bool_],
     names: Sequence[str],
 ) -> LabelRanges:
-    """Return ranges of `instrument` with what their texts tell.
+    """Return ranges of `instrument` with the contents of their texts.
 
     Args:
         start_ns: int64[n].
@@ -140,7 +140,7 @@ def labelled(
 
 
 def _numbered(texts: Sequence[str]) -> tuple[Int64, list[str]]:
-    """Return for each text the number of the first that is equal, and the distinct texts."""
+    """Return the number of each text among the distinct ones, and these."""
     numbers: dict[str, int] = {}
     indices = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
     return indices, list(numbers)

@@ -19,11 +19,11 @@ class Texts(Sequence[str]):
 
     Attributes:
         joined: all of them, one after the other, in UTF-8.
-        ends: int64[n], where each ends in `joined`.
+        ends: int64[n], the end of each in `joined`.
     """
 
     def __init__(self, texts: Iterable[bytes]) -> None:
-        """Take texts in UTF-8."""
+        """Join texts in UTF-8."""
         joined, ends = bytearray(), []
         for text in texts:
             joined += text
@@ -33,7 +33,7 @@ class Texts(Sequence[str]):
 
     @classmethod
     def of(cls, joined: bytes, ends: npt.NDArray[np.int64]) -> Self:
-        """Return texts that are joined already: see the attributes."""
+        """Wrap texts that are joined already: see the attributes."""
         texts = cls(())
         texts.joined, texts.ends = joined, ends
         return texts

@@ -1,4 +1,4 @@
-"""A report that has been opened, whatever its format."""
+"""Open reports, in any format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Section = NewType("Section", str)
 
 @dataclass(frozen=True, slots=True)
 class SectionData:
-    """What a section of a report holds, to be kept by a trace of it; can be pickled."""
+    """The content of a section of a report, which a trace can keep; can be pickled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Content:
 
     Attributes:
         name: of the table in the report.
-        what: it holds, in prose, such as `kernels`.
-        num_rows: how many.
+        what: its content in words, such as `kernels`.
+        num_rows: the number of rows.
     """
 
     name: str
@@ -53,17 +53,17 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Where and when a report was captured, as far as it tells.
+    """The place and the time of a capture, as far as known.
 
     Attributes:
         host: the machine's name.
         num_cores: its logical processors.
-        start_utc_ns: what the machine's clock showed at time 0 of the report, in ns since 1970.
+        start_utc_ns: the machine's clock at time 0 of the report, in ns since 1970.
         is_utc: whether the report's times are themselves ns since 1970.
-        command_line: what was profiled.
+        command_line: of the profiled program.
         environment: its environment variables.
-        start_text: the UTC time at which the capture began, as the report writes it.
-        end_ns: when the capture ended, in the report's own time; events may end a little later.
+        start_text: the UTC time of the capture's start, as the report has it.
+        end_ns: of the capture, in the report's own time; events may end a little later.
     """
 
     host: str | None
@@ -77,16 +77,16 @@ class Session:
 
 
 class Trace(Protocol):
-    """A report that has been opened.
+    """An open report.
 
     Attributes:
         path: as it was given.
-        format: what kind of file it is, such as `nsight-sqlite`.
-        format_name: the program that writes such files, in prose, such as `Nsight Systems`.
-        origin: what wrote this file, in prose, after `exported by`.
-        product_version: of that program, None where the file does not tell.
-        schema_version: of the file, likewise.
-        how_to_collect: what to record or export with so that a trace holds a part.
+        format: the kind of the file, such as `nsight-sqlite`.
+        format_name: the program that writes such files, in words, such as `Nsight Systems`.
+        origin: the program that wrote this file, in words, after `exported by`.
+        product_version: of that program; None if unknown.
+        schema_version: of the file; None if unknown.
+        how_to_collect: how to record or export each part.
     """
 
     path: Path
@@ -98,138 +98,138 @@ class Trace(Protocol):
 
     @property
     def in_use(self) -> AbstractContextManager[None]:
-        """A block in which the file stays open, also where another thread closes it meanwhile."""
+        """Keep the file open during a block, even if another thread closes it meanwhile."""
 
     @property
     def origin(self) -> str:
-        """What wrote the file, with its version, as `exported by` goes on."""
+        """The program that wrote the file, with its version, after `exported by`."""
 
     def holds(self, part: Part) -> bool:
-        """Say whether the report holds a part of what may be recorded."""
+        """Return whether the report holds a part."""
 
     @property
     def operations(self) -> Mapping[RankKey, RankOperations]:
-        """GPU operations by rank; empty where the report has none."""
+        """GPU operations by rank; empty if the report has none."""
 
     @property
     def kernel_names(self) -> Mapping[int, str]:
-        """Demangled kernel names by the ids that `Kernels.name` holds."""
+        """Demangled kernel names by the ids in `Kernels.name`."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a reader of this report should know about its data."""
+        """Notes for readers about the data of this report."""
 
     @property
     def signatures(self) -> Signatures:
-        """Kernels by name, grid and block, as `Kernels.signature` counts them."""
+        """Kernels by name, grid and block, by the numbers in `Kernels.signature`."""
 
     @property
     def api_names(self) -> Mapping[int, str]:
         """Names of API calls without their version, such as `cudaLaunchKernel`."""
 
     def api_calls(self, process: int) -> ApiCalls | None:
-        """Return the API calls of a process, or None where the report has no API calls."""
+        """Return the API calls of a process, or None if the report has no API calls."""
 
     def synchronizations(self, process: int) -> Synchronizations | None:
-        """Return the synchronizations of a process, or None where the report has none."""
+        """Return the synchronizations of a process, or None if the report has none."""
 
     def event_records(self, process: int) -> EventRecords | None:
-        """Return where a process recorded CUDA events, or None where that is not told."""
+        """Return the recordings of CUDA events in a process, or None if unknown."""
 
     def launch_stalls(self, process: int) -> LaunchStalls | None:
-        """Return where launches of a process were blocked, or None where it is not exported."""
+        """Return the blocked launches of a process, or None if they are not exported."""
 
     def host_activity(self, process: int) -> HostActivity:
-        """Return what the threads of a process that call CUDA did outside of it."""
+        """Return the activity of a process's CUDA-calling threads outside of CUDA."""
 
     def samples(self, process: int) -> ThreadSamples:
-        """Return in which functions the threads of a process that call CUDA were sampled."""
+        """Return the samples of a process's CUDA-calling threads."""
 
     def profiler_overhead(self, process: int) -> ThreadSpans:
-        """Return what the profiler itself did in a process, on any of its threads."""
+        """Return the profiler's own work in a process, on any of its threads."""
 
     def communication_calls(self, process: int) -> ProcessCalls:
-        """Return who communicated what on the host, as NCCL's ranges and labels tell."""
+        """Return the communication calls on the host, from NCCL's ranges and labels."""
 
     @property
     def label_ranges(self) -> Mapping[int, LabelRanges]:
-        """The ranges of `instrument` by process, where it has some."""
+        """The ranges of `instrument` by process."""
 
     @property
     def counters(self) -> Counters:
-        """Sampled counters of links; empty where nothing was sampled."""
+        """Sampled counters of links; empty if nothing was sampled."""
 
     @property
     def has_unexported_stalls(self) -> bool:
-        """Whether stalls were captured, but left out of the export."""
+        """True if stalls were captured, but left out of the export."""
 
     def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
-        """Return the NVTX ranges by process whose whole name, or part of it, matches."""
+        """Return the NVTX ranges with a match in their name, by process."""
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
-        """Return when named ranges of a process were over, and which threads ended them.
+        """Return the ends of named ranges of a process, and the threads that ended them.
 
         Returns:
             int64[n] in no order, int64[n]; those that never ended are left out.
         """
 
     def range_table(self, process: int) -> RangeTable | None:
-        """Return all NVTX ranges of a process, or None where it has none."""
+        """Return all NVTX ranges of a process, or None if it has none."""
 
     def marks(self, process: int) -> Marks | None:
-        """Return the moments that a process named, or None where it named none."""
+        """Return the marks of a process, or None if it has none."""
 
     @property
     def thread_names(self) -> Mapping[int, str]:
-        """Names of threads, as far as the report tells them."""
+        """Known names of threads."""
 
     def thread_number(self, thread: int) -> int:
-        """Return the operating system's id of a thread, as columns of threads hold it."""
+        """Return the operating system's id of a thread, given its id in columns."""
 
     def longest_ranges(self, limit: int) -> list[str]:
         """Return the names of the longest ranges, to choose a step pattern from."""
 
     def empty_domain_notes(self) -> list[str]:
-        """Say of which domains of ranges, made by the program, nothing was recorded, and why."""
+        """Return notes on domains of ranges of the program without any record."""
 
     def gpu_name(self, key: RankKey) -> str | None:
-        """Return the name of the rank's GPU where the report tells it."""
+        """Return the name of the rank's GPU, if known."""
 
     def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
-        """Return the compute capability of the rank's GPU, major and minor, where it is told."""
+        """Return the compute capability of the rank's GPU, major and minor, if known."""
 
     def gpu_id(self, key: RankKey) -> str | None:
-        """Return the uuid of the rank's GPU or its place on the PCI bus, where it is told."""
+        """Return the uuid of the rank's GPU or its place on the PCI bus, if known."""
 
     def global_rank(self, process: int) -> int | None:
-        """Return the rank that the process has in its run, where the report tells it."""
+        """Return the rank of the process in its run, if known."""
 
     @property
     def session(self) -> Session:
-        """Where and when the report was captured."""
+        """The place and the time of the capture."""
 
     def num_threads(self, process: int) -> int | None:
-        """Return how many threads the process had, or None where the report does not tell."""
+        """Return the number of threads of the process, or None if unknown."""
 
     def labelled_rank(self, process: int) -> int | None:
-        """Return the rank that the process has in its run, where its labels tell it."""
+        """Return the rank of the process in its run from its labels, if known."""
 
     def distributed_rank(self, process: int) -> int | None:
-        """Return the rank that torch.distributed gave the process, where the report tells it."""
+        """Return the rank that torch.distributed gave the process, if known."""
 
     def contents(self) -> Sequence[Content]:
-        """Return the tables of events that are not empty, and how many rows each has."""
+        """Return the tables of events that are not empty, with their numbers of rows."""
 
     @property
     def gpus(self) -> Sequence[str]:
         """Names of the machine's GPUs."""
 
     def program(self, process: int) -> str | None:
-        """Return the name of the program that a process ran, None where it is not told."""
+        """Return the name of the program of a process; None if unknown."""
 
     @property
     def mpi_processes(self) -> frozenset[int]:
-        """The processes that were seen in MPI."""
+        """The processes with calls of MPI."""
 
     def pid(self, process: int) -> int:
         """Return the operating system's id of the process."""
@@ -238,14 +238,14 @@ class Trace(Protocol):
         """Release the file."""
 
     def release(self) -> None:
-        """Let go of what can be read again, and most analyses do not need."""
+        """Release data that can be read again and that most analyses do not need."""
 
     def reopen(self) -> None:
-        """Open the file anew, because another process goes on with what is open so far."""
+        """Open the file again, because another process continues with the current handle."""
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """What is read as a whole when some of it is needed, in the order of need."""
+        """Sections, each read as a whole on first use, in the order of need."""
 
     def read_section(self, section: Section) -> SectionData:
         """Read a section from the file; the trace itself stays as it is.
@@ -255,7 +255,7 @@ class Trace(Protocol):
         """
 
     def keep_section(self, section: Section, data: SectionData) -> None:
-        """Keep a section that was read, perhaps elsewhere."""
+        """Keep a section that was read, perhaps in another process."""
 
     def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
-        """Have a section that is needed and not kept yet come from there, not from the file."""
+        """Set the source of sections that are not kept yet, instead of the file."""

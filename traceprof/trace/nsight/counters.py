@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 # Names of all versions without their unit: the first row of a link and direction that a GPU has
-# counts, and its metrics are added up. Data that is written crosses as a request of the writer,
-# data that is read as a response of the owner. Nsight's guide: read is received, written is sent.
+# counts, and its metrics are added up. Written data crosses the link as a request of the writer,
+# read data as a response of the owner. Nsight's guide: read is received, written is sent.
 _GPU_METRICS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("nvlink", "tx", ("nvlink tx requests user data", "nvlink tx responses user data")),
     ("nvlink", "tx", ("nvlink bytes transmitted",)),
@@ -45,11 +45,11 @@ _NIC_METRICS = {
 }
 _NIC_UNITS = ("bytes/ms", "b/ms")
 _FULL = 100
-# Products of value and period then fit 64 bits; nobody samples less than once in eight seconds,
-# and no NIC carries a terabyte per second.
+# Products of value and period then fit 64 bits; samples are less than eight seconds apart, and no
+# NIC carries a terabyte per second.
 _MAX_NS = 1 << 33
 _MAX_BYTES_PER_MS = 1 << 30
-# A period longer than this many usual ones is a gap: samples were lost.
+# A period longer than this many usual ones is a gap: samples are missing.
 _GAP = 2
 
 
@@ -90,8 +90,8 @@ def _gpu_samples(database: Database) -> tuple[dict[int, tuple[LinkSamples, ...]]
         )
         for chunk in read_columns(database, schema.GPU_METRICS, columns):
             has_samples = True
-            # Before 0 the session had not begun, NULL is before 0, and clocks that overflowed
-            # are of no link.
+            # Times before 0 are before the session, NULL is before 0, and overflowed clocks belong
+            # to no link.
             kept = np.flatnonzero(
                 (chunk["timestamp"] >= 0)
                 & (chunk["value"] >= 0)
@@ -140,7 +140,7 @@ def _gpu_metrics(database: Database) -> dict[tuple[int, str, str], list[tuple[in
 
 
 def _gpus_of_ranks(database: Database, ranks: Sequence[RankKey]) -> dict[RankKey, int]:
-    """Return the number of each rank's GPU; without a map only where ordinals cannot mislead."""
+    """Return the number of each rank's GPU; without a map only if ordinals are unambiguous."""
     rows = database.rows(schema.CUDA_DEVICES, {"gpuId": int, "cudaId": int, "pid": int})
     known = {(row["pid"], row["cudaId"]): row["gpuId"] for row in rows}
     if known:
@@ -153,7 +153,7 @@ def _gpus_of_ranks(database: Database, ranks: Sequence[RankKey]) -> dict[RankKey
     if len(ids) == 1:
         (only,) = ids
         return dict.fromkeys(ranks, only)
-    # CUDA_VISIBLE_DEVICES may number them anew, but not where every board is in use by its number.
+    # CUDA_VISIBLE_DEVICES may renumber them, but not if every board is in use by its number.
     return {key: key.device for key in ranks} if {key.device for key in ranks} == ids else {}
 
 
@@ -168,7 +168,7 @@ def _once_per_time(parts: Sequence[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
 
 
 def _sum(series: Sequence[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
-    """Add up values at the times that all have."""
+    """Add up values at the times that all series have."""
     times, values = series[0]
     for other_times, other_values in series[1:]:
         times, here, there = np.intersect1d(
@@ -181,7 +181,7 @@ def _sum(series: Sequence[tuple[Int64, Int64]]) -> tuple[Int64, Int64]:
 def _periods(times: Int64, values: Int64) -> tuple[Int64, Int64, Int64]:
     """Return start, end and value of the periods that end at these times.
 
-    The first has no sample before it, and one after a gap stands for no more than the usual period.
+    The first sample has none before it; one after a gap stands for the usual period at most.
     """
     if len(times) < 2:
         nothing = np.empty(0, np.int64)
@@ -232,7 +232,7 @@ def _nic_samples(database: Database) -> tuple[LinkSamples, ...]:
         start, end, value = np.concatenate(parts, axis=1)
         order = np.lexsort((value, end, start))
         start, end, value = start[order], end[order], value[order]
-        # Bytes of a time that two periods share would count twice.
+        # Bytes in the overlap of two periods would count twice.
         start[1:] = np.maximum(start[1:], np.maximum.accumulate(end)[:-1])
         lasting = end > start
         name = labels.get(key[0], f"NIC {key[0]}")

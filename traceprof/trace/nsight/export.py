@@ -63,16 +63,16 @@ _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
 
 
 class NsightTrace:
-    """Reads an export lazily: nothing but the schema until it is asked for.
+    """An export that is read lazily: only the schema is read at once.
 
     Attributes:
         path: the export.
         format: always `nsight-sqlite`.
         format_name: always `Nsight Systems`.
-        how_to_collect: what to record or export with so that an export holds a part.
+        how_to_collect: how to record or export each part.
         product_version: the Nsight Systems that exported it, or None (2020 and 2021).
         schema_version: of the export, not of the capture, or None.
-        target: what the export says of itself, the machine and the programs.
+        target: metadata of the export, the machine and the programs.
     """
 
     format = "nsight-sqlite"
@@ -91,9 +91,9 @@ class NsightTrace:
 
         Args:
             path: the report.
-            progress: told of the rows that are read.
-            file: the export, where it is not the report itself.
-            kernels_on_demand: whether kernels are left until somebody asks for them.
+            progress: called with the rows that are read.
+            file: the export, if it is not the report itself.
+            kernels_on_demand: whether kernels are read only on first use.
 
         Raises:
             TraceFormatError: damaged, or the database of another program.
@@ -115,15 +115,15 @@ class NsightTrace:
         self.schema_version = self.target.metadata.get(schema.SCHEMA_VERSION)
 
     def close(self) -> None:
-        """Release the file, when nobody uses it."""
+        """Release the file once it is not in use."""
         self.in_use.close()
 
     def reopen(self) -> None:
-        """Open the file anew, because another process goes on with what is open so far."""
+        """Open the file again, because another process continues with the current handle."""
         self._database.reopen()
 
     def release(self) -> None:
-        """Let go of what can be read or made again, and most analyses do not need: NVTX ranges."""
+        """Release data that can be read again and that most analyses do not need: NVTX ranges."""
         self._events = None
         if "_nvtx_tables" in vars(self):
             self._nvtx_tables.ranges.release()
@@ -136,7 +136,7 @@ class NsightTrace:
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """What is read as a whole when some of it is needed, in the order of need."""
+        """Sections, each read as a whole on first use, in the order of need."""
         return SECTIONS
 
     def read_section(self, section: Section) -> SectionData:
@@ -153,12 +153,12 @@ class NsightTrace:
         )
 
     def keep_section(self, section: Section, data: SectionData) -> None:
-        """Keep a section that was read, perhaps elsewhere."""
+        """Keep a section that was read, perhaps in another process."""
         self._kept[section] = data
 
     def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
-        """Have a section that is needed and not kept yet come from there, not from the file."""
-        # To know a method of itself would keep the trace alive after its last use.
+        """Set the source of sections that are not kept yet, instead of the file."""
+        # A reference to its own method would keep the trace alive after its last use.
         self._source = None if source == self.read_section else source
 
     def _section(self, section: Section) -> SectionData:
@@ -187,7 +187,7 @@ class NsightTrace:
 
     @property
     def _nvtx_events(self) -> Events | None:
-        """The NVTX events, read again where they were released; None where there is no table."""
+        """The NVTX events, read again if they were released; None if there is no table."""
         if self._events is None:
             columns = self._named_ranges.events or read_events(self._database)
             self._events = (
@@ -214,18 +214,18 @@ class NsightTrace:
 
     @property
     def origin(self) -> str:
-        """The Nsight Systems that exported it, in prose."""
+        """The Nsight Systems that exported it, in words."""
         if self.product_version is None:
-            return "an Nsight Systems that does not say its version (2020 or 2021)"
+            return "an Nsight Systems without a version (2020 or 2021)"
         return f"Nsight Systems {self.product_version}"
 
     def holds(self, part: Part) -> bool:
-        """Say whether the export holds a part of what may be recorded."""
+        """Return whether the export holds a part."""
         return holds(self, self._database, part)
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a reader of this report should know about its data."""
+        """Notes for readers about the data of this report."""
         gpu, ranges = self._gpu_operations, self._named_ranges
         return [
             *gpu.notes,
@@ -242,7 +242,7 @@ class NsightTrace:
 
     @cached_property
     def _named_mpi_ranks(self) -> dict[int, set[int]]:
-        """The ranks that MPI gave the threads of each process as their names."""
+        """The ranks of each process from the thread names that MPI gave."""
         return nvtx_names.mpi_ranks(self._nvtx_thread_names)
 
     @cached_property
@@ -270,23 +270,23 @@ class NsightTrace:
         }
 
     def api_calls(self, process: int) -> ApiCalls | None:
-        """Return the API calls of a process, or None where the export has no API calls."""
+        """Return the API calls of a process, or None if the export has no API calls."""
         if schema.API_CALL.name not in self._database.columns:
             return None
         return self._api_calls.get(process, NO_API_CALLS)
 
     def synchronizations(self, process: int) -> Synchronizations | None:
-        """Return the synchronizations of a process, or None where the export has none."""
+        """Return the synchronizations of a process, or None if the export has none."""
         if schema.WAIT.name not in self._database.columns:
             return None
         columns = self._synchronizations.get(process)
         if columns is None:
             return NO_SYNCHRONIZATIONS
-        # Of a long run they are large, and asked for seldom: only the packed columns are kept.
+        # They are large in a long run, and rarely used: only the packed columns are kept.
         return host.synchronizations_of(columns, self._api_calls.get(process), self.api_names)
 
     def event_records(self, process: int) -> EventRecords | None:
-        """Return where a process recorded CUDA events, or None where the export has none."""
+        """Return the recordings of CUDA events in a process, or None if the export has none."""
         if schema.EVENT_RECORD.name not in self._database.columns:
             return None
         columns = self._event_records.get(process)
@@ -295,30 +295,30 @@ class NsightTrace:
         return host.event_records_of(columns, self._api_calls.get(process))
 
     def launch_stalls(self, process: int) -> LaunchStalls | None:
-        """Return the records of a full command buffer, or None where they are not exported."""
+        """Return the records of a full command buffer, or None if they are not exported."""
         if schema.DRIVER_OVERHEAD.name not in self._database.columns:
             return None
         return self._launch_stalls.get(process, NO_LAUNCH_STALLS)
 
     def host_activity(self, process: int) -> HostActivity:
-        """Return what the threads of a process that call CUDA did outside of it."""
+        """Return the activity of a process's CUDA-calling threads outside of CUDA."""
         return self._host_activities.get(process, NO_ACTIVITY)
 
     def samples(self, process: int) -> ThreadSamples:
-        """Return in which functions the threads of a process that call CUDA were sampled."""
+        """Return the samples of a process's CUDA-calling threads."""
         return self._samples.get(process, NO_SAMPLES)
 
     def profiler_overhead(self, process: int) -> ThreadSpans:
-        """Return what the profiler itself did in a process, on any of its threads."""
+        """Return the profiler's own work in a process, on any of its threads."""
         return self._profiler_overhead.get(process, NO_SPANS)
 
     def communication_calls(self, process: int) -> ProcessCalls:
-        """Return who communicated what on the host, as NCCL's ranges and labels tell."""
+        """Return the communication calls on the host, from NCCL's ranges and labels."""
         return self._named_ranges.communication_calls.get(process, NO_PROCESS_CALLS)
 
     @property
     def label_ranges(self) -> Mapping[int, LabelRanges]:
-        """The ranges of `instrument` by process, where it has some."""
+        """The ranges of `instrument` by process."""
         return self._named_ranges.label_ranges
 
     @cached_property
@@ -328,7 +328,7 @@ class NsightTrace:
 
     @cached_property
     def has_unexported_stalls(self) -> bool:
-        """Whether the name of the records is in the export, but not the records.
+        """True if the name of the records is in the export, but not the records.
 
         Nsight Systems 2024.5 to 2025.1 captured them and left them out of the export.
         """
@@ -343,23 +343,23 @@ class NsightTrace:
         return {} if events is None else nvtx_names.ranges_named(events, matching)
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
-        """Return when ranges were over, see `traceprof.trace.nsight.nvtx_names.range_ends`."""
+        """Return the ends of ranges: see `traceprof.trace.nsight.nvtx_names.range_ends`."""
         events = self._nvtx_events
         if events is None:
             return np.empty(0, np.int64), np.empty(0, np.int64)
         return nvtx_names.range_ends(events, process)
 
     def range_table(self, process: int) -> RangeTable | None:
-        """Return all NVTX ranges of a process, or None where it has none."""
+        """Return all NVTX ranges of a process, or None if it has none."""
         return self._nvtx_tables.ranges.of(process)
 
     def marks(self, process: int) -> Marks | None:
-        """Return the NVTX marks of a process, or None where it has none."""
+        """Return the NVTX marks of a process, or None if it has none."""
         return self._nvtx_tables.marks.get(process)
 
     @cached_property
     def thread_names(self) -> Mapping[int, str]:
-        """Names of threads by globalTid: those that NVTX gave, else those of the system."""
+        """Names of threads by globalTid: from NVTX, else from the system."""
         return nvtx_table.read_thread_names(self._database, self._nvtx_thread_names)
 
     def longest_ranges(self, limit: int) -> list[str]:
@@ -367,19 +367,19 @@ class NsightTrace:
         return nvtx_names.longest_names(self._database, limit)
 
     def gpu_name(self, key: RankKey) -> str | None:
-        """Return the name of the rank's GPU where the export tells it."""
+        """Return the name of the rank's GPU, if known."""
         return self.target.gpu_name(key)
 
     def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
-        """Return the compute capability of the rank's GPU, major and minor, where it is told."""
+        """Return the compute capability of the rank's GPU, major and minor, if known."""
         return self.target.compute_capability(key)
 
     def gpu_id(self, key: RankKey) -> str | None:
-        """Return the uuid of the rank's GPU or its place on the PCI bus, where it is told."""
+        """Return the uuid of the rank's GPU or its place on the PCI bus, if known."""
         return self.target.gpu_id(key)
 
     def global_rank(self, process: int) -> int | None:
-        """Return the rank of the process in its run, by its labels, else as MPI tells it."""
+        """Return the rank of the process in its run, from its labels, else from MPI."""
         rank = self.labelled_rank(process)
         if rank is not None:
             return rank
@@ -387,19 +387,19 @@ class NsightTrace:
         return next(iter(ranks)) if len(ranks) == 1 else None
 
     def labelled_rank(self, process: int) -> int | None:
-        """Return the rank of the process in its run, where its labels tell it."""
+        """Return the rank of the process in its run from its labels, if known."""
         return self._labelled_ranks.get(process)
 
     def distributed_rank(self, process: int) -> int | None:  # noqa: ARG002
-        """Return None: an export does not tell."""
+        """Return None: unknown in an export."""
         return None
 
     def num_threads(self, process: int) -> int | None:
-        """Return how many threads of the process were seen; None where that is not told."""
+        """Return the number of threads of the process with events; None if unknown."""
         return self.target.num_threads(process)
 
     def empty_domain_notes(self) -> list[str]:
-        """Say of which NVTX domains of the program nothing was recorded, and why."""
+        """Return notes on NVTX domains of the program without any record."""
         events = self._nvtx_events
         if events is None:
             return []
@@ -412,23 +412,23 @@ class NsightTrace:
         return self.target.gpus
 
     def program(self, process: int) -> str | None:
-        """Return the name of the program that a process ran, None where it is not told."""
+        """Return the name of the program of a process; None if unknown."""
         return self.target.program(process)
 
     @cached_property
     def mpi_processes(self) -> frozenset[int]:
-        """The processes that were seen in MPI."""
+        """The processes with calls of MPI."""
         return mpi_processes(self._database)
 
     @cached_property
     def session(self) -> Session:
-        """Where and when the report was captured."""
+        """The place and the time of the capture."""
         return self.target.session(
             first for operations in self.operations.values() for first in operations.starts_ns
         )
 
     def contents(self) -> Sequence[Content]:
-        """Return the tables of events that are not empty, and how many rows each has."""
+        """Return the tables of events that are not empty, with their numbers of rows."""
         tables = (
             Content(name, what, count_rows(self._database, name))
             for name, what in schema.EVENT_TABLES.items()
@@ -477,5 +477,5 @@ class NsightTrace:
 
     @cached_property
     def _names(self) -> dict[int, str]:
-        """Names of the kernels by those ids that the export tells the meaning of."""
+        """Names of the kernels by known ids."""
         return read_strings(self._database, self._gpu_operations.name_ids)

@@ -1,4 +1,4 @@
-"""Whose operations there are, how many of each rank, and from when to when they go."""
+"""Extents of the operations of each rank: number, first start and last end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Extent(NamedTuple):
-    """How many rows a rank has, when the first one began, and when all were over."""
+    """The number of a rank's rows, the first start and the last end."""
 
     number: int
     first_ns: int
@@ -23,11 +23,11 @@ class Extent(NamedTuple):
 
 
 NO_ROWS = Extent(0, 0, 0)
-_FEW_RUNS = 64  # looked up one by one sooner than they are sorted
+_FEW_RUNS = 64  # so few are looked up faster than sorted
 
 
 class ExtentsBuilder:
-    """The extent of each rank, found as rows are read."""
+    """The extent of each rank, built as rows are read."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[int, int], int] = {}
@@ -35,7 +35,7 @@ class ExtentsBuilder:
         self._first_ns, self._last_end_ns = self._number, self._number
 
     def __len__(self) -> int:
-        """How many ranks there are."""
+        """Return the number of ranks."""
         return len(self._places)
 
     def add(self, process: Int64, device: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
@@ -48,8 +48,8 @@ class ExtentsBuilder:
             end: int64[n].
 
         Returns:
-            Runs of rows of one rank: int64[m], the first row of each, and int64[m], the place of
-            its rank in the order in which ranks are met.
+            Runs of rows of one rank: int64[m], the first row of each, and int64[m], the number of
+            its rank in order of first occurrence.
         """
         differ = (process[1:] != process[:-1]) | (device[1:] != device[:-1])
         run = np.concatenate((np.zeros(1, np.int64), np.flatnonzero(differ) + 1))
@@ -64,7 +64,7 @@ class ExtentsBuilder:
         return run, owner
 
     def finish(self) -> dict[RankKey, Extent]:
-        """Return each rank's extent, in the order in which ranks are met."""
+        """Return each rank's extent, in order of first occurrence."""
         columns = (self._number, self._first_ns, self._last_end_ns)
         extents = zip(*(column.tolist() for column in columns), strict=True)
         return {
@@ -73,7 +73,7 @@ class ExtentsBuilder:
         }
 
     def _owners(self, process: Int64, device: Int64) -> Int64:
-        """Return the place of each run's rank, int64[m]."""
+        """Return the number of each run's rank, int64[m]."""
         if len(process) <= _FEW_RUNS:
             keys = zip(process.tolist(), device.tolist(), strict=True)
             return np.array([self._place(key) for key in keys], np.int64)

@@ -1,4 +1,4 @@
-"""What an Nsight export says of the GPUs: kernels, copies, memory sets, graphs as a whole."""
+"""GPU operations of an Nsight export: kernels, copies, memory sets, graphs as a whole."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ _BASE = (LENGTH, "streamId", "correlationId")
 
 @dataclass(frozen=True, slots=True)
 class GpuOperationsData(SectionData):
-    """What the GPUs did.
+    """GPU operations of all ranks.
 
     Attributes:
         operations: by rank, in order of process and device.
         signatures: of the kernels.
         name_ids: StringIds.id of the kernels' names.
-        notes: what a reader of the report should know of them.
+        notes: for readers of the report.
     """
 
     operations: Mapping[RankKey, RankOperations]
@@ -69,13 +69,13 @@ class GpuOperationsData(SectionData):
 
 @dataclass(frozen=True, slots=True)
 class GpuOutlineData(SectionData):
-    """What the GPUs did, but of kernels only whose they are, from when to when, and their names.
+    """GPU operations of all ranks, with only the extents and names of kernels.
 
     Attributes:
-        operations: by rank, in order of process and device; kernels are read when somebody asks.
+        operations: by rank, in order of process and device; kernels are read on first use.
         name_ids: StringIds.id of the kernels' names.
-        notes: what a reader of the report should know of them.
-        whole: returns all of it, read once.
+        notes: for readers of the report.
+        whole: returns all operations, read once.
     """
 
     operations: Mapping[RankKey, RankOperations]
@@ -85,12 +85,12 @@ class GpuOutlineData(SectionData):
 
     @property
     def signatures(self) -> Signatures:
-        """Of the kernels, which have to be read for them."""
+        """The signatures of the kernels, which are read for them."""
         return self.whole().signatures
 
 
 def read_gpu_operations(database: Database) -> GpuOperationsData:
-    """Read what the GPUs did.
+    """Read the GPU operations.
 
     Raises:
         TraceFormatError: the file is damaged.
@@ -106,7 +106,7 @@ def read_gpu_operations(database: Database) -> GpuOperationsData:
 
 
 def read_gpu_outline(database: Database) -> GpuOutlineData:
-    """Read what the GPUs did, and leave kernels until they are asked for: there may be millions.
+    """Read the GPU operations, with kernels only on first use: there may be millions.
 
     Raises:
         TraceFormatError: the file is damaged.
@@ -132,13 +132,13 @@ def _with_others(
     kernels_of: Callable[[RankKey], Kernels | KernelsOnDemand],
     notes: list[str],
 ) -> dict[RankKey, RankOperations]:
-    """Return the operations of each rank, reading all that are no kernels.
+    """Return the operations of each rank, reading all except kernels.
 
     Args:
         database: the export.
-        ranks: those with kernels.
+        ranks: with kernels.
         kernels_of: returns the kernels of a rank, perhaps none.
-        notes: those on other tables are added.
+        notes: extended by those on other tables.
     """
 
     def others(table: schema.Table) -> GpuTable:
@@ -167,7 +167,7 @@ def _with_others(
 def _kernel_extents(
     database: Database, name_ids: set[int], notes: list[str]
 ) -> dict[RankKey, Extent]:
-    """Return whose kernels there are, and from when to when; their names' ids are added."""
+    """Return the extents of each rank's kernels, and add the ids of their names."""
     rows, unusable = ExtentsBuilder(), 0
     columns = present_columns(database, schema.KERNEL)
     name = next((name for name in NAMES if name in columns), None)
@@ -183,7 +183,7 @@ def _kernel_extents(
 
 
 def _kernels_of(table: GpuTable, key: RankKey, names: Int64) -> Kernels | KernelsOnDemand:
-    """Return a rank's kernels, which a report has most of: of several ranks, only on demand."""
+    """Return a rank's kernels, the largest table: with several ranks only on demand."""
     pick = partial(_picked_kernels, table, key, names)
     if len(table.extents) == 1 or key not in table.extents:
         return pick()
@@ -196,7 +196,7 @@ def _picked_kernels(table: GpuTable, key: RankKey, names: Int64) -> Kernels:
 
 
 def _signed_chunks(database: Database, signer: Signer) -> Iterator[tuple[Columns, int]]:
-    """Yield the kernels that can be used, with their signatures, and how many beside them."""
+    """Yield the usable kernels with their signatures, and the number of unusable ones."""
     combined = {_SIGNATURE: signer.combinations}
     columns = present_columns(database, schema.KERNEL)
     for chunk in read_columns(database, schema.KERNEL.name, columns, rows=combined):

@@ -1,4 +1,4 @@
-"""Tables of GPU operations of an Nsight export, whose rows are picked out by rank when needed."""
+"""Tables of GPU operations of an Nsight export, with rows selected by rank on demand."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     Columns = dict[str, Int64]
 
 LENGTH = "length"
-"""A column of ours beside those of the export."""
+"""An additional column, which the export does not have."""
 
 NEEDED = ("globalPid", "deviceId", "start", "end")
-"""The columns without one of which a row says nothing."""
+"""The columns without which a row is unusable."""
 
-# Of more ranks, sorting all rows is quicker than looking for those of each.
+# With more ranks, sorting all rows is quicker than searching for those of each.
 _MAX_SOUGHT = 32
 
 
@@ -48,14 +48,14 @@ _NO_ROWS = Rows(pack(np.empty(0, np.int64)), {})
 
 @dataclass(frozen=True)
 class GpuTable:
-    """The rows of all ranks in the order of the export; a rank's are picked out when needed.
+    """The rows of all ranks in the order of the export; those of a rank are selected on demand.
 
-    Reading need not put them in order, and processes can, each those of a rank.
+    So reading need not sort them, and several processes can, each for one rank.
 
     Attributes:
-        extents: of each rank's rows, in the order in which ranks are met.
-        owner: for each row, which of these it is of.
-        start_ns: when each began.
+        extents: of each rank's rows, in order of first occurrence.
+        owner: for each row, the number of its rank among these.
+        start_ns: the start of each.
         columns: the others, by name.
     """
 
@@ -85,7 +85,7 @@ class GpuTable:
 
 
 class _GrowingTable:
-    """Takes rows as they are read, and makes a `GpuTable` of them."""
+    """A `GpuTable` under construction, as rows are read."""
 
     def __init__(self) -> None:
         self._extents = ExtentsBuilder()
@@ -93,11 +93,11 @@ class _GrowingTable:
         self._columns: dict[str, ColumnBuilder] = {}
 
     def __len__(self) -> int:
-        """How many ranks there are."""
+        """Return the number of ranks."""
         return len(self._extents)
 
     def add(self, chunk: Columns) -> None:
-        """Add some rows; the columns of process, device and time are taken out of the chunk."""
+        """Add some rows; the columns of process, device and time are removed from the chunk."""
         start, end = chunk.pop("start"), chunk.pop("end")
         run, owner = self._extents.add(chunk.pop("globalPid"), chunk.pop("deviceId"), start, end)
         chunk[LENGTH] = end - start
@@ -109,7 +109,7 @@ class _GrowingTable:
         self._owner.append(owners, (0, len(self) - 1))
 
     def finish(self) -> GpuTable:
-        """Return all that was added; nothing can be added any more."""
+        """Return the complete table; nothing can be added afterwards."""
         return GpuTable(
             self._extents.finish(),
             self._owner.finish(),
@@ -129,8 +129,8 @@ def read_table(
     Args:
         database: the export.
         table: the table.
-        chunks: as `usable` returns them.
-        notes: one is added where some rows cannot be used.
+        chunks: from `usable`.
+        notes: extended if some rows are unusable.
 
     Raises:
         TraceFormatError: the file is damaged.
@@ -146,7 +146,7 @@ def read_table(
 
 
 def note_unusable(table: schema.Table, unusable: int, notes: list[str]) -> None:
-    """Say of how many rows of a table nothing is known."""
+    """Add a note on the number of unusable rows of a table."""
     if unusable:
         notes.append(
             f"{unusable} rows of {table.name} have no start, end, process or device, or end"
@@ -157,31 +157,31 @@ def note_unusable(table: schema.Table, unusable: int, notes: list[str]) -> None:
 def usable_chunks(
     database: Database, table: schema.Table, columns: Sequence[str]
 ) -> Iterator[tuple[Columns, int]]:
-    """Yield the rows of a table that can be used, and how many beside them cannot.
+    """Yield the usable rows of a table, and the number of unusable ones.
 
     Args:
         database: the export.
         table: the table.
-        columns: those to read, those that are `NEEDED` among them.
+        columns: to read, including those in `NEEDED`.
     """
     for chunk in read_columns(database, table.name, columns):
         yield usable(database, table, chunk)
 
 
 def present_columns(database: Database, table: schema.Table) -> list[str]:
-    """Return the columns to read of a table; none where it is not there."""
+    """Return the columns to read of a table; none if it is absent."""
     present = database.columns.get(table.name, ())
     if not present:
         return []
     database.require(table.name, table.required)
     columns = [name for name in (*table.required, *table.optional) if name in present]
     if "demangledName" in columns and "shortName" in columns:
-        columns.remove("shortName")  # one name is enough; the demangled one tells more
+        columns.remove("shortName")  # one name is enough; the demangled one says more
     return columns
 
 
 def usable(database: Database, table: schema.Table, chunk: Columns) -> tuple[Columns, int]:
-    """Return the rows of a chunk that can be used, and how many beside them cannot.
+    """Return the usable rows of a chunk, and the number of unusable ones.
 
     Raises:
         TraceFormatError: times are beyond any clock.

@@ -1,4 +1,4 @@
-"""What an Nsight export says of the host: API calls, synchronizations, blocked launches."""
+"""Host calls of an Nsight export: API calls, synchronizations, blocked launches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def synchronizations_of(
 
     Args:
         columns: as they were read.
-        calls: API calls of the process: their names tell who waits for what.
+        calls: API calls of the process: their names show the kinds of waits.
         api_names: by the ids in `calls`.
     """
     kind_of_name = {name: synchronization_kind(text) for name, text in api_names.items()}
@@ -76,16 +76,16 @@ def synchronizations_of(
 
 
 def read_event_records(database: Database) -> dict[int, dict[str, Column]]:
-    """Return the columns of where each process recorded CUDA events, for `event_records_of`."""
+    """Return the columns of each process's recordings of CUDA events, for `event_records_of`."""
     return dict(_by_process(database, schema.EVENT_RECORD, "globalPid"))
 
 
 def event_records_of(columns: Mapping[str, Column], calls: ApiCalls | None) -> EventRecords:
-    """Return where a process recorded CUDA events.
+    """Return the recordings of CUDA events in a process.
 
     Args:
-        columns: as they were read; the export has no time of them.
-        calls: API calls of the process, which have.
+        columns: as they were read; the export has no times of recordings.
+        calls: API calls of the process, for the times.
     """
     correlation = columns["correlationId"].values
     asked = np.full(len(correlation), NULL, np.int64)
@@ -108,7 +108,7 @@ def _ids(values: Int64) -> Int64:
 
 
 def _calls_of(calls: ApiCalls, correlation: Int64, start_ns: Int64 | None = None) -> Int64:
-    """Return the index of the call of each row, int64[n], -1 where the export does not have it.
+    """Return the index of the call of each row, int64[n], -1 if the export does not have it.
 
     Args:
         calls: of the process.
@@ -136,7 +136,7 @@ def read_launch_stalls(database: Database) -> dict[int, LaunchStalls]:
     if not database.has(schema.DRIVER_OVERHEAD.name, "overheadType"):
         return {}
     rows = database.rows(schema.OVERHEAD_TYPES, {"id": int, "name": str, "label": str})
-    # Nsight renumbers CUPTI's kinds: its own enumeration tells, where it is there.
+    # Nsight renumbers CUPTI's kinds: use its own enumeration, if there is one.
     kinds = [
         row["id"]
         for row in rows
@@ -156,17 +156,17 @@ def read_launch_stalls(database: Database) -> dict[int, LaunchStalls]:
 def _by_process(
     database: Database, table: schema.Table, owner: str
 ) -> Iterator[tuple[int, dict[str, Column]]]:
-    """Yield a table's columns by process; rows without start, owner or correlation mean nothing.
+    """Yield a table's columns by process; rows without start, owner or correlation are unusable.
 
     A table of moments without a time has no start.
 
     Args:
         database: the export.
-        table: what to read.
-        owner: the column that tells the thread or process.
+        table: to read.
+        owner: the column of the thread or process.
 
     Yields:
-        A process with its columns, `length` in the place of `end`; 0 where the capture ended before
+        A process with its columns, `length` in the place of `end`; 0 if the capture ended before
         the call did.
     """
     if table.name not in database.columns:

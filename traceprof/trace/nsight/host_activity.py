@@ -1,4 +1,4 @@
-"""What an Nsight export says of threads outside of CUDA: switches, system calls, MPI, samples."""
+"""Activity of threads outside of CUDA in an Nsight export: switches, calls, samples."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 _MPI = re.compile(r"(?:MPI|UCP|UCX)_\w*EVENTS\Z")
 _JIT = "JIT"
-"""What compiling is called: its rows have no name."""
+"""The name for compilation, whose rows have no name."""
 
 
 def read_host_activity(database: Database, threads: Int64) -> dict[int, HostActivity]:
-    """Return what threads did outside of CUDA, by process (globalPid).
+    """Return the activity of threads outside of CUDA, by process (globalPid).
 
     Args:
         database: the export.
-        threads: those (globalTid) that are of interest.
+        threads: the threads of interest (globalTid).
 
     Raises:
         TraceFormatError: the file is damaged.
@@ -64,16 +64,16 @@ def read_host_activity(database: Database, threads: Int64) -> dict[int, HostActi
 
 
 def read_profiler_overhead(database: Database) -> dict[int, ThreadSpans]:
-    """Return what the profiler itself did in each process, on any thread."""
+    """Return the profiler's own work in each process, on any thread."""
     return _read_spans(database, [(schema.PROFILER_OVERHEAD, schema.SPAN_NAME)], None)
 
 
 def read_samples(database: Database, threads: Int64) -> dict[int, ThreadSamples]:
-    """Return in which functions threads were sampled, by process (globalPid).
+    """Return the samples of the functions of threads, by process (globalPid).
 
     Args:
         database: the export.
-        threads: those (globalTid) that are of interest.
+        threads: the threads of interest (globalTid).
     """
     if not (
         database.has(schema.CALL_CHAINS, "id", "symbol", "stackDepth")
@@ -124,7 +124,7 @@ def _read_switches(database: Database, threads: Int64) -> dict[int, ThreadSwitch
 def _rows(
     database: Database, table: str, columns: Sequence[str], threads: Int64
 ) -> tuple[Int64, ...]:
-    """Return columns of a table, the last of them threads, where none is NULL; int64[n] each."""
+    """Return columns of a table, the last one threads, without rows with NULL; int64[n] each."""
     parts: list[tuple[Int64, ...]] = [tuple(np.empty(0, np.int64) for _ in columns)]
     expect_rows(database, [table])
     for chunk in read_columns(database, table, columns):
@@ -142,8 +142,8 @@ def _read_spans(
 
     Args:
         database: the export.
-        tables: each with its column of names, None where it has none.
-        threads: that are of interest; None for all.
+        tables: each with its column of names, or None.
+        threads: of interest; None for all.
     """
     parts: list[tuple[Int64, ...]] = []
     jit = NULL + 1  # no id of a string
@@ -177,7 +177,7 @@ def _read_spans(
 
 
 def _is_of(thread: Int64, threads: Int64) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Return which rows are of one of these threads, bool[n]."""
+    """Return which rows belong to these threads, bool[n]."""
     chosen = np.zeros(len(thread), np.bool_)
     for number in threads.tolist():  # few: a comparison of each is quicker than sorting the rows
         chosen |= thread == number
@@ -185,7 +185,7 @@ def _is_of(thread: Int64, threads: Int64) -> np.ndarray[tuple[int, ...], np.dtyp
 
 
 def _names(database: Database, ids: Int64, others: dict[int, str] | None = None) -> tuple[str, ...]:
-    """Return the names that ids of strings stand for, empty where they mean nothing."""
+    """Return the strings of ids, empty for unknown ids."""
     known = read_strings(database, [key for key in ids.tolist() if key != NULL])
     known |= others or {}
     return tuple(known.get(key, "") for key in ids.tolist())

@@ -1,7 +1,7 @@
 """Payloads of NCCL's ranges that only `nsys export --type=json` writes, put into an SQLite export.
 
-That is so before Nsight Systems 2024.5. The JSON has no schemas: it is known what NCCL 2.16 to 2.24
-writes for each number of a schema, and only what fits in number, name and size is taken.
+This is for Nsight Systems before 2024.5. The JSON has no schemas: the layouts of NCCL 2.16 to 2.24
+are known by the number of the schema, and only payloads that match in number, name and size count.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LAYOUTS = {
 
 
 def lacks_payloads(export: Path) -> bool:
-    """Say whether an export holds ranges of NCCL, and cannot hold their payloads.
+    """Return whether an export holds ranges of NCCL, but cannot hold their payloads.
 
     Args:
         export: the SQLite file.
@@ -58,11 +58,11 @@ def add_payloads(export: Path, document: Path) -> int:
     """Put the payloads of NCCL's ranges into an export of the same report, as JSON.
 
     Args:
-        export: the SQLite file, which is written to.
-        document: what `nsys export --type=json` wrote.
+        export: the SQLite file, which is changed.
+        document: the output of `nsys export --type=json`.
 
     Returns:
-        How many ranges have got one.
+        The number of ranges that got a payload.
     """
     with closing(sqlite3.connect(export)) as connection, connection:
         connection.execute(

@@ -1,4 +1,4 @@
-"""Kernel signatures: name, grid and block, of which even millions of kernels have few."""
+"""Kernel signatures: name, grid and block; even millions of kernels have few of them."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
 
 _NAME, _PROCESS = "name", "globalPid"
 NAMES = ("demangledName", "shortName")
-"""The columns that a kernel's name may be in."""
+"""The possible columns of a kernel's name."""
 
 
 class Signer:
-    """Numbers kernel signatures in the order in which they are met.
+    """Numbers for kernel signatures in order of first occurrence.
 
-    A kernel's process, name, grid and block are read as one number, since they stand side by side
-    in an export, and there are few combinations of them: see `NumberedRows`.
+    A kernel's process, name, grid and block are read as one number, since they are neighbours in an
+    export, and there are few combinations of them: see `NumberedRows`.
 
     Attributes:
         names: StringIds.id of the kernels' names.
-        combinations: numbers what is read as one.
+        combinations: numbers for the combinations of columns.
     """
 
     def __init__(self, columns: Sequence[str] = (_PROCESS,)) -> None:
-        """Number kernels.
+        """Prepare for kernels.
 
         Args:
-            columns: of the table of kernels; those that are read as one are among them.
+            columns: of the table of kernels, including the combined ones.
         """
         self.names: set[int] = set()
         combined = (_PROCESS, *NAMES, *schema.GRID)
         self.combinations = NumberedRows([column for column in columns if column in combined])
         self._signatures = NumberedRows((_NAME, *schema.GRID))
-        self._of_combination = np.empty(0, np.int64)  # -1 where it is not met yet
+        self._of_combination = np.empty(0, np.int64)  # -1 for new ones
 
     @property
     def signatures(self) -> Signatures:
-        """What was met so far."""
+        """The signatures so far."""
         rows = self._signatures.rows
         return Signatures(rows[:, 0], rows[:, 1:])
 

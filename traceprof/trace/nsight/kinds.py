@@ -1,4 +1,4 @@
-"""The kinds of copies and of memory that the numbers of an Nsight export stand for."""
+"""Kinds of copies and of memory by the numbers of an Nsight export."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Kind = TypeVar("Kind", CopyKind, MemoryKind)
 
 
 class Kinds(NamedTuple):
-    """What an export means by its numbers; a number that is not among them is of no known kind."""
+    """The kinds by the numbers of an export; other numbers are unknown kinds."""
 
     copies: Mapping[int, CopyKind]
     memory: Mapping[int, MemoryKind]
 
 
 def read_kinds(database: Database) -> Kinds:
-    """Read the export's own enumerations, where it has them."""
+    """Read the export's own enumerations, if it has them."""
     return Kinds(
         _kinds(database, schema.MEMCPY_KINDS, schema.COPY_KINDS, CopyKind),
         _kinds(database, schema.MEM_KINDS, schema.MEMORY_KINDS, MemoryKind),
@@ -36,11 +36,11 @@ def read_kinds(database: Database) -> Kinds:
 
 
 def translated(column: Column, kinds: Mapping[int, CopyKind] | Mapping[int, MemoryKind]) -> Int64:
-    """Return our numbers of kinds in the place of the export's, int64[n]; NULL stays NULL.
+    """Translate the export's numbers of kinds into ours, int64[n]; NULL stays NULL.
 
     Args:
-        column: n numbers of the export's.
-        kinds: what they mean.
+        column: n numbers of the export.
+        kinds: by the export's number.
     """
     numbers = column.distinct
     meanings = [number if number == NULL else kinds.get(number, 0) for number in numbers.tolist()]
@@ -55,7 +55,7 @@ def _kinds(
 ) -> dict[int, Kind]:
     by_label = {kind.label: kind for kind in kinds}
     rows = database.rows(enumeration, {"id": int, "label": str})
-    # A label that is not one of Nsight's says nothing: then the number does, which is Nsight's.
+    # For a label that is not one of Nsight's, use Nsight's meaning of the number.
     known = {row["id"]: by_label[row["label"]] for row in rows if row["label"] in by_label}
     known.pop(None, None)
     return {**{number: by_label[label] for number, label in usual.items()}, **known}

@@ -1,4 +1,4 @@
-"""The ranges that `instrument` made: everything in the NVTX domain `traceprof`."""
+"""The ranges of `instrument`: all in the NVTX domain `traceprof`."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def read_label_ranges(
     columns, database = events.columns, events.database
     rows = np.flatnonzero(events.is_range & columns.domain.isin(ours))
     start, end, thread = columns.start_ns[rows], events.ends(rows), columns.thread.at(rows)
-    order = np.lexsort((-end, start, thread))  # which keeps the order of rows that are alike
+    order = np.lexsort((-end, start, thread))  # stable: equal rows keep their order
     rows, start, end, thread = rows[order], start[order], end[order], thread[order]
     names = events.names(rows)
-    # A text that goes on behind its end is damaged; an empty one says nothing.
+    # A text with characters after its end is damaged; an empty one is useless.
     said = [index for index, name in enumerate(names) if name and BETWEEN_TEXTS not in name]
     names = [names[index] for index in said]
     rows, start, end, thread = rows[said], start[said], end[said], thread[said]

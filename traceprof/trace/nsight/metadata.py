@@ -1,4 +1,4 @@
-"""What an Nsight export says of itself, of the machine and of the programs that ran."""
+"""Metadata of an Nsight export: the file, the machine and the programs."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _HOST_VARIABLES = ("SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")
 
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_OF_NSIGHT = "[[]NSys*"  # `[NSys]` and `[NSys Comms]`, by which it records
-# Times since a session's start never come near; `--ts-normalize` makes them ns since 1970.
+_OF_NSIGHT = "[[]NSys*"  # its own threads `[NSys]` and `[NSys Comms]`
+# Times since a session's start are far smaller; `--ts-normalize` makes them ns since 1970.
 _FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
 
 
 class Target:
-    """Facts about the capture, each None or empty where the export does not tell.
+    """Facts about the capture, each None or empty if unknown.
 
     Attributes:
-        metadata: all that the export says of itself and of the capture.
+        metadata: of the export and the capture, by name.
     """
 
     def __init__(self, database: Database) -> None:
-        """Read the metadata of an export; the rest is read when it is asked for."""
+        """Read the metadata of an export; the rest is read on first use."""
         self._database = database
         self.metadata: dict[str, str] = {
             row["name"]: row["value"]
@@ -45,10 +45,10 @@ class Target:
         }
 
     def session(self, first_ns: Iterable[int]) -> Session:
-        """Return where and when the report was captured.
+        """Return the place and the time of the capture.
 
         Args:
-            first_ns: when something began; it tells times in UTC from times since the start.
+            first_ns: starts of events, which distinguish times in UTC from times since the start.
         """
         return Session(
             host=self.hostname,
@@ -63,7 +63,7 @@ class Target:
 
     @property
     def command_line(self) -> list[str]:
-        """The command that was profiled."""
+        """The profiled command."""
         command = self.metadata.get("PROCESS_0:COMMAND")
         if command is None:
             return []
@@ -74,24 +74,24 @@ class Target:
 
     @property
     def session_start(self) -> str | None:
-        """The UTC time at which the capture began, as the export writes it."""
+        """The UTC time of the capture's start, as the export has it."""
         rows = self._database.rows(schema.SESSION_START, {"utcTime": str})
         return rows[0]["utcTime"] or None if rows else None
 
     @property
     def session_start_ns(self) -> int | None:
-        """The same in ns since 1970."""
+        """The time of the capture's start in ns since 1970."""
         rows = self._database.rows(schema.SESSION_START, {"utcEpochNs": int})
         return (rows[0]["utcEpochNs"] or None) if rows else None
 
     @property
     def is_utc(self) -> bool:
-        """Whether the report's times are themselves ns since 1970."""
+        """True if the report's times are themselves ns since 1970."""
         return self.metadata.get(schema.TIME_NORMALIZED, "").lower() == "true"
 
     @property
     def capture_end_ns(self) -> int | None:
-        """When the capture ended, in the report's own time."""
+        """The end of the capture, in the report's own time."""
         rows = self._database.rows(schema.ANALYSIS_DETAILS, {"duration": int})
         if not rows or rows[0]["duration"] is None:
             return None
@@ -100,13 +100,13 @@ class Target:
 
     @property
     def hostname(self) -> str | None:
-        """The name of the machine, from the environment of the program where need be."""
+        """The name of the machine, if necessary from the environment of the program."""
         variables = (self.environment.get(variable) for variable in _HOST_VARIABLES)
         return self._machine("Hostname") or next(filter(None, variables), None)
 
     @cached_property
     def environment(self) -> dict[str, str]:
-        """The environment variables of the program that was profiled."""
+        """The environment variables of the profiled program."""
         rows = self._database.rows(schema.CAPTURE_METADATA, {"name": str, "value": str})
         texts = [row["value"] for row in rows if row["name"] == _ENVIRONMENT and row["value"]]
         pairs = (text.partition("=") for text in texts)
@@ -114,7 +114,7 @@ class Target:
 
     @property
     def num_cores(self) -> int | None:
-        """How many logical processors the machine has."""
+        """The number of logical processors of the machine."""
         count = self._machine("CpuCores")
         return int(count) if count is not None and count.isdecimal() else None
 
@@ -124,12 +124,12 @@ class Target:
         return list(self._boards.values())
 
     def program(self, process: int) -> str | None:
-        """Return the name of the program that the process ran."""
+        """Return the name of the program of a process."""
         rows = self._database.rows(schema.PROCESSES, {"globalPid": int, "name": str})
         return next((row["name"] for row in rows if row["globalPid"] == process), None)
 
     def gpu_name(self, key: RankKey) -> str | None:
-        """Return the GPU's name where the export maps the process's ordinal to a board."""
+        """Return the GPU's name, if the export maps the process's ordinal to a board."""
         boards, pid = self._boards, schema.pid_of_process(key.process)
         for row in self._device_map:
             if row["pid"] == pid and row["cudaId"] == key.device:
@@ -139,12 +139,12 @@ class Target:
         ):
             if row["pid"] == pid and row["deviceId"] == key.device:
                 return row["name"] or None
-        # CUDA_VISIBLE_DEVICES may hide which board it is, but not when all are of one kind.
+        # CUDA_VISIBLE_DEVICES may hide the board, but not if all are of one kind.
         kinds = set(boards.values())
         return kinds.pop() if len(kinds) == 1 else None
 
     def compute_capability(self, key: RankKey) -> tuple[int, int] | None:
-        """Return the compute capability of the rank's GPU, where the export tells it."""
+        """Return the compute capability of the rank's GPU, if known."""
         columns = {"id": int, "smCount": int, "computeMajor": int, "computeMinor": int}
         boards = [
             row
@@ -165,7 +165,7 @@ class Target:
         return kinds.pop() if len(kinds) == 1 else None
 
     def gpu_id(self, key: RankKey) -> str | None:
-        """Return the uuid of the rank's GPU, else its place on the PCI bus, where it is told."""
+        """Return the uuid of the rank's GPU, else its place on the PCI bus, if known."""
         columns = {"id": int, "uuid": str, "busLocation": str, "cuDevice": int}
         boards = self._database.rows(schema.GPU_INFO, columns)
         pid = schema.pid_of_process(key.process)
@@ -186,15 +186,15 @@ class Target:
         )
 
     def num_threads(self, process: int) -> int | None:
-        """Return how many threads of the process were seen; None where that is not told."""
+        """Return the number of threads of the process with events; None if unknown."""
         return self._threads.get(process)
 
     def mpi_ranks(self, process: int) -> set[int]:
-        """Return the ranks of the process by MPI_RANKS: one, unless these rows disagree."""
+        """Return the ranks of the process in MPI_RANKS: one, unless the rows disagree."""
         return self._mpi_ranks.get(process, set())
 
     def diagnostics(self) -> list[str]:
-        """Return what Nsight itself warned of that makes numbers incomplete."""
+        """Return Nsight's own warnings about incomplete data."""
         telling = re.compile(
             r"not all .* events|events? (?:were |was )?(?:lost|dropped)", re.IGNORECASE
         )

@@ -1,4 +1,4 @@
-"""What an Nsight export says of MPI: in which processes it ran."""
+"""The processes of MPI in an Nsight export."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EVENTS = re.compile(r"MPI_\w*EVENTS\Z")
 
 
 def mpi_processes(database: Database) -> frozenset[int]:
-    """Return the processes (globalPid) that were in a call of MPI, or have a rank of it."""
+    """Return the processes (globalPid) with calls of MPI, or with a rank in MPI."""
     tables = [name for name in database.columns if _EVENTS.match(name)]
     threads = set()
     for table in (*tables, schema.MPI_RANKS):

@@ -1,9 +1,9 @@
-"""Who communicated what, as the host saw it: NCCL's own NVTX ranges, and those of `instrument`.
+"""Communication calls on the host, from NVTX ranges of NCCL and `instrument`.
 
-NCCL opens a range around each of its functions, in the domain `NCCL`, and says in its payload how
-many bytes go over which communicator to whom (since 2.16; the communicator since 2.25).
-`instrument` says the same of PyTorch's functions, in the domain `traceprof`, in the grammar of
-`traceprof.labels`. Everything is optional: -1 is what an export does not tell.
+NCCL opens a range around each of its functions, in the domain `NCCL`, whose payload has the bytes,
+the communicator and the peer (since 2.16; the communicator since 2.25). `instrument` has the same
+for PyTorch's functions, in the domain `traceprof`, in the grammar of `traceprof.labels`. All facts
+are optional: -1 stands for unknown ones.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def read_communication_calls(
     domains: Mapping[tuple[int, int], str],
     label_ranges: Mapping[int, LabelRanges],
 ) -> dict[int, ProcessCalls]:
-    """Return the communication calls of each process (globalPid) that has some.
+    """Return the communication calls of each process (globalPid) that has any.
 
     Args:
         events: of the export.
         domains: names of NVTX domains by process and id.
-        label_ranges: those of `instrument` by process.
+        label_ranges: ranges of `instrument` by process.
 
     Raises:
         TraceFormatError: the file is damaged.
@@ -68,7 +68,7 @@ def read_communication_calls(
 
 
 def _rank_in_largest(ranges: NcclRanges) -> int | None:
-    """Return the rank in the largest communicator that the process made, None for no one rank."""
+    """Return the rank in the largest communicator of the process; None if ambiguous."""
     said = [ranges.fields[index] for index in np.unique(ranges.said).tolist()]
     sizes_and_ranks = {(payload.world_size, payload.rank) for payload in said if payload.rank >= 0}
     largest = [rank for size, rank in sizes_and_ranks if size == max(sizes_and_ranks)[0]]
@@ -79,7 +79,7 @@ def _rank_in_largest(ranges: NcclRanges) -> int | None:
 
 
 def _world_sizes(processes: Iterable[NcclRanges]) -> dict[str, int]:
-    """Return the number of ranks of each communicator, as its making and unmaking tell."""
+    """Return the number of ranks of each communicator, from its creation and destruction."""
     return {
         said.communicator: said.world_size
         for ranges in processes

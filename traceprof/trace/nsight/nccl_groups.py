@@ -21,8 +21,8 @@ class Grouped(NamedTuple):
 
     Attributes:
         call: int64[n], the ranges that are calls, ascending.
-        launch: int64[m], the ranges in which something is launched, ascending.
-        launch_of_call: int64[n], index into `launch`; -1 where the capture ended before.
+        launch: int64[m], the ranges that launch operations, ascending.
+        launch_of_call: int64[n], index into `launch`; -1 if the capture ended before.
     """
 
     call: Int64
@@ -33,7 +33,7 @@ class Grouped(NamedTuple):
 def grouped(
     start_ns: Int64, end_ns: Int64, thread: Int64, is_call: Mask, begins: Mask, closes: Mask
 ) -> Grouped:
-    """Find the calls, and where each is launched: in its own range, or the end of its group.
+    """Find the calls and the launch range of each: its own, or the end of its group.
 
     Args:
         start_ns: int64[k], ranges by thread, start and nesting.
@@ -53,12 +53,12 @@ def grouped(
         outer = np.append(True, start_ns[of_thread][1:] >= reach[:-1])
         row = first + np.flatnonzero(outer)
         change = begins[row].astype(np.int64) - closes[row]
-        # A group may have begun before the capture: its end leads no deeper than out of all.
+        # A group may have begun before the capture: its end cannot lead below depth 0.
         level = np.cumsum(change)
         depth = level - np.minimum.accumulate(np.minimum(level, 0))
         launches_here = (is_call[row] | closes[row]) & (depth == 0)
         launch = row[launches_here]
-        # That of a call in a group is the next one.
+        # The launch range of a call in a group is the next one.
         of_row = np.cumsum(launches_here) - launches_here
         of_call = of_row[is_call[row]]
         calls.append(row[is_call[row]])

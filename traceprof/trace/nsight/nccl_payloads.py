@@ -1,8 +1,8 @@
 """The payloads of NCCL's NVTX ranges: bytes laid out by schemas that the export holds, or JSON.
 
 A payload is 32 bytes of header, `<IIIIQQ`: domain, 0, schema, 0, its size, its size with the
-header; then the fields. Schemas' numbers and fields' places move between versions of NCCL; the
-fields' names tell.
+header; then the fields. The numbers of schemas and the places of fields change between versions of
+NCCL; the fields' names do not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CODES = {
 }  # fmt: skip
 _ENUMERATION = "i"
 
-# What the fields are called, in lower case, by what they mean to us.
+# Names of fields in lower case, with their meaning.
 _NAMES = {
     "nccl communicator id": "communicator",
     "message size [bytes]": "bytes",
@@ -44,17 +44,17 @@ class PayloadReader:
     """Reads the payloads of one export."""
 
     def __init__(self, database: Database) -> None:
-        """Read the schemas; a process repeats those of the others."""
+        """Read the schemas, which each process repeats."""
         self._places = _places(database)
         self._seen: dict[tuple[int, str], Fields] = {}
 
     def read(self, domain: int, binary: str | None, text: str | None) -> Fields:
-        """Return what a payload says.
+        """Return the facts in a payload.
 
         Args:
             domain: of the range.
             binary: the payload in hexadecimal digits.
-            text: the payload as JSON, which older exports may hold instead.
+            text: the payload as JSON, which older exports may have instead.
         """
         key = (domain, binary or text or "")
         if key not in self._seen:
@@ -84,7 +84,7 @@ class PayloadReader:
 
 
 def _places(database: Database) -> dict[tuple[int, int], list[tuple[str, int, str]]]:
-    """Return meaning, offset and code of the fields that we know, by domain and schema."""
+    """Return meaning, offset and code of the known fields, by domain and schema."""
     rows = database.rows(
         schema.PAYLOAD_ENTRIES,
         {"domainId": int, "schemaId": int, "idx": int, "type": int, "name": str, "offset": int},
@@ -101,7 +101,7 @@ def _places(database: Database) -> dict[tuple[int, int], list[tuple[str, int, st
             name, kind, offset = of_schema[index]
             code = _CODES.get(kind, _ENUMERATION)
             length = struct.calcsize(f"<{code}")
-            # Nsight leaves out the first field's, which is 0; without any, C's layout holds.
+            # Nsight omits the offset 0 of the first field; without any offset, C's layout holds.
             start = -(-end // length) * length if offset is None else offset
             end = start + length
             meaning = _NAMES.get(name.strip().lower())

@@ -1,4 +1,4 @@
-"""NCCL's own NVTX ranges: which function, when, and what its payload says."""
+"""NCCL's own NVTX ranges: functions, times and payloads."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class NcclRanges:
 
     Attributes:
         start_ns: int64[n].
-        end_ns: int64[n], not before the start; the largest int64 where it was still open.
+        end_ns: int64[n], not before the start; the largest int64 if still open.
         thread: int64[n] (Nsight's globalTid).
         name: int64[n], indices into `names`.
         names: functions of NCCL.
         said: int64[n], indices into `fields`.
-        fields: what payloads say.
+        fields: the facts in payloads.
     """
 
     start_ns: Int64
@@ -56,7 +56,7 @@ def read_nccl_ranges(
     Args:
         events: of the export.
         domains: names of NVTX domains by process and id.
-        names: functions of NCCL that are asked for, beside those that make communicators.
+        names: requested functions of NCCL, in addition to those that create communicators.
 
     Raises:
         TraceFormatError: the file is damaged.
@@ -71,7 +71,7 @@ def read_nccl_ranges(
     process = schema.process_of_thread(columns.thread.at(rows))
     rows = rows[_are_of_nccl(process, columns.domain.at(rows), domains)]
     start, end, thread = columns.start_ns[rows], events.ends(rows), columns.thread.at(rows)
-    order = np.lexsort((-end, start, thread))  # which keeps the order of rows that are alike
+    order = np.lexsort((-end, start, thread))  # stable: equal rows keep their order
     rows, start, end, thread = rows[order], start[order], end[order], thread[order]
     name, functions = events.numbered_names(rows)
     payload, payloads = _payloads(events, rows)
@@ -94,9 +94,9 @@ def read_nccl_ranges(
 def _are_of_nccl(
     process: Int64, domain: Int64, domains: Mapping[tuple[int, int], str]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Say which ranges with the names of NCCL's functions are in its domain, bool[n]."""
+    """Return which ranges with names of NCCL's functions are in its domain, bool[n]."""
     key, pairs = _distinct(process, domain)
-    # An export may lack the row that names a domain; NCCL's functions are named unmistakably.
+    # An export may lack the row that names a domain; NCCL's functions have unique names.
     of_pair = [
         domains.get((int(process), int(domain)), NCCL_DOMAIN if domain != 0 else "") == NCCL_DOMAIN
         for process, domain in pairs
@@ -105,12 +105,12 @@ def _are_of_nccl(
 
 
 def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
-    """Return for each row the index of what it says, int64[n], and what they say."""
+    """Return the index of each row's facts, int64[n], and the distinct facts."""
     reader, columns = PayloadReader(events.database), events.columns
     binary, text = columns.binary.at(rows), columns.json.at(rows)
     json_id = columns.json_id.at(rows)
     said, kinds = _distinct(columns.domain.at(rows), binary, text, json_id)
-    known = [*columns.payloads, None, None]  # neither NULL nor what was not kept
+    known = [*columns.payloads, None, None]  # for NULL and for payloads that were not kept
     of_id = read_strings(events.database, {text_id for *_, text_id in kinds if text_id != NULL})
     fields = []
     for domain, of_binary, of_text, key in kinds:
@@ -120,7 +120,7 @@ def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
         fields.append(reader.read(domain, digits, json))
     alone = np.flatnonzero((binary == UNKEPT) | (text == UNKEPT))
     if len(alone):
-        # More different payloads than are kept: these are read one by one.
+        # Payloads beyond the kept ones are read one by one.
         read = _payloads_of(events.database, columns.row.at(rows[alone]).tolist())
         domain = columns.domain.at(rows[alone]).tolist()
         said[alone] = len(fields) + np.arange(len(alone))
@@ -148,7 +148,7 @@ def _payloads_of(database: Database, rowids: Sequence[int]) -> list[tuple[str | 
 
 
 def _distinct(*columns: Int64) -> tuple[Int64, list[tuple[int, ...]]]:
-    """Return the number of each row's values among the different ones, and these."""
+    """Return the number of each row's values among the distinct ones, and these."""
     key = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         _, number = np.unique(column, return_inverse=True)

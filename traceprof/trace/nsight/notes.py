@@ -1,4 +1,4 @@
-"""What a reader of an Nsight export should know about its data."""
+"""Notes for readers about the data of an Nsight export."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 def on_kernel_names(num_unknown: int) -> Iterator[str]:
-    """Say how many ids of kernel names mean nothing, if there are any."""
+    """Yield a note on the number of unknown ids of kernel names, if there are any."""
     if num_unknown:
         yield (
-            f"{num_unknown} ids of kernel names mean nothing in this export: kernels of these names"
+            f"{num_unknown} ids of kernel names are unknown in this export: kernels of these names"
             " are counted as compute"
         )
 
 
 def on_stalls(*, is_lost: bool) -> Iterator[str]:
-    """Say that records of a full command buffer were left out of the export, if they were."""
+    """Yield a note if records of a full command buffer were left out of the export."""
     if is_lost:
         yield (
             "launches blocked by a full command buffer were recorded, but this version of nsys"
@@ -32,7 +32,7 @@ def on_stalls(*, is_lost: bool) -> Iterator[str]:
 
 
 def on_labels(domains: Collection[str], ranges: Mapping[int, LabelRanges]) -> Iterator[str]:
-    """Say that `instrument` was there and nothing of it was recorded, if so.
+    """Yield a note if `instrument` was active, but no range of it was recorded.
 
     Args:
         domains: names of NVTX domains.

@@ -1,4 +1,4 @@
-"""The NVTX ranges of an Nsight export, and names of threads and domains: kept small."""
+"""NVTX ranges of an Nsight export, and names of threads and domains, in little memory."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ if TYPE_CHECKING:
 RANGES = (schema.NVTX_PUSH_POP, schema.NVTX_START_END)
 
 _IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
-# What another expression finds in a text it finds whatever the text's digits are.
-_MINDS_DIGITS = re.compile(r"[0-9]|\(\?P=")
+# Other expressions match a text whatever its digits are.
+_DEPENDS_ON_DIGITS = re.compile(r"[0-9]|\(\?P=")
 _DIGIT = re.compile(r"[0-9]")
 
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """NVTX ranges and names, by rowid, an order that means nothing.
+    """NVTX ranges and names, by rowid, which is no meaningful order.
 
-    Texts are kept with their digits made alike: those of PyTorch's autograd number each call.
+    Texts are kept with all digits replaced by 0: those of PyTorch's autograd number each call.
 
     Attributes:
         row: n rowids.
         start_ns: int64[n].
-        length_ns: n differences of end and start, NULL where the range was still open.
-        thread: n threads (Nsight's globalTid), those that began the ranges.
-        end_thread: n threads, those that ended them.
+        length_ns: n differences of end and start, NULL if the range was still open.
+        thread: n threads (Nsight's globalTid) that began the ranges.
+        end_thread: n threads that ended them.
         kind: n types: of `RANGES`, marks, or names of threads and domains.
         domain: n ids, NULL for none.
-        text: n indices into `texts`, -1 where the row has no text of its own.
+        text: n indices into `texts`, -1 if the row has no text of its own.
         text_id: n keys of `strings`, -1 for none.
         texts: with 0 in the place of each digit.
-        binary: n indices into `payloads`, -1 without, -2 where there are too many to be kept.
-        json: likewise.
+        binary: n indices into `payloads`, -1 without, -2 if there are too many to keep.
+        json: n indices into `payloads`, as for `binary`.
         json_id: n ids of strings, NULL for none.
         payloads: extended payloads, bytes or their hexadecimal digits or JSON.
     """
@@ -82,7 +82,7 @@ class NamedRanges:
 
     Attributes:
         row: int64[n], indices of events.
-        process: int[n], of each that began it, an index into `processes`.
+        process: int[n], the process that began each, an index into `processes`.
         processes: int64[p], ascending.
     """
 
@@ -91,7 +91,7 @@ class NamedRanges:
     processes: Int64
 
     def of_process(self, process: int) -> Int64:
-        """Return those of one process, ascending int64[m]."""
+        """Return the rows of one process, ascending int64[m]."""
         place = np.searchsorted(self.processes, process)
         is_known = place < len(self.processes) and self.processes[place] == process
         rows: Int64 = self.row[self.process == place] if is_known else self.row[:0]
@@ -104,8 +104,8 @@ class Events:
 
     Attributes:
         database: the export.
-        columns: what is kept of them; texts with digits are read again, a few at a time.
-        capture_end_ns: when the capture ended, None where that is not told.
+        columns: the kept data; texts with digits are read again, a few at a time.
+        capture_end_ns: the end of the capture; None if unknown.
     """
 
     database: Database
@@ -114,13 +114,13 @@ class Events:
 
     @cached_property
     def is_range(self) -> Mask:
-        """Which are ranges, bool[n]: the others are marks, or names of threads and domains."""
+        """A mask of the ranges, bool[n]: the others are marks, or names of threads and domains."""
         mask: Mask = self.columns.kind.isin(RANGES) & (self.columns.start_ns != NULL)
         return mask
 
     @cached_property
     def named_ranges(self) -> NamedRanges:
-        """The ranges with a name: sorted out once, as each process is asked for."""
+        """The ranges with a name, selected once for all processes."""
         columns = self.columns
         has_name = columns.text_id.isin(self.strings)
         has_name |= columns.text.values != NONE
@@ -132,18 +132,18 @@ class Events:
 
     @cached_property
     def strings(self) -> Mapping[int, str]:
-        """Names by StringIds.id, of those that the rows mention and the export has."""
+        """Names by StringIds.id, for ids in the rows that the export has."""
         return read_strings(self.database, self.columns.text_id.distinct.tolist())
 
     def ends(self, chosen: Int64) -> Int64:
-        """Return when these ranges were over, `OPEN_END` where they were not."""
+        """Return the ends of these ranges, `OPEN_END` for open ones."""
         length = self.columns.length_ns.at(chosen)
         return np.where(length == NULL, OPEN_END, self.columns.start_ns[chosen] + length)
 
     def known_ends(self, chosen: Int64) -> Int64:
-        """Return the same, `OPEN_END` also for ranges that were open when the capture ended.
+        """Return the ends, `OPEN_END` also for ranges that were open at the capture's end.
 
-        Nsight lets these end with it, or, on a busy machine, up to 0.2 s later, with the program.
+        Nsight ends these with the capture, or, on a busy machine, up to 0.2 s later.
         """
         start, end = self.columns.start_ns[chosen], self.ends(chosen)
         if self.capture_end_ns is not None:
@@ -151,8 +151,8 @@ class Events:
         return end
 
     def matching(self, matching: re.Pattern[str]) -> tuple[Int64, list[str]]:
-        """Return the ranges in whose names an expression is found: int64[m], and m names."""
-        minds = _MINDS_DIGITS.search(matching.pattern) is not None
+        """Return the ranges with a match in their names: int64[m], and m names."""
+        minds = _DEPENDS_ON_DIGITS.search(matching.pattern) is not None
         rows = self.named(
             lambda text: bool(matching.search(text)) or (minds and _has_digit(text)),
             lambda name: bool(matching.search(name)),
@@ -165,11 +165,11 @@ class Events:
     def named(
         self, of_text: Callable[[str], bool], of_string: Callable[[str], bool], chosen: Mask
     ) -> Int64:
-        """Return those of the chosen rows whose names are like that, ascending int64[m].
+        """Return the chosen rows with matching names, ascending int64[m].
 
         Args:
-            of_text: says so of a text with 0 in the place of each digit.
-            of_string: says so of a name in `strings`.
+            of_text: tests a text with 0 in the place of each digit.
+            of_string: tests a name in `strings`.
             chosen: bool[n].
         """
         ids = [key for key, name in self.strings.items() if of_string(name)]
@@ -187,10 +187,10 @@ class Events:
         return in_order
 
     def numbered_names(self, rows: Int64) -> tuple[Int64, list[str]]:
-        """Return the names of rows as numbers: of millions of rows there are few names.
+        """Return the names of rows as numbers: millions of rows have few names.
 
         Returns:
-            int64[m], indices into the names, and these; one may be there twice.
+            int64[m], indices into the names, and these; a name may occur twice.
         """
         columns, known = self.columns, [*self.columns.texts]
         text, text_id = columns.text.at(rows), columns.text_id.taken(rows)
@@ -208,7 +208,7 @@ class Events:
         return number, [*known, *number_of_text]
 
     def _own_texts(self, rowids: Sequence[int]) -> list[str]:
-        """Return the texts of rows as they are."""
+        """Return the original texts of rows."""
         rowid, text_of_row = self.database.rowid(schema.NVTX.name), {}
         for some in portions(rowids):
             query = (
@@ -222,7 +222,7 @@ class Events:
 
 
 def read_events(database: Database) -> EventColumns | None:
-    """Read the NVTX ranges and names of an export; None where it has no NVTX table.
+    """Read the NVTX ranges and names of an export; None if it has no NVTX table.
 
     Raises:
         TraceFormatError: the file is damaged.
@@ -246,7 +246,7 @@ def read_events(database: Database) -> EventColumns | None:
         if "textId" in chunk:
             chunk["textId"][chunk["textId"] == NULL] = NONE  # closer to the others
         is_kept = np.isin(kind, _KINDS) & (chunk["globalTid"] != NULL)
-        # What is left out would need wider columns.
+        # The omitted rows would need wider columns.
         kept = chunk if is_kept.all() else {name: values[is_kept] for name, values in chunk.items()}
         _complete_end_threads(kept)
         parts.add(kept, [(0, slice(None))])
@@ -279,14 +279,14 @@ _NOTHING = pack(np.empty(0, np.int64))
 
 
 def _complete_end_threads(columns: dict[str, Int64]) -> None:
-    """Have a range of which it is not told where it ended end on the thread that began it."""
+    """Set a missing end thread to the thread that began the range."""
     if _END_THREAD in columns:
         began, ended = columns["globalTid"], columns[_END_THREAD]
         columns[_END_THREAD] = np.where((ended != NULL) & (ended != 0), ended, began)
 
 
 def portions(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield ids, so many at a time as SQLite takes."""
+    """Yield ids in portions that SQLite accepts."""
     for first in range(0, len(ids), _IDS_PER_QUERY):
         yield ids[first : first + _IDS_PER_QUERY]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.trace.sqlite.database import Database
 
-# Libraries make these when they are loaded, whether they come to be used or not.
+# Libraries create these when they are loaded, used or not.
 _OF_LIBRARIES = {
     "NCCL", "MPI", "cuBLAS", "cuBLASLt", "cuDNN", "cuFFT", "cuSOLVER", "cuSPARSE", "CCCL", "STDPAR",
     "DALI", "TensorRT", "UCX", "NVSHMEM",
@@ -62,7 +62,7 @@ def ranges_named(events: Events, matching: re.Pattern[str]) -> dict[int, NamedRa
 
 
 def range_ends(events: Events, process: int) -> tuple[Int64, Int64]:
-    """Return when named ranges of a process were over, and the thread that ended each.
+    """Return the ends of named ranges of a process, and the thread that ended each.
 
     Args:
         events: of the export.
@@ -100,7 +100,7 @@ def thread_names(events: Events) -> list[tuple[int, str]]:
 
 
 def mpi_ranks(thread_names: Iterable[tuple[int, str]]) -> dict[int, set[int]]:
-    """Return the MPI ranks that the names of threads tell, by process.
+    """Return the MPI ranks in the names of threads, by process.
 
     Args:
         thread_names: (globalTid, name) of each thread that NVTX named.
@@ -142,7 +142,7 @@ def domain_names(events: Events) -> dict[tuple[int, int], str]:
 
 
 def silent_domains(events: Events, domains: Mapping[tuple[int, int], str]) -> list[str]:
-    """Return the names of domains that no process recorded an event of; not those of libraries.
+    """Return the names of domains without any event in any process, except those of libraries.
 
     Args:
         events: of the export.
@@ -166,10 +166,10 @@ def silent_domains(events: Events, domains: Mapping[tuple[int, int], str]) -> li
 
 
 def silence_note(name: str) -> str:
-    """Say why nothing may have been recorded of a domain, and what to do."""
+    """Return a note on a domain without records, with the likely reason and a remedy."""
     return (
         f"nothing was recorded of the NVTX domain {name!r}. If the program opens ranges in it with"
-        " Python's package nvtx: from 0.2.12 on that writes none where the profiler does not say"
-        " that it records the domain, as Nsight Systems 2023.4 does not; install nvtx==0.2.11, or"
-        " record with a newer Nsight Systems"
+        " Python's package nvtx: from 0.2.12 on it writes none unless the profiler reports that it"
+        " records the domain, which Nsight Systems 2023.4 does not; install nvtx==0.2.11, or record"
+        " with a newer Nsight Systems"
     )

@@ -31,15 +31,15 @@ _UNNAMED = "(unnamed)"
 
 
 class RangeTables:
-    """The ranges of each process, packed; a process's table is made when it is asked for."""
+    """The packed ranges of each process; a process's table is made on first use."""
 
     def __init__(
         self, by_process: Mapping[int, Mapping[str, Column]], names: _Names, known: Sequence[str]
     ) -> None:
-        """Take the columns of each process.
+        """Combine the columns of each process.
 
         Args:
-            by_process: as the export has them.
+            by_process: the columns of the export.
             names: numbers their names.
             known: the names by number.
         """
@@ -52,7 +52,7 @@ class RangeTables:
         return [*self._by_process]
 
     def of(self, process: int) -> RangeTable | None:
-        """Return the ranges of a process, None where it has none: the same until `release`."""
+        """Return the ranges of a process, None if it has none: the same object until `release`."""
         if process not in self._by_process:
             return None
         if process not in self._tables:
@@ -60,17 +60,17 @@ class RangeTables:
         return self._tables[process]
 
     def release(self) -> None:
-        """Let go of the tables, which are made again when they are asked for."""
+        """Release the tables, which are made again on the next use."""
         self._tables.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class NvtxTables:
-    """What an export has of NVTX, by process (globalPid).
+    """The NVTX ranges and marks of an export, by process (globalPid).
 
     Attributes:
         ranges: push/pop and start/end ranges.
-        marks: the moments that were named.
+        marks: named moments.
     """
 
     ranges: RangeTables
@@ -127,11 +127,11 @@ def read_nvtx_tables(database: Database) -> NvtxTables:
 
 
 def read_thread_names(database: Database, nvtx_names: Iterable[tuple[int, str]]) -> dict[int, str]:
-    """Return names of threads by globalTid: those that NVTX gave, else those of the system.
+    """Return names of threads by globalTid: from NVTX, else from the system.
 
     Args:
         database: the export.
-        nvtx_names: threads and the names that NVTX gave them.
+        nvtx_names: threads and their names from NVTX.
     """
     columns: dict[str, type[int | str]] = {"globalTid": int, "nameId": int}
     rows = database.rows(schema.THREAD_NAMES, columns)
@@ -146,7 +146,7 @@ def read_thread_names(database: Database, nvtx_names: Iterable[tuple[int, str]])
 
 
 class _Names:
-    """Numbers names: texts, then registered strings, then the name of what has none."""
+    """Numbers for names: texts, then registered strings, then the name of unnamed ranges."""
 
     def __init__(self, texts: NumberedTexts, ids: Int64) -> None:
         self._texts, self._ids = texts, ids
@@ -170,7 +170,7 @@ class _Names:
             database, (text_id for text_id in self._ids.tolist() if text_id != NULL)
         )
         texts = (
-            # A text ends where C ends it.
+            # A text ends at the end of the C string.
             text.partition("\0")[0] if isinstance(text, str) else text.decode("utf-8", "replace")
             for text in self._texts.known
         )

@@ -1,4 +1,4 @@
-"""Which parts an Nsight export holds, and how to record and export the others."""
+"""The parts that an Nsight export holds, and how to record and export the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceprof.trace.sqlite.database import Database
 
 _DENSE_NS = 20_000  # between samples: 50 kHz; Nsight's usual 10 kHz are 100 µs
-# A part is there where one of these tables has a row.
+# The export holds a part if one of these tables has a row.
 _TABLES = {
     Part.GPU_OPERATIONS: tuple(table.name for table in schema.GPU_OPERATIONS),
     Part.KERNELS: (schema.KERNEL.name,),
@@ -65,7 +65,7 @@ HOW_TO_COLLECT = HowToCollect(
         ),
         Part.MESSAGE_SIZES: (
             f"export the same report with {_WITH_BLOBS}, from"
-            " Nsight Systems 2024.5 on (NCCL tells sizes from 2.16 on); or record with"
+            " Nsight Systems 2024.5 on (NCCL records sizes from 2.16 on); or record with"
             " python -m instrument, which names every call"
         ),
         Part.COMMUNICATORS: (
@@ -89,18 +89,18 @@ HOW_TO_COLLECT = HowToCollect(
         ),
     },
 )
-"""Of every export, whatever its version: which version has what is part of the advice."""
+"""Advice for exports of every version; it names the required versions."""
 
 assert HOW_TO_COLLECT.texts.keys() == set(Part)  # noqa: S101  (no part may be forgotten)
 
 
 def holds(trace: Trace, database: Database, part: Part) -> bool:
-    """Say whether an export holds a part.
+    """Return whether an export holds a part.
 
     Args:
         trace: the export.
         database: its file.
-        part: what may be recorded.
+        part: to look for.
     """
     if part in _TABLES:
         return any(has_rows(database, name) for name in _TABLES[part])
@@ -133,7 +133,7 @@ def _holds_calls(trace: Trace, part: Part) -> bool:
 
 
 def check_is_export(database: Database) -> None:
-    """Refuse a database that no Nsight Systems wrote.
+    """Reject a database that is no Nsight Systems export.
 
     Raises:
         TraceFormatError: it is of another program.

@@ -1,4 +1,4 @@
-"""Programs of Nsight Systems are run, and what they print is kept."""
+"""Runs programs of Nsight Systems and captures their output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def captured(
     *command: str | Path, preexec_fn: Callable[[], object] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program that reads nothing to its end, and keep what it prints.
+    """Run a program without input to its end, and capture its output.
 
     Args:
         command: the program and its arguments.

@@ -1,4 +1,4 @@
-"""What readers of event tables share: checks, and rows by rank."""
+"""Common parts of readers of event tables: checks, and rows by rank."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from traceprof.trace.columns import Column
     from traceprof.trace.sqlite.database import Database
 
-# A report is of one machine, with a few processes to each of its GPUs. Ids that are noise would
-# otherwise make every operation a rank.
+# A report is of one machine, with a few processes per GPU. Without a limit, random ids would make
+# every operation a rank.
 _MAX_PROCESSES = 1024
 
 
 def check_times(database: Database, table: str, start: Int64, end: Int64) -> None:
-    """Raise a TraceFormatError where times are beyond any clock."""
+    """Raise a TraceFormatError if times are beyond any clock."""
     limit = intervals.BEYOND_NS
     if len(start) and (int(start.min()) <= -limit or int(end.max()) >= limit):
         raise database.damaged(f"{table} holds times beyond any clock")
 
 
 def check_few_processes(database: Database, table: str, num_processes: int) -> None:
-    """Raise a TraceFormatError where there are more processes than a machine runs."""
+    """Raise a TraceFormatError if there are more processes than a machine runs."""
     if num_processes > _MAX_PROCESSES:
         raise database.damaged(f"{table} names more than {_MAX_PROCESSES} processes")
 
@@ -39,15 +39,15 @@ class Parts:
         self._columns: dict[int, dict[str, ColumnBuilder]] = {}
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of keys."""
         return len(self._columns)
 
     def add(self, columns: Mapping[str, Int64], rows: Iterable[tuple[int, slice | Int64]]) -> None:
-        """Add rows of a chunk, of whose columns every chunk has the same.
+        """Add rows of a chunk; all chunks have the same columns.
 
         Args:
             columns: int64[n] each.
-            rows: whose they are, and which; a key may come several times.
+            rows: keys, each with its rows; a key may occur several times.
         """
         if any(len(values) == 0 for values in columns.values()):
             return
@@ -60,7 +60,7 @@ class Parts:
                 builders[name].append(values[chosen], limits[name])
 
     def finished(self) -> Iterator[tuple[int, dict[str, Column]]]:
-        """Yield the columns of each key, in order, and forget them."""
+        """Yield the columns of each key, in order, and release them."""
         for key in sorted(self._columns):
             columns = self._columns.pop(key)
             yield key, {name: column.finish() for name, column in columns.items()}

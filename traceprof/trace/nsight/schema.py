@@ -1,4 +1,4 @@
-"""The only place that spells the names Nsight Systems gives its tables, columns and values.
+"""Names of tables, columns and values of Nsight Systems, which only this module spells.
 
 Seen in exports of 2020 (no metadata) to 2026.3 (schema 3.27.0). A table that is absent means "no
 rows": Nsight creates tables lazily.
@@ -21,7 +21,7 @@ class Table:
 
     Attributes:
         name: the table's name in the export.
-        required: columns without which its rows mean nothing; every schema version has them.
+        required: columns without which its rows are unusable; every schema version has them.
         optional: columns that some versions lack.
         flag: the `nsys profile` option that collects it.
     """
@@ -57,8 +57,8 @@ API_CALL = Table(
     ("nameId",),
     "--trace=cuda",
 )
-# Waits of the host and of streams. A stream's wait is recorded when it is asked for. What kind of
-# wait it is only the name of the API call tells: syncType differs from version to version.
+# Waits of the host and of streams. A stream's wait is recorded at the call. Only the name of the
+# API call shows the kind of a wait: syncType differs from version to version.
 WAIT = Table(
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
     ("start", "end", "streamId", "correlationId", "globalPid"),
@@ -73,7 +73,7 @@ EVENT_RECORD = Table(
     ("eventSyncId", "deviceId"),
     "--cuda-event-trace=true",
 )
-# What CUPTI holds against itself and the driver, from Nsight Systems 2026.1 on.
+# Overhead of CUPTI and the driver, from Nsight Systems 2026.1 on.
 DRIVER_OVERHEAD = Table(
     "CUPTI_ACTIVITY_KIND_OVERHEAD",
     ("start", "end", "globalTid", "correlationId"),
@@ -87,7 +87,7 @@ NVTX = Table(
     "--trace=nvtx",
 )
 GPU_OPERATIONS = (KERNEL, MEMCPY, MEMSET, GRAPH)
-# Everything whose rows `traceprof info` counts, with what it holds.
+# Tables whose rows `traceprof info` counts, with their contents.
 EVENT_TABLES = {
     KERNEL.name: "kernels",
     MEMCPY.name: "memory copies",
@@ -134,7 +134,7 @@ MPI_RANKS = "MPI_RANKS"
 MEMCPY_KINDS = "ENUM_CUDA_MEMCPY_OPER"
 
 # Labels of ENUM_CUDA_MEMCPY_OPER by MEMCPY.copyKind, for exports without the enumeration (before
-# 2022). Where the export has it, its own labels count.
+# 2022). If the export has it, its own labels count.
 COPY_KINDS = {
     0: "Unknown",
     1: "Host-to-Device",
@@ -151,7 +151,7 @@ COPY_KINDS = {
     12: "Unified Device-to-Host",
     13: "Unified Device-to-Device",
 }
-# Likewise of ENUM_CUDA_MEM_KIND by MEMCPY.srcKind and dstKind.
+# Labels of ENUM_CUDA_MEM_KIND by MEMCPY.srcKind and dstKind, for the same exports.
 MEMORY_KINDS = {
     0: "Pageable",
     1: "Pinned",
@@ -163,7 +163,7 @@ MEMORY_KINDS = {
     7: "Unknown",
 }
 
-# An export has the string table and at least one of these, whatever was collected.
+# Every export has the string table and at least one of these.
 MARKS = (*EXPORT_METADATA, "ANALYSIS_DETAILS", PROCESSES, GPU_INFO, GPU_INFO_2020, "ThreadNames")
 
 SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
@@ -175,14 +175,14 @@ OVERHEAD_TYPES = "ENUM_CUPTI_OVERHEAD_TYPE"
 ANALYSIS_DETAILS = "ANALYSIS_DETAILS"
 THREAD_NAMES = "ThreadNames"
 
-# What threads did outside of CUDA: moments at which they were switched, and spans, whose names are
-# strings, in tables of MPI under another column.
+# Activity of threads outside of CUDA: context switches, and spans, whose names are strings, in
+# tables of MPI in another column.
 SWITCHES = "SCHED_EVENTS"
 SAMPLES = "COMPOSITE_EVENTS"
 CALL_CHAINS = "SAMPLING_CALLCHAINS"
 OS_CALLS = "OSRT_API"
 LIBRARY_CALLS = ("CUBLAS_EVENTS", "CUDNN_EVENTS")
-PROFILER_OVERHEAD = "PROFILER_OVERHEAD"  # what Nsight itself did in threads of the program
+PROFILER_OVERHEAD = "PROFILER_OVERHEAD"  # Nsight's own work in threads of the program
 JIT = "CUPTI_ACTIVITY_KIND_JIT"
 SPAN_NAME = "nameId"
 MPI_NAME = "textId"
@@ -219,7 +219,7 @@ _THREAD_BITS = (1 << 24) - 1
 
 
 def process_of_thread(global_tid: IntOrArray) -> IntOrArray:
-    """Return the globalPid of a globalTid: the same with the 24 thread bits cleared."""
+    """Return the globalPid of a globalTid: the id with the 24 thread bits cleared."""
     return global_tid & ~_THREAD_BITS
 
 

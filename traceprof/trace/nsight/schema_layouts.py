@@ -1,4 +1,4 @@
-"""How Nsight Systems lays out the tables of an export, for the writer: columns by version."""
+"""Layouts of the tables of an export, for the writer: columns by version."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ENUMERATIONS = {
     },
 }
 
-# What the host did.
+# Activity of the host.
 MPI_CALLS = "MPI_OTHER_EVENTS"
 MPI_COLLECTIVES = "MPI_COLLECTIVES_EVENTS"
 MPI_POINT_TO_POINT = "MPI_P2P_EVENTS"
@@ -67,7 +67,7 @@ LATER_TABLES = (
     schema.PAYLOAD_ENUM_ENTRIES,
 )
 
-# In 3.7.2, not yet in 2.9.1, which names the table of its metadata otherwise.
+# In 3.7.2, not yet in 2.9.1, which has another name for the table of its metadata.
 LATER_THAN_2 = (schema.EXPORT_METADATA[0], schema.CAPTURE_METADATA, *ENUMERATIONS)
 
 # The columns of each table in their order, as exports of 3.25.0 declare them: an INTEGER, after a
@@ -128,13 +128,13 @@ LAYOUTS = {
     schema.GPU_METRICS: "timestamp typeId:! metricId:! value:!",
     schema.GPU_METRIC_NAMES: "typeId:! sourceId:! typeName:!T metricId:! metricName:!T",
     schema.NIC_INFO: "GUID:! stateName:!T nicId:! name:!T deviceId:! vendorId:! linkLayer:!",
-    # As the user guide has them; no real export with rows was found.
+    # From the user guide; no real export with rows was found.
     schema.NIC_METRICS: "start:! end globalId:! metricsListId:! metricsIdx:! value:!",
     schema.NIC_METRIC_NAMES: "metricsListId:! metricsIdx:! name:!T description:!T unit:!T",
     schema.NIC_IDS: "nicId:! globalId:!",
     schema.EVENT_RECORD.name: "timestamp:+ deviceId:! contextId:! greenContextId:~ streamId:!"
     " correlationId globalPid eventId:! eventSyncId:+",
-    # Of 3.25.0 none was found that has these four: as exports of 3.24.7 have them.
+    # No export of 3.25.0 with these four was found: from exports of 3.24.7.
     schema.SWITCHES: "start:! cpu:! isSchedIn:! globalTid threadState:+ threadBlock:+",
     schema.SAMPLES: "id:!P start:! cpu threadState globalTid cpuCycles:!",
     schema.CALL_CHAINS: "id:!P symbol:! module:! kernelMode thumbCode unresolved specialEntry"

@@ -1,4 +1,4 @@
-"""The sections of an Nsight export: what is read of it as a whole, in this or another process."""
+"""The sections of an Nsight export, each read as a whole, in this or another process."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ GPU_OPERATIONS = Section("GPU operations")
 NAMED_RANGES = Section("named ranges")
 API_CALLS = Section("API calls")
 SECTIONS = (GPU_OPERATIONS, NAMED_RANGES, API_CALLS)
-"""In the order in which an analysis needs them."""
+"""All sections, in the order in which an analysis needs them."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedRangesData(SectionData):
-    """NVTX ranges and names, and what they tell of communication.
+    """NVTX ranges and names, and the communication calls in them.
 
     Attributes:
-        events: None where the export has no NVTX table.
+        events: None if the export has no NVTX table.
         domains: names of domains by process and id.
-        label_ranges: those of `instrument` by process.
+        label_ranges: ranges of `instrument` by process.
         communication_calls: by process.
     """
 
@@ -65,8 +65,8 @@ def read_section(
     Args:
         database: the export.
         section: one of `SECTIONS`.
-        capture_end_ns: when the capture ended, None where that is not told.
-        kernels_on_demand: whether kernels are left until somebody asks for them.
+        capture_end_ns: the end of the capture; None if unknown.
+        kernels_on_demand: whether kernels are read only on first use.
 
     Raises:
         TraceFormatError: the file is damaged.

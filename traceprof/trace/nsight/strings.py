@@ -1,4 +1,4 @@
-"""The strings of an Nsight export, which other tables name by their ids."""
+"""The strings of an Nsight export, to which other tables refer by their ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IDS_PER_QUERY = 500  # SQLite before 3.32 takes at most 999 arguments
 
 
 def read_strings(database: Database, ids: Iterable[int]) -> dict[int, str]:
-    """Return what these ids of strings mean, as far as the export tells.
+    """Return the strings with these ids that the export has.
 
     Raises:
         TraceFormatError: the file is damaged.

@@ -1,4 +1,4 @@
-"""Writes SQLite files in the schema of Nsight Systems' exports, for simulations and tests."""
+"""Writer of SQLite files in the schema of Nsight Systems' exports, for simulations and tests."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     Scalar = int | str | None
     Column = Int64 | Sequence[Scalar] | Scalar
 
-# Rows that exist as Python objects at one time; more of them are not faster.
+# Rows that exist as Python objects at the same time; more are not faster.
 _ROWS_PER_SLICE = 16_384
-# A simulated run uses some ten statements for each of its processes, again in every step.
+# A simulated run uses some ten statements for each of its processes in every step.
 _CACHED_STATEMENTS = 1024
 
 
 class NsightWriter:
-    """Writes one new export, as a context manager.
+    """Writer of one new export, a context manager.
 
-    What every export has is there from the beginning: its version, the enumerations, the strings.
+    The common tables of all exports are there from the beginning: version, enumerations, strings.
     Other tables are created when rows are first added. After an exception no file is left behind.
 
     Attributes:
@@ -42,10 +42,10 @@ class NsightWriter:
     """
 
     def __init__(self, path: Path, schema_version: str = "3.25.0") -> None:
-        """Prepare to write; the file is made when the context is entered.
+        """Prepare to write; the file is created when the context is entered.
 
         Raises:
-            UsageError: the schema version is not one that the writer knows.
+            UsageError: the writer does not know the schema version.
         """
         if schema_version not in schema_layouts.PRODUCTS:
             raise UsageError(
@@ -64,7 +64,7 @@ class NsightWriter:
         """Create the file.
 
         Raises:
-            UsageError: there is one already, or none can be made there.
+            UsageError: the file exists already, or cannot be created.
         """
         _create(self.path)
         self._connection = sqlite3.connect(
@@ -102,7 +102,7 @@ class NsightWriter:
             ) from error
 
     def string(self, text: str) -> int:
-        """Return the StringIds.id of `text`, adding it where it is new."""
+        """Return the StringIds.id of `text`, which is added if it is new."""
         known = self._string_ids.get(text)
         if known is not None:
             return known
@@ -111,7 +111,7 @@ class NsightWriter:
         return number
 
     def create(self, table: str) -> None:
-        """Create a table, empty as in exports with `--lazy=false`, where it is not there yet.
+        """Create a table if it is missing, empty as in exports with `--lazy=false`.
 
         Raises:
             ValueError: no version of the schema has it.
@@ -122,10 +122,10 @@ class NsightWriter:
     def add(self, table: str, columns: Mapping[str, Column]) -> None:
         """Add rows to a table.
 
-        A column is given as an array or a sequence with a value for each row, or as one value for
-        all of them; where all are given as one value, that is one row. Columns that are not given
-        are NULL, or 0 or empty text where the schema forbids NULL. Tables and columns that only
-        later versions of the schema have are left out.
+        A column is an array or a sequence with a value for each row, or one value for all of them;
+        if all columns are single values, there is one row. Missing columns are NULL, or 0 or empty
+        text if the schema forbids NULL. Tables and columns that only later versions of the schema
+        have are left out.
 
         Raises:
             ValueError: no version of the schema has the table or the column, or lengths differ.
@@ -168,7 +168,7 @@ class NsightWriter:
 
     def _begin(self) -> None:
         for name, value in (
-            # The file is new and is removed when anything fails: nothing needs a journal.
+            # The file is new and is removed after a failure: it needs no journal.
             ("journal_mode", "OFF"),
             ("synchronous", "OFF"),
             ("locking_mode", "EXCLUSIVE"),
@@ -184,7 +184,7 @@ class NsightWriter:
             schema.SCHEMA_VERSION: self.schema_version,
             schema.TIME_NORMALIZED: "false",
         }
-        for table in schema.EXPORT_METADATA:  # one of them is in this version
+        for table in schema.EXPORT_METADATA:  # this version has one of them
             self.add(table, {"name": list(facts), "value": list(facts.values())})
         for table, rows in schema_layouts.ENUMERATIONS.items():
             names, labels = zip(*rows.values(), strict=True)
@@ -214,7 +214,7 @@ class NsightWriter:
         return columns
 
     def _has(self, table: str) -> bool:
-        """Say whether the version that is written has a table."""
+        """Return whether the written version has a table."""
         if table == schema.EXPORT_METADATA[1]:
             return self._is_oldest
         if self._is_oldest and table in schema_layouts.LATER_THAN_2:
@@ -231,11 +231,11 @@ class _Column:
     """A column of a table.
 
     Attributes:
-        name: as the schema spells it.
+        name: in the schema.
         declaration: in SQL.
-        default: what a row holds that gives no value, in SQL.
-        written: whether the version that is written has the column.
-        in_key: whether it is of the primary key.
+        default: the value of rows without one, in SQL.
+        written: whether the written version has the column.
+        in_key: whether it is part of the primary key.
     """
 
     name: str
@@ -246,7 +246,7 @@ class _Column:
 
 
 def _column(word: str, *, in_version: bool, missing: str) -> _Column:
-    """Read a column as `LAYOUTS` writes it; those with a mark of `missing` are left out."""
+    """Parse a column of `LAYOUTS`; those with a mark of `missing` are left out."""
     name, _, marks = word.partition(":")
     kind = "TEXT" if "T" in marks else "REAL" if "R" in marks else "INTEGER"
     required = " NOT NULL" if "!" in marks else ""
@@ -266,7 +266,7 @@ def _values(column: Int64 | Sequence[Scalar], rows: slice) -> Sequence[Scalar]:
 
 
 def _create(path: Path) -> None:
-    """Make an empty file, so that no existing file can be overwritten."""
+    """Create an empty file, so that no existing file can be overwritten."""
     try:
         path.open("xb").close()
     except FileExistsError as error:

@@ -1,1 +1,1 @@
-"""Reads SQLite databases, whatever is in them, a column at a time."""
+"""Reads any SQLite database, a column at a time."""

@@ -1,4 +1,4 @@
-"""A read-only SQLite file: opened without touching its folder, read with errors made clear."""
+"""Read-only SQLite files, opened without changes in their folder, with clear errors."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _CLOSED = -1
 class Database:
     """Schema, metadata and small tables of an SQLite file.
 
-    What was opened is what is read: the file that had this name then, even where another one has
-    the name now, and only as long as nobody writes to it.
+    The opened file is read, even if another one has its name now, and only as long as it does not
+    change.
 
     Attributes:
-        path: the report, as messages name it.
+        path: the report, for messages.
         file: the SQLite file, no link.
         descriptor: of the open file, which child processes inherit.
         connection: the read-only connection, for the reader of the large tables.
-        progress: told of the rows that are read, if somebody wants to know.
+        progress: called with the rows that are read.
         columns: names of columns by table.
-        row_counts: how many rows the tables have that were read to their end.
-        views: names of views, which no exporter makes.
-        remedy: what a user can do about a damaged file.
+        row_counts: the numbers of rows of tables that were read to their end.
+        views: names of views, which no exporter creates.
+        remedy: advice to the user about a damaged file.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Database:
 
         Args:
             path: the report.
-            progress: told of the rows that are read.
-            file: the SQLite file, where it is not the report itself.
-            remedy: what a user can do about a damaged file.
+            progress: called with the rows that are read.
+            file: the SQLite file, if it is not the report itself.
+            remedy: advice to the user about a damaged file.
 
         Raises:
             TraceFormatError: the file is damaged, or its writer has not finished.
@@ -67,7 +67,7 @@ class Database:
         self.remedy = remedy
         self.row_counts: dict[str, int] = {}
         self._connections_of_others: list[sqlite3.Connection] = []
-        # SQLite, too, looks for a journal beside the file that a symbolic link leads to.
+        # SQLite, too, looks for a journal beside the target of a symbolic link.
         self.file = (file or path).resolve()
         # immutable: SQLite then writes no lock, journal, -wal or -shm file beside the input.
         self._uri = f"{self.file.as_uri()}?mode=ro&immutable=1"
@@ -75,7 +75,7 @@ class Database:
             self.descriptor = os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise self._cannot_open(error.strerror or str(error)) from error
-        # A descriptor that nobody closes any more goes with this object, not with the process.
+        # An unclosed descriptor lives as long as this object, not as long as the process.
         self._close_file = weakref.finalize(self, os.close, self.descriptor)
         try:
             self._status = os.fstat(self.descriptor)
@@ -100,16 +100,16 @@ class Database:
         self.descriptor = _CLOSED
 
     def shrink(self) -> None:
-        """Have SQLite let go of the pages that it keeps: of many open reports they add up."""
-        with suppress(sqlite3.Error):  # where it is closed there are none
+        """Make SQLite release its cached pages: those of many open reports add up."""
+        with suppress(sqlite3.Error):  # closed: no cached pages
             self.connection.execute("PRAGMA shrink_memory")
 
     def reopen(self) -> None:
-        """Connect anew and leave the connection so far alone, which another process uses.
+        """Connect again and leave the old connection, which another process uses, alone.
 
         Raises:
-            TraceFormatError: another file has the name now, so that only the connection so far
-                reads what was opened.
+            TraceFormatError: another file has the name now, so that only the old connection reads
+                the opened file.
         """
         connection = self.connect()
         self._connections_of_others.append(self.connection)  # closing it would disturb them
@@ -132,7 +132,7 @@ class Database:
 
     @contextmanager
     def damage_reported(self) -> Iterator[None]:
-        """Turn what SQLite raises over a damaged file into a TraceFormatError."""
+        """Turn SQLite's errors about a damaged file into a TraceFormatError."""
         try:
             yield
         except (sqlite3.Error, UnicodeError, MemoryError, OverflowError) as error:
@@ -140,31 +140,31 @@ class Database:
         self.check_unchanged()
 
     def check_unchanged(self) -> None:
-        """Raise where the file was written to since it was opened: what was read may be mixed.
+        """Raise if the file has changed since it was opened: the data may be mixed.
 
         Raises:
-            TraceFormatError: it was.
+            TraceFormatError: it has changed.
         """
         if self._is_changed():
-            raise self._changed("somebody wrote to it")
+            raise self._changed("another process wrote to it")
 
     def damaged(self, why: str, remedy: str | None = None) -> TraceFormatError:
-        """Return the error that says why the file cannot be read."""
+        """Return an error with the reason why the file cannot be read."""
         if self._is_changed():
-            return self._changed("somebody wrote to it")
+            return self._changed("another process wrote to it")
         return TraceFormatError(f"cannot read {self.path}", why, remedy or self.remedy)
 
     def misplaced(self, table: str, column: str, value: object) -> TraceFormatError:
-        """Return the error that says what stands where an integer belongs."""
+        """Return the error about a value where an integer belongs."""
         shown = repr(value) if len(repr(value)) < 40 else f"{str(value)[:36]!r}…"
         return self.damaged(f"{table}.{column} holds {shown} where an integer belongs")
 
     def has(self, table: str, *columns: str) -> bool:
-        """Say whether the table is there with all these columns."""
+        """Return whether the table exists with all these columns."""
         return table in self.columns and set(columns) <= set(self.columns[table])
 
     def require(self, table: str, columns: Iterable[str]) -> None:
-        """Raise a TraceFormatError where a table that is there lacks one of these columns."""
+        """Raise a TraceFormatError if a table exists without one of these columns."""
         present = self.columns[table]
         missing = [name for name in columns if name not in present]
         if missing:
@@ -192,26 +192,26 @@ class Database:
     def rows(
         self, table: str, columns: Columns, where: str = "", arguments: Any = ()  # noqa: ANN401
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """Return columns of a small table, or no row where the table is absent.
+        """Return columns of a small table, or no row if the table is absent.
 
         Args:
             table: its name.
             columns: by name, whether integers or text belong there.
-            where: an SQL condition on columns that are there.
+            where: an SQL condition on existing columns.
             arguments: of the condition.
 
         Returns:
-            For each row a dict of all these columns: None for NULL, and where the table has no
-            such column.
+            For each row a dict of all these columns: None for NULL, and if the table has no such
+            column.
 
         Raises:
-            TraceFormatError: the file is damaged, or holds something else than an integer.
+            TraceFormatError: the file is damaged, or holds another type instead of an integer.
         """
         present = [name for name in columns if self.has(table, name)]
         if not present:
             return []
         names = ", ".join(quote(name) for name in present)
-        # Only who asks for the last column has SQLite check that a record fills its payload.
+        # SQLite only checks that a record fills its payload if the last column is requested.
         names += f", typeof({quote(self.columns[table][-1])})"
         condition = f" WHERE {where}" if where else ""
         query = f"SELECT {names} FROM {quote(table)}{condition}"  # noqa: S608
@@ -253,7 +253,7 @@ class Database:
         return (now.st_size, now.st_mtime_ns) != (then.st_size, then.st_mtime_ns)
 
     def _is_in_place(self) -> bool:
-        """Say whether the name still leads to the file that was opened."""
+        """Return whether the name still leads to the opened file."""
         with suppress(OSError):
             return os.path.samestat(self.file.stat(), self._status)
         return False
@@ -273,7 +273,7 @@ class Database:
             tables, views = self._names("table"), self._names("view")
             if not all(isinstance(name, str) for name in tables):
                 raise self.damaged("the name of a table is no text")
-            # The reports of a run have the same names, which are then there once.
+            # The reports of a run have the same names: keep them once.
             self.columns: dict[str, tuple[str, ...]] = {
                 sys.intern(name): tuple(map(sys.intern, self._column_names(name)))
                 for name in tables
@@ -289,18 +289,18 @@ class Database:
         return [name for _, name, *_ in self.connection.execute(query)]
 
     def _check_complete(self, file: Path) -> None:
-        """Raise where the file is cut short or its last transaction is not in it."""
+        """Raise if the file is cut short or its last transaction is not in it."""
         header = os.pread(self.descriptor, _HEADER_BYTES, 0)
         size = self._status.st_size
         page_size = int.from_bytes(header[16:18], "big")
         page_size = 65536 if page_size == 1 else page_size
         pages = int.from_bytes(header[28:32], "big")
         whole = pages * page_size if len(header) == _HEADER_BYTES else _HEADER_BYTES
-        # An SQLite before 3.7 leaves a number of pages that it does not know how to keep.
+        # SQLite before 3.7 does not update the number of pages.
         is_kept = header[24:28] == header[92:96]
         if size < _HEADER_BYTES or (is_kept and size < whole):
             raise self.damaged(
-                f"the file is cut short: {size} bytes where there must be {whole}",
+                f"the file is cut short: {size} bytes instead of {whole}",
                 f"copy it again, or {self.remedy}",
             )
         for suffix in ("-journal", "-wal"):
@@ -322,7 +322,7 @@ def _holds_unfinished_work(beside: Path) -> bool:
         if not stat.S_ISREG(beside.stat().st_mode):
             return True
         with beside.open("rb") as file:
-            # A journal that was finished but kept is empty or begins with zeros.
+            # A finished journal that is kept is empty or begins with zeros.
             return any(file.read(8))
     except OSError:
         return os.path.lexists(beside)

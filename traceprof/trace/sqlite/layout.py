@@ -1,4 +1,4 @@
-"""Where a table's rows keep their columns, as SQLite itself understands the schema."""
+"""Positions of columns in a table's rows, as SQLite itself reads the schema."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from traceprof.trace.sqlite.pages import Unsupported
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_CREATE = "CREATE TABLE "  # SQLite stores the statement so, whatever its author wrote
+_CREATE = "CREATE TABLE "  # SQLite's stored form, whatever its author wrote
 _ROWIDS = ("_rowid_", "rowid", "oid")
 _COLUMNS = "SELECT name, type, dflt_value, pk, hidden FROM pragma_table_xinfo(?) ORDER BY cid"
 
@@ -22,7 +22,7 @@ class Layout:
 
     Attributes:
         root: the topmost page.
-        is_integer: of each stored column, whether it is declared as one.
+        is_integer: for each stored column, whether it is declared as an integer.
         wanted: by name, the position among the stored columns; None is the rowid itself.
         texts: by name, the position of columns that hold texts or blobs.
         defaults: positions whose value in rows older than the column is not NULL.
@@ -41,13 +41,13 @@ def layout_of(
     columns: Sequence[str] = (),
     texts: Sequence[str] = (),
 ) -> Layout:
-    """Return where columns of a table are stored.
+    """Return the positions of a table's stored columns.
 
     Args:
         connection: the open file.
-        table: its name, as sqlite_master spells it.
-        columns: names of columns of integers, as the table spells them, or of the rowid.
-        texts: names of columns of texts or blobs, likewise.
+        table: its name, in the spelling of sqlite_master.
+        columns: names of columns of integers, in the table's spelling, or of the rowid.
+        texts: names of columns of texts or blobs, in the table's spelling.
 
     Raises:
         Unsupported: a column is not an integer or not stored, or the schema is damaged.
@@ -67,7 +67,7 @@ def _layout(
     positions = {name: position for position, (name, *_) in enumerate(stored)}
     taken = {name.lower() for name in positions}
     rowids = {name for name in _ROWIDS if name not in taken}
-    # Only a REAL column's integers are read as something else than what is stored.
+    # Only integers in a REAL column are read as other values than the stored ones.
     is_integer = tuple("INT" in str(declared).upper() for _, declared, *_ in stored)
     if not all(
         name in rowids or (name in positions and is_integer[positions[name]]) for name in columns
@@ -96,7 +96,7 @@ def _root(connection: sqlite3.Connection, table: str) -> int:
     kind, *names, root, sql = rows[0]
     if kind != "table" or names != [table, table] or not isinstance(root, int):
         raise Unsupported("not a table")
-    # SQLite believes the statement, not the names beside it.
+    # SQLite uses the statement, not the names beside it.
     if not isinstance(sql, str) or not sql.startswith(_CREATE) or not _begins_with(sql, table):
         raise Unsupported("a table of another name")
     return root
@@ -112,11 +112,11 @@ def _begins_with(sql: str, table: str) -> bool:
 def _rowid_position(
     connection: sqlite3.Connection, table: str, stored: Sequence[tuple[object, ...]]
 ) -> int | None:
-    """Return the position of the column that is another name of the rowid, if one is."""
+    """Return the position of a column that is an alias of the rowid; None without one."""
     keys = [position for position, row in enumerate(stored) if row[3]]
     if len(keys) != 1 or str(stored[keys[0]][1]).upper() != "INTEGER":
         return None
-    # INTEGER PRIMARY KEY DESC is none, and shows by the index that it needs.
+    # INTEGER PRIMARY KEY DESC is no alias: it has an index.
     query = "SELECT count(*) FROM pragma_index_list(?) WHERE origin = 'pk'"
     (indexes,) = connection.execute(query, [table]).fetchone()
     return None if indexes else keys[0]

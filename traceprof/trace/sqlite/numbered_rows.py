@@ -1,4 +1,4 @@
-"""Combinations of several columns as numbers: of names, grids and blocks there are few."""
+"""Combinations of several columns as numbers: names, grids and blocks have few of them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MIX_SHIFT = np.uint64(29)
 
 
 class NumberedRows:
-    """Numbers combinations of columns in the order in which they first come.
+    """Numbers for combinations of columns in order of first occurrence.
 
     Attributes:
         names: of the columns.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        """Number combinations of columns of these names."""
+        """Prepare for columns of these names."""
         self.names = tuple(names)
         self._parts: list[Int64] = []
         self._hash_of_number = np.empty(0, np.uint64)
@@ -35,12 +35,12 @@ class NumberedRows:
         self._slots = np.zeros(1 << _SLOT_BITS, np.int64)  # numbers by the first bits of a hash
 
     def __len__(self) -> int:
-        """How many different ones there were so far."""
+        """Return the number of distinct combinations so far."""
         return len(self._hash_of_number)
 
     @property
     def rows(self) -> Int64:
-        """The different ones so far, int64[m, columns]."""
+        """The distinct combinations so far, int64[m, columns]."""
         if len(self._parts) != 1:
             empty = np.empty((0, len(self.names)), np.int64)
             self._parts = [np.concatenate((empty, *self._parts))]
@@ -52,7 +52,7 @@ class NumberedRows:
         hashes = _hashes(values)
         if len(self) == 0:
             return self._looked_up(hashes, values, np.arange(len(hashes)))
-        # The slot of a hash has its number, unless it is new or lost its slot to another one.
+        # The slot of a hash has its number, unless it is new or another one took its slot.
         numbers = self._slots.take((hashes >> _SLOT_SHIFT).view(np.int64))
         others = np.flatnonzero(self._hash_of_number.take(numbers) != hashes)
         if len(others):
@@ -60,7 +60,7 @@ class NumberedRows:
         return numbers
 
     def _looked_up(self, hashes: Words, columns: Sequence[Int64], rows: Int64) -> Int64:
-        """Return the numbers of some rows, and give them their slots; new ones are learned.
+        """Return the numbers of some rows, and give them their slots; new ones are added.
 
         Args:
             hashes: uint64[m], of these rows.
@@ -70,7 +70,7 @@ class NumberedRows:
         distinct, first, which = np.unique(hashes, return_index=True, return_inverse=True)
         is_new = ~np.isin(distinct, self._sorted_hashes, assume_unique=True)
         if is_new.any():
-            new = np.sort(first[is_new])  # in the order in which they come
+            new = np.sort(first[is_new])  # in order of first occurrence
             self._parts.append(np.stack([column[rows[new]] for column in columns], axis=1))
             self._hash_of_number = np.append(self._hash_of_number, hashes[new])
             self._number_of_sorted = np.argsort(self._hash_of_number)
@@ -83,7 +83,7 @@ class NumberedRows:
 def _hashes(columns: Sequence[Int64]) -> Words:
     """Mix the columns of each row into 64 bits.
 
-    Of a hundred thousand combinations two would share a hash in one of four billion exports.
+    With a hundred thousand combinations two share a hash in one of four billion exports.
     """
     mixed = np.zeros(len(columns[0]), np.uint64)
     shifted = np.empty_like(mixed)

@@ -1,4 +1,4 @@
-"""Texts and blobs of many rows as numbers: there are few different ones."""
+"""Texts and blobs of many rows as numbers: few of them are distinct."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ NONE = -1
 """The number of NULL."""
 
 UNKEPT = -2
-"""The number of texts that are too many to be kept."""
+"""The number of texts beyond those that are kept."""
 
 
 class NumberedTexts:
-    """Numbers texts in the order in which they are met.
+    """Numbers for texts in order of first occurrence.
 
-    With `digits_alike` each digit counts as 0, so that texts that number something are few. Only so
-    many different texts are kept.
+    With `digits_alike` each digit counts as 0, so that texts that differ in numbers are equal. At
+    most `most` distinct texts are kept.
 
     Attributes:
         known: the texts by number; bytes where the export has a blob.
@@ -43,7 +43,7 @@ class NumberedTexts:
         self._of_stored: dict[tuple[bool, bytes], int] = {}
 
     def of(self, values: Iterable[object]) -> Int64:
-        """Return the number of each text, int64[n], `NONE` for None; numbers are written out."""
+        """Return the number of each text, int64[n], `NONE` for None; integers become texts."""
         numbers = [
             NONE
             if value is None
@@ -55,16 +55,16 @@ class NumberedTexts:
     def of_stored(
         self, data: Bytes, begin: Int64, length: Int64, is_blob: npt.NDArray[np.bool_]
     ) -> Int64 | None:
-        """Return the numbers of texts that stand in pages.
+        """Return the numbers of texts in pages.
 
         Args:
             data: the pages.
-            begin: int64[n], where each text does.
+            begin: int64[n], the beginning of each text.
             length: int64[n], its bytes in UTF-8, `NONE` for NULL.
             is_blob: bool[n].
 
         Returns:
-            int64[n], `NONE` for NULL; None where two texts cannot be told apart.
+            int64[n], `NONE` for NULL; None if two texts cannot be distinguished.
         """
         numbers = np.full(len(begin), NONE, np.int64)
         words = -(-length // 8)
@@ -84,7 +84,7 @@ class NumberedTexts:
         is_blob: npt.NDArray[np.bool_],
         width: int,
     ) -> Int64 | None:
-        """Return the numbers of texts that take so many words of eight bytes."""
+        """Return the numbers of texts that take `width` words of eight bytes."""
         kind = (length << 1 | is_blob).view(np.uint64)
         stored = gathered(data, begin, 8 * width).view(np.uint64).reshape(len(begin), width)
         if width:

@@ -1,6 +1,6 @@
 """The pages of a table in an SQLite file, found and read without SQLite.
 
-Only what is certain is read: at anything else, `Unsupported` says why, and SQLite has to read the
+Only known structures are read: for others `Unsupported` has the reason, and SQLite has to read the
 table. The format: https://www.sqlite.org/fileformat2.html
 """
 
@@ -25,11 +25,11 @@ Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
 
 PADDING = 256
-"""Bytes behind the last page, so that nobody reads beyond the array who looks a bit too far."""
+"""Bytes behind the last page, so that reads slightly past a page stay inside the array."""
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
-_FRACTIONS = bytes((64, 32, 32))  # of a page that a payload may fill; there are no others
+_FRACTIONS = bytes((64, 32, 32))  # of a page that a payload may fill; always these
 _UTF8 = 1
 
 _INTERIOR = 5
@@ -40,12 +40,12 @@ _LAST_OF_ONE_BYTE = 0x7F
 _TOPS = 0x8080808080808080
 _OFTEN = (3, 2, 4)  # bytes that the rowids of neighbours take
 _MAX_LEVELS = 20  # SQLite goes no deeper
-# Of pages that are read once, some at a time, for the cost per call.
+# Size of one read of pages that are read once; larger reads cost fewer calls.
 _BYTES_AT_ONCE = 1 << 20
 
 
 class Unsupported(Exception):  # noqa: N818 - it is no error: SQLite reads the table
-    """What is damaged, or stored in a way that only SQLite understands."""
+    """A damaged structure, or one that only SQLite can read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Leaves:
 
     Attributes:
         numbers: int64[n], from 1 on, in the order of the rows.
-        highest: int64[n], the greatest rowid that may stand on each; it is above those of the page
-            before, so that these ascend unless the file is damaged.
+        highest: int64[n], the greatest possible rowid on each; they ascend unless the file is
+            damaged.
     """
 
     numbers: Int64
@@ -67,7 +67,7 @@ class PageFile:
 
     Attributes:
         page_size: bytes of each page.
-        usable: bytes of each page that hold anything; the rest, at its end, is reserved.
+        usable: bytes of each page that hold data; the rest, at its end, is reserved.
     """
 
     def __init__(self, file: Path | int) -> None:
@@ -98,16 +98,16 @@ class PageFile:
             os.close(self._file)
 
     def empty(self, pages: int) -> Bytes:
-        """Return space for so many pages, and `PADDING` behind it."""
+        """Return space for a number of pages, and `PADDING` behind it."""
         return np.zeros(pages * self.page_size + PADDING, np.uint8)
 
     def read(self, numbers: Int64, into: Bytes) -> None:
-        """Read pages, which are there, one behind the other.
+        """Read existing pages, one behind the other.
 
         Raises:
             Unsupported: the file cannot be read, or ends before.
         """
-        # Read, not mapped: a file that is cut short meanwhile would kill the process.
+        # Read, not mapped: a file that is truncated meanwhile would kill the process.
         size = self.page_size
         firsts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 2) != 1)
         for first, end in zip(firsts, (*firsts[1:], len(numbers)), strict=True):
@@ -120,7 +120,7 @@ class PageFile:
                 raise Unsupported("the file is cut short")
 
     def leaves(self, root: int) -> Leaves:
-        """Return the leaves of the table whose topmost page this is.
+        """Return the leaves of the table with this root page.
 
         Raises:
             Unsupported: the tree is damaged, or is not one of a table with rowids.
@@ -135,13 +135,13 @@ class PageFile:
             num_seen += len(numbers)
             if np.count_nonzero(seen) < num_seen:
                 raise Unsupported("a page that is there twice")
-            if self._kind(int(numbers[0])) == _LEAF:  # then all are: their cells' reader checks it
+            if self._kind(int(numbers[0])) == _LEAF:  # then all are, as reading cells checks
                 return Leaves(numbers, highest)
             numbers, highest = self._children(numbers, highest)
         raise Unsupported("pages too deep")
 
     def num_rows(self, root: int) -> int:
-        """Return how many rows the table has whose topmost page this is; none of them is looked at.
+        """Return the number of rows of the table with this root page, without reading them.
 
         Raises:
             Unsupported: the tree is damaged, or is not one of a table with rowids.
@@ -155,11 +155,11 @@ class PageFile:
         return num_rows
 
     def leaf_cells(self, data: Bytes, pages: int) -> tuple[Int64, Int64]:
-        """Return where the cells of leaves begin in `data`, and how many each page has."""
+        """Return the beginnings of the cells of leaves in `data`, and the number on each page."""
         return self._cells(data, pages, _LEAF)
 
     def _children(self, numbers: Int64, highest: Int64) -> tuple[Int64, Int64]:
-        """Return the pages below interior ones, and the greatest rowid that each may hold."""
+        """Return the pages below interior ones, and the greatest possible rowid on each."""
         parts = []
         at_once = max(_BYTES_AT_ONCE // self.page_size, 1)
         data = self.empty(min(at_once, len(numbers)))
@@ -176,7 +176,7 @@ class PageFile:
         keys, lengths = varints(data, cells + 4)
         if (self.left_on_page(cells) < 4 + lengths).any():
             raise Unsupported("a cell that leaves its page")
-        # The last child of each page stands in its header, and goes as far as the page does.
+        # The last child of each page is in its header; its greatest rowid is that of the page.
         starts = np.arange(len(counts)) * self.page_size
         ends = counts.cumsum()
         links = np.insert(cells, ends, starts + 8)
@@ -184,7 +184,7 @@ class PageFile:
         return children, np.insert(keys, ends, highest)
 
     def left_on_page(self, at: Int64) -> Int64:
-        """Return how many usable bytes there are from each place to the end of its page."""
+        """Return the number of usable bytes from each place to the end of its page."""
         left: Int64 = self.usable - (at & (self.page_size - 1))
         return left
 
@@ -204,7 +204,7 @@ class PageFile:
         return pointers, counts
 
     def _counts(self, data: Bytes, pages: int, kind: int) -> Int64:
-        """Return how many cells each page has, int64[pages]."""
+        """Return the number of cells on each page, int64[pages]."""
         rows = data[: pages * self.page_size].reshape(pages, self.page_size)
         if (rows[:, 0] != kind).any():
             raise Unsupported("a page of another kind")
@@ -235,7 +235,7 @@ class PageFile:
             raise Unsupported("an unusual header")
         self._pages = os.fstat(self._file).st_size // self.page_size
         num_pages = int.from_bytes(header[28:32], "big")
-        # An SQLite before 3.7 leaves a number that it does not know how to keep.
+        # SQLite before 3.7 does not update this number.
         if num_pages and header[24:28] == header[92:96]:
             if num_pages > self._pages:
                 raise Unsupported("the file is cut short")
@@ -243,14 +243,14 @@ class PageFile:
 
 
 def gathered(data: Bytes, at: Int64, length: int) -> Bytes:
-    """Return uint8[n * length]: so many bytes from each place on, one behind the other."""
-    # As one element that is `length` bytes wide: numpy then copies it in one go.
+    """Return uint8[n * length]: `length` bytes from each place on, one behind the other."""
+    # As one element of `length` bytes: numpy then copies it at once.
     everywhere = np.ndarray((len(data) - length + 1,), f"V{length}", data, strides=(1,))
     return everywhere[at].view(np.uint8)
 
 
 def varints(data: Bytes, at: Int64) -> tuple[Int64, Int64]:
-    """Return int64[n] values of variable-length integers, and how many bytes each takes, 1 to 9."""
+    """Return int64[n] values of variable-length integers, and their sizes, 1 to 9 bytes."""
     first = data[at]
     if len(at) and int(first.max()) <= _LAST_OF_ONE_BYTE:
         return first.astype(np.int64), np.ones(len(at), np.int64)
@@ -263,11 +263,11 @@ def varints(data: Bytes, at: Int64) -> tuple[Int64, Int64]:
 
 
 def stored_varints(data: Bytes, at: Int64) -> tuple[Words, Int64]:
-    """Return variable-length integers as they are stored, and how many bytes each takes.
+    """Return variable-length integers as they are stored, and their sizes in bytes.
 
     Returns:
-        uint64[n], the first eight bytes of each, in the order of the values where all take the same
-        number of bytes; int64[n], or [1] where they do.
+        uint64[n], the first eight bytes of each, in the order of the values if all have the same
+        size; int64[n], or [1] if all have the same size.
     """
     word = gathered(data, at, 8).view(">u8").astype(np.uint64)
     lengths = _lengths(word)
@@ -276,8 +276,8 @@ def stored_varints(data: Bytes, at: Int64) -> tuple[Words, Int64]:
 
 
 def _lengths(word: Words) -> Int64:
-    """Return how many bytes variable-length integers take, int64[n]; [1] where it is the same."""
-    # The last byte is the one without its top bit; only from a ninth all eight bits count.
+    """Return the sizes of variable-length integers in bytes, int64[n]; [1] if all are equal."""
+    # The last byte has no top bit; all eight bits count only in a ninth byte.
     tops = word & np.uint64(_TOPS)
     for length in _OFTEN if len(word) else ():
         expected = _TOPS >> 8 * (9 - length) << 8 * (9 - length)
@@ -291,7 +291,7 @@ def _lengths(word: Words) -> Int64:
 
 
 def _sevens(word: Words) -> Words:
-    """Return the lower seven bits of each byte, put together."""
+    """Return the lower seven bits of each byte, joined."""
     word &= np.uint64(0x7F7F7F7F7F7F7F7F)
     for shift, low in ((1, 0x007F007F007F007F), (2, 0x00003FFF00003FFF), (4, 0x000000000FFFFFFF)):
         high = word >> np.uint64(shift)

@@ -1,8 +1,8 @@
 """Columns of large tables as numpy arrays, chunk by chunk.
 
-`read_columns` is the only way by which the rest of traceprof reads a table of events. It decodes
-the file's pages itself, which is several times as fast as any query, and leaves to SQLite what it
-does not understand: rows that go on elsewhere, values that are no integers, damage.
+The rest of traceprof reads tables of events only by `read_columns`. It decodes the file's pages
+itself, which is several times as fast as any query, and leaves the rest to SQLite: rows with
+overflow pages, values that are no integers, damage.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 
 
-# numpy reads these, which no integer's text has, as 0 or as nothing.
+# numpy accepts these, which are in no integer's text, as 0 or as nothing.
 _READ_LAXLY = (*whitespace, "+", "-,")
 _NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
 _NO_ROWS: Mapping[str, NumberedRows] = MappingProxyType({})
 _LAST_ROWID = int(np.iinfo(np.int64).max)
 
-# Large enough that the cost per query vanishes, small enough that a chunk's text fits the cache.
+# Large enough to make the cost per query small, small enough for a chunk's text to fit the cache.
 _CHUNK_ROWS = 32_768
-# A third finds nothing to do: parsing and what follows it take as long as two threads fetch.
+# A third thread would be idle: parsing and later work take as long as two threads fetch.
 _THREADS = 2
 
 
@@ -57,19 +57,19 @@ def read_columns(
     *,
     chunk_rows: int = _CHUNK_ROWS,
 ) -> Iterator[dict[str, Int64]]:
-    """Yield columns of a table, some ten thousand rows at a time, in the order of their rowids.
+    """Yield columns of a table, tens of thousands of rows at a time, in order of rowid.
 
     Args:
         database: the open file.
-        table: a table with a rowid; absent means no rows.
+        table: a table with a rowid; an absent one has no rows.
         columns: names of integer columns that the table has.
-        texts: names of columns of texts or blobs that the table has, and where each is numbered.
-        rows: where combinations of some of the integer columns are numbered, by a name of its own.
+        texts: by column of texts or blobs of the table, the object that numbers its values.
+        rows: by a new name, the object that numbers combinations of some integer columns.
         chunk_rows: the most rows in a chunk that SQLite has to read.
 
     Yields:
-        One int64[rows] array for each column, `NULL` where the export has NULL; for texts their
-        numbers, -1 for NULL; one for each combination, in the place of its columns.
+        One int64[rows] array for each column, `NULL` for NULL; for texts their numbers, -1 for
+        NULL; one for each combination, in the place of its columns.
 
     Raises:
         TraceFormatError: the file is damaged, or a value is not an integer.
@@ -118,14 +118,14 @@ def _chunks(
 
 
 def _check_complete(database: Database, table: str, num_rows: int) -> None:
-    """Check that a scan from the first row to the last comes upon so many.
+    """Check the number of rows in a scan from the first to the last one.
 
-    A search for a rowid steps over damaged cells beside its way; a scan looks at each.
+    A search for a rowid does not see damaged cells beside its path; a scan reads each cell.
 
     Raises:
-        TraceFormatError: it comes upon damage, or upon other rows.
+        TraceFormatError: the scan finds damage, or another number of rows.
     """
-    end = quote(database.columns[table][-1])  # else SQLite would count them without a look
+    end = quote(database.columns[table][-1])  # else SQLite would count rows without reading them
     query = f"SELECT count(*), count({end}) FROM {quote(table)} NOT INDEXED"  # noqa: S608
     with database.damage_reported():
         num_scanned = database.connection.execute(query).fetchone()[0]
@@ -147,11 +147,11 @@ def _through_sqlite(
     database: Database, table: str, columns: Sequence[str], rowid: str, chunk_rows: int,
     first: int, last: int,
 ) -> Iterator[dict[str, Int64]]:  # fmt: skip
-    """Yield the rows whose rowids are in [first, last], so many at a time."""
+    """Yield the rows whose rowids are in [first, last], in chunks."""
     # SQLite joins the values of a column into one text, and numpy parses it: both loops run in C.
-    # Twice as fast as fetching rows, with nothing but the standard library; and SQLite works
-    # without Python's lock, so that two threads halve the time. Only who asks for the last column
-    # has SQLite check that a record's columns fill its payload.
+    # Twice as fast as fetching rows, with only the standard library; and SQLite works without
+    # Python's lock, so that two threads halve the time. SQLite only checks that a record's columns
+    # fill its payload if the last column is requested.
     joined = ", ".join(f"group_concat(ifnull({quote(name)}, {NULL}))" for name in columns)
     query = (
         f"SELECT count(*), {joined}, count({quote(database.columns[table][-1])}) "  # noqa: S608
@@ -159,7 +159,7 @@ def _through_sqlite(
     )
     slices = _slices(database, table, rowid, chunk_rows, first, last)
     for count, *texts, _ in _run(database, query, slices):
-        if count:  # a damaged index can promise rows that are not there
+        if count:  # a damaged index can refer to missing rows
             yield {
                 name: _parse(text, count, database, table, name)
                 for name, text in zip(columns, texts, strict=True)
@@ -170,9 +170,9 @@ def _rows_through_sqlite(
     database: Database, table: str, columns: Sequence[str], texts: Mapping[str, NumberedTexts],
     rowid: str, chunk_rows: int, first: int, last: int,
 ) -> Iterator[dict[str, Int64]]:  # fmt: skip
-    """Yield the rows whose rowids are in [first, last], of texts their numbers."""
+    """Yield the rows whose rowids are in [first, last], with numbers of texts."""
     names = ", ".join(map(quote, (*columns, *texts)))
-    end = quote(database.columns[table][-1])  # else SQLite would not see that a record is damaged
+    end = quote(database.columns[table][-1])  # else SQLite would not detect damaged records
     query = f"SELECT {names}, typeof({end}) FROM {quote(table)} WHERE {rowid} BETWEEN ? AND ?"  # noqa: S608
     for limits in _slices(database, table, rowid, chunk_rows, first, last):
         with database.damage_reported():
@@ -188,7 +188,7 @@ def _rows_through_sqlite(
                 raise database.misplaced(table, name, strange[0])
             numbers = [NULL if value is None else value for value in values]
             chunk[name] = np.array(numbers, np.int64)
-        if chunk:  # a damaged index can promise rows that are not there
+        if chunk:  # a damaged index can refer to missing rows
             yield chunk
 
 
@@ -206,7 +206,7 @@ def _slices(
         begin = row[0]
         with database.damage_reported():
             row = database.connection.execute(query, (begin, last, chunk_rows)).fetchone()
-        if row is not None and row[0] <= begin:  # a damaged index would lead in circles
+        if row is not None and row[0] <= begin:  # a damaged index would lead to an endless loop
             raise database.damaged(f"the rows of {table} are out of order")
         yield begin, row[0] - 1 if row is not None else last
 
@@ -230,7 +230,7 @@ def _run(
         except (
             TraceFormatError,
             sqlite3.Error,
-        ):  # only the first connection reads the file that was opened
+        ):  # only the first connection reads the opened file
             for limits in slices:
                 with database.damage_reported():
                     row = database.connection.execute(query, limits).fetchone()
@@ -264,7 +264,7 @@ def expect_rows(database: Database, tables: Sequence[str]) -> None:
 
 
 def count_rows(database: Database, table: str) -> int:
-    """Return the number of rows of a table, 0 where it is absent."""
+    """Return the number of rows of a table, 0 if it is absent."""
     if table not in database.columns:
         return 0
     if table in database.row_counts:
@@ -277,7 +277,7 @@ def count_rows(database: Database, table: str) -> int:
 
 
 def has_rows(database: Database, table: str) -> bool:
-    """Say whether a table is there and not empty."""
+    """Return whether a table exists and is not empty."""
     if table not in database.columns:
         return False
     with database.damage_reported():
@@ -288,7 +288,7 @@ def has_rows(database: Database, table: str) -> bool:
 def _parse(text: str, count: int, database: Database, table: str, column: str) -> Int64:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # older numpy only warns over what is no number
+            warnings.simplefilter("error")  # older numpy only warns about non-numbers
             values: Int64 = np.fromstring(text, dtype=np.int64, sep=",")
     except (ValueError, DeprecationWarning):
         values = np.empty(0, np.int64)
@@ -305,4 +305,4 @@ def _not_an_integer(database: Database, table: str, column: str) -> object:
             f"SELECT {name} FROM {quote(table)} "  # noqa: S608
             f"WHERE typeof({name}) NOT IN ('integer', 'null') LIMIT 1"
         ).fetchone()
-    return row[0] if row else "something else"
+    return row[0] if row else "another value"

@@ -1,8 +1,8 @@
-"""Record formats of SQLite: where a record keeps its columns.
+"""Record formats of SQLite: the positions of columns in a record.
 
-A record's header holds the serial types of its columns. Records whose headers are equal have the
-same format: their columns have the same widths and stand at the same places. There are few formats,
-so that Python looks at each format and numpy at each record.
+A record's header holds the serial types of its columns. Records with equal headers have the same
+format: their columns have the same widths and positions. There are few formats, so that Python
+handles each format and numpy each record.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Serial types, which say what is stored for a column.
+# Serial types: the stored form of a column.
 _WIDTHS = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)  # bytes of the value
 _NULL_TYPE = 0
 _REAL_TYPE = 7
 _LAST_INTEGER = 9
 _RESERVED_TYPES = (10, 11)
 _FIRST_TEXT = 12
-_CONSTANTS = {_NULL_TYPE: NULL, 8: 0, 9: 1}  # what is not stored because its type says it
+_CONSTANTS = {_NULL_TYPE: NULL, 8: 0, 9: 1}  # values that the type implies, which are not stored
 
 _MAX_HEADER = 127  # its length is one byte
 _NO_TEXT = -1
-_FAR = 1 << 40  # farther than any payload goes
+_FAR = 1 << 40  # beyond any payload
 
 _MAX_FORMATS = 4096
 _MAX_NEW_FORMATS = 1024  # at once
@@ -46,20 +46,20 @@ _SLOT_BITS = 16
 _SLOT_SHIFT = np.uint64(64 - _SLOT_BITS)
 _WIDEST_GATHER = 128
 
-# Of each length of a header, which of 128 bytes are its own.
+# For each length of a header, a mask of its own bytes among 128.
 _INSIDE = np.where(np.arange(128) < np.arange(256)[:, None], 255, 0).astype(np.uint8)
 
 
 class RecordFormats:
-    """The formats of the records so far, and where each keeps the wanted columns.
+    """The formats of the records so far, with the positions of the wanted columns.
 
     Arrays have a row for each format and a column for each wanted one, in the order of the table.
     Format 0 is that of records that cannot be decoded because their headers are empty.
 
     Attributes:
-        end: int64[formats], how many bytes of the payload the wanted columns need; _FAR where they
+        end: int64[formats], the end of the wanted columns in the payload in bytes; _FAR if they
             cannot be decoded.
-        payload: int64[formats], how many bytes all columns take, those that are not wanted, too.
+        payload: int64[formats], the size of all columns in bytes, including unwanted ones.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class RecordFormats:
         places: list[int],
         text_places: list[int],
     ) -> None:
-        """Know none yet.
+        """Begin without formats.
 
         Args:
             layout: of the table.
             places: of the wanted integer columns in the table, ascending.
-            text_places: of the wanted columns of texts, likewise.
+            text_places: of the wanted columns of texts in the table, ascending.
         """
         self._places, self._text_places = places, text_places
         self._most = max((*places, *text_places), default=-1) + 1
         self._defaults = layout.defaults & {*places, *text_places}
-        self._words = 1  # of a header that are compared, all that one has
+        self._words = 1  # the compared words of a header: all of them
         self._clear()
 
     def _clear(self) -> None:
@@ -99,7 +99,7 @@ class RecordFormats:
         self._is_blob = np.zeros(size, bool)
 
     def of(self, data: Bytes, headers: Int64) -> Int64 | None:
-        """Return the number of each row's format; None where there are too many of them."""
+        """Return the number of each row's format; None if there are too many of them."""
         lengths = data[headers]
         longest = min(int(lengths.max()), _MAX_HEADER)
         if longest > 8 * self._words or len(self._numbers) > _MAX_FORMATS - _MAX_NEW_FORMATS - 1:
@@ -114,8 +114,8 @@ class RecordFormats:
             words &= inside.take(lengths, axis=0)
         hashes: Words = words @ self._factors
         formats = self._slots.take((hashes >> _SLOT_SHIFT).view(np.int64))
-        # Another format's number where this one is new, or two share a slot. That two headers share
-        # all 64 bits is not to be expected; those that differ in one word never do.
+        # Another format's number if this one is new, or two share a slot. Two headers with equal
+        # hashes of 64 bits are not expected; those that differ in one word never have them.
         rows = np.flatnonzero(self._hash_of_number.take(formats) != hashes)
         if len(rows):
             numbers = self._learn(words[rows], hashes[rows])
@@ -170,11 +170,11 @@ class RecordFormats:
         self.end[number] = max(end, length)
 
     def texts(self, order: int, headers: Int64, formats: Int64) -> tuple[Int64, Int64, Mask]:
-        """Return where the texts of a column begin, how many bytes they take (-1: NULL), if blobs.
+        """Return the beginnings of a column's texts, their sizes (-1: NULL), and which are blobs.
 
         Args:
             order: of the column among those of texts.
-            headers: where the rows begin.
+            headers: the beginnings of the rows.
             formats: of the rows.
         """
         begin = headers + self._text_starts[:, order].take(formats)
@@ -185,7 +185,7 @@ class RecordFormats:
 
         Args:
             data: the pages.
-            headers: int64[n], where the records begin.
+            headers: int64[n], the beginnings of the records.
             formats: int64[n], of the records.
         """
         if not self._places:
@@ -209,7 +209,7 @@ class RecordFormats:
         return [columns[order] for order in range(len(self._places))]
 
     def _column(self, words: Int64, order: int, used: Int64, formats: Int64) -> Int64:
-        """Return a column whose values are the first bytes of these words, if they are stored."""
+        """Return a column whose values are the first bytes of these words, if stored."""
         words >>= _property(self._shifts[:, order], used, formats)
         if not self._is_stored[used, order].all():
             is_stored = _property(self._is_stored[:, order], used, formats)
@@ -219,13 +219,13 @@ class RecordFormats:
 
 
 def _width(serial: int) -> int:
-    """Return how many bytes a column of this serial type takes."""
+    """Return the size in bytes of a column of this serial type."""
     return (serial - _FIRST_TEXT) // 2 if serial >= _FIRST_TEXT else _WIDTHS[serial]
 
 
 @lru_cache
 def factors(count: int) -> Words:
-    """Return odd numbers, uint64[count], by which words are hashed.
+    """Return odd numbers, uint64[count], to hash words.
 
     The outputs of SplitMix64 (Steele, Lea, Flood 2014), made odd.
     """
@@ -236,7 +236,7 @@ def factors(count: int) -> Words:
 
 
 def _property(of_format: npt.NDArray[Any], used: Int64, formats: Int64) -> npt.NDArray[Any]:
-    """Return a property of each record's format, as one number where it is the same for all."""
+    """Return a property of each record's format, as one number if it is equal for all."""
     values = of_format[used]
     return values[:1] if (values == values[0]).all() else of_format.take(formats)
 
@@ -245,7 +245,7 @@ def _groups(starts: Int64) -> Iterator[slice]:
     """Yield column runs: columns side by side, at the same distances in all formats.
 
     Args:
-        starts: int64[formats, columns], where each begins.
+        starts: int64[formats, columns], the beginning of each.
     """
     distances = np.diff(starts, axis=1)
     is_same = (distances == distances[0]).all(axis=0)
@@ -258,9 +258,9 @@ def _groups(starts: Int64) -> Iterator[slice]:
 
 
 def _fields(header: bytes) -> list[tuple[int, int]] | None:
-    """Return serial type and place in the payload of each column that a row has.
+    """Return serial type and place in the payload of each column of a row.
 
-    None where the header is not whole, or unlike what SQLite writes.
+    None if the header is incomplete, or not in SQLite's form.
     """
     length = header[0]
     if not 1 <= length <= _MAX_HEADER:

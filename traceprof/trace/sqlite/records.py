@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from traceprof.trace.sqlite.numbered_texts import NumberedTexts
     from traceprof.trace.sqlite.pages import Leaves
 
-# Large enough that the cost per call vanishes, small enough that it stays in the cache.
+# Large enough to make the cost per call small, small enough to stay in the cache.
 _WINDOW_BYTES = 2 << 20
 
 _NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
 _NO_ROWS: Mapping[str, NumberedRows] = MappingProxyType({})
 _MAX_PAYLOAD = 1 << 28
-_NO_ROWIDS = np.empty(0, np.int64)  # where nobody asks for them
+_NO_ROWIDS = np.empty(0, np.int64)  # if they are not requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Chunk:
     Attributes:
         first: the rowid of the first one.
         last: the rowid of the last one.
-        count: how many there are.
-        columns: int64[count] for each, `NULL` where the table has NULL, and for texts their
-            numbers; None where SQLite has to read these rows: one has something else where an
-            integer or a text belongs, or has it on an overflow page.
+        count: the number of rows.
+        columns: int64[count] for each, `NULL` for NULL, and for texts their numbers; None if
+            SQLite has to read these rows: one has a value of another type than integer or text,
+            or has it on an overflow page.
     """
 
     first: int
@@ -57,14 +57,14 @@ def decode_columns(
     *,
     window_bytes: int = _WINDOW_BYTES,
 ) -> Iterator[Chunk]:
-    """Yield a table's rows in the order of their rowids.
+    """Yield a table's rows in order of rowid.
 
     Args:
         file: its path, no link, or its descriptor.
         layout: of the table, with the columns to read.
-        texts: by column, where each text is numbered.
-        rows: by a name of its own, where combinations of wanted columns are numbered; the chunk
-            has the number in their place.
+        texts: by column, the object that numbers its texts.
+        rows: by a new name, the object that numbers combinations of wanted columns; the chunk has
+            the number in their place.
         window_bytes: of the pages that are decoded at once.
 
     Raises:
@@ -102,12 +102,12 @@ class _Decoder:
         self._formats = RecordFormats(layout, places, text_places)
         self._text_order = {place: order for order, place in enumerate(text_places)}
         self._data = file.empty(at_once)
-        # What of a payload stays on the page when it is too large for it.
+        # The part of a large payload that stays on the page.
         self._most_local = file.usable - 35
         self._least_local = (file.usable - 12) * 32 // 255 - 23
 
     def decode(self, leaves: Leaves, first: int, end: int) -> Chunk | None:
-        """Return the rows of some leaves, None where there are none."""
+        """Return the rows of some leaves; None if there are none."""
         numbers = leaves.numbers[first:end]
         self._file.read(numbers, self._data)
         cells, counts = self._file.leaf_cells(self._data, len(numbers))
@@ -128,16 +128,16 @@ class _Decoder:
     def _check_order(
         self, keys: Int64, counts: Int64, highest: Int64, first: int
     ) -> tuple[Int64, tuple[int, int]]:
-        """Check that rowids ascend, and that each page has those for which SQLite would look there.
+        """Check that rowids ascend, and that SQLite would find each on its page.
 
         Args:
-            keys: int64[n], where each rowid stands.
-            counts: int64[pages], how many there are on each page.
-            highest: of all pages, the greatest rowid that may stand on each.
-            first: of these pages the first one's place among all.
+            keys: int64[n], the position of each rowid.
+            counts: int64[pages], the number of rowids on each page.
+            highest: of all pages, the greatest possible rowid on each.
+            first: the index of the first of these pages among all.
 
         Returns:
-            How many bytes each rowid takes, int64[n] or [1]; the first one and the last.
+            The size of each rowid in bytes, int64[n] or [1]; the first one and the last.
         """
         stored, lengths = stored_varints(self._data, keys)
         descends = (stored[1:] <= stored[:-1]).any()
@@ -154,7 +154,7 @@ class _Decoder:
         return lengths, (int(firsts[0]), int(lasts[-1]))
 
     def _local(self, payloads: Int64) -> Int64:
-        """Return how many bytes of each payload are on the row's page."""
+        """Return the number of bytes of each payload that are on the row's page."""
         if ((payloads < 0) | (payloads >= _MAX_PAYLOAD)).any():
             raise Unsupported("a row too large")
         if (payloads <= self._most_local).all():
@@ -167,13 +167,13 @@ class _Decoder:
     def _columns(
         self, keys: Int64, headers: Int64, payloads: Int64, local: Int64
     ) -> dict[str, Int64] | None:
-        """Return the wanted columns of some rows; None where SQLite has to read them.
+        """Return the wanted columns of some rows; None if SQLite has to read them.
 
         Args:
-            keys: int64[n], where each row's rowid stands.
-            headers: int64[n], where each row's record begins.
-            payloads: int64[n], how many bytes each record has.
-            local: int64[n], how many bytes of each record are on the row's page.
+            keys: int64[n], the position of each row's rowid.
+            headers: int64[n], the beginning of each row's record.
+            payloads: int64[n], the size of each record in bytes.
+            local: int64[n], the part of each size that is on the row's page.
         """
         rowids = varints(self._data, keys)[0] if None in self._order.values() else _NO_ROWIDS
         if not self._has_stored:
