@@ -2,14 +2,17 @@
 
 `/timeline?rank=0,3&start=1500000000&end=1700000000&finding=gpu-idle&evidence=2`
 
-A URL is written by anybody: `parse` takes nothing else than what is described here.
+Anybody can write a URL: `parse` takes only what `assets/address_table.js` lists, which the modules
+that run in the browser import, too.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
 from traceprof.analysis import FINDING_IDS
@@ -17,13 +20,15 @@ from traceprof.errors import UsageError
 from traceprof.intervals import BEYOND_NS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
+    from collections.abc import Callable, Collection, Iterable
 
-OVERVIEW = "/"
-TIMELINE = "/timeline"  # where evidence is to be seen: all pages lead there
-WHAT_IF = "/what-if"
-COMPARE = "/compare"
+_WRITTEN = (Path(__file__).parent / "assets/address_table.js").read_text(encoding="utf-8")
+TABLE: dict[str, Any] = json.loads(_WRITTEN[_WRITTEN.index("{") : _WRITTEN.rindex("}") + 1])
+
+OVERVIEW: str = TABLE["pages"]["overview"]
+TIMELINE: str = TABLE["pages"]["timeline"]  # where evidence is to be seen: all pages lead there
+WHAT_IF: str = TABLE["pages"]["what-if"]
+COMPARE: str = TABLE["pages"]["compare"]
 WHOLE_PATH = "all"
 """In place of a step's number: the critical path of the whole training."""
 
@@ -56,13 +61,7 @@ class Scope:
 
     def query(self) -> str:
         """Return it as parameters of an address: `rank=0,3&start=100`."""
-        values = {
-            "rank": ",".join(map(str, self.rank)) or None,
-            "report": ",".join(map(str, self.report)) or None,
-            "start": self.start_ns,
-            "end": self.end_ns,
-        }
-        return _query(values)
+        return _query(self, _CHOSEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +116,7 @@ class Address:
 
     def href(self) -> str:
         """Return the address as a URL without its host; `parse` reads it back."""
-        values = {
-            "rank": ",".join(map(str, self.rank)) or None,
-            "report": ",".join(map(str, self.report)) or None,
-            "start": self.start_ns,
-            "end": self.end_ns,
-            "finding": self.finding,
-            "evidence": self.evidence,
-            "select": self.select,
-            "search": self.search,
-            "assume": self.assume,
-            "pinned": self.pinned,
-            "hidden": self.hidden,
-            "moved": self.moved,
-            "path": self.step_path,
-            "before": self.before,
-            "after": self.after,
-            "scope": None if self.scope is None else self.scope.query(),
-        }
-        query = _query(values)
+        query = _query(self, _KEYS)
         return f"{self.path}?{query}" if query else self.path
 
     def to(self, path: str, **changes: Any) -> Address:  # noqa: ANN401  (as dataclasses.replace)
@@ -149,9 +130,21 @@ class Address:
         return Address(path, **place, scope=self.chosen)
 
 
-def _query(values: Mapping[str, object]) -> str:
-    query = urlencode({key: value for key, value in values.items() if value is not None})
+def _query(source: Address | Scope, keys: Iterable[str]) -> str:
+    values = ((key, _written(getattr(source, _field(key)))) for key in keys)
+    query = urlencode({key: value for key, value in values if value is not None})
     return query.replace("%2C", ",")
+
+
+def _written(value: object) -> object:
+    if isinstance(value, Scope):
+        return value.query()
+    return (",".join(map(str, value)) or None) if isinstance(value, tuple) else value
+
+
+def _field(key: str) -> str:
+    """Return the name of a parameter's field of `Address`."""
+    return _FIELDS.get(key, key)
 
 
 def parse(path: str, query: str) -> Address:
@@ -164,28 +157,35 @@ def parse(path: str, query: str) -> Address:
     Raises:
         UsageError: a parameter is not what it should be.
     """
-    address = Address(path, **_values(query.removeprefix("?"), _FIELDS))
+    address = Address(path, **_values(query.removeprefix("?"), _KEYS))
     _check_order(address)
     return address
 
 
-def _values(query: str, fields: Mapping[str, Field]) -> dict[str, Any]:
+def _values(query: str, keys: Collection[str]) -> dict[str, Any]:
     """Return what a query says, by the names of fields."""
     if len(query) > _MAX_LENGTH:
         raise _unreadable("query", "too long")
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=len(fields))
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=len(keys))
     except ValueError as error:
         raise _unreadable("query", str(error)) from error
     values: dict[str, Any] = {}
     for key, text in pairs:
-        if key not in fields:
-            raise _unreadable(key, f"it is none of {', '.join(fields)}")
-        field, read = fields[key]
-        if field in values:
+        if key not in keys:
+            raise _unreadable(key, f"it is none of {', '.join(keys)}")
+        if _field(key) in values:
             raise _unreadable(key, "it is given twice")
-        values[field] = read(key, text)
+        values[_field(key)] = _value(key, text)
     return values
+
+
+def _value(key: str, text: str) -> object:
+    form = _KEYS[key]["form"]
+    pattern = TABLE["patterns"].get(form)
+    if pattern is not None and re.fullmatch(pattern, text) is None:
+        raise _unreadable(key, f"{text[:40]!r} is not {_MEANINGS[form]}")
+    return _READERS[form](key, text)
 
 
 def _check_order(times: Address | Scope) -> None:
@@ -198,17 +198,10 @@ def _unreadable(key: str, why: str) -> UsageError:
     return UsageError(f"cannot read {key!r} in the address", why, "use the menu")
 
 
-def _whole(key: str, text: str, most: int = BEYOND_NS) -> int:
-    # `int` alone takes underscores, spaces and digits of other scripts.
-    if re.fullmatch(r"-?[0-9]{1,19}", text) is None or abs(int(text)) >= most:
-        raise _unreadable(key, f"{text[:40]!r} is not a whole number in range")
-    return int(text)
-
-
-def _index(key: str, text: str) -> int:
-    number = _whole(key, text)
-    if number < 0:
-        raise _unreadable(key, f"{text[:40]!r} is negative")
+def _number(key: str, text: str) -> int:
+    number = int(text)
+    if abs(number) >= BEYOND_NS:
+        raise _unreadable(key, f"{text[:40]!r} is beyond what a report can hold")
     return number
 
 
@@ -216,7 +209,7 @@ def _numbers(key: str, text: str) -> tuple[int, ...]:
     parts = text.split(",") if text else []
     if len(parts) > _MAX_NUMBERS:
         raise _unreadable(key, "there are too many")
-    return tuple(dict.fromkeys(_index(key, part) for part in parts))
+    return tuple(dict.fromkeys(_number(key, part) for part in parts))
 
 
 def _finding(key: str, text: str) -> str:
@@ -232,23 +225,20 @@ def _text(key: str, text: str) -> str:
 
 
 def _rows(key: str, text: str) -> str:
-    if (
-        len(text) > _MAX_ROWS_TEXT
-        or re.fullmatch(r"[0-9]+\.[0-9]+(,[0-9]+\.[0-9]+)*", text) is None
-    ):
-        raise _unreadable(key, "these are no rows of the timeline")
+    if len(text) > _MAX_ROWS_TEXT:
+        raise _unreadable(key, "there are too many rows")
     return text
 
 
-def _step_path(key: str, text: str) -> str:
+def _step(key: str, text: str) -> str:
     if text != WHOLE_PATH:
-        _index(key, text)
+        _number(key, text)
     return text
 
 
-def _compared(key: str, text: str) -> str:
-    for number in text.split(".", 1):
-        _index(key, number)
+def _rank_step(key: str, text: str) -> str:
+    for number in text.split("."):
+        _number(key, number)
     return text
 
 
@@ -258,27 +248,27 @@ def _scope(_key: str, text: str) -> Scope:
     return scope
 
 
-Field = tuple[str, "Callable[[str, str], object]"]
-
-_CHOSEN: dict[str, Field] = {
-    "rank": ("rank", _numbers),
-    "report": ("report", _numbers),
-    "start": ("start_ns", _whole),
-    "end": ("end_ns", _whole),
+_KEYS: dict[str, dict[str, Any]] = TABLE["keys"]
+_CHOSEN = {key: described for key, described in _KEYS.items() if described.get("chosen")}
+_FIELDS = {"start": "start_ns", "end": "end_ns", "path": "step_path"}
+"""Fields of `Address` that are not called as their parameters."""
+_MEANINGS = {
+    "number": "a whole number",
+    "index": "a whole number from 0 on",
+    "indices": "whole numbers from 0 on, with commas between them",
+    "rows": "a list of rows of the timeline",
+    "step": f"a step's number or {WHOLE_PATH!r}",
+    "rank-step": "a rank, or a rank and a step as in 0.12",
 }
-_FIELDS: dict[str, Field] = {
-    **_CHOSEN,
-    "finding": ("finding", _finding),
-    "evidence": ("evidence", _index),
-    "select": ("select", _text),
-    "search": ("search", _text),
-    "assume": ("assume", _text),
-    "pinned": ("pinned", _rows),
-    "hidden": ("hidden", _rows),
-    "moved": ("moved", _rows),
-    "path": ("step_path", _step_path),
-    "before": ("before", _compared),
-    "after": ("after", _compared),
-    "scope": ("scope", _scope),
+_READERS: dict[str, Callable[[str, str], object]] = {
+    "number": _number,
+    "index": _number,
+    "indices": _numbers,
+    "finding": _finding,
+    "text": _text,
+    "rows": _rows,
+    "step": _step,
+    "rank-step": _rank_step,
+    "scope": _scope,
 }
-"""By the name in a query: the field of `Address`, and how it is read."""
+"""By the form of a parameter: how it is read once its pattern fits."""

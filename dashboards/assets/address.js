@@ -1,33 +1,61 @@
 // @ts-check
-// Addresses of views, as dashboards/address.py reads them: where a choice, a click and a zoom lead.
+// Addresses of views, of the parameters in address_table.js: what a choice, a click and a zoom lead to.
 // Functions here change nothing; null says that the view stays as it is.
+
+import { TABLE } from "./address_table.js";
+
+/** @typedef {keyof typeof TABLE.keys} Key */
+/** @typedef {Partial<Record<Key, string | number | bigint | null | undefined>>} Values */
+
+const KEYS = /** @type {Record<Key, { form: string, chosen?: boolean }>} */ (TABLE.keys);
+const PATTERNS = /** @type {Record<string, string>} */ (TABLE.patterns);
+// What the reader chose for all pages: the parameters of the address itself, or those in its
+// parameter `scope` where the page shows something else, such as the evidence of a finding.
+const CHOSEN = /** @type {Key[]} */ (Object.keys(KEYS)).filter((key) => KEYS[key].chosen);
 
 /** @param {URL} url */
 const text = (url) => url.pathname + url.search.replaceAll("%2C", ",");
 
 /**
- * Set or remove a parameter: null and undefined remove it.
- * @param {URL} url
- * @param {string} name
- * @param {string | number | bigint | null | undefined} value
+ * A parameter of an address: null where it is not there, or not of the form that the table says.
+ * @param {string} here
+ * @param {Key} key
  */
-function put(url, name, value) {
-  if (value === null || value === undefined) url.searchParams.delete(name);
-  else url.searchParams.set(name, String(value));
+export function parameter(here, key) {
+  const value = new URL(here).searchParams.get(key);
+  const pattern = PATTERNS[KEYS[key].form];
+  const isKnown = value !== null && (pattern === undefined || new RegExp(`^(?:${pattern})$`).test(value));
+  return isKnown ? value : null;
 }
 
-// What the reader chose for all pages: the parameters of the address itself, or those in its
-// parameter `scope` where the page shows something else, such as the evidence of a finding.
-const CHOSEN = ["rank", "report", "start", "end"];
+/**
+ * Set or remove a parameter: null and undefined remove it.
+ * @param {URL} url
+ * @param {Key} key
+ * @param {string | number | bigint | null | undefined} value
+ */
+function put(url, key, value) {
+  if (value === null || value === undefined) url.searchParams.delete(key);
+  else url.searchParams.set(key, String(value));
+}
+
+/**
+ * Set or remove parameters.
+ * @param {URL} url
+ * @param {Values} values
+ */
+function putAll(url, values) {
+  for (const [key, value] of Object.entries(values)) put(url, /** @type {Key} */ (key), value);
+}
 
 /** @param {URL} url */
 function chosen(url) {
-  const scope = url.searchParams.get("scope");
+  const scope = parameter(url.href, "scope");
   if (scope !== null) return new URLSearchParams(scope);
   const all = new URLSearchParams();
-  for (const name of CHOSEN) {
-    const value = url.searchParams.get(name);
-    if (value !== null) all.set(name, value);
+  for (const key of CHOSEN) {
+    const value = url.searchParams.get(key);
+    if (value !== null) all.set(key, value);
   }
   return all;
 }
@@ -41,18 +69,24 @@ export const scopeOf = (here) => chosen(new URL(here)).toString();
 /**
  * Set or remove what is chosen, also where the page shows something else.
  * @param {URL} url
- * @param {string} name
- * @param {string | bigint | null} value
+ * @param {Key} key
+ * @param {string | null} value
  */
-function choose(url, name, value) {
-  if (url.searchParams.has("scope")) {
+function choose(url, key, value) {
+  if (parameter(url.href, "scope") !== null) {
     const scope = chosen(url);
-    if (value === null) scope.delete(name);
-    else scope.set(name, String(value));
-    url.searchParams.set("scope", scope.toString().replaceAll("%2C", ","));
+    if (value === null) scope.delete(key);
+    else scope.set(key, value);
+    putScope(url, scope);
   }
-  put(url, name, value);
+  put(url, key, value);
 }
+
+/**
+ * @param {URL} url
+ * @param {URLSearchParams} scope
+ */
+const putScope = (url, scope) => put(url, "scope", scope.toString().replaceAll("%2C", ","));
 
 /**
  * The address of the same page for other reports and ranks; none chosen is all.
@@ -63,14 +97,12 @@ function choose(url, name, value) {
 export function withChoice(here, reports, ranks) {
   const url = new URL(here);
   const before = chosen(url);
-  const changed = Object.entries({ report: reports, rank: ranks })
-    .map(([name, numbers]) => ({ name, numbers: (numbers ?? []).join(",") }))
-    .filter(({ name, numbers }) => numbers !== (before.get(name) ?? ""));
+  /** @type {[Key, string][]} */
+  const choices = [["report", (reports ?? []).join(",")], ["rank", (ranks ?? []).join(",")]];
+  const changed = choices.filter(([key, numbers]) => numbers !== (before.get(key) ?? ""));
   if (!changed.length) return null;
-  for (const { name, numbers } of changed) choose(url, name, numbers || null);
-  // Evidence is of one rank.
-  put(url, "finding", null);
-  put(url, "evidence", null);
+  for (const [key, numbers] of changed) choose(url, key, numbers || null);
+  putAll(url, { finding: null, evidence: null }); // evidence is of one rank
   return text(url);
 }
 
@@ -92,8 +124,7 @@ export function withTime(here, start, end) {
  * @param {string} here
  */
 export function shownTime(here) {
-  const { searchParams } = new URL(here);
-  const [start, end] = [searchParams.get("start"), searchParams.get("end")];
+  const [start, end] = [parameter(here, "start"), parameter(here, "end")];
   return start === null || end === null ? null : { start, end };
 }
 
@@ -113,13 +144,13 @@ export function withAssumptions(here, ticked, written) {
 /**
  * The address of the timeline as it stands. Moving it does not change what is chosen.
  * @param {string} here
- * @param {Record<string, string | number | bigint | null>} shown values by parameter, null for none
+ * @param {Values} shown
  */
 export function withTimeline(here, shown) {
   const url = new URL(here);
-  if (url.pathname !== "/timeline") return text(url); // the reader went on before it was noted
-  url.searchParams.set("scope", chosen(url).toString().replaceAll("%2C", ","));
-  for (const [name, value] of Object.entries(shown)) put(url, name, value);
+  if (url.pathname !== TABLE.pages.timeline) return text(url); // the reader went on before it was noted
+  putScope(url, chosen(url));
+  putAll(url, shown);
   return text(url);
 }
 
@@ -132,19 +163,31 @@ export function withTimeline(here, shown) {
  */
 export function withTimes(href, base, start, end) {
   const url = new URL(href, "http://here");
-  put(url, "start", BigInt(base) + BigInt(Math.round(start)));
-  put(url, "end", BigInt(base) + BigInt(Math.round(end)));
+  const [first, last] = [start, end].map((time) => BigInt(base) + BigInt(Math.round(time)));
+  putAll(url, { start: first, end: last });
+  return text(url);
+}
+
+/**
+ * The address of a time of one rank on the timeline, for a reader who chose nothing.
+ * @param {number} rank
+ * @param {string} start ns
+ * @param {bigint} end
+ */
+export function timelineAt(rank, start, end) {
+  const url = new URL(TABLE.pages.timeline, "http://here");
+  putAll(url, { rank, start, end, scope: "" });
   return text(url);
 }
 
 /**
  * The address of the comparison with the steps that are shown: `rank.step` by side.
  * @param {string} here
- * @param {Record<string, string>} steps
+ * @param {Values} steps
  */
 export function withSteps(here, steps) {
   const url = new URL(here);
-  if (url.pathname !== "/compare") return text(url); // the reader went on
-  for (const [side, step] of Object.entries(steps)) put(url, side, step);
+  if (url.pathname !== TABLE.pages.compare) return text(url); // the reader went on
+  putAll(url, steps);
   return text(url);
 }

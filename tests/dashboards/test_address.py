@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.address import Address, Scope, parse
+from dashboards.address import TABLE, Address, Scope, parse
 from dashboards.pages.registry import PAGES, page_at
 from traceprof.analysis import FINDING_IDS
 from traceprof.errors import UsageError
@@ -100,6 +101,20 @@ def test_there_is_no_other_page(path: str) -> None:
 def test_every_page_has_a_path_and_a_name_of_its_own() -> None:
     assert len({page.PATH for page in PAGES}) == len({page.TITLE for page in PAGES}) == len(PAGES)
     assert [page_at(page.PATH) for page in PAGES] == [*PAGES]
+
+
+def test_every_field_has_a_parameter() -> None:
+    texts = {
+        "path": "all", "scope": "", "finding": FINDING_IDS[0], "pinned": "0.1", "hidden": "0.1",
+        "moved": "0.1", "end": "7",
+    }  # fmt: skip
+    keys = [*TABLE["keys"]]
+    query = "&".join(f"{key}={texts.get(key, '3')}" for key in keys)
+    address = parse("/timeline", query)
+    assert [pair.split("=")[0] for pair in urlsplit(address.href()).query.split("&")] == keys
+    read = {field.name for field in fields(Address)} - {"path"}
+    assert len(read) == len(keys)
+    assert all(getattr(address, name) not in {None, ()} for name in read)
 
 
 def test_another_page_keeps_what_was_chosen() -> None:

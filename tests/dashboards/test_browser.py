@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from contextlib import closing
 from dataclasses import replace
@@ -199,7 +200,7 @@ def test_launch_queue(page: Page, serve: Serve) -> None:
     assert number(row["costly"]) == pytest.approx(finding["impact_ns"] / 1e6, abs=5e-4)
     holders = grid(page, "queue-holders")
     assert holders[0]["name"] == metrics["holder"]
-    page.wait_for_selector("#page .scatterlayer .lines path", state="attached")
+    page.wait_for_selector("#queue-depth .uplot canvas")
 
 
 @pytest.mark.long
@@ -223,15 +224,15 @@ def test_links(page: Page, serve: Serve) -> None:
 
 def test_links_between_gpus(page: Page, serve: Serve) -> None:
     shown(page, f"{serve(SAMPLE.with_stem('peer-copies'))}/links")
-    page.wait_for_selector("#page .heatmaplayer image, #page .hm image")
+    page.wait_for_selector("#peer-matrix canvas")
     sizes = [
         size_text(link["bytes"])
         for link in document("peer-copies")["links"]
         if link["direction"] == "p2p"
     ]
-    labels = page.locator("#page .heatmap-label")
-    expect(labels).to_have_count(len(sizes))
-    assert sorted(labels.all_text_contents()) == sorted(sizes)
+    drawn = json.loads(page.locator("#peer-matrix").get_attribute("data-plots") or "")
+    texts = [text for row in drawn["rows"] for text in row["texts"] if text]
+    assert sorted(texts) == sorted(sizes)
 
 
 def test_ranks_and_their_csv(page: Page, sample_url: str, tmp_path: Path) -> None:

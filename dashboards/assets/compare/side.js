@@ -1,5 +1,6 @@
 // @ts-check
 // One side of a comparison: whose step and which is chosen, and its timeline.
+import { parameter, timelineAt } from "../address.js";
 import { ask } from "../timeline/data.js";
 import { make } from "../timeline/elements.js";
 import { Timeline } from "../timeline/timeline.js";
@@ -16,7 +17,7 @@ export class ComparedSide {
   constructor(compared, side) {
     this.compared = compared;
     this.side = side;
-    const chosen = chosenIn(new URLSearchParams(location.search).get(side.name), side);
+    const chosen = chosenIn(parameter(location.href, side.name), side);
     this.rank = chosen.rank;
     this.wanted = chosen.step;
     /** @type {Step[]} */
@@ -74,7 +75,7 @@ export class ComparedSide {
     this.wanted = step.number;
     this.note.textContent = "";
     const end = BigInt(step.start) + BigInt(step.length);
-    this.link.href = `/timeline?${new URLSearchParams({ rank: String(rank), start: step.start, end: String(end), scope: "" })}`;
+    this.link.href = timelineAt(rank, step.start, end);
     if (this.timeline) compared.linked.remove(this.timeline);
     const root = make("div", {
       class: "timeline linked", "data-ranks": JSON.stringify([rank]), "data-labels": "{}",

@@ -11,10 +11,9 @@ import { duration } from "../timeline/time.js";
  * @returns {Choice}
  */
 export function chosenIn(text, side) {
-  const match = /^(\d+)(?:\.(\d+))?$/.exec(text ?? "");
-  const rank = match ? Number(match[1]) : side.rank;
-  if (!match || !side.ranks.some(({ number }) => number === rank)) return { rank: side.rank, step: side.step };
-  return { rank, step: match[2] === undefined ? null : Number(match[2]) };
+  const [rank, step] = text === null ? [side.rank, side.step] : text.split(".").map(Number);
+  if (!side.ranks.some(({ number }) => number === rank)) return { rank: side.rank, step: side.step };
+  return { rank: rank ?? side.rank, step: step ?? null };
 }
 
 /** @param {Step} step */

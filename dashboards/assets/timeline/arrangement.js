@@ -3,10 +3,8 @@
 // belong to. It stands in the address, so that a copied link shows the same rows.
 /** @import { Track } from "./types.d.ts" */
 
-const KEYS = /^\d+\.\d+(,\d+\.\d+)*$/;
-
 /** @param {string | null} text */
-const keysOf = (text) => (text && KEYS.test(text) ? text.split(",") : []);
+const keysOf = (text) => (text ? text.split(",") : []);
 
 /**
  * A list with one of its entries where another one stands.
@@ -31,7 +29,7 @@ export class Arrangement {
 
   /**
    * Take what an address says; returns how many rows are hidden.
-   * @param {(name: string) => string | null} parameter
+   * @param {(key: "pinned" | "hidden" | "moved") => string | null} parameter
    */
   restore(parameter) {
     this.pinned = keysOf(parameter("pinned"));

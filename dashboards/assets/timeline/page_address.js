@@ -1,6 +1,6 @@
 // @ts-check
 // What the page's address says of the timeline, and what of it is noted there.
-import { scopeOf, withTime, withTimeline } from "../address.js";
+import { parameter, scopeOf, withTime, withTimeline } from "../address.js";
 import { go } from "../navigation.js";
 import { namedEvidence } from "./evidence.js";
 
@@ -8,13 +8,7 @@ import { namedEvidence } from "./evidence.js";
 
 const NOTE_MS = 250;
 
-/** @param {string} name */
-const parameter = (name) => new URLSearchParams(location.search).get(name);
-/**
- * @param {string | null} text
- * @returns {text is string}
- */
-const isNumber = (text) => text !== null && /^-?\d{1,19}$/.test(text);
+const shown = (/** @type {import("../address.js").Key} */ key) => parameter(location.href, key);
 
 export class PageAddress {
   /** @param {Timeline} timeline */
@@ -40,31 +34,29 @@ export class PageAddress {
     const { data, layout, panel } = timeline;
     this.scope = scopeOf(location.href);
     timeline.forgetSelection();
-    panel.query.value = parameter("search") ?? "";
+    panel.query.value = shown("search") ?? "";
     panel.forgetMatches();
-    panel.showHiddenCount(layout.arrangement.restore(parameter));
+    panel.showHiddenCount(layout.arrangement.restore(shown));
     panel.showMessage("Reading the rows …");
     const ranks = await Promise.all([...timeline.opened].map((number) => data.loadRank(number)));
     panel.showNothing();
-    const [start, end] = ["start", "end"].map((name) => {
-      const text = parameter(name);
-      return isNumber(text) ? data.toOffset(text) : null;
-    });
+    const [start, end] = [shown("start"), shown("end")]
+      .map((time) => (time === null ? null : data.toOffset(time)));
     if (start === null && end === null) timeline.showWhole();
     else {
       const extent = timeline.extent();
       const from = start ?? extent.start;
       timeline.setView({ start: from, span: (end ?? extent.end) - from });
     }
-    const select = parameter("select");
-    const finding = parameter("finding");
+    const select = shown("select");
+    const finding = shown("finding");
     if (select) await timeline.select(select, { scroll: true });
     else if (finding) {
-      const index = Number(parameter("evidence") ?? 0);
-      const shown = namedEvidence(ranks[0]?.evidence ?? [], finding, index, timeline.view);
-      if (shown) timeline.chooseEvidence([...timeline.opened][0], shown);
+      const index = Number(shown("evidence") ?? 0);
+      const evidence = namedEvidence(ranks[0]?.evidence ?? [], finding, index, timeline.view);
+      if (evidence) timeline.chooseEvidence([...timeline.opened][0], evidence);
     }
-    timeline.path.restore(parameter("path"));
+    timeline.path.restore(shown("path"));
     if (panel.query.value) timeline.search.count();
   }
 

@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import test from "node:test";
-import { shownTime, withAssumptions, withChoice, withSteps, withTime, withTimeline } from "../../../dashboards/assets/address.js";
+import { parameter, shownTime, timelineAt, withAssumptions, withChoice, withSteps, withTime, withTimeline } from "../../../dashboards/assets/address.js";
+import { TABLE } from "../../../dashboards/assets/address_table.js";
 
 const HERE = "http://127.0.0.1:8000/steps?rank=0,3&start=100&end=200&finding=gpu-idle&evidence=2";
 
@@ -62,4 +64,28 @@ test("the steps that are compared stand in the address of their page only", () =
   const here = "http://127.0.0.1:8000/compare?rank=0&before=1.2";
   assert.equal(withSteps(here, { before: "0.7", after: "3" }), "/compare?rank=0&before=0.7&after=3");
   assert.equal(withSteps(HERE, { before: "0.7" }), HERE.replace("http://127.0.0.1:8000", ""));
+});
+
+test("both sides read the same table", () => {
+  const written = readFileSync(new URL("../../../dashboards/assets/address_table.js", import.meta.url), "utf8");
+  assert.deepEqual(JSON.parse(written.slice(written.indexOf("{"), written.lastIndexOf("}") + 1)), TABLE);
+});
+
+const value = (key, text) => parameter(`http://x/timeline?${new URLSearchParams({ [key]: text })}`, key);
+
+test("what is not of the form of its parameter is not there", () => {
+  for (const text of ["", "x", "0.", "0.1.2", "-1", "1\n"]) assert.equal(value("before", text), null);
+  for (const text of ["0", "3.12"]) assert.equal(value("before", text), text);
+  for (const text of ["", "1", "0.1,", "../x"]) assert.equal(value("pinned", text), null);
+  assert.equal(value("pinned", "0.1,0.12"), "0.1,0.12");
+  for (const text of ["", "1e9", "1.5", "9".repeat(20)]) assert.equal(value("start", text), null);
+  assert.equal(value("start", "-7"), "-7");
+  assert.equal(value("path", "all"), "all");
+  assert.equal(value("path", "some"), null);
+  assert.equal(value("search", "a&b"), "a&b");
+  assert.equal(parameter("http://x/timeline", "search"), null);
+});
+
+test("a step leads to its time on the timeline, for a reader who chose nothing", () => {
+  assert.equal(timelineAt(3, "-5", 9n), "/timeline?rank=3&start=-5&end=9&scope=");
 });
