@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import exposed_communication
 from traceprof.analyses.exposed_communication import ExposedCommunicationResult
 from traceprof.analyses.exposed_communication.reasons import CLOCKS, UNMATCHED, Reason
+from traceprof.analyses.exposed_communication.text import late_ranks
 from traceprof.analysis import Analysis, analyze
 from traceprof.findings import Finding
 from traceprof.ranks.rank_waits import RankWaits
@@ -425,3 +427,9 @@ def test_known_answers(
     in_ms = {key: (value or 0) / MS for key, value in reasons(found).items()}
     assert found.metrics["exposed_ns"] == pytest.approx(exposed * MS, abs=0.005 * MS)
     assert {key: in_ms[key] for key in parts} == pytest.approx(parts, abs=0.005)
+
+
+def test_ranks_that_were_waited_for_come_by_their_cost() -> None:
+    last, ns = np.array([3, -1, 0, 3, 5]), np.array([4, 90, 6, 4, 0])
+    operations: Any = SimpleNamespace(waiting=SimpleNamespace(last=last, ns=ns))
+    assert late_ranks(operations) == [3, 0, 5]

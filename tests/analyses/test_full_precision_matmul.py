@@ -216,3 +216,12 @@ def test_known_answers(traces: Path, name: str, severity: Severity | None) -> No
     results = assert_agreement(traces / f"{name}.sqlite")
     found = [finding for result in results for finding in full_precision_matmul.findings(result)]
     assert {claim.severity for claim in found if isinstance(claim, Finding)} == {severity} - {None}
+
+
+@pytest.mark.parametrize(("gpu", "place"), [("NVIDIA A100-SXM4-80GB", 0), ("NVIDIA A10", 1)])
+def test_the_smaller_step_comes_first_where_it_is_fast(
+    tmp_path: Path, gpu: str, place: int
+) -> None:
+    (finding,) = judged(program(gpu=gpu).write(tmp_path / "t.sqlite"))
+    assert isinstance(finding, Finding)
+    assert "TF32" in finding.advice[place]
