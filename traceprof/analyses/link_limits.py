@@ -1,7 +1,7 @@
-"""Links at their limit, or far below it while somebody waits: by copies, and by sampled counters.
+"""Links at their limit, or far below it while work waits: from copies and sampled counters.
 
-Both see the same links in their own way, so that they are one analysis: of what both claim of a
-link, the counters' claim stands, since they see all that crosses it.
+Both measure the same links, so they are one analysis. If both make the same finding about a link,
+that of the counters counts, since they see all traffic.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PAGE = {**link_findings.PAGE, "min_big_mib": str(link_usage.MIN_BIG_BYTES >> 20)
 
 @dataclass(frozen=True, slots=True)
 class LinkLimitsResult(RankResult):
-    """What the links of one rank carried.
+    """The traffic on the links of one rank.
 
     Attributes:
-        copies: what memory copies tell.
-        counters: what sampled counters tell.
+        copies: traffic measured by memory copies.
+        counters: traffic measured by sampled counters.
     """
 
     copies: LinkUsageResult
@@ -53,7 +53,7 @@ def run(rank: Rank, window: Window) -> LinkLimitsResult:
 
 
 def findings(result: LinkLimitsResult) -> list[Finding | NotApplicable]:
-    """Judge the rates against the peaks, where somebody waits."""
+    """Judge the rates against the peaks, where work waits for the link."""
     judged = [*link_usage.findings(result.copies), *link_counters.findings(result.counters)]
     claims = link_findings.distinct([claim for claim in judged if isinstance(claim, Finding)])
     return [*claims, *(gap for gap in judged if isinstance(gap, NotApplicable))]

@@ -40,7 +40,9 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 class NcclSerializationMetrics(Metrics):
     """Numbers of `nccl-serialization`."""
 
-    blocked_ns: Annotated[Ns, "the sum of the waits of what was ready, which may exceed wall time"]
+    blocked_ns: Annotated[
+        Ns, "the sum of the waits of ready operations, which may exceed wall time"
+    ]
     num_blocked: Annotated[Count, "how many operations waited"]
     max_blocked_ns: Annotated[Ns, "the longest wait"]
     num_operations: Annotated[Count, "communication kernels in the window"]
@@ -50,7 +52,7 @@ class NcclSerializationMetrics(Metrics):
         " neither communicators nor peers",
     ]
     known_blocked_ns: Annotated[
-        Ns, "the part of `blocked_ns` of which it is known whether they are independent"
+        Ns, "the part of `blocked_ns` for which it is known whether operations are independent"
     ]
     queued_ns: Annotated[
         Ns,
@@ -72,7 +74,7 @@ FINDINGS = {ID: FindingKind(NcclSerializationMetrics, removed_by=("no-serializat
 
 @dataclass(frozen=True, slots=True)
 class SerializationResult(RankResult):
-    """Which communication kernels of a rank waited for one another. Times and durations are ns.
+    """Waits of a rank's communication kernels for one another. Times and durations are ns.
 
     Attributes:
         window_ns: the length of the window.
@@ -80,23 +82,23 @@ class SerializationResult(RankResult):
         num_judged: those whose launch is in the capture.
         num_blocked: those that waited behind the one before them on their stream.
         blocked_ns: the sum of their waits.
-        max_blocked_ns: the longest.
-        known_blocked_ns: of those waits, the ones behind an operation that is known to be
-            independent or known not to be.
-        independent_blocked_ns: of these, the ones behind an independent one.
+        max_blocked_ns: the longest of these waits.
+        known_blocked_ns: the sum of those behind an operation of which it is known whether it is
+            independent.
+        independent_blocked_ns: the sum of those behind an independent operation.
         queued_ns: the sum of the waits from the launch on, ready or not.
-        waited_ns: how long something that was ready waited: the union of the waits.
-        avoidable_ns: the union of the waits behind an operation that is not known to depend, as
-            far as no compute ran.
+        waited_ns: the union of the waits of ready operations.
+        avoidable_ns: the union of the waits behind an operation that is not known to be dependent,
+            as far as no compute ran.
         independent_avoidable_ns: the same behind one that is known to be independent.
-        chains: who waited behind whom, the costliest first, then the longest.
+        chains: chains of operations that waited for each other, the costliest first, then longest.
         among_compute: the longest communication kernels on streams that compute as well.
         num_on_compute_streams: communication kernels on streams that compute as well.
         compute_streams: these streams.
         exposed_on_compute_streams_ns: how long they ran while no compute did on any stream.
-        has_events: whether event records told the inputs, not the order of launches.
+        has_events: whether inputs are known from event records, not from the order of launches.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
-        how_to_collect: what the trace may lack, should it be needed.
+        how_to_collect: how to record parts that the trace may lack.
     """
 
     window_ns: int
@@ -201,10 +203,10 @@ def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
 
 
 def _severity(result: SerializationResult) -> Severity | None:
-    """Return how bad it is: by what independent operations lost, and at most `info` otherwise.
+    """Return the severity: by the time lost by independent operations, at most `info` otherwise.
 
-    Where the export does not tell communicators, waiting in line is mostly NCCL's own order: that
-    PyTorch gives each communicator a stream of its own makes it so, but does not prove it.
+    If the export has no communicators, waiting in line is mostly NCCL's own order: likely, since
+    PyTorch gives each communicator a stream of its own, but not certain.
     """
     known = severity_of_cost(share(result.independent_avoidable_ns, result.window_ns))
     if known is not None:
@@ -277,7 +279,7 @@ def _advice(result: SerializationResult) -> tuple[str, ...]:
     if result.num_blocked and not result.has_events:
         how = result.how_to_collect(Part.EVENT_RECORDS)
         advice.append(
-            "Inputs were told by the order of launches alone; what each operation waits for on the"
+            "Inputs are known from the order of launches only; what each operation waits for on the"
             f" GPU is recorded with {how}"
         )
     return tuple(advice)

@@ -1,8 +1,8 @@
-"""What overlap costs: kernels that take longer beside communication than alone.
+"""Cost of overlap: kernels that take longer beside communication than alone.
 
 Each kernel is compared with others of the same name, grid and block on the same device, so that no
-model of the GPU is needed: only a run that holds both kinds. What runs beside other compute says
-nothing of communication, and is not compared.
+model of the GPU is needed: only a run that holds both kinds. Kernels beside other compute say
+nothing about communication, and are not compared.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ class OverlapSlowdownMetrics(Metrics):
         Fraction, "the share of all overlapped kernels that could be compared, by time"
     ]
     num_disturbed: Annotated[
-        Count, "the overlapped kernels that ran beside other compute, too, and so could not"
+        Count, "the overlapped kernels that ran beside other compute, too, and were not compared"
     ]
     communication_slowdown: Annotated[
         Number | None,
         "null. A communication kernel's duration includes its wait for the other ranks, which"
-        " one report cannot take out",
+        " cannot be separated in one report",
     ]
     sure_slowdown: Annotated[
         Number,
-        "the same ratio, had every kernel been expected to be as slow as the slow ones alone"
-        " (the third quartile or the mean, whichever is longer)",
+        "the same ratio with longer expected durations: those of the slow ones among the kernels"
+        " alone (the third quartile or the mean, whichever is longer)",
     ]
     noise_ns: Annotated[Ns, "by how much `excess_ns` may differ by chance (one standard error)"]
     hidden_ns: Annotated[
@@ -77,8 +77,8 @@ class OverlapSlowdownMetrics(Metrics):
     num_sms_taken: Annotated[
         Count | None, "the median grid of the communication kernels; a block of NCCL's takes an SM"
     ]
-    max_sms_taken: Annotated[Count | None, "the largest"]
-    num_sms: Annotated[Count | None, "what the GPU has, null where it is not known"]
+    max_sms_taken: Annotated[Count | None, "the largest grid of the communication kernels"]
+    num_sms: Annotated[Count | None, "the SMs of the GPU, null where not known"]
     coverage: Annotated[
         Fraction, "the share, by number, of the kernels beside communication that could be compared"
     ]
@@ -86,15 +86,15 @@ class OverlapSlowdownMetrics(Metrics):
 
 FINDINGS = {ID: FindingKind(OverlapSlowdownMetrics, removed_by=("no-overlap-slowdown",))}
 
-# Fewer kernels are an anecdote, whatever they say.
+# Fewer kernels show nothing.
 MIN_OVERLAPPED = 20
 # The compared kernels must stand for the rest; less than a fifth of the time cannot.
 MIN_MATCHED = 0.2
-# Real traces tell how far chance goes. Of kernels that ran alone (19 ranks, 16 traces) call 2 to
-# 25 % overlapped, at random or for a stretch of time: in 17 % of 2219 draws they took 1.05 times
-# their medians or more, mostly where one name and grid stand for different work, whose median lies
-# below its mean. Asked also to be 2 % beyond what slow kernels take alone, and three standard
-# errors beyond the mean, 0.4 % did.
+# How far chance goes, in real traces: of kernels that ran alone (19 ranks, 16 traces), 2 to 25 %
+# were labelled overlapped, at random or for a stretch of time. In 17 % of 2219 draws these took
+# 1.05 times their medians or more, mostly where one name and grid stand for different work, whose
+# median lies below its mean. With the other two limits as well (2 % beyond what slow kernels take
+# alone, three standard errors beyond the mean), 0.4 % did.
 MIN_SLOWDOWN = 1.05
 MIN_SURE_SLOWDOWN = 1.02
 MIN_STANDARD_ERRORS = 3
@@ -102,20 +102,20 @@ MIN_STANDARD_ERRORS = 3
 
 @dataclass(frozen=True, slots=True)
 class OverlapSlowdownResult(RankResult):
-    """What the compute kernels of one rank took beside communication, and alone.
+    """Durations of one rank's compute kernels beside communication, and alone.
 
     Attributes:
         window_ns: length of the window.
         num_communication: communication kernels and peer copies that start in the window.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
-        how_to_collect: what the trace may lack, should it be needed.
+        how_to_collect: how to record parts that the trace may lack.
         num_beside: compute kernels and whole graphs during which something communicated.
-        num_half: the overlapped ones: kernels during at least half of which it did.
+        num_half: the overlapped kernels: something communicated for at least half of their time.
         half_ns: the sum of their durations.
         half_wall_ns: the measure of their union.
-        num_disturbed: those of them beside other compute on the device: what slowed them cannot be
-            told, and they are not compared.
-        comparison: of those that also ran alone.
+        num_disturbed: those of them beside other compute on the device: the cause of a slowdown is
+            not known, and they are not compared.
+        comparison: the comparison of those that also ran alone.
         wall_excess_ns: the wall time of the excess: the last part of each slowed kernel is its
             excess, and this is the measure of their union, but not more than the sure excess.
         hidden_ns: the measure of communication ∩ compute.
@@ -150,7 +150,7 @@ class OverlapSlowdownResult(RankResult):
 
     @property
     def net_gain_ns(self) -> int:
-        """What overlap hides, less what it costs."""
+        """Time that overlap hides, less its cost."""
         return self.hidden_ns - self.wall_excess_ns
 
     @property
@@ -201,7 +201,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
 
 
 def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
-    """Judge what was compared."""
+    """Judge the slowdown of the kernels that could be compared."""
     missing = _missing(result)
     if missing is not None:
         return [missing]
@@ -259,7 +259,7 @@ def _sms_taken(rank: Rank, chosen: Mask) -> Int64:
 
 
 def _missing(result: OverlapSlowdownResult) -> NotApplicable | None:
-    """Say why no comparison can be made, if it could matter."""
+    """Return why no comparison can be made, if it could matter."""
     if result.num_graphs and not result.num_communication:
         return NotApplicable(
             ID,
@@ -270,7 +270,7 @@ def _missing(result: OverlapSlowdownResult) -> NotApplicable | None:
         )
     if not result.num_communication:
         return NotApplicable(ID, *NO_COMMUNICATION, result.rank)
-    # Less than this beside communication cannot cost more, whatever it took alone.
+    # Slowdown cannot cost more than all the time of the overlapped kernels.
     could_cost = result.half_wall_ns / result.window_ns if result.window_ns else 0.0
     enough = (
         result.comparison.num_overlapped >= MIN_OVERLAPPED

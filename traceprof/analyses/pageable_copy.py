@@ -41,8 +41,8 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 class PageableCopyMetrics(Metrics):
     """Numbers of `pageable-copy`."""
 
-    bytes: Annotated[Count, "what was copied"]
-    num_copies: Annotated[Count, "in how many copies"]
+    bytes: Annotated[Count, "bytes copied"]
+    num_copies: Annotated[Count, "the number of copies"]
     host_blocked_ns: Annotated[
         Ns | None, "the durations of their API calls; null where the capture has none of them"
     ]
@@ -73,7 +73,7 @@ class PageableCopyResult(RankResult):
     Attributes:
         window_ns: the window's length.
         num_copies: copies of more than `MAX_STAGED_BYTES`.
-        bytes: theirs.
+        bytes: the bytes of these copies.
         host_blocked_ns: the durations of their API calls; None where none is in the report.
         exposed_ns: time in which the GPU did nothing but these copies.
         cost_ns: that, and the time in which it did nothing at all while the host was inside their
@@ -83,7 +83,7 @@ class PageableCopyResult(RankResult):
         pinned_gb_per_s: the same of copies with pinned memory; None without such.
         is_pytorch: whether the program is known to be PyTorch.
         num_large: copies of more than `MAX_STAGED_BYTES` in the window that are no peer copies.
-        num_known: those whose kinds of memory the report tells.
+        num_known: those whose kinds of memory are in the report.
         evidence: the copies that took longest, longest first.
     """
 
@@ -228,7 +228,7 @@ def _exposed(rank: Rank, window: Window, chosen: Int64) -> Intervals:
 
 
 def _with_idle(rank: Rank, window: Window, exposed: Intervals, called: Int64) -> Intervals:
-    """Return the same, and when the GPU did nothing while the host made the copies."""
+    """Return the exposed time, and when the GPU did nothing while the host made the copies."""
     calls = rank.calls
     if calls is None or not len(called) or clocks_disagree(rank, calls):
         return exposed

@@ -62,9 +62,9 @@ def test_numbers_that_pages_spell_out_are_those_of_the_code() -> None:
     assert _MIN_SHARE == 0.01
     assert "stalls of 1 % of the training or more" in stall
     assert _IN_TEN == 10
-    assert "*late* that starts when 90 % has" in explanation("late-allreduce")
+    assert "*late* if it starts when\n90 % of the compute has run" in explanation("late-allreduce")
     assert lateness.MIN_SHARE == 0.5
-    assert "last in half of\nthe operations at least" in explanation("straggler")
+    assert "last in at\nleast half of the operations" in explanation("straggler")
     assert severity_of_cost(0.0099) is None
     assert severity_of_cost(0.01) is not None
     for link in ("link-saturated", "link-underused"):

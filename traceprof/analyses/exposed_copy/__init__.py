@@ -57,7 +57,7 @@ class ExposedCopyMetrics(Metrics):
     d2d_ns: Annotated[Ns, "all other copies, most of them within the GPU"]
     memset_ns: Annotated[Ns, "memory sets. These four sum to `exposed_ns`"]
     pageable_ns: Annotated[
-        Ns | None, "copies from or to pageable host memory; null where no copy tells its memory"
+        Ns | None, "copies from or to pageable host memory; null if no copy has a known memory"
     ]
     same_stream_ns: Annotated[
         Ns, "copies on the stream of the compute that follows, beside which they cannot run there"
@@ -77,7 +77,7 @@ class ExposedCopyMetrics(Metrics):
     num_copies: Annotated[Count, "how many copies and memory sets are exposed"]
     coverage: Annotated[
         Fraction,
-        "the share of the exposed time whose copies tell what memory of the host they used",
+        "the share of the exposed time whose copies have a known kind of host memory",
     ]
 
 
@@ -92,9 +92,9 @@ class ExposedCopyResult(RankResult):
 
     Attributes:
         window_ns: the window's length.
-        parts: what is exposed, by kind; the longest first.
-        known_ns: of what is exposed, that of copies whose memory the report tells.
-        beside: what ran beside what, one row for each kind.
+        parts: the exposed copies by kind, the longest first.
+        known_ns: the exposed time of copies whose memory is in the report.
+        beside: which kinds of work ran at the same time, one row for each kind.
         is_pytorch: whether the program is known to be PyTorch.
     """
 
@@ -106,7 +106,7 @@ class ExposedCopyResult(RankResult):
 
     @property
     def copy_ns(self) -> int:
-        """For how long copies ran."""
+        """The time in which copies ran."""
         return self._beside("copy").total_ns
 
     @property
@@ -118,12 +118,12 @@ class ExposedCopyResult(RankResult):
 
     @property
     def exposed_ns(self) -> int:
-        """For how long copies ran, and neither compute nor communication did."""
+        """The time in which copies ran, and neither compute nor communication did."""
         return exposed_ns(self.parts)
 
     @property
     def pageable_ns(self) -> int | None:
-        """Of what is exposed, copies of pageable memory; None where no copy tells its memory."""
+        """The exposed time of copies of pageable memory; None if no copy has a known memory."""
         with_host = exposed_ns(part for part in self.parts if part.direction in ("h2d", "d2h"))
         if with_host and self.exposed_ns - self.known_ns == with_host:
             return None

@@ -23,13 +23,13 @@ MIN_FRACTION = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Copies that one piece of advice is about.
+    """A cause of exposed copies, with its advice.
 
     Attributes:
-        name: what they are, in prose, to follow how long they took.
+        name: a description of the copies, to follow their duration in a sentence.
         why: whether they could be hidden, and why not.
         torch: what to do in a PyTorch program.
-        other: what to do in another one; empty where only PyTorch has such copies.
+        other: what to do in another program; empty if only PyTorch has such copies.
     """
 
     name: str
@@ -94,13 +94,13 @@ OTHER_STREAM_D2H = Cause(
 )
 UNIFIED = Cause(
     "of unified memory",
-    "pages move when they are missed",
+    "the driver moves pages when they are first accessed",
     "torch allocates none: look for cudaMallocManaged in extensions, and use cudaMemPrefetchAsync",
     "cudaMemPrefetchAsync on a second stream before they are needed, cudaMemAdvise for what is read"
     " only",
 )
 UNKNOWN_HOST = Cause(
-    "between host and GPU, of memory that the report does not tell",
+    "between host and GPU, of a kind of memory that is not in the report",
     "they cannot be hidden if it is pageable",
     "pin it (DataLoader(pin_memory=True)), and copy on a stream of its own with non_blocking=True",
     "pin it (cudaMallocHost), and cudaMemcpyAsync on a second stream",
@@ -140,7 +140,7 @@ CAUSES = (
     UNKNOWN_HOST,
     UPLOAD,
 )
-"""In the order in which they stand on the page."""
+"""All causes, in the order of the page."""
 _NOT_TO_HIDE = (GRADIENTS, UPLOAD)
 
 
@@ -164,11 +164,11 @@ _BY_MEMORY = {
 
 
 def cause_of(part: CopyPart, *, is_pytorch: bool) -> Cause:
-    """Return what tells why copies of one kind are not hidden.
+    """Return why copies of one kind are not hidden.
 
     Args:
         part: the copies.
-        is_pytorch: whether the program is known to be PyTorch: only there gradients are views.
+        is_pytorch: whether the program is known to be PyTorch: only there can gradients be views.
     """
     if part.is_gradient and is_pytorch:
         return GRADIENTS
@@ -194,11 +194,11 @@ def by_cause(parts: Iterable[CopyPart], *, is_pytorch: bool) -> list[tuple[Cause
 
 
 def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> tuple[str, ...]:
-    """Return what to do, by what costs most, each with what it is about.
+    """Return advice, each piece with its copies, the costliest first.
 
     Args:
         parts: the exposed copies by kind.
-        hideable_ns: how much of them other work could hide at most.
+        hideable_ns: the most of them that other work could hide.
         is_pytorch: whether the program is known to be PyTorch.
     """
     lines: list[str] = []

@@ -26,14 +26,14 @@ class CopyOwners:
 
     Attributes:
         copy: int64[n], index into the rank's copies, or into its memory sets.
-        direction: int64[n], index into `DIRECTIONS`; memory sets tell which index it is.
+        direction: int64[n], index into `DIRECTIONS`; it shows which copies are memory sets.
         start_ns: int64[n], when it ran, also outside the window.
         end_ns: int64[n].
         exposed_ns: int64[n], above 0: how long it ran in the window, when no copy that began before
             it, no compute and no communication did.
         bytes: int64[n].
-        memory: int64[n], of copies from or to the host the `MemoryKind` of the host's side, and
-            pageable memory wherever one side is; `UNKNOWN` otherwise.
+        memory: int64[n], for copies from or to the host the `MemoryKind` of the host's side, and
+            pageable memory if either side is; `UNKNOWN` otherwise.
         is_same_stream: bool[n], whether the first compute that starts at or after its end is on its
             stream.
     """
@@ -52,14 +52,14 @@ class CopyOwners:
 
 
 def copy_owners(rank: Rank, window: Window) -> CopyOwners:
-    """Tell to which copy each nanosecond belongs in which copies run and nothing else does.
+    """Return the owner of each nanosecond in which copies run and nothing else does.
 
     It is the copy that began first of those that run; of those that began together the one that
     ends first, then copies before memory sets, then by kind, stream, bytes and memory.
 
     Args:
-        rank: with a GPU.
-        window: what to look at.
+        rank: a rank with a GPU.
+        window: the time to look at.
     """
     copies, memsets = rank.operations.copies, rank.operations.memsets
     directions = copy_directions(rank)
@@ -69,7 +69,7 @@ def copy_owners(rank: Rank, window: Window) -> CopyOwners:
     kind = np.append(np.maximum(copies.kind[chosen], 0), np.zeros(len(memsets), np.int64))
     start = np.append(copies.start_ns[chosen], memsets.start_ns)
     end = np.append(copies.ends(chosen), memsets.end_ns)
-    # What is equal in all of these is the same copy, whatever the order of the rows.
+    # Copies that are equal in all of these are interchangeable: the order of rows does not matter.
     ties = [
         np.append(of_copies[chosen], of_memsets)
         for of_copies, of_memsets in (
@@ -119,7 +119,7 @@ def _host_memory(rank: Rank, copy: Int64) -> Int64:
     memory = np.full(len(copy), int(MemoryKind.UNKNOWN), np.int64)
     for kind in reversed(_HOST_MEMORY):  # of two, pageable memory decides
         memory[(source == kind) | (destination == kind)] = kind
-    # The driver moves pages of unified memory: the kind of the copy tells it where no memory does.
+    # The driver moves pages of unified memory: the copy's kind shows it if the memory does not.
     is_unified = np.isin(copies.kind[copy], [kind for kind in CopyKind if kind.is_unified])
     memory[is_unified & (memory == MemoryKind.UNKNOWN)] = MemoryKind.MANAGED
     return memory
@@ -159,7 +159,7 @@ def _any_starts(stream_of_start: Int64, start_ns: Int64, times_ns: Int64, stream
     distinct, place = np.unique(times_ns, return_inverse=True)
     first = np.searchsorted(start_ns, distinct, side="left")
     count = np.searchsorted(start_ns, distinct, side="right") - first
-    # What starts at each distinct time, one after the other: never more than there is.
+    # The first operation that starts at each distinct time, then the second, and so on.
     which = np.repeat(np.arange(len(distinct)), count)
     streams = stream_of_start[np.arange(len(which)) + (first - np.cumsum(count) + count)[which]]
     numbers, code = np.unique(np.append(streams, stream), return_inverse=True)
@@ -170,11 +170,11 @@ def _any_starts(stream_of_start: Int64, start_ns: Int64, times_ns: Int64, stream
 
 
 def is_memory_known(rank: Rank, owners: CopyOwners) -> Mask:
-    """Return of which owners the report tells the memory on both sides, where that matters.
+    """Return for which owners the report has the memory of both sides, as far as it matters.
 
     Args:
         rank: the rank.
-        owners: of its exposed time.
+        owners: the owners of its exposed time.
     """
     copies = rank.operations.copies
     from_or_to_host = np.flatnonzero(owners.direction <= DIRECTIONS.index("d2h"))

@@ -36,15 +36,15 @@ _NOTHING = np.empty(0, np.int64)
 
 
 def gradient_copies(rank: Rank) -> Int64:
-    """Return the copies of gradients out of buckets, of all steps; none where they are not certain.
+    """Return the copies of gradients out of buckets, of all steps; none if they are not certain.
 
-    In each step with an AllReduce and, launched after its last one, an optimizer kernel, it is the
-    longest row of copies within the device on the compute stream between these two, with nothing
-    else of that stream launched between them. All such steps must have a row of at least
+    In each step with an AllReduce and, launched after its last one, an optimizer kernel, they are
+    the longest row of copies within the device on the compute stream between these two, with
+    nothing else of that stream launched between them. All such steps must have a row of at least
     `MIN_COPIES`, of the same sizes, and there must be `MIN_STEPS` of them.
 
     Args:
-        rank: the rank; all of it is looked at, whatever window is asked for.
+        rank: the rank; all of it counts, whatever window is chosen.
 
     Returns:
         Indices into `rank.operations.copies`, ascending int64[n].
@@ -83,10 +83,10 @@ def compute_stream(rank: Rank) -> int | None:
 
 
 class _Between:
-    """What each step launches from its last AllReduce to the first optimizer kernel after it.
+    """Operations of each step from its last AllReduce to the first optimizer kernel after it.
 
-    Operations are those of all groups one after the other; `step` and all other arrays are of the
-    chosen ones, in the order in which they were launched, step by step.
+    Operations of all groups are joined; `step` and all other arrays are those of the chosen
+    operations, step by step, in the order of their launches.
     """
 
     def __init__(self, rank: Rank, reduces: Int64, stream: int) -> None:
@@ -102,7 +102,7 @@ class _Between:
         self.candidates = [self._candidates(group) for group in range(len(self.groups))]
 
     def gradient_copies(self, within_device: Mask) -> Int64:
-        """Return the copies, as the module's function does."""
+        """Return the copies of gradients; see the module's function."""
         has_reduce = self.last_reduce >= 0
         until = self._optimizer_launches()
         has_both = has_reduce & (until >= 0)
@@ -203,7 +203,7 @@ class _Between:
         return np.where(exists, until, -1)
 
     def _chosen(self, has_both: Mask, until: Int64) -> tuple[Int64, Int64, Int64, Mask]:
-        """Return what matters of these steps, by step, in the order of the launches.
+        """Return the operations of these steps that count, by step, in the order of launches.
 
         Returns:
             Step, group and index in it, int64[n], and which are optimizer kernels, bool[n].
@@ -232,11 +232,11 @@ def _rows(step: Int64, index: Int64, is_copy: Mask, judged: Mask, rank: Rank) ->
     """Return the copies of the longest row of each step; none where the steps' rows differ.
 
     Args:
-        step: int64[n], of the operations of the compute stream between AllReduce and optimizer, by
-            step, then launch.
-        index: int64[n], of those that are copies, which.
+        step: int64[n], the steps of the operations on the compute stream between AllReduce and
+            optimizer, by step, then launch.
+        index: int64[n], for copies, the index of the copy.
         is_copy: bool[n], which are copies within the device.
-        judged: bool[steps], which must have a row.
+        judged: bool[steps], which steps must have a row.
         rank: the rank.
     """
     if not len(step):

@@ -28,15 +28,15 @@ class CopyPart:
 
     Attributes:
         direction: one of `DIRECTIONS`.
-        memory: of the host's side; `UNKNOWN` where there is none or it is not told.
+        memory: memory of the host's side; `UNKNOWN` if there is none or it is not known.
         is_same_stream: whether the next compute is on the copy's stream.
-        is_gradient: whether they copy gradients out of the buckets they were reduced in.
+        is_gradient: whether they copy gradients out of the buckets in which they were reduced.
         is_first: whether they were over before the first compute of the window began.
-        exposed_ns: how long they ran and nothing else did.
-        num_copies: that own a part of it.
-        bytes: theirs.
-        gb_per_s: bytes over the union of these copies; None where no time passed.
-        evidence: those of them that are exposed longest, longest first, as far as in the window.
+        exposed_ns: how long they ran while nothing else did.
+        num_copies: the number of copies that own a part of it.
+        bytes: the bytes of these copies.
+        gb_per_s: bytes over the union of these copies; None if no time passed.
+        evidence: the parts of these copies in the window that are exposed longest, longest first.
     """
 
     direction: str
@@ -52,12 +52,12 @@ class CopyPart:
 
 
 def copy_parts(rank: Rank, window: Window, owners: CopyOwners) -> tuple[CopyPart, ...]:
-    """Put the copies of one kind together, the longest exposed first.
+    """Return the exposed copies by kind, the longest exposed first.
 
     Args:
         rank: the rank.
-        window: what is looked at.
-        owners: of its exposed time.
+        window: the time to look at.
+        owners: the owners of its exposed time.
     """
     is_gradient = _are_gradients(rank, owners)
     is_first = owners.end_ns <= _first_compute(rank, window)
@@ -117,7 +117,7 @@ def _evidence(
 
 
 def _label(rank: Rank, owners: CopyOwners, index: int) -> str:
-    """Return what people call a copy: its direction, size and the host's memory."""
+    """Return a copy's direction, size and host memory, for people."""
     size = size_text(int(owners.bytes[index]))
     if DIRECTIONS[owners.direction[index]] == "memset":
         return f"memset, {size}"

@@ -1,7 +1,7 @@
 """Matrix multiplications in FP32 without tensor cores, on GPUs that have them.
 
-Convolutions and attention are matrix multiplications, too. Only names that say what they compute
-with count: one that does not may be anything.
+Convolutions and attention are matrix multiplications, too. Only kernels whose names say what they
+compute with count.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class FullPrecisionMatmulMetrics(Metrics):
     ]
     fraction: Annotated[Fraction, "its share of the time in which any kernel computed"]
     num_kernels: Annotated[Count, "how many such kernels"]
-    convolution_ns: Annotated[Ns, "what of `kernel_ns` is convolutions"]
+    convolution_ns: Annotated[Ns, "the part of `kernel_ns` that is convolutions"]
     compute_capability: Annotated[
-        str, "of the GPU; the lowest that can run its kernels, where the report does not tell"
+        str, "of the GPU; if it is not in the report, the lowest that can run its kernels"
     ]
     coverage: Annotated[
         Fraction,
         "the share of matrix multiplications, attention and convolutions, by time, whose names"
-        " tell whether they are such",
+        " say whether they are such",
     ]
 
 
@@ -74,18 +74,18 @@ FINDINGS = {ID: FindingKind(FullPrecisionMatmulMetrics)}
 
 @dataclass(frozen=True, slots=True)
 class FullPrecisionMatmulResult(RankResult):
-    """What one rank multiplied in FP32 without tensor cores.
+    """The matrix multiplications of one rank in FP32 without tensor cores.
 
     Attributes:
         window_ns: the window's length.
         kernel_ns: the measure of the union of such kernels, inside the window.
         convolution_ns: the same of convolutions alone.
-        compute_ns: the measure of all that computed.
+        compute_ns: the measure of all compute.
         num_kernels: how many of them start in the window.
-        matrix_ns: durations of all kernels that multiply matrices, attend or convolve.
-        told_ns: of these, durations of those whose names tell whether they are such.
-        capability: the GPU's compute capability; None where nothing tells it.
-        gpu: its name; None where it is not told.
+        matrix_ns: durations of all kernels for matrix multiplication, attention or convolution.
+        known_ns: durations of those of them whose names say whether they are such kernels.
+        capability: the GPU's compute capability; None if it is not known.
+        gpu: its name; None if it is not known.
         is_pytorch: whether the program is known to use PyTorch.
         evidence: the longest kernel of each name that takes most time.
     """
@@ -96,7 +96,7 @@ class FullPrecisionMatmulResult(RankResult):
     compute_ns: int
     num_kernels: int
     matrix_ns: int
-    told_ns: int
+    known_ns: int
     capability: Capability | None
     gpu: str | None
     is_pytorch: bool
@@ -104,8 +104,8 @@ class FullPrecisionMatmulResult(RankResult):
 
     @property
     def coverage(self) -> float:
-        """The share of matrix multiplications whose names tell, 0 to 1."""
-        return self.told_ns / self.matrix_ns if self.matrix_ns else 1.0
+        """The share of matrix multiplications whose names say their precision, 0 to 1."""
+        return self.known_ns / self.matrix_ns if self.matrix_ns else 1.0
 
 
 def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
@@ -120,7 +120,7 @@ def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
     of_signature = np.searchsorted(ids, kernels.name_of_signature)
     multiplies = [kind.category in MAIN_COMPUTE for kind in kinds]
     is_matrix = np.array(multiplies, np.bool_)[of_signature]
-    is_told = np.array([_is_told(kind) for kind in kinds], np.bool_)[of_signature]
+    is_known = np.array([_is_known(kind) for kind in kinds], np.bool_)[of_signature]
     is_slow = np.array([_is_full_precision(kind) for kind in kinds], np.bool_)[of_signature]
     convolves = np.array([kind.category is Category.CONVOLUTION for kind in kinds], np.bool_)
     signature = kernels.packed_signature.kept
@@ -139,7 +139,7 @@ def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
         compute_ns=intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns,
         num_kernels=len(started),
         matrix_ns=intervals.total(length),
-        told_ns=intervals.total(length[is_told[signature[matrix]]]),
+        known_ns=intervals.total(length[is_known[signature[matrix]]]),
         capability=rank.trace.compute_capability(rank.key)
         or capability_of_board(rank.gpu)
         or capability_of_code(names),
@@ -150,7 +150,7 @@ def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
 
 
 def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]:
-    """Judge what tensor cores could save at most, by their peak rate."""
+    """Judge the most that tensor cores could save, by their peak rate."""
     if severity_of_cost(share(result.kernel_ns, result.window_ns)) is None:
         return []
     if result.capability is None:
@@ -158,7 +158,7 @@ def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]
             NotApplicable(
                 ID,
                 f"{duration(result.kernel_ns)} of matrix multiplications ran in FP32 without tensor"
-                " cores, and the report does not tell whether the GPU has any",
+                " cores, and it is not in the report whether the GPU has any",
                 "look up the compute capability of the GPU: those from 7.0 on have tensor cores",
                 result.rank,
             )
@@ -213,8 +213,8 @@ def _is_full_precision(kind: KernelKind) -> bool:
     )
 
 
-def _is_told(kind: KernelKind) -> bool:
-    """Say whether a name tells if it is such a kernel: another format is not, whatever unit."""
+def _is_known(kind: KernelKind) -> bool:
+    """Return whether a name says if it is such a kernel: with another format it is not."""
     other_format = kind.precision is not None and kind.precision != FULL_PRECISION
     return kind.category in MAIN_COMPUTE and (other_format or kind.tensor_cores is not None)
 

@@ -68,10 +68,10 @@ def advice(
 
     Args:
         capability: the GPU's compute capability.
-        cores: what its tensor cores multiply.
+        cores: the formats and rates of its tensor cores.
         is_pytorch: whether the program is known to use PyTorch.
-        multiplies: whether some of the kernels are no convolutions.
-        convolves: whether some are.
+        multiplies: whether some of the kernels are not convolutions.
+        convolves: whether some are convolutions.
     """
     tf32 = has_tf32(capability)
     if is_pytorch:

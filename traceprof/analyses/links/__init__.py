@@ -1,1 +1,1 @@
-"""What links carried: NVLink, PCIe, InfiniBand."""
+"""Traffic on links: NVLink, PCIe, InfiniBand."""

@@ -1,4 +1,4 @@
-"""Which copies go where: to or from the host, to another device, through the host."""
+"""Paths of copies: to or from the host, to another device, through the host."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def is_device_memory(memory: Int64) -> Mask:
 def is_staged(copies: Copies) -> Mask:
     """Return which copies are a leg, to or from the host, of a copy between two devices.
 
-    The trace says device on both sides of such a copy; only its kind tells the direction.
+    The trace says device on both sides of such a copy; only its kind shows the direction.
     """
     over_host = np.isin(copies.kind, _KINDS_BY_DIRECTION["h2d"])
     over_host |= is_to_host(copies)

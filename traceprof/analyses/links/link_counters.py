@@ -1,4 +1,4 @@
-"""What sampled counters say of NVLink, PCIe and the network, above all while ranks waited."""
+"""Sampled counters of NVLink, PCIe and the network, above all while work waited for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DIRECTIONS = {"rx": "h2d", "tx": "d2h"}  # what the GPU receives comes from the
 
 @dataclass(frozen=True, slots=True)
 class CounterUse:
-    """What the samples of one link and direction say.
+    """Statistics of the samples of one link and direction.
 
     Attributes:
         link: `nvlink`, `pcie` or `network`.
@@ -45,7 +45,7 @@ class CounterUse:
         peak_gb_per_s: None where it is not known.
         is_peak_assumed: whether the peak comes from the GPU's name.
         utilization: the mean over the samples; None without a peak.
-        share_at_peak: the share of the samples with 90 % of the peak or more, likewise.
+        share_at_peak: the share of the samples with 90 % of the peak or more; None without a peak.
         num_in_communication: samples that lie wholly in communication.
         utilization_in_communication: their mean; None for fewer than five.
         num_idle_spikes: samples left out: idle NVLinks may read as if they were full.
@@ -76,13 +76,13 @@ class LinkCountersResult(RankResult):
     Attributes:
         counters: the statistics of each link and direction.
         uses: the same as rows beside those of copies, where the bytes are known.
-        loads: what each link carried while copies or communication were exposed.
+        loads: the rate of each link while copies or communication were exposed.
         window_ns: the window's length.
         exposed_communication_ns: how long communication had the GPU to itself.
         has_gpu_samples: whether the report has GPU metrics.
-        is_gpu_known: whether it tells which of the sampled GPUs is this rank's.
-        unsampled_nics: NICs that the machine has, none of which was sampled.
-        how_to_collect: what the trace may lack, should it be needed.
+        is_gpu_known: whether it is known which of the sampled GPUs is this rank's.
+        unsampled_nics: the machine's NICs, if none of them was sampled.
+        how_to_collect: how to record parts that the trace may lack.
     """
 
     counters: tuple[CounterUse, ...]
@@ -97,7 +97,7 @@ class LinkCountersResult(RankResult):
 
 
 def run(rank: Rank, window: Window) -> LinkCountersResult:
-    """Integrate the samples over the window, and over what was exposed in it."""
+    """Integrate the samples over the window, and over its exposed time."""
     all_counters = rank.trace.counters
     peaks = hardware.peaks(rank.gpu, rank.peak_overrides)
     communication = intervals.clip(rank.communication, window.start_ns, window.end_ns)
@@ -145,7 +145,7 @@ def link_samples(rank: Rank) -> list[LinkSamples]:
 
 
 def findings(result: LinkCountersResult) -> list[Finding | NotApplicable]:
-    """Judge the links while somebody waited for them."""
+    """Judge the links while work waited for them."""
     by_link: dict[tuple[str, str, str | None], Finding] = {}
     for load in sorted(result.loads, key=lambda load: -load.exposed_ns):
         finding = link_findings.saturated(result.rank, load, result.window_ns)
@@ -231,7 +231,7 @@ def _link_use(use: CounterUse) -> LinkUse:
 def _load(
     rank: Rank, series: Series, what: str, waited: Intervals, peaks: Peaks, window: Window
 ) -> Load | None:
-    """Return what the link carried while it was waited for; None where that cannot be said."""
+    """Return the rate of the link while work waited for it; None if that is not known."""
     waited_ns, peak = waited.measure_ns, peaks.of(series.of.link)
     fraction = waited_ns / window.length_ns if window.length_ns else 0.0
     if severity_of_cost(fraction) is None or peak is None:
@@ -260,7 +260,7 @@ def _load(
 
 
 def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
-    """Say why no link was judged while communication was exposed, if it was."""
+    """Return why no link was judged, if communication was exposed."""
     fraction = result.exposed_communication_ns / result.window_ns if result.window_ns else 0.0
     if severity_of_cost(fraction) is None:
         return []
@@ -272,7 +272,7 @@ def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
         part = Part.NETWORK_COUNTERS if nics else Part.LINK_COUNTERS
         how = result.how_to_collect(part)
     elif not result.is_gpu_known:
-        reason = "the export does not tell which of the sampled GPUs is this rank's"
+        reason = "it is not in the export which of the sampled GPUs is this rank's"
         how = result.how_to_collect(Part.COUNTED_GPUS)
     elif not known:
         reason = "the peak rates of the sampled links are not known"

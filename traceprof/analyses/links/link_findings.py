@@ -1,7 +1,7 @@
-"""When a link is at its limit, or far below it while somebody waits: one judgement for all sources.
+"""Findings about links at their limit, or far below it while work waits, for all sources.
 
-Copies tell the link's rate by their bytes and times, sampled counters by what crossed it; either is
-set against the same peaks, thresholds and advice.
+Copies give the link's rate by their bytes and times, sampled counters by the traffic. Peaks,
+thresholds and advice are the same for both.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ NAMES = {"nvlink": "NVLink", "pcie": "PCIe", "network": "The network"}
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How fast a link was while somebody waited for it.
+    """The rate of a link while work waited for it.
 
     Attributes:
         link: `nvlink`, `pcie` or `network`.
@@ -122,7 +122,7 @@ class Load:
 
 
 def saturated(rank: int, load: Load, window_ns: int) -> Finding | None:
-    """Return the finding where the link is at its limit while somebody waits for it."""
+    """Return a finding if the link is at its limit while work waits for it."""
     if load.utilization < SATURATED:
         return None
     name = f" ({load.name})" if load.name else ""
@@ -134,7 +134,7 @@ def saturated(rank: int, load: Load, window_ns: int) -> Finding | None:
 
 
 def underused(rank: int, load: Load, window_ns: int) -> Finding | None:
-    """Return the finding where the link is far below its peak while somebody waits for it."""
+    """Return a finding if the link is far below its peak while work waits for it."""
     if load.utilization >= UNDERUSED:
         return None
     name = f" ({load.name})" if load.name else ""
@@ -149,7 +149,7 @@ def underused(rank: int, load: Load, window_ns: int) -> Finding | None:
 def distinct(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings without those of copies that counters make of the same link, too.
 
-    Counters see all that crosses PCIe: `rx` is what copies from the host (`h2d`) are part of.
+    Counters see all traffic over PCIe: `rx` includes copies from the host (`h2d`).
     """
     sampled = {
         (finding.id, finding.rank, finding.metrics["link"], finding.metrics["direction"])

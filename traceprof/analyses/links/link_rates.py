@@ -1,4 +1,4 @@
-"""How fast links were over time, for drawing: what copies carried, and what counters saw."""
+"""Rates of links over time, for charts: from copies and from counters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LinkRates:
-    """What one link carried in one direction, in m pieces of time.
+    """Rates of one link in one direction, in m pieces of time.
 
     Attributes:
         link: `nvlink`, `pcie` or `network`; None for a path that is not known.

@@ -1,4 +1,4 @@
-"""What memory copies carried: bytes, busy time and share of the peak, by direction and peer."""
+"""Traffic of memory copies: bytes, busy time and share of the peak, by direction and peer."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class HostCopies:
     Attributes:
         direction: `h2d` or `d2h`.
         memory: the host's side (`Pageable`, `Pinned`, …); `Device` for the legs
-            of a peer copy that goes through the host; None where the export does not tell.
+            of a peer copy that goes through the host; None if not known.
         is_unified: whether they are pages of unified memory that the driver moved.
         num_copies: those that start in the window.
         bytes: of these.
@@ -130,10 +130,10 @@ class LinkUsageResult(RankResult):
     """The copies of one rank, by direction and peer.
 
     Attributes:
-        uses: what each direction and peer carried.
+        uses: the traffic of each direction and peer.
         host_copies: copies from and to the host, by the kind of its memory.
-        loads: all copies of a direction while nothing hides them, where the peak is known.
-        big_loads: the large ones from and to pinned memory, likewise.
+        loads: all copies of a direction while nothing hides them, if the peak is known.
+        big_loads: the large ones from and to pinned memory, if the peak is known.
         window_ns: the window's length.
         unknown_peak_ns: exposed copies over a link whose peak is not known.
         gpu: the GPU's name.
@@ -213,7 +213,7 @@ def link_of(rank: Rank, direction: str, peer: int | None = None) -> str | None:
 
 
 def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
-    """Judge the rates against the peaks, where somebody waits."""
+    """Judge the rates against the peaks, where work waits for the link."""
     claims: list[Finding | NotApplicable | None] = []
     claims += [
         link_findings.saturated(result.rank, load, result.window_ns) for load in result.loads

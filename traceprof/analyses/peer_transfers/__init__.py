@@ -150,7 +150,7 @@ def _nothing_sized() -> _Sized:
 
 
 def _sized(rank: Rank, chosen: Int64) -> _Sized:
-    """Return those of the kernels whose bytes and one-way peer the report tells."""
+    """Return those of the kernels whose bytes and one-way peer are in the report."""
     sent, devices = messages(rank), _devices_by_rank(rank)
     numbers = np.array(sorted(devices), np.int64)
     usable = np.isin(sent.kernel, chosen) & (sent.bytes > 0)
@@ -165,9 +165,9 @@ def _sized(rank: Rank, chosen: Int64) -> _Sized:
 
 
 def _devices_by_rank(rank: Rank) -> dict[int, int]:
-    """Return the device ordinals of the report's ranks, by number, where the numbers are sure.
+    """Return the device ordinals of the report's ranks, by number, if the numbers are certain.
 
-    A rank is measured by the number that its report alone tells.
+    Ranks have the numbers that they have in this report alone.
     """
     trace = rank.trace
     keys = sorted(trace.operations, key=lambda key: (trace.pid(key.process), key))
@@ -177,7 +177,7 @@ def _devices_by_rank(rank: Rank) -> dict[int, int]:
         number if number is not None else rank.rank + index - place: key.device
         for index, (number, key) in enumerate(zip(ranks, keys, strict=True))
     }
-    # Ranks that see one device each, all as ordinal 0, do not tell where a copy went.
+    # If each rank sees one device, all as ordinal 0, it is not known where a copy went.
     return numbers if len(set(numbers.values())) == len(keys) else {}
 
 

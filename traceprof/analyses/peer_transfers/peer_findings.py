@@ -1,4 +1,4 @@
-"""What transfers between devices mean: thresholds, words and advice for `peer_transfers`."""
+"""Findings about transfers between devices: thresholds, texts and advice."""
 
 from __future__ import annotations
 
@@ -125,23 +125,23 @@ class PeerComparison:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the copy engine is."""
+        """The rate of the copy engine over that of NCCL."""
         return self.copy_gb_per_s / self.nccl_gb_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class PeerTransfersResult(RankResult):
-    """What a rank exchanged with other devices.
+    """Transfers of a rank to and from other devices.
 
     Attributes:
         window_ns: the window's length.
         staged: copies through the host; None where there are none.
         comparisons: by peer and direction, where both NCCL and copies took the same way.
         num_send_recv: NCCL's point-to-point kernels that start in the window.
-        num_sized: those of them whose bytes and peer the report tells.
+        num_sized: those of them whose bytes and peer are in the report.
         num_peer_copies: copies to or from another device, of any size.
         memory_is_known: whether the export has the kinds of memory of copies.
-        how_to_collect: what the trace may lack, should it be needed.
+        how_to_collect: how to record parts that the trace may lack.
     """
 
     window_ns: int
@@ -162,7 +162,7 @@ def longest(covered: Intervals, label: str) -> tuple[Evidence, ...]:
 
 
 def findings(result: PeerTransfersResult) -> list[Finding | NotApplicable]:
-    """Judge what was measured."""
+    """Judge the transfers of a rank."""
     judged: list[Finding | NotApplicable | None] = [_through_host(result), _without_memory(result)]
     worst = [_slower(result, comparison) for comparison in result.comparisons]
     claims = [claim for claim in worst if claim is not None]
@@ -211,7 +211,7 @@ def _without_memory(result: PeerTransfersResult) -> NotApplicable | None:
         return None
     return NotApplicable(
         "peer-copy-through-host",
-        "the export does not tell what kinds of memory copies go between",
+        "the kinds of memory of copies are not in the export",
         result.how_to_collect(Part.COPY_MEMORY),
         result.rank,
     )

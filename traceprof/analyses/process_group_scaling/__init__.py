@@ -1,7 +1,7 @@
-"""Whether small operations cost more the more process groups of a machine communicate at once.
+"""Cost of small operations by the number of process groups that communicate on a machine at once.
 
-Of ranks without a GPU: each group of Gloo has threads of its own, which share the machine's cores
-with those of all the others.
+For ranks without a GPU: each group of Gloo has threads of its own, which share the machine's cores
+with those of all others.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ FINDINGS = {ID: FindingKind(ProcessGroupScalingMetrics)}
 
 
 class Level(NamedTuple):
-    """Operations of one signature while so many groups communicated.
+    """Operations of one signature while a number of groups communicated.
 
     Attributes:
-        num_groups: at once, this one among them.
-        num_operations: of all ranks.
-        median_ns: the median duration.
+        num_groups: the number of groups at once, the operation's own among them.
+        num_operations: operations of all ranks.
+        median_ns: their median duration.
     """
 
     num_groups: int
@@ -94,16 +94,16 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What one rank lost to it.
+    """Time that one rank lost to slower small operations.
 
     Attributes:
-        rank: its number.
+        rank: the rank's number.
         impact_ns: the time in small operations that nothing hides, times the share by which they
             take longer than with the fewest groups.
         window_ns: the length of its window.
         small_ns: the time in all its small operations that nothing hides.
         num_processes: ranks of the machine that communicated when this one did.
-        num_threads: of their processes; None where a report does not tell.
+        num_threads: the threads of their processes; None if not known for one of them.
         longest: its longest operations with more than the fewest groups.
     """
 
@@ -118,15 +118,15 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class HostScaling:
-    """What small operations cost on one machine.
+    """Cost of small operations on one machine.
 
     Attributes:
-        num_cores: the machine's logical processors; None where the report does not tell.
+        num_cores: the machine's logical processors; None if not known.
         num_operations: small operations.
-        num_compared: of signatures that ran with different numbers of groups at once.
+        num_compared: those of signatures that ran with different numbers of groups at once.
         operations_per_group: the median number of small operations of a group.
-        levels: by signature, in order of the number of groups.
-        losses: of each rank, the largest share of its window first.
+        levels: the levels of each signature, in order of the number of groups.
+        losses: the loss of each rank, the largest share of its window first.
     """
 
     num_cores: int | None
@@ -138,12 +138,12 @@ class HostScaling:
 
     @property
     def compared(self) -> tuple[tuple[Level, ...], ...]:
-        """The levels of signatures that have several."""
+        """The levels of signatures that have several levels."""
         return tuple(level for level in self.levels if len(level) > 1)
 
     @property
     def growth(self) -> float | None:
-        """How many times as long operations take with the most groups as with the fewest."""
+        """The duration of operations with the most groups over that with the fewest."""
         most = sum(levels[-1].num_operations * levels[-1].median_ns for levels in self.compared)
         fewest = sum(levels[-1].num_operations * levels[0].median_ns for levels in self.compared)
         return most / fewest if fewest else None
@@ -228,7 +228,7 @@ def _loss(
     results: Sequence[tuple[ProcessGroupsResult, int]],
     index: int,
 ) -> Loss:
-    """Return what a rank lost, of the machine's ranks the one at an index."""
+    """Return the loss of the machine's rank at an index."""
     (result, start), (typical_ns, least_ns) = results[index], medians
     chosen = np.flatnonzero((operations.rank == index) & (typical_ns > least_ns))
     extra = intervals.total(typical_ns[chosen]) - intervals.total(least_ns[chosen])
@@ -255,13 +255,13 @@ def _loss(
 
 
 def _beside(operations: MachineOperations, index: int) -> list[int]:
-    """Return the indices of the ranks that communicated in the time that one of them did."""
+    """Return the indices of the ranks that communicated while one of them did."""
     of_rank = operations.rank == index
     if not of_rank.any():
         return [index]
     first, last = operations.start_ns[of_rank].min(), operations.end_ns[of_rank].max()
-    meets = (operations.start_ns <= last) & (operations.end_ns >= first)
-    ranks: list[int] = np.unique(operations.rank[meets]).tolist()
+    overlaps = (operations.start_ns <= last) & (operations.end_ns >= first)
+    ranks: list[int] = np.unique(operations.rank[overlaps]).tolist()
     return ranks
 
 
@@ -294,7 +294,7 @@ def _judge(host: HostScaling) -> Finding | NotApplicable | None:
     severity = severity_of_cost(fraction)
     if severity is None or growth < MIN_GROWTH:
         return None
-    # What most operations with the most groups are.
+    # The signature with most of the time, with the most groups.
     typical = max(
         host.compared, key=lambda levels: levels[-1].num_operations * levels[-1].median_ns
     )
@@ -328,7 +328,7 @@ def _judge(host: HostScaling) -> Finding | NotApplicable | None:
 
 
 def _crowd(host: HostScaling, loss: Loss) -> str:
-    """Say how many processes and threads share how many cores, where the export tells."""
+    """Return a text with the numbers of processes, threads and cores, as far as they are known."""
     if host.num_cores is None:
         return ""
     threads = "" if loss.num_threads is None else f" with {loss.num_threads} threads"
@@ -336,7 +336,7 @@ def _crowd(host: HostScaling, loss: Loss) -> str:
 
 
 def _no_comparison(host: HostScaling) -> NotApplicable | None:
-    """Say that nothing is known of fewer groups, where small operations of several cost enough."""
+    """Return that fewer groups are missing to compare with, if small operations cost enough."""
     several = [level[-1] for level in host.levels if level[-1].num_groups > 1]
     worst = max(host.losses, key=lambda loss: share(loss.small_ns, loss.window_ns))
     if not several or severity_of_cost(share(worst.small_ns, worst.window_ns)) is None:

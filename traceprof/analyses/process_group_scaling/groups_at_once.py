@@ -1,4 +1,4 @@
-"""How many process groups of a machine communicate at once, operation by operation."""
+"""The number of process groups of a machine that communicate at once, by operation."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class MachineOperations:
         start_ns: int64[n].
         end_ns: int64[n].
         rank: int64[n], indices into the machine's ranks.
-        group: int64[n], indices into `groups`; -1 where not told.
+        group: int64[n], indices into `groups`; -1 where not known.
         signature: int64[n], indices into `signatures`.
-        groups: names.
-        signatures: what is communicated.
+        groups: names of groups.
+        signatures: kinds, sizes and numbers of ranks of operations.
     """
 
     start_ns: Int64
@@ -47,7 +47,7 @@ def on_one_clock(results: Sequence[tuple[ProcessGroupsResult, int]]) -> MachineO
     """Put the operations of all ranks on the machine's clock.
 
     Args:
-        results: of each rank, with the time that the clock showed at time 0 of its report.
+        results: the results of each rank, with the clock's time at time 0 of its report.
     """
     groups: dict[str, int] = {}
     signatures: dict[Signature, int] = {}
@@ -62,7 +62,7 @@ def on_one_clock(results: Sequence[tuple[ProcessGroupsResult, int]]) -> MachineO
                 result.start_ns + start,
                 result.end_ns + start,
                 np.full(len(result.start_ns), index, np.int64),
-                np.array([*group, UNKNOWN], np.int64)[result.group],  # the last where not told
+                np.array([*group, UNKNOWN], np.int64)[result.group],  # the last where not known
                 np.array(signature, np.int64)[result.signature],
             )
         )
@@ -75,8 +75,7 @@ def on_one_clock(results: Sequence[tuple[ProcessGroupsResult, int]]) -> MachineO
 
 
 # `SMALL_BYTES` fits here, too: over Gloo's loopback an all-reduce of 64 KiB was measured to take as
-# long as one of 400 bytes, one of 1 MiB nearly twice that. Larger ones share bandwidth, which is
-# another matter.
+# long as one of 400 bytes, one of 1 MiB nearly twice that. Larger ones share bandwidth, too.
 def is_small(operations: MachineOperations) -> Mask:
     """Return which operations are too small for their size to matter, bool[n]."""
     small = [

@@ -1,4 +1,4 @@
-"""How long the training steps of a rank take: in the middle, on the average, in one or two groups.
+"""Lengths of a rank's training steps: median, mean, and two groups where steps are bimodal.
 
 Steps are *bimodal* if there are at least ten, sorted by length they fall into two groups with at
 least a tenth of them each, the longer ones take at least a fifth more than the shorter ones (by the
@@ -26,11 +26,11 @@ _MIN_GAP = 0.5  # of the difference of the medians
 
 @dataclass(frozen=True, slots=True)
 class StepGroup:
-    """Steps that take about as long.
+    """Steps of similar length.
 
     Attributes:
-        num_steps: how many.
-        median_ns: how long the one in the middle takes.
+        num_steps: the number of steps.
+        median_ns: their median length.
     """
 
     num_steps: int
@@ -39,15 +39,15 @@ class StepGroup:
 
 @dataclass(frozen=True, slots=True)
 class StepLengths:
-    """How long the training steps of a rank take.
+    """Lengths of the training steps of a rank.
 
     Attributes:
-        num_steps: how many there are.
-        median_ns: how long the one in the middle takes.
-        mean_ns: the average.
-        slowest: the slowest step that another one follows: the last one's end is that of its last
-            operation, not the beginning of another step.
-        groups: the shorter and the longer steps where they are bimodal, else nothing.
+        num_steps: the number of steps.
+        median_ns: the median length.
+        mean_ns: the mean length.
+        slowest: the slowest step that another one follows: the last step ends with its last
+            operation, not with the beginning of another step.
+        groups: the shorter and the longer steps if they are bimodal, else nothing.
     """
 
     num_steps: int
@@ -88,10 +88,10 @@ def step_lengths(result: BreakdownResult) -> StepLengths | None:
 
 
 def step_groups(lengths_ns: Int64) -> tuple[StepGroup, ...]:
-    """Return the two groups of steps that are bimodal, the shorter first; nothing of others.
+    """Return the two groups of bimodal steps, the shorter first; nothing if they are not bimodal.
 
     Args:
-        lengths_ns: int64[n], how long each step takes, in any order.
+        lengths_ns: int64[n], the lengths of the steps, in any order.
     """
     num = len(lengths_ns)
     if num < MIN_BIMODAL_STEPS:

@@ -25,18 +25,18 @@ _MAX_BLOCKS_OF_SUMS = 40
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
-    """The steady steps of one rank together; without steps, all that is judged.
+    """The steady steps of one rank together; without steps, the judged window.
 
     Attributes:
         rank: the rank's number.
-        num_steps: how many steps; 0 where no steps are known.
-        steps: their places among the steps that are shown of the rank, from 0.
-        window_ns: how long they are, together.
-        compute_ns: what of it the GPU computed.
-        exposed_communication_ns: what of it communication took that compute did not hide.
-        exposed_copy_ns: likewise of copies.
-        idle_ns: what is left.
-        idle_by_cause_ns: the same by cause; the sum is `idle_ns`.
+        num_steps: the number of steps; 0 if no steps are known.
+        steps: their places among the shown steps of the rank, from 0.
+        window_ns: their length, together.
+        compute_ns: the part in which the GPU computed.
+        exposed_communication_ns: the part in which it communicated and did not compute.
+        exposed_copy_ns: the part in which it copied, and neither computed nor communicated.
+        idle_ns: the rest.
+        idle_by_cause_ns: the idle time by cause; the sum is `idle_ns`.
     """
 
     rank: int

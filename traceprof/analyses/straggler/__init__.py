@@ -1,7 +1,7 @@
-"""Ranks that come last again and again, and why: the whole run on one clock.
+"""Stragglers: ranks that come last again and again, and the causes, on one clock for the run.
 
-Findings are about the root: where a rank is late because it waited for another one itself, the
-other one is the straggler.
+Findings are about the root: if a rank is late because it waited for another one itself, the other
+one is the straggler.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StragglerMetrics(Metrics):
     ]
     cause: Annotated[
         str,
-        "what took the time since the ranks last stood together: the late rank's computing,"
+        "what took the time since the ranks were last together: the late rank's computing,"
         " communicating, copying and idling by cause, each beyond the median of the others."
         " What makes up half of the lateness is the cause. Without a GPU: data loading, slower"
         " compute (forward, backward, optimizer), communication, or outside the ranges, of"
@@ -85,10 +85,10 @@ class Straggler:
 
     Attributes:
         member: index of the rank, the root.
-        lateness: of the rank that came last because of it, itself or another one.
-        what: why the root was late, as `causes.Cause` tells.
-        num_alike: how many of the operations looked at have this root and cause.
-        num_looked_at: operations.
+        lateness: the lateness of the rank that came last because of it, itself or another one.
+        what: why the root was late, see `causes.Cause`.
+        num_alike: how many of the examined operations have this root and cause.
+        num_looked_at: how many operations were examined.
         late_ns: how late the root was at the median of these.
         worst: the latest of these.
     """
@@ -107,7 +107,7 @@ class StragglerResult:
     """The stragglers of a run.
 
     Attributes:
-        ranks: how the ranks met.
+        ranks: the comparison of the ranks.
         stragglers: the ranks that others' waits go back to.
     """
 
@@ -139,13 +139,13 @@ def _stragglers(
 
 
 def _num_others(late: Lateness, waits: Sequence[GroupWaits]) -> int:
-    """Return with how many others the rank shares the operations to which it was last."""
+    """Return the number of other ranks in the operations to which the rank was last."""
     numbers = np.unique(late.operations[:, 0]).tolist()
     return max(len(waits[number].group.members) for number in numbers) - 1
 
 
 def _root(late: Lateness, causes: Causes) -> Straggler | None:
-    """Return what most of a rank's latenesses go back to, weighed by how late it was."""
+    """Return the root and cause of most of a rank's lateness, weighted by how late it was."""
     by_root: dict[tuple[int, str], list[Cause]] = defaultdict(list)
     looked_at = 0
     last = len(late.operations) - 1
@@ -222,7 +222,7 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
 
 
 def _not_resolvable(ranks: RankComparison) -> list[Finding | NotApplicable]:
-    """Say where the clocks leave open whether a rank is late by what would be worth a word."""
+    """Return where the clocks leave open whether a rank is late enough for a finding."""
     unsure: dict[str, int | None] = {}
     for waits in ranks.waits:
         judged = waits.is_judged & waits.group.leaves_together

@@ -1,4 +1,4 @@
-"""What a straggler's causes mean, and what to do about them."""
+"""Meanings of a straggler's causes, and advice for each."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ADVICE: dict[str, tuple[str, ...]] = {
     ),
     "waiting": (
         "Look for what the thread waits for there: a lock, a file, another process or rank",
-        "Record system calls, too: they tell in which call the thread slept",
+        "Record system calls, too: they show in which call the thread slept",
     ),
     "host code": (
         "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
@@ -80,7 +80,7 @@ ADVICE: dict[str, tuple[str, ...]] = {
         "Keep memory that is needed again: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     ),
     "communication": (
-        "Look at its other communicators: the wait matrix of the ranks tells whom it waits for",
+        "Look at its other communicators: the wait matrix shows the ranks that it waits for",
     ),
     "other": ("Look at what its GPU ran before the operation, on the timeline",),
     SLOWER_COMPUTE: (
