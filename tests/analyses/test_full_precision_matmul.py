@@ -102,7 +102,7 @@ def test_other_formats_and_names_that_do_not_tell_are_none(tmp_path: Path, name:
 def test_what_names_do_not_tell_is_not_covered(tmp_path: Path) -> None:
     builder = program().kernel(20_000, 25_000, "my_matmul_kernel")
     (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert (result.matrix_ns, result.told_ns, result.coverage) == (10_000, 5000, 0.5)
+    assert (result.matrix_ns, result.known_ns, result.coverage) == (10_000, 5000, 0.5)
 
 
 @pytest.mark.parametrize(
