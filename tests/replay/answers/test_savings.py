@@ -199,7 +199,7 @@ def test_processes_prepare_the_replay_that_one_does(
             assert (one.kind, one.process) == (other.kind, other.process)
             assert np.array_equal(one.source, other.source)
             assert np.array_equal(one.target, other.target)
-        for ours, theirs in zip(alone.meetings, shared.meetings, strict=True):
+        for ours, theirs in zip(alone.matched, shared.matched, strict=True):
             assert all(map(np.array_equal, ours, theirs))
         again = [reweighed(graph, variants[1:]) for graph in (alone, shared)]
         for first, second in ((alone, shared), again):

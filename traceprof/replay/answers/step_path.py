@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
-    from traceprof.replay.graph.run_graph import Kept, Marks, RunGraph
+    from traceprof.replay.graph.marks import Marks
+    from traceprof.replay.graph.process_part import Kept
+    from traceprof.replay.graph.run_graph import RunGraph
     from traceprof.run.opening import Rank
 
 PartKind = Literal["compute", "communication", "copy", "host", "delay"]

@@ -13,8 +13,8 @@ from traceprof.communication.messages import messages
 from traceprof.replay.assumptions.run_change import CannotChange, RunChange, missing_event_records
 from traceprof.replay.assumptions.sends import edges_of_graph
 from traceprof.replay.graph.longest_path import NEVER, solve
+from traceprof.replay.graph.matched import group_members, synchronizing_groups
 from traceprof.replay.graph.process_graph import EdgeKind
-from traceprof.replay.graph.run_graph import groups_that_meet, meeting_members
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
@@ -95,9 +95,11 @@ def _buckets(analysis: OpenAnalysis, graph: RunGraph, edges: GraphEdges) -> _Buc
     transfers = np.flatnonzero(edges.kind == EdgeKind.TRANSFER)
     best: tuple[int, _Buckets] | None = None
     done = 0
-    groups = zip(groups_that_meet(analysis), meeting_members(analysis), graph.meetings, strict=True)
-    for (waits, together), members, met in groups:
-        num, width = met.node.shape
+    groups = zip(
+        synchronizing_groups(analysis), group_members(analysis), graph.matched, strict=True
+    )
+    for (waits, together), members, matched in groups:
+        num, width = matched.node.shape
         edge = transfers[done : done + num * width].reshape(num, width)
         done += num * width
         rank = analysis.run.ranks[members[0]]
@@ -107,13 +109,18 @@ def _buckets(analysis: OpenAnalysis, graph: RunGraph, edges: GraphEdges) -> _Buc
             continue
         is_bucket = reduces & (size * MIN_OF_LONGEST >= size[reduces].max())
         rows = np.flatnonzero(is_bucket)
-        rows = rows[np.argsort(met.node[rows, 0], kind="stable")]
+        rows = rows[np.argsort(matched.node[rows, 0], kind="stable")]
         mark = next(mark for mark in graph.marks if mark.rank == rank.rank)
-        step = np.searchsorted(mark.limits_ns, met.start_ns[rows, 0], side="right")
+        step = np.searchsorted(mark.limits_ns, matched.start_ns[rows, 0], side="right")
         first = np.flatnonzero(np.append(True, step[1:] != step[:-1]))
         transfer_ns = np.median(graph.weights.of(0)[edge[rows]], axis=1)
         found = _Buckets(
-            size[rows], first, met.node[rows], edges.source[edge[rows, 0]], edge[rows], transfer_ns
+            size[rows],
+            first,
+            matched.node[rows],
+            edges.source[edge[rows, 0]],
+            edge[rows],
+            transfer_ns,
         )
         total = int(size[rows].sum())
         if best is None or total > best[0]:

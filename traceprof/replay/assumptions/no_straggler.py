@@ -9,8 +9,8 @@ import numpy as np
 from traceprof.analyses import straggler
 from traceprof.replay.assumptions.run_change import CannotChange, RunChange
 from traceprof.replay.graph.longest_path import NEVER
+from traceprof.replay.graph.matched import group_members
 from traceprof.replay.graph.process_graph import EdgeKind
-from traceprof.replay.graph.run_graph import meeting_members
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
@@ -28,7 +28,7 @@ def without_stragglers(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | C
         graph: of the run.
     """
     ranks = analysis.measured.ranks
-    members = meeting_members(analysis)
+    members = group_members(analysis)
     if not members:
         return CannotChange("no ranks were seen to wait for each other on one clock")
     late = [found.member for found in straggler.run(analysis.measured).stragglers]

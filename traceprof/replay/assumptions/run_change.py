@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof.replay.graph.longest_path import NEVER, ROOT, schedule
 from traceprof.replay.graph.process_graph import EdgeKind
-from traceprof.replay.graph.run_graph import EdgeList
+from traceprof.replay.graph.process_part import EdgeList
 from traceprof.replay.graph.step_lengths import replayed_steps
 from traceprof.replay.graph.weight_sets import WeightSets
 from traceprof.trace.model.parts import Part

@@ -9,8 +9,8 @@ import numpy as np
 
 from traceprof.communication.messages import BETWEEN_TWO, messages
 from traceprof.replay.graph.longest_path import NEVER
+from traceprof.replay.graph.matched import group_members, synchronizing_groups
 from traceprof.replay.graph.process_graph import EdgeKind
-from traceprof.replay.graph.run_graph import groups_that_meet, meeting_members
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
@@ -168,8 +168,10 @@ def _sides(analysis: OpenAnalysis, graph: RunGraph) -> tuple[Int64, ...] | None:
     """Return node, rank, peer, direction, meeting, start of both sides of sends; None for none."""
     parts: list[tuple[Int64, ...]] = []
     num = 0
-    groups = zip(groups_that_meet(analysis), meeting_members(analysis), graph.meetings, strict=True)
-    for (waits, together), members, met in groups:
+    groups = zip(
+        synchronizing_groups(analysis), group_members(analysis), graph.matched, strict=True
+    )
+    for (waits, together), members, matched in groups:
         if len(members) != 2:
             continue
         chosen = waits.group.is_one_of(BETWEEN_TWO)[together]
@@ -180,12 +182,12 @@ def _sides(analysis: OpenAnalysis, graph: RunGraph) -> tuple[Int64, ...] | None:
             other = analysis.run.ranks[members[1 - column]].rank
             parts.append(
                 (
-                    met.node[rows, column],
+                    matched.node[rows, column],
                     np.full(len(rows), member),
                     np.full(len(rows), other),
                     messages(rank).direction[place],
                     num + np.arange(len(rows)),
-                    met.start_ns[rows, column],
+                    matched.start_ns[rows, column],
                 )
             )
         num += len(rows)

@@ -12,7 +12,7 @@ from traceprof import intervals
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.replay.graph.columns import GpuWork, HostCalls
-    from traceprof.replay.graph.waits import StreamWaits
+    from traceprof.replay.graph.stream_waits import StreamWaits
     from traceprof.run.opening import Mask
 
 # An operation that nothing holds begins within this time of what it waited for last; later, it

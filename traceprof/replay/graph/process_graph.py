@@ -18,23 +18,20 @@ import numpy as np
 from traceprof.communication.messages import messages
 from traceprof.replay.graph.columns import COMMUNICATION, COPY, gpu_work, host_calls
 from traceprof.replay.graph.event_waits import event_waits
+from traceprof.replay.graph.host_waits import host_waits
 from traceprof.replay.graph.latencies import Latencies, measured_latencies
 from traceprof.replay.graph.longest_path import ROOT
-from traceprof.replay.graph.waits import (
-    NO_STREAM_WAITS,
-    hand_overs,
-    host_waits,
-    inferred_waits,
-    lock_waits,
-    stream_waits,
-)
+from traceprof.replay.graph.stream_waits import NO_STREAM_WAITS, inferred_waits, stream_waits
+from traceprof.replay.graph.thread_waits import hand_overs, lock_waits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.intervals import Int64
     from traceprof.replay.graph.columns import GpuWork, HostCalls
-    from traceprof.replay.graph.waits import HandOvers, HostWaits, LockWaits, StreamWaits
+    from traceprof.replay.graph.host_waits import HostWaits
+    from traceprof.replay.graph.stream_waits import StreamWaits
+    from traceprof.replay.graph.thread_waits import HandOvers, LockWaits
     from traceprof.run.opening import Mask, Rank
 
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.replay.graph.longest_path import Float64
-    from traceprof.replay.graph.run_graph import Marks, RunGraph
+    from traceprof.replay.graph.marks import Marks
+    from traceprof.replay.graph.run_graph import RunGraph
 
 _AT_ONCE = 6  # sets of weights: the times of as many fit into a processor's cache, by level
 

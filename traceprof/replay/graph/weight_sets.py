@@ -101,3 +101,13 @@ def difference(full: Float64, column: Float64) -> tuple[Int32, Float64]:
         return _SAME
     edge = np.flatnonzero(column != full).astype(np.int32)
     return (edge, column[edge]) if len(edge) else _SAME
+
+
+def or_last(
+    found: tuple[Int32, Float64], before: Sequence[tuple[Int32, Float64]]
+) -> tuple[Int32, Float64]:
+    """Return the last one of those before if it is the same: then it is kept once."""
+    if not before:
+        return found
+    is_same = np.array_equal(found[0], before[-1][0]) and np.array_equal(found[1], before[-1][1])
+    return before[-1] if is_same else found

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from traceprof.replay.graph.host_waits import OWN_WAIT_NS
 from traceprof.replay.graph.longest_path import NEVER
 from traceprof.replay.graph.process_graph import EdgeKind
-from traceprof.replay.graph.waits import OWN_WAIT_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,17 +1,21 @@
-"""What streams may have waited for, where no event records tell it.
+"""Waits between the streams of a process: by recorded events, or inferred from times.
 
-A stream that was made to wait (`cudaStreamWaitEvent`) waited for some event recorded before. Which
-one, and behind what it stood, is not known; but it can stand behind nothing that was launched after
-the last record, and behind nothing that was still running when the waiting operation began. So each
-operation waited at most for the last one of every other stream of which neither is true.
+Without event records it is not known which streams waited for which. An operation that nothing
+known held, and that began right after one of another stream, is taken to have waited for that one.
+Besides, a stream that was made to wait (`cudaStreamWaitEvent`) waited for some event recorded
+before: for nothing that was launched after the last record, and for nothing that was still running
+when the waiting operation began. So each operation waited at most for the last one of every other
+stream of which neither is true.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.replay.graph.event_waits import awaited
 from traceprof.run.launching_calls import calls_with
 from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
@@ -19,11 +23,75 @@ from traceprof.trace.model.special_values import NULL
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.replay.graph.columns import GpuWork, HostCalls
-    from traceprof.run.opening import Rank
+    from traceprof.replay.graph.event_waits import EventWaits
+    from traceprof.run.opening import Mask, Rank
 
-# The clocks of two GPUs are brought together to some microseconds.
+# The clocks of host and GPU, and of two GPUs, are aligned to some microseconds.
 _TOLERANCE_NS = 20_000
 _NOTHING = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWaits:
+    """Where an operation cannot begin before one of another stream is over; m of them.
+
+    Attributes:
+        producer: int64[m], indices into `GpuWork`.
+        consumer: int64[m], the first operation put on the waiting stream after the wait.
+        is_told: whether event records tell them; else they are inferred from times.
+        is_sure: bool[m]; others are as late as may be: see `possible_waits`.
+    """
+
+    producer: Int64
+    consumer: Int64
+    is_told: bool
+    is_sure: Mask
+
+
+NO_STREAM_WAITS = StreamWaits(_NOTHING, _NOTHING, False, np.empty(0, np.bool_))
+
+
+def stream_waits(events: EventWaits | None, work: GpuWork) -> StreamWaits | None:
+    """Return what streams waited for; None where no event records are told.
+
+    Args:
+        events: of a process.
+        work: of all its ranks.
+    """
+    if events is None:
+        return None
+    producer, consumer = awaited(events, work)
+    return StreamWaits(producer, consumer, True, np.ones(len(producer), np.bool_))
+
+
+def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> StreamWaits:
+    """Return which operations seem to have waited for one of another stream, or may have.
+
+    An operation that nothing known held, and that began within 20 us of the end of another stream's
+    operation which was launched before it, is taken to have waited for that one.
+
+    Args:
+        rank: one rank of the process.
+        late: int64[n], how much later than what is known to have held it each operation began.
+        calls: of the process.
+        work: its operations.
+    """
+    consumer = np.flatnonzero((late > _TOLERANCE_NS) & (work.call >= 0))
+    by_end = np.argsort(work.end_ns, kind="stable")
+    at = np.searchsorted(work.end_ns[by_end], work.start_ns[consumer], side="right") - 1
+    producer = by_end[np.maximum(at, 0)]
+    asked = np.where(work.call >= 0, calls.in_time[work.call], -1)
+    fits = (at >= 0) & (work.chain[producer] != work.chain[consumer])
+    fits &= work.start_ns[consumer] - work.end_ns[producer] <= _TOLERANCE_NS
+    fits &= asked[producer] < asked[consumer]
+    producer, consumer = producer[fits], consumer[fits]
+    others = possible_waits(rank, calls, work)
+    return StreamWaits(
+        np.concatenate((producer, others[0])),
+        np.concatenate((consumer, others[1])),
+        is_told=False,
+        is_sure=np.repeat([True, False], [len(producer), len(others[0])]),
+    )
 
 
 def possible_waits(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64]:

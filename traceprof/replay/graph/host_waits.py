@@ -1,4 +1,4 @@
-"""Who waits for whom in a process: streams for events, the host for the GPU, thread for thread."""
+"""Waits of the host for the GPU: synchronizing calls, blocking copies, full launch queues."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from traceprof.host.launch_stalls import find_stalls
-from traceprof.replay.graph.event_waits import awaited
 from traceprof.replay.graph.needed_waits import needed_at_once
-from traceprof.replay.graph.possible_waits import possible_waits
 from traceprof.run.launching_calls import calls_with
 from traceprof.trace.model.kinds import (
     ApiCallKind,
@@ -28,35 +26,12 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.event_waits import EventWaits
     from traceprof.run.opening import Mask, Rank
 
-# What a synchronizing call takes when there is nothing to wait for (median of the shortest in real
-# traces, with the profiler's part).
+# A synchronizing call takes this if there is nothing to wait for (median of the shortest in real
+# traces, including the profiler's part).
 OWN_WAIT_NS = 15_000
-# Host and GPU clocks are brought together to some microseconds.
+# The clocks of host and GPU are aligned to some microseconds.
 _TOLERANCE_NS = 20_000
-# Autograd's hand-over: a thread that made no call for longer than this waited for the other one.
-MIN_HAND_OVER_NS = 50_000
-
-MIN_LOCKED_NS = 50_000
-# How long after the one that held the driver's lock a call returns (measured: 4 to 90 us, seldom
-# more).
-MAX_UNLOCKING_NS = 250_000
-
-
-@dataclass(frozen=True, slots=True)
-class StreamWaits:
-    """Where an operation cannot begin before one of another stream is over; m of them.
-
-    Attributes:
-        producer: int64[m], indices into `GpuWork`.
-        consumer: int64[m], the first operation put on the waiting stream after the wait.
-        is_told: whether event records tell them; else they are inferred from times.
-        is_sure: bool[m]; others are as late as may be: see `possible_waits`.
-    """
-
-    producer: Int64
-    consumer: Int64
-    is_told: bool
-    is_sure: Mask
+_NOTHING = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,128 +54,6 @@ class HostWaits:
     tail_ns: Int64
     is_stall: Mask
     is_needed: Mask
-
-
-@dataclass(frozen=True, slots=True)
-class LockWaits:
-    """Where a call cannot return before one of another thread has: the driver's lock; m of them.
-
-    Attributes:
-        call: int64[m], outer calls, indices into `HostCalls`.
-        after: int64[m], the other thread's call.
-    """
-
-    call: Int64
-    after: Int64
-
-
-@dataclass(frozen=True, slots=True)
-class HandOvers:
-    """Where a thread goes on when another one's call has returned; m of them.
-
-    Attributes:
-        call: int64[m], the call that the thread makes then, an index into `HostCalls`.
-        after: int64[m], the other thread's call.
-    """
-
-    call: Int64
-    after: Int64
-
-
-_NOTHING = np.empty(0, np.int64)
-NO_STREAM_WAITS = StreamWaits(_NOTHING, _NOTHING, False, np.empty(0, np.bool_))
-
-
-class _Chains:
-    """Operations of a process by stream, in the order in which they were put there."""
-
-    def __init__(self, work: GpuWork, calls: HostCalls) -> None:
-        self._by_stream: dict[int, tuple[Int64, Int64]] = {}
-        asked = np.where(work.call >= 0, calls.in_time[work.call], -1)
-        order = np.lexsort((np.arange(len(work)), asked, work.stream))
-        streams, first = np.unique(work.stream[order], return_index=True)
-        for stream, part in zip(streams.tolist(), np.split(order, first[1:]), strict=True):
-            self._by_stream[stream] = asked[part], part
-
-    @property
-    def streams(self) -> list[int]:
-        return list(self._by_stream)
-
-    def last_before(self, stream: Int64, time: Int64) -> Int64:
-        """Return the operation last put on each stream before a place in host order, or -1."""
-        chosen = np.full(len(stream), -1, np.int64)
-        for number in np.unique(stream).tolist():
-            if number not in self._by_stream:
-                continue
-            asked, place = self._by_stream[number]
-            rows = np.flatnonzero(stream == number)
-            at = np.searchsorted(asked, time[rows], side="left") - 1
-            chosen[rows[at >= 0]] = place[at[at >= 0]]
-        return chosen
-
-    def all_before(self, call: Int64, calls: HostCalls) -> tuple[Int64, Int64]:
-        """Return calls and what was put last on every stream before each, int64[k] both."""
-        pairs = [
-            (call, self.last_before(np.full(len(call), stream), calls.in_time[call]))
-            for stream in self.streams
-        ]
-        waiting, last = (np.concatenate([_NOTHING, *column]) for column in zip(*pairs, strict=True))
-        return waiting[last >= 0], last[last >= 0]
-
-
-def _freeing(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64]:
-    """Return the calls that free memory, and what each has to wait for: all of every stream."""
-    columns = rank.calls
-    assert columns is not None  # noqa: S101
-    ids = [
-        key for key, name in rank.trace.api_names.items()
-        if api_call_kind(name) is ApiCallKind.ALLOCATE and "Free" in name and waits_for_gpu(name)
-    ]  # fmt: skip
-    freeing = np.unique(calls.outer[columns.packed_name.isin(ids)[calls.index]])
-    return _Chains(work, calls).all_before(freeing, calls)
-
-
-def stream_waits(events: EventWaits | None, work: GpuWork) -> StreamWaits | None:
-    """Return what streams waited for; None where no event records are told.
-
-    Args:
-        events: of a process.
-        work: of all its ranks.
-    """
-    if events is None:
-        return None
-    producer, consumer = awaited(events, work)
-    return StreamWaits(producer, consumer, True, np.ones(len(producer), np.bool_))
-
-
-def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> StreamWaits:
-    """Return which operations seem to have waited for one of another stream, or may have.
-
-    An operation that nothing known held, and that began within 20 us of the end of another stream's
-    operation which was launched before it, is taken to have waited for that one.
-
-    Args:
-        rank: one rank of the process.
-        late: int64[n], how much later than what is known to have held it each operation began.
-        calls: of the process.
-        work: its operations.
-    """
-    consumer = np.flatnonzero((late > _TOLERANCE_NS) & (work.call >= 0))
-    by_end = np.argsort(work.end_ns, kind="stable")
-    at = np.searchsorted(work.end_ns[by_end], work.start_ns[consumer], side="right") - 1
-    producer = by_end[np.maximum(at, 0)]
-    asked = np.where(work.call >= 0, calls.in_time[work.call], -1)
-    fits = (at >= 0) & (work.chain[producer] != work.chain[consumer])
-    fits &= work.start_ns[consumer] - work.end_ns[producer] <= _TOLERANCE_NS
-    fits &= asked[producer] < asked[consumer]
-    producer, consumer = producer[fits], consumer[fits]
-    others = possible_waits(rank, calls, work)
-    return StreamWaits(
-        np.concatenate((producer, others[0])),
-        np.concatenate((consumer, others[1])),
-        is_told=False,
-        is_sure=np.repeat([True, False], [len(producer), len(others[0])]),
-    )
 
 
 def host_waits(
@@ -257,62 +110,53 @@ def host_waits(
     return HostWaits(call, operation, own[possible], tail[possible], is_stall[possible], is_needed)
 
 
-def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int | None = None) -> HandOvers:
-    """Return where threads that launch wait for each other.
+class _Chains:
+    """Operations of a process by stream, in the order in which they were put there."""
 
-    Args:
-        calls: of the process.
-        work: of all its ranks.
-        begin_ns: when the calls begin that are replayed, where there are others before: a thread
-            that makes its first one later waited as one does that made a call before.
-    """
-    launches = np.unique(calls.thread[work.call[work.call >= 0]])
-    chosen = np.flatnonzero(np.isin(calls.thread, launches) & calls.is_outer)
-    nothing = np.empty(0, np.int64)
-    if len(launches) < 2:
-        return HandOvers(nothing, nothing)
-    is_first = np.append(True, calls.thread[chosen[1:]] != calls.thread[chosen[:-1]])
-    since_ns = np.append(0, calls.end_ns[chosen[:-1]])
-    if begin_ns is not None:
-        since_ns[is_first] = begin_ns
-        is_first[:] = False
-    is_long = ~is_first & (calls.start_ns[chosen] - since_ns > MIN_HAND_OVER_NS)
-    after, since_ns = chosen[is_long], since_ns[is_long]
-    by_end = chosen[np.argsort(calls.end_ns[chosen], kind="stable")]
-    last = np.searchsorted(calls.end_ns[by_end], calls.start_ns[after], side="right") - 1
-    other = by_end[np.maximum(last, 0)]
-    is_other = (last >= 0) & (calls.thread[other] != calls.thread[after])
-    is_other &= calls.end_ns[other] > since_ns
-    return HandOvers(after[is_other], other[is_other])
+    def __init__(self, work: GpuWork, calls: HostCalls) -> None:
+        self._by_stream: dict[int, tuple[Int64, Int64]] = {}
+        asked = np.where(work.call >= 0, calls.in_time[work.call], -1)
+        order = np.lexsort((np.arange(len(work)), asked, work.stream))
+        streams, first = np.unique(work.stream[order], return_index=True)
+        for stream, part in zip(streams.tolist(), np.split(order, first[1:]), strict=True):
+            self._by_stream[stream] = asked[part], part
+
+    @property
+    def streams(self) -> list[int]:
+        return list(self._by_stream)
+
+    def last_before(self, stream: Int64, time: Int64) -> Int64:
+        """Return the operation last put on each stream before a place in host order, or -1."""
+        chosen = np.full(len(stream), -1, np.int64)
+        for number in np.unique(stream).tolist():
+            if number not in self._by_stream:
+                continue
+            asked, place = self._by_stream[number]
+            rows = np.flatnonzero(stream == number)
+            at = np.searchsorted(asked, time[rows], side="left") - 1
+            chosen[rows[at >= 0]] = place[at[at >= 0]]
+        return chosen
+
+    def all_before(self, call: Int64, calls: HostCalls) -> tuple[Int64, Int64]:
+        """Return calls and what was put last on every stream before each, int64[k] both."""
+        pairs = [
+            (call, self.last_before(np.full(len(call), stream), calls.in_time[call]))
+            for stream in self.streams
+        ]
+        waiting, last = (np.concatenate([_NOTHING, *column]) for column in zip(*pairs, strict=True))
+        return waiting[last >= 0], last[last >= 0]
 
 
-def lock_waits(calls: HostCalls, work: GpuWork, waits: HostWaits) -> LockWaits:
-    """Return which calls waited until another thread's long call had returned.
-
-    CUDA's driver lets one thread at a time change a context. Seen on A100: a loader's thread enters
-    `cudaMemcpyAsync` while the main thread's copy of four bytes to pageable memory waits for the
-    step to be over, and returns 10 to 60 us after it.
-
-    Args:
-        calls: of the process.
-        work: of all its ranks.
-        waits: for the GPU, which are told by themselves.
-    """
-    launches = np.unique(calls.thread[work.call[work.call >= 0]])
-    is_long = calls.end_ns - calls.start_ns > MIN_LOCKED_NS
-    chosen = np.flatnonzero(is_long & calls.is_outer & np.isin(calls.thread, launches))
-    nothing = np.empty(0, np.int64)
-    if len(launches) < 2 or len(chosen) < 2:
-        return LockWaits(nothing, nothing)
-    by_end = chosen[np.argsort(calls.end_ns[chosen], kind="stable")]
-    call = np.setdiff1d(chosen, waits.call)
-    at = np.searchsorted(calls.end_ns[by_end], calls.end_ns[call], side="left") - 1
-    holder = by_end[np.maximum(at, 0)]
-    waited = (at >= 0) & (calls.thread[holder] != calls.thread[call])
-    waited &= calls.start_ns[holder] < calls.start_ns[call]
-    waited &= calls.end_ns[holder] > calls.start_ns[call]
-    waited &= calls.end_ns[call] - calls.end_ns[holder] <= MAX_UNLOCKING_NS
-    return LockWaits(call[waited], holder[waited])
+def _freeing(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64]:
+    """Return the calls that free memory, and what each has to wait for: all of every stream."""
+    columns = rank.calls
+    assert columns is not None  # noqa: S101
+    ids = [
+        key for key, name in rank.trace.api_names.items()
+        if api_call_kind(name) is ApiCallKind.ALLOCATE and "Free" in name and waits_for_gpu(name)
+    ]  # fmt: skip
+    freeing = np.unique(calls.outer[columns.packed_name.isin(ids)[calls.index]])
+    return _Chains(work, calls).all_before(freeing, calls)
 
 
 def _synchronized(

@@ -10,7 +10,7 @@ from tests.support.changes import recorded
 from traceprof.analysis import Options, analyze
 from traceprof.replay.graph.columns import GpuWork, gpu_work, host_calls
 from traceprof.replay.graph.event_waits import awaited, event_waits
-from traceprof.replay.graph.possible_waits import possible_waits
+from traceprof.replay.graph.stream_waits import possible_waits
 from traceprof.run.opening import Rank
 from traceprof.simulate import SCENARIOS
 

@@ -1,0 +1,199 @@
+"""Marks in the graph: the nodes at which the steps of a rank begin and end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from traceprof.replay.graph.columns import COMPUTE
+from traceprof.run.training import training_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.replay.graph.process_graph import Observed, Process
+    from traceprof.replay.graph.sample import Sample
+    from traceprof.run.opening import Rank
+    from traceprof.run.steps import StepWindows
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Where the s steps of one rank begin and end; without steps, its training.
+
+    Attributes:
+        rank: the rank's number.
+        number: int64[s], the numbers of the steps.
+        nodes: int64[s + 1], where each step begins, and where the last one ends.
+        last: int64[s], where the work that was launched within each step is over.
+        limits_ns: int64[s + 1], when steps began and the last one ended, on the run's clock.
+        launched_ns: int64[s + 1], when the host launched these operations.
+        is_marked: whether the report has steps.
+        others: int64[o], where the work of each stream is over, without steps: the training ends
+            with the last of them, whichever that is then.
+    """
+
+    rank: int
+    number: Int64
+    nodes: Int64
+    last: Int64
+    limits_ns: Int64
+    launched_ns: Int64
+    is_marked: bool
+    others: Int64
+
+    def compared(self, sample: Sample) -> Marks:
+        """Return the marks of the steps of a sample that are compared."""
+        inner = sample.compares(self.number)
+        limits = slice(inner.start, inner.stop + 1)
+        return replace(
+            self, number=self.number[inner], nodes=self.nodes[limits], last=self.last[inner],
+            limits_ns=self.limits_ns[limits], launched_ns=self.launched_ns[limits],
+        )  # fmt: skip
+
+
+class StepOperations(NamedTuple):
+    """The operations at which the s steps of a rank begin and end, as indices into `GpuWork`.
+
+    Attributes:
+        limits: int64[s + 1], where each step begins, and where the last one ends.
+        last: int64[s], the operation that ends last of those launched within each step.
+        limits_ns: int64[s + 1], when steps began and the last one ended, on the run's clock.
+        number: int64[s], the numbers of the steps.
+        others: int64[o], without steps, the last operation of each stream.
+    """
+
+    limits: Int64
+    last: Int64
+    limits_ns: Int64
+    number: Int64
+    others: Int64
+
+
+def marks_of(rank: Rank, process: Process, steps: StepOperations) -> Marks:
+    """Return the marks of a rank.
+
+    Args:
+        rank: one of the process.
+        process: with its pieces.
+        steps: of the rank.
+    """
+    begin = process.start_node(steps.limits[:-1])
+    return Marks(
+        rank=rank.rank,
+        number=steps.number,
+        nodes=np.append(begin, process.end_node(steps.limits[-1:])),
+        last=process.end_node(steps.last),
+        limits_ns=steps.limits_ns,
+        launched_ns=_launched(process, steps.limits, steps.limits_ns),
+        is_marked=rank.step_ranges is not None,
+        others=process.end_node(steps.others),
+    )
+
+
+def begun_together(marks: Sequence[Marks]) -> list[Marks]:
+    """Return the marks of ranks without steps, all beginning when the first of them does.
+
+    One host launches for all: where an assumption lets it reach a later GPU sooner, that one's
+    training would seem to become longer.
+    """
+    first = min(marks, key=lambda mark: int(mark.limits_ns[0]))
+    return [
+        replace(
+            mark, nodes=np.append(first.nodes[:1], mark.nodes[1:]),
+            limits_ns=np.append(first.limits_ns[:1], mark.limits_ns[1:]),
+            launched_ns=np.append(first.launched_ns[:1], mark.launched_ns[1:]),
+        )
+        for mark in marks
+    ]  # fmt: skip
+
+
+def _launched(process: Process, operations: Int64, limits: Int64) -> Int64:
+    """Return when the host launched operations; when they ran if that is not known."""
+    call = process.work.call[operations]
+    starts = process.calls.start_ns[call]
+    starts[-1] = process.calls.end_ns[call[-1]]
+    return np.where(call >= 0, starts, limits)
+
+
+def step_operations(
+    rank: Rank, index: int, observed: Observed, shift: int, sample: Sample | None
+) -> StepOperations:
+    """Return the operations at which the steps of a rank begin and end.
+
+    Args:
+        rank: one of the process.
+        index: its index among the ranks of the run.
+        observed: the process.
+        shift: what to add to times of the report, ns.
+        sample: the steps to replay; those of the training where None.
+    """
+    work = observed.work
+    own = np.flatnonzero(work.rank == index)
+    steps: StepWindows | None
+    if sample is not None:
+        steps = sample.steps[rank.rank]
+        end_ns = int(steps.end_ns[-1])
+    else:
+        training, steps = training_of(rank), rank.steps
+        end_ns = training.end_ns
+        if steps is not None:
+            steps = steps.chosen(steps.start_ns >= training.start_ns)
+    if steps is not None and len(steps) > 0:
+        limits = np.append(steps.start_ns, end_ns) + shift
+        numbers = steps.number
+    else:
+        limits = np.array([training.start_ns, end_ns]) + shift
+        numbers = np.zeros(1, np.int64)
+    by_start = own[np.argsort(work.start_ns[own], kind="stable")]
+    begin = by_start[np.searchsorted(work.start_ns[by_start], limits[:-1])]
+    ended = own[work.end_ns[own] <= limits[-1]]
+    last = ended[np.argmax(work.end_ns[ended])]
+    if steps is None or len(steps) == 0:
+        chain = work.chain[ended]
+        latest = ended[np.lexsort((work.end_ns[ended], chain))]
+        is_last = np.append(np.diff(work.chain[latest]) != 0, True)
+        return StepOperations(
+            np.append(begin, last), np.array([last]), limits, numbers, latest[is_last]
+        )
+    of_steps = _last_of_steps(rank, observed, own, steps.source, shift)
+    nothing = np.empty(0, np.int64)
+    return StepOperations(np.append(begin, last), of_steps, limits, numbers, nothing)
+
+
+def _last_of_steps(rank: Rank, observed: Observed, own: Int64, source: Int64, shift: int) -> Int64:
+    """Return the operation that ends last of those launched within each step, int64[s].
+
+    Only operations of the stream that computes most count, if every step has some: a loader runs
+    ahead.
+    """
+    ranges, work = rank.step_ranges, observed.work
+    assert ranges is not None  # noqa: S101  (there are steps)
+    launched = own[work.call[own] >= 0]
+    computes = launched[work.kind[launched] == COMPUTE]
+    if len(computes):
+        spent = np.bincount(work.chain[computes], work.length_ns[computes])
+        busiest = launched[work.chain[launched] == int(np.argmax(spent))]
+        asked = np.sort(observed.calls.start_ns[work.call[busiest]] - shift)
+        low, high = (
+            np.searchsorted(asked, times[source]) for times in (ranges.start_ns, ranges.end_ns)
+        )
+        launched = busiest if (high > low).all() else launched
+    asked = observed.calls.start_ns[work.call[launched]] - shift
+    order = np.argsort(asked, kind="stable")
+    launched, asked = launched[order], asked[order]
+    low = np.searchsorted(asked, ranges.start_ns[source])
+    high = np.searchsorted(asked, ranges.end_ns[source])
+    ends = work.end_ns[launched]
+    # reduceat reduces between each index and the next: every other result is between two steps.
+    slices = np.stack((low, high), axis=1).ravel()
+    latest = np.maximum.reduceat(np.append(ends, 0), slices)[::2]
+    step_of = np.repeat(np.arange(len(low)), high - low)
+    inside = np.concatenate([np.arange(*limits) for limits in zip(low, high, strict=True)])
+    is_latest = ends[inside] == latest[step_of]
+    chosen = np.empty(len(low), np.int64)
+    chosen[step_of[is_latest]] = launched[inside[is_latest]]
+    return chosen

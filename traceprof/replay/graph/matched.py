@@ -1,0 +1,123 @@
+"""Operations of several ranks in which they wait for each other, matched between the ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from traceprof.analyses import breakdown
+from traceprof.communication.messages import BETWEEN_TWO
+from traceprof.replay.graph.weight_sets import WeightSets, difference, or_last
+from traceprof.trace.model.special_values import UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.intervals import Int64
+    from traceprof.ranks.waits import GroupWaits
+    from traceprof.replay.graph.longest_path import Float64
+    from traceprof.replay.graph.sample import Sample
+    from traceprof.replay.graph.weight_sets import Int32
+    from traceprof.run.opening import Mask
+
+# If clocks may be off by more than this share of a step, only operations count for which a rank
+# waited longer than that: to leave out shorter waits is the smaller error.
+_MAX_UNCERTAINTY = 0.01
+
+
+class Matched(NamedTuple):
+    """The m matched operations of a group of r ranks as they were recorded; of one rank, without r.
+
+    Attributes:
+        start_ns: int64[m, r], when each rank arrived.
+        end_ns: int64[m, r], when each rank left.
+        node: int64[m, r], the nodes of the graph at which the ranks arrive.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    node: Int64
+
+
+def synchronizing_groups(analysis: OpenAnalysis) -> list[tuple[GroupWaits, Mask]]:
+    """Return the groups whose ranks wait for each other, each with the operations that do."""
+    starts = [
+        [step.measures.window_start_ns for step in result.steps]
+        for result in analysis.measured.of(breakdown)
+    ]
+    lengths = [float(np.median(np.diff(of_rank))) for of_rank in starts if len(of_rank) > 1]
+    step = int(np.median(lengths)) if lengths else analysis.measured.ranks.window_ns
+    groups = []
+    for waits in analysis.measured.ranks.waits:
+        if len(waits) == 0:
+            continue
+        group, uncertainty = waits.group, waits.uncertainty_ns.max()
+        together = waits.is_known & (group.leaves_together | group.is_one_of(BETWEEN_TWO))
+        together &= group.is_whole
+        if uncertainty > _MAX_UNCERTAINTY * step:
+            together &= waits.wait_ns.max(axis=1) > uncertainty
+        if together.any():
+            groups.append((waits, together))
+    return groups
+
+
+def group_members(analysis: OpenAnalysis) -> list[list[int]]:
+    """Return for each group the indices of its members among the ranks of the run."""
+    index = {rank.rank: place for place, rank in enumerate(analysis.run.ranks)}
+    return [
+        [index[analysis.measured.ranks.ranks[member]] for member in waits.group.members]
+        for waits, _ in synchronizing_groups(analysis)
+    ]
+
+
+def matched_places(analysis: OpenAnalysis, sample: Sample | None) -> list[Int64]:
+    """Return for each group the operations in which its ranks wait for each other.
+
+    Args:
+        analysis: of the run.
+        sample: the steps that count; all where None.
+
+    Returns:
+        Rows of `Group.place`, int64[m, r] for each group.
+    """
+    places = []
+    for (waits, together), members in zip(
+        synchronizing_groups(analysis), group_members(analysis), strict=True
+    ):
+        place, called = waits.group.place[together], waits.called_ns[together]
+        if sample is not None:
+            spans = [sample.span_of(analysis.run.ranks[member]) for member in members]
+            begin, end = np.array(spans, np.int64).T
+            inside = (called != UNKNOWN) & (called >= begin) & (called < end)
+            place = place[inside.all(axis=1)]
+        places.append(place)
+    return places
+
+
+def transfer_weights(
+    matched: Sequence[Matched], scales: Sequence[Mapping[int, WeightSets]]
+) -> list[WeightSets]:
+    """Return the weights of the edges of matched operations: of arrivals, and of transfers.
+
+    Args:
+        matched: by group of ranks.
+        scales: by group and by column, by what the transfers are multiplied.
+    """
+    weights: list[WeightSets] = []
+    for operations, of_columns in zip(matched, scales, strict=True):
+        last_start_ns = operations.start_ns.max(axis=1, keepdims=True)
+        transfer = (operations.end_ns - last_start_ns).astype(np.float64)
+        width = transfer.shape[1]
+        full = transfer.ravel()
+        others: list[tuple[Int32, Float64]] = []
+        for number in range(of_columns[0].num):
+            scaled = full.copy()
+            for column in range(width):
+                scaled[column::width] *= of_columns[column].of(number)
+            others.append(or_last(difference(full, scaled), others))
+        nothing = np.zeros(len(full))
+        weights.append(WeightSets(nothing, tuple(difference(nothing, nothing) for _ in others)))
+        weights.append(WeightSets(full, tuple(others)))
+    return weights

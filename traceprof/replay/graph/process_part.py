@@ -1,0 +1,247 @@
+"""The part of one process in the graph of a run, weighed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from traceprof.communication.messages import messages
+from traceprof.replay.graph.longest_path import ROOT
+from traceprof.replay.graph.marks import begun_together, marks_of, step_operations
+from traceprof.replay.graph.matched import Matched
+from traceprof.replay.graph.process_facts import facts_of
+from traceprof.replay.graph.process_graph import EdgeKind, edges_of, in_pieces, observe
+from traceprof.replay.graph.weight_sets import WeightSets, difference, or_last
+from traceprof.replay.graph.weights import Weigher, as_measured
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.replay.graph.longest_path import Float64
+    from traceprof.replay.graph.marks import Marks
+    from traceprof.replay.graph.process_facts import ProcessFacts
+    from traceprof.replay.graph.process_graph import Edges, Process
+    from traceprof.replay.graph.sample import Sample
+    from traceprof.replay.graph.weight_sets import Int32
+    from traceprof.replay.graph.weights import Weighing
+    from traceprof.run.opening import Rank
+
+FIRST_NODE = ROOT + 1
+
+
+@dataclass(frozen=True)
+class EdgeList:
+    """The n edges of one kind.
+
+    Attributes:
+        kind: what holds their targets back.
+        process: index of the process; -1 between processes.
+        source: int64[n], nodes.
+        target: int64[n], nodes.
+    """
+
+    kind: EdgeKind
+    process: int
+    source: Int64
+    target: Int64
+
+
+class Kept(NamedTuple):
+    """What is needed to weigh the edges of a process again.
+
+    Attributes:
+        process: with its pieces.
+        edges: of the process.
+        operations: by group in which the process is matched with others, its operations.
+        places: the group and the member of each of these.
+    """
+
+    process: Process
+    edges: Sequence[Edges]
+    operations: Sequence[Int64]
+    places: Sequence[tuple[int, int]]
+
+
+class ProcessPart(NamedTuple):
+    """The part of a process in the graph, its nodes numbered as if it were the first of the run.
+
+    Attributes:
+        edges: of the process.
+        weights: of these edges.
+        places: the groups in which it is matched with others, each with the member that it is.
+        matched: its operations in each of these groups.
+        scales: by what the transfers of each group are multiplied.
+        marks: of its ranks.
+        facts: of the process.
+        kept: what is needed to weigh its edges again, without its ranks; None if not asked for.
+    """
+
+    edges: Sequence[EdgeList]
+    weights: WeightSets
+    places: Sequence[tuple[int, int]]
+    matched: Sequence[Matched]
+    scales: Sequence[WeightSets]
+    marks: Sequence[Marks]
+    facts: ProcessFacts
+    kept: Kept | None
+
+    def moved(self, by: int) -> ProcessPart:
+        """Return the same part with `by` nodes of other processes before its own."""
+        if by == 0:
+            return self
+        edges = [
+            replace(one, source=_moved(one.source, by), target=one.target + by)
+            for one in self.edges
+        ]
+        marks = [
+            replace(mark, nodes=mark.nodes + by, last=mark.last + by, others=mark.others + by)
+            for mark in self.marks
+        ]
+        facts = replace(
+            self.facts,
+            host_node=self.facts.host_node + by,
+            gpu_node=self.facts.gpu_node + by,
+            end_node=self.facts.end_node + by,
+        )
+        kept = self.kept
+        if kept is not None:
+            process = replace(
+                kept.process,
+                host_node=kept.process.host_node + by,
+                gpu_node=kept.process.gpu_node + by,
+            )
+            again = [
+                replace(one, source=moved.source, target=moved.target)
+                for one, moved in zip(kept.edges, edges, strict=True)
+            ]
+            kept = kept._replace(process=process, edges=again)
+        matched = [one._replace(node=one.node + by) for one in self.matched]
+        return self._replace(edges=edges, matched=matched, marks=marks, facts=facts, kept=kept)
+
+
+def _moved(nodes: Int64, by: int) -> Int64:
+    """Return nodes with `by` others before them; the root stays where it is."""
+    return np.where(nodes == ROOT, ROOT, nodes + by)
+
+
+def process_part(
+    ranks: Sequence[tuple[int, Rank]],
+    shift: int,
+    number: int,
+    matched_places: Sequence[Int64],
+    members: Sequence[Sequence[int]],
+    variants: Sequence[Weighing],
+    sample: Sample | None,
+) -> ProcessPart:
+    """Read one process, cut it into pieces and weigh it.
+
+    Args:
+        ranks: of the process, each with its index among those of the run.
+        shift: what to add to times of the report, ns.
+        number: the index of the process.
+        matched_places: by group, the operations in which its members wait for each other.
+        members: by group, the indices of its members.
+        variants: the ways to weigh the process.
+        sample: the steps to replay; all where None.
+    """
+    observed = observe(ranks, shift, None if sample is None else sample.span_of(ranks[0][1]))
+    rows = {index: observed.work.rows_of_kernels(index, rank) for index, rank in ranks}
+    of_ranks = [step_operations(rank, index, observed, shift, sample) for index, rank in ranks]
+    places = [
+        (group, column)
+        for group, of_group in enumerate(members)
+        for column, member in enumerate(of_group)
+        if member in rows
+    ]
+    kernels = {index: messages(rank).kernel for index, rank in ranks} if places else {}
+    operations = []
+    for group, column in places:
+        index = members[group][column]
+        operations.append(rows[index][kernels[index][matched_places[group][:, column]]])
+    is_member = np.zeros(len(observed.work), np.bool_)
+    for of_group in operations:
+        is_member[of_group] = True
+    alone = [np.flatnonzero(is_member)]
+    for steps in of_ranks:
+        alone += [steps.limits, steps.last, steps.others]
+    process = in_pieces(observed, np.concatenate(alone), FIRST_NODE)
+    del observed
+    edges = edges_of(number, process, is_member)
+    weights, scales = weighed(process, edges, operations, variants)
+    marks = [
+        marks_of(rank, process, steps) for (_, rank), steps in zip(ranks, of_ranks, strict=True)
+    ]
+    if sample is not None:
+        marks = [mark.compared(sample) for mark in marks]
+    elif all(len(mark.others) for mark in marks):
+        marks = begun_together(marks)
+    for _, rank in ranks:
+        rank.release()
+    work = process.work
+    return ProcessPart(
+        edges=[EdgeList(one.kind, number, one.source, one.target) for one in edges],
+        weights=weights,
+        places=places,
+        matched=[
+            Matched(work.start_ns[rows], work.end_ns[rows], process.start_node(rows))
+            for rows in operations
+        ],
+        scales=scales,
+        marks=marks,
+        facts=facts_of(process),
+        kept=Kept(replace(process, ranks=()), edges, operations, places),
+    )
+
+
+def weighed(
+    process: Process,
+    edges: Sequence[Edges],
+    matched: Sequence[Int64],
+    variants: Sequence[Weighing],
+) -> tuple[WeightSets, list[WeightSets]]:
+    """Return the weights of edges, and the factors of transfers, by variant.
+
+    Args:
+        process: with its pieces.
+        edges: of the process.
+        matched: by group of ranks, the operations that are matched with others.
+        variants: the ways to weigh them.
+    """
+    measured = as_measured(process)
+    weigher = Weigher(process, measured)
+    full = [weigher.of(part) for part in edges]
+    begins = np.cumsum([0, *map(len, full)]).tolist()
+    factors = [measured.transfer[operations] for operations in matched]
+    others: list[tuple[Int32, Float64]] = []
+    scales: list[list[tuple[Int32, Float64]]] = [[] for _ in matched]
+    assumed, assumption = measured, None
+    latest, weights = weigher, full
+    for variant in variants:
+        if variant.assumption is not assumption:
+            assumption = variant.assumption
+            assumed = variant.assumed(process, measured)
+        durations = variant.durations(assumed)
+        # Most assumptions only remove waits: what takes as long as before is not weighed again.
+        if weigher.takes_as_long(durations):
+            latest, weights = weigher, full
+        elif not latest.takes_as_long(durations):
+            latest = Weigher(process, durations)
+            weights = [latest.of(part) for part in edges]
+        columns = [
+            latest.switched(durations, part, column)
+            for part, column in zip(edges, weights, strict=True)
+        ]
+        parts = [difference(*pair) for pair in zip(full, columns, strict=True)]
+        edge = [at + np.int32(begin) for (at, _), begin in zip(parts, begins[:-1], strict=True)]
+        found = np.concatenate(edge), np.concatenate([weight for _, weight in parts])
+        others.append(or_last(found, others))
+        for scale, factor, operations in zip(scales, factors, matched, strict=True):
+            of_variant = difference(factor, durations.transfer[operations])
+            scale.append(or_last(of_variant, scale))
+    return (
+        WeightSets(np.concatenate(full), tuple(others)),
+        [WeightSets(*pair) for pair in zip(factors, map(tuple, scales), strict=True)],
+    )

@@ -1,0 +1,104 @@
+"""Waits between the threads of a process: for the driver's lock, and for another thread's work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+    from traceprof.replay.graph.columns import GpuWork, HostCalls
+    from traceprof.replay.graph.host_waits import HostWaits
+
+# Autograd's hand-over: a thread that made no call for longer than this waited for the other one.
+MIN_HAND_OVER_NS = 50_000
+MIN_LOCKED_NS = 50_000
+# The time from the return of the call that held the driver's lock to the return of the one that
+# waited (measured: 4 to 90 us, seldom more).
+MAX_UNLOCKING_NS = 250_000
+
+
+@dataclass(frozen=True, slots=True)
+class LockWaits:
+    """Where a call cannot return before one of another thread has: the driver's lock; m of them.
+
+    Attributes:
+        call: int64[m], outer calls, indices into `HostCalls`.
+        after: int64[m], the other thread's call.
+    """
+
+    call: Int64
+    after: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class HandOvers:
+    """Where a thread goes on when another one's call has returned; m of them.
+
+    Attributes:
+        call: int64[m], the call that the thread makes then, an index into `HostCalls`.
+        after: int64[m], the other thread's call.
+    """
+
+    call: Int64
+    after: Int64
+
+
+def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int | None = None) -> HandOvers:
+    """Return where threads that launch wait for each other.
+
+    Args:
+        calls: of the process.
+        work: of all its ranks.
+        begin_ns: when the calls begin that are replayed, where there are others before: a thread
+            that makes its first one later waited as one does that made a call before.
+    """
+    launches = np.unique(calls.thread[work.call[work.call >= 0]])
+    chosen = np.flatnonzero(np.isin(calls.thread, launches) & calls.is_outer)
+    nothing = np.empty(0, np.int64)
+    if len(launches) < 2:
+        return HandOvers(nothing, nothing)
+    is_first = np.append(True, calls.thread[chosen[1:]] != calls.thread[chosen[:-1]])
+    since_ns = np.append(0, calls.end_ns[chosen[:-1]])
+    if begin_ns is not None:
+        since_ns[is_first] = begin_ns
+        is_first[:] = False
+    is_long = ~is_first & (calls.start_ns[chosen] - since_ns > MIN_HAND_OVER_NS)
+    after, since_ns = chosen[is_long], since_ns[is_long]
+    by_end = chosen[np.argsort(calls.end_ns[chosen], kind="stable")]
+    last = np.searchsorted(calls.end_ns[by_end], calls.start_ns[after], side="right") - 1
+    other = by_end[np.maximum(last, 0)]
+    is_other = (last >= 0) & (calls.thread[other] != calls.thread[after])
+    is_other &= calls.end_ns[other] > since_ns
+    return HandOvers(after[is_other], other[is_other])
+
+
+def lock_waits(calls: HostCalls, work: GpuWork, waits: HostWaits) -> LockWaits:
+    """Return which calls waited until another thread's long call had returned.
+
+    CUDA's driver lets one thread at a time change a context. Seen on A100: a loader's thread enters
+    `cudaMemcpyAsync` while the main thread's copy of four bytes to pageable memory waits for the
+    step to be over, and returns 10 to 60 us after it.
+
+    Args:
+        calls: of the process.
+        work: of all its ranks.
+        waits: for the GPU, which are told by themselves.
+    """
+    launches = np.unique(calls.thread[work.call[work.call >= 0]])
+    is_long = calls.end_ns - calls.start_ns > MIN_LOCKED_NS
+    chosen = np.flatnonzero(is_long & calls.is_outer & np.isin(calls.thread, launches))
+    nothing = np.empty(0, np.int64)
+    if len(launches) < 2 or len(chosen) < 2:
+        return LockWaits(nothing, nothing)
+    by_end = chosen[np.argsort(calls.end_ns[chosen], kind="stable")]
+    call = np.setdiff1d(chosen, waits.call)
+    at = np.searchsorted(calls.end_ns[by_end], calls.end_ns[call], side="left") - 1
+    holder = by_end[np.maximum(at, 0)]
+    waited = (at >= 0) & (calls.thread[holder] != calls.thread[call])
+    waited &= calls.start_ns[holder] < calls.start_ns[call]
+    waited &= calls.end_ns[holder] > calls.start_ns[call]
+    waited &= calls.end_ns[call] - calls.end_ns[holder] <= MAX_UNLOCKING_NS
+    return LockWaits(call[waited], holder[waited])
