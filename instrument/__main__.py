@@ -150,7 +150,7 @@ def _search_first(folder: str, even_if_safe: bool = False) -> None:
 
 
 def _enable() -> None:
-    importlib.import_module("instrument.recording").record_as_asked()
+    importlib.import_module("instrument.recording").record_as_requested()
 
 
 def _show_without_us(

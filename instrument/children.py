@@ -53,7 +53,7 @@ def _wait_for_group() -> None:
     def enable_and_init(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the function's own)
         patches.restore()
         _warn_if_forked()
-        importlib.import_module("instrument.recording").record_as_asked()
+        importlib.import_module("instrument.recording").record_as_requested()
         return original(*args, **kwargs)
 
     patches.replace_everywhere(original, enable_and_init)

@@ -68,14 +68,14 @@ def record(
 
 
 class _Process:
-    did_as_asked = False
+    has_started = False
 
 
-def record_as_asked() -> None:
+def record_as_requested() -> None:
     """Enable ranges, and record as the environment requests; once. Never raises."""
-    if _Process.did_as_asked:  # the .pth file of the package and `-m instrument` both call this
+    if _Process.has_started:  # the .pth file of the package and `-m instrument` both call this
         return
-    _Process.did_as_asked = True
+    _Process.has_started = True
     tool, steps = os.environ.get(TOOL), os.environ.get(STEPS)
     try:
         chosen = parse_steps(steps) if steps else None

@@ -73,7 +73,7 @@ _awaited: set[object] = set()
 """One object for every operation whose end has not been reported."""
 
 
-def _let_finish() -> None:
+def _wait_for_all() -> None:
     """Wait for operations under way before the interpreter ends.
 
     The destructor of Gloo's group waits for them, too, but only after Python's end, when the
@@ -93,7 +93,7 @@ MAX_SETTLE_S = 0.1
 MAX_WAIT_S = 5.0
 """Longer than any operation with all its partners; without them, exiting fails anyhow."""
 
-atexit.register(_let_finish)
+atexit.register(_wait_for_all)
 os.register_at_fork(after_in_child=_awaited.clear)  # the child has none of Gloo's threads
 
 

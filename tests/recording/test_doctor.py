@@ -15,8 +15,8 @@ from traceprof.recording.doctor import (
     Permissions,
     Recordable,
     diagnose,
+    recordable_data,
     store,
-    what_can_be_recorded,
 )
 from traceprof.recording.doctor_text import render
 from traceprof.recording.machine import Machine
@@ -111,7 +111,7 @@ def test_what_is_stored_is_read_and_is_no_report(tmp_path: Path) -> None:
 
 def test_what_everything_gives() -> None:
     versions = Versions("2026.1.1", "580.65.06", "13.0", "2.9.0", "2.27", "0.2.17")
-    assert all(item.can for item in what_can_be_recorded(versions, ALL, has_gpus=True))
+    assert all(item.can for item in recordable_data(versions, ALL, has_gpus=True))
     assert misfits(versions) == []
 
 
@@ -131,7 +131,7 @@ def test_what_everything_gives() -> None:
 def test_what_is_missing(
     versions: Versions, machine: Machine, has_gpus: bool, what: str, missing: str
 ) -> None:
-    items = what_can_be_recorded(versions, machine, has_gpus=has_gpus)
+    items = recordable_data(versions, machine, has_gpus=has_gpus)
     (item,) = [item for item in items if what in item.what]
     assert not item.can
     assert missing in item.missing

@@ -117,7 +117,7 @@ def diagnose() -> Diagnosis:
         tuple(gpus),
         paths,
         cards,
-        tuple(what_can_be_recorded(versions, machine, has_gpus=bool(gpus))),
+        tuple(recordable_data(versions, machine, has_gpus=bool(gpus))),
     )
 
 
@@ -160,7 +160,7 @@ def _hardware() -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...], tuple[Card
     return found, driver, paths, tuple(Card(name, near) for name, near in sorted(listed.items()))
 
 
-def what_can_be_recorded(
+def recordable_data(
     versions: Versions, machine: Machine, *, has_gpus: bool
 ) -> Iterator[Recordable]:
     """Yield the data that a report of this machine may hold, and what is missing for the rest."""

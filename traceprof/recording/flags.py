@@ -139,11 +139,11 @@ def _counted(options: Mapping[str, str], machine: Machine) -> Iterator[Flag | Le
     elif "gpu-metrics-device" in options:
         yield Flag("--gpu-metrics-device=all", links, "10 000 samples a second of each GPU")
     cards = "counters of the network cards"
-    said = options.get("nic-metrics")
+    help_text = options.get("nic-metrics")
     if not machine.network_cards:
         yield LeftOut(cards, "there is no InfiniBand or RoCE card")
-    elif said is not None:
-        value = "lf" if "lf" in said.replace("'", " ").replace(",", " ").split() else "true"
+    elif help_text is not None:
+        value = "lf" if "lf" in help_text.replace("'", " ").replace(",", " ").split() else "true"
         yield Flag(f"--nic-metrics={value}", cards, "a sample a millisecond of each card")
 
 

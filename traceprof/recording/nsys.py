@@ -105,8 +105,8 @@ def import_recorded(importer: Path, recorded: Path, report: Path) -> str | None:
         recorded.unlink(missing_ok=True)
         return None
     report.unlink(missing_ok=True)
-    said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    return said[-1] if said else f"its exit status is {done.returncode}"
+    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return lines[-1] if lines else f"its exit status is {done.returncode}"
 
 
 def find() -> Nsys | None:
@@ -125,12 +125,12 @@ def parse_options(manual: str) -> dict[str, str]:
         The help text of each option, by its long name without dashes.
     """
     options: dict[str, list[str]] = {}
-    said: list[str] = []
+    lines: list[str] = []
     for line in manual.splitlines():
         match = _OPTION.match(line)
         if match:
-            said = options.setdefault(match.group(1), [])
-        said.append(line.strip())
+            lines = options.setdefault(match.group(1), [])
+        lines.append(line.strip())
     return {name: "\n".join(lines) for name, lines in options.items()}
 
 

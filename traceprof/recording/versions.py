@@ -59,18 +59,18 @@ def find_versions(nsys: str, driver: str) -> Versions:
 
 def misfits(versions: Versions) -> list[str]:
     """Return sentences about incompatible versions, and what to do about them."""
-    said = []
+    sentences = []
     cuda, driver = numbers(versions.cuda), numbers(versions.driver)
     needed = _MIN_DRIVERS.get(cuda[0]) if cuda else None
     if needed and driver and driver < needed:
-        said.append(
+        sentences.append(
             f"PyTorch is built for CUDA {versions.cuda}, which needs driver {needed[0]}.{needed[1]}"
             f" or later, and {versions.driver} is loaded: install another PyTorch or driver"
         )
     if versions.torch and numbers(versions.torch) < MIN_TORCH:
-        said.append(f"instrument needs torch 2.4 or later, and {versions.torch} is installed")
+        sentences.append(f"instrument needs torch 2.4 or later, and {versions.torch} is installed")
     misfit = nvtx_misfit(versions.nsys, versions.nvtx)
-    return [*said, misfit] if misfit else said
+    return [*sentences, misfit] if misfit else sentences
 
 
 def nvtx_misfit(nsys: str, nvtx: str) -> str | None:

@@ -84,7 +84,7 @@ def open_trace(
     unpacked = unpacked_start(start)
     if unpacked is not None and unpacked.lstrip(_BLANK).startswith((b"{", b"[")):
         return KinetoTrace(report, progress)
-    raise TraceFormatError(f"cannot read {report}", *_what_it_is(start, unpacked))
+    raise TraceFormatError(f"cannot read {report}", *_unreadable(start, unpacked))
 
 
 def export_capture(report: Path, folder: Path) -> Path:
@@ -251,7 +251,7 @@ def _first_bytes(path: Path) -> bytes:
     return start
 
 
-def _what_it_is(start: bytes, unpacked: bytes | None) -> tuple[str, str]:
+def _unreadable(start: bytes, unpacked: bytes | None) -> tuple[str, str]:
     """Return the kind of an unreadable file, and a remedy.
 
     Args:
@@ -323,7 +323,7 @@ def _run(report: Path, *command: str) -> subprocess.CompletedProcess[str]:
 def _not_exported(
     nsys: str, report: Path, done: subprocess.CompletedProcess[str]
 ) -> TraceFormatError:
-    said = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
+    lines = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
     recorded_by, installed = _recorded_by(report), _version(_run(report, nsys, "--version").stdout)
     if recorded_by is not None and installed is not None and recorded_by > installed:
         needed = ".".join(map(str, recorded_by[:2]))
@@ -337,7 +337,7 @@ def _not_exported(
         )
     return TraceFormatError(
         f"cannot export {report}",
-        f"nsys says: {said[-1].rstrip('.')}",
+        f"nsys says: {lines[-1].rstrip('.')}",
         "copy it again if it may be damaged, or use an nsys at least as new as the one that"
         " recorded it",
     )

@@ -41,9 +41,9 @@ def read_label_ranges(
     rows, start, end, thread = rows[order], start[order], end[order], thread[order]
     names = events.names(rows)
     # A text with characters after its end is damaged; an empty one is useless.
-    said = [index for index, name in enumerate(names) if name and BETWEEN_TEXTS not in name]
-    names = [names[index] for index in said]
-    rows, start, end, thread = rows[said], start[said], end[said], thread[said]
+    named = [index for index, name in enumerate(names) if name and BETWEEN_TEXTS not in name]
+    names = [names[index] for index in named]
+    rows, start, end, thread = rows[named], start[named], end[named], thread[named]
     domain, event = columns.domain.at(rows), columns.kind.at(rows)
     end = np.maximum(start, end)
     end = np.where(events.known_ends(rows) == OPEN_END, OPEN_END, end)

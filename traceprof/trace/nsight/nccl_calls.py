@@ -69,8 +69,8 @@ def read_communication_calls(
 
 def _rank_in_largest(ranges: NcclRanges) -> int | None:
     """Return the rank in the largest communicator of the process; None if ambiguous."""
-    said = [ranges.fields[index] for index in np.unique(ranges.said).tolist()]
-    sizes_and_ranks = {(payload.world_size, payload.rank) for payload in said if payload.rank >= 0}
+    fields = [ranges.fields[index] for index in np.unique(ranges.field_index).tolist()]
+    sizes_and_ranks = {(facts.world_size, facts.rank) for facts in fields if facts.rank >= 0}
     largest = [rank for size, rank in sizes_and_ranks if size == max(sizes_and_ranks)[0]]
     return largest[0] if len(largest) == 1 else None
 
@@ -81,10 +81,10 @@ def _rank_in_largest(ranges: NcclRanges) -> int | None:
 def _world_sizes(processes: Iterable[NcclRanges]) -> dict[str, int]:
     """Return the number of ranks of each communicator, from its creation and destruction."""
     return {
-        said.communicator: said.world_size
+        payload.communicator: payload.world_size
         for ranges in processes
-        for said in (ranges.fields[index] for index in np.unique(ranges.said).tolist())
-        if said.communicator is not None and said.world_size > 0
+        for payload in (ranges.fields[index] for index in np.unique(ranges.field_index).tolist())
+        if payload.communicator is not None and payload.world_size > 0
     }
 
 
@@ -102,8 +102,8 @@ def _in_groups(ranges: NcclRanges, world_sizes: Mapping[str, int]) -> Communicat
     call, launch, launch_of_call = grouped(
         ranges.start_ns, ranges.end_ns, ranges.thread, operation != UNKNOWN, begins, closes
     )
-    said = ranges.said[call]
-    used, first, number = np.unique(said, return_index=True, return_inverse=True)
+    field_index = ranges.field_index[call]
+    used, first, number = np.unique(field_index, return_index=True, return_inverse=True)
     fields = [ranges.fields[index] for index in used.tolist()]
     in_order = [fields[index].communicator for index in np.argsort(first).tolist()]
     names = [name for name in dict.fromkeys(in_order) if name]

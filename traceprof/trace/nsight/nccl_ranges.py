@@ -35,7 +35,7 @@ class NcclRanges:
         thread: int64[n] (Nsight's globalTid).
         name: int64[n], indices into `names`.
         names: functions of NCCL.
-        said: int64[n], indices into `fields`.
+        field_index: int64[n], indices into `fields`.
         fields: the facts in payloads.
     """
 
@@ -44,7 +44,7 @@ class NcclRanges:
     thread: Int64
     name: Int64
     names: Sequence[str]
-    said: Int64
+    field_index: Int64
     fields: Sequence[Fields]
 
 
@@ -63,11 +63,11 @@ def read_nccl_ranges(
     """
     columns = events.columns
 
-    def is_asked_for(name: str) -> bool:
+    def is_requested(name: str) -> bool:
         return name in names or name.startswith("ncclComm")
 
     pushed = events.is_range & columns.kind.isin([schema.NVTX_PUSH_POP])
-    rows = events.named(is_asked_for, is_asked_for, pushed)
+    rows = events.named(is_requested, is_requested, pushed)
     process = schema.process_of_thread(columns.thread.at(rows))
     rows = rows[_are_of_nccl(process, columns.domain.at(rows), domains)]
     start, end, thread = columns.start_ns[rows], events.ends(rows), columns.thread.at(rows)
@@ -109,7 +109,7 @@ def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
     reader, columns = PayloadReader(events.database), events.columns
     binary, text = columns.binary.at(rows), columns.json.at(rows)
     json_id = columns.json_id.at(rows)
-    said, kinds = _distinct(columns.domain.at(rows), binary, text, json_id)
+    field_index, kinds = _distinct(columns.domain.at(rows), binary, text, json_id)
     known = [*columns.payloads, None, None]  # for NULL and for payloads that were not kept
     of_id = read_strings(events.database, {text_id for *_, text_id in kinds if text_id != NULL})
     fields = []
@@ -123,9 +123,9 @@ def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
         # Payloads beyond the kept ones are read one by one.
         read = _payloads_of(events.database, columns.row.at(rows[alone]).tolist())
         domain = columns.domain.at(rows[alone]).tolist()
-        said[alone] = len(fields) + np.arange(len(alone))
+        field_index[alone] = len(fields) + np.arange(len(alone))
         fields += [reader.read(number, *read[index]) for index, number in enumerate(domain)]
-    return said, fields
+    return field_index, fields
 
 
 def _payloads_of(database: Database, rowids: Sequence[int]) -> list[tuple[str | None, str | None]]:
