@@ -25,7 +25,7 @@ def opened(path: Path) -> Rank:
 def judged(tmp_path: Path, builder: TraceBuilder, window: Window | None = None) -> GpuIdleResult:
     rank = opened(builder.write(tmp_path / "t.sqlite"))
     result = gpu_idle.run(rank, window or rank.window)
-    assert sum(result.by_cause.values()) == result.idle_ns
+    assert sum(result.by_cause.values()) == result.metrics.idle_ns
     return result
 
 
@@ -126,7 +126,7 @@ def test_only_turnaround_is_info(tmp_path: Path) -> None:
 def test_unknown_says_which_flag_tells(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, MS, launch=(0, US))
     finding = one(judged(tmp_path, builder.kernel(9 * MS, 10 * MS)))
-    assert "something that the report does not tell" in finding.title
+    assert "something that the report does not show" in finding.title
     assert "--cpuctxsw=process-tree" in finding.advice[-1]
 
 
@@ -181,7 +181,7 @@ def test_the_median_step(tmp_path: Path) -> None:
         builder.nvtx(f"step {step}", 1000 * step, 1000 * step + 999)
         builder.kernel(1000 * step, 1000 * step + 1000 - idle)
     builder.nvtx("step 3", 3000, 3999).kernel(3000, 4000)
-    assert judged(tmp_path, builder).per_step_ns == 15
+    assert judged(tmp_path, builder).metrics.per_step_ns == 15
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,9 @@ def two_reads() -> TraceBuilder:
 def test_reads_in_steps(tmp_path: Path) -> None:
     (result,) = judged(two_reads().write(tmp_path / "t.sqlite"))
     expected = (2, "cudaMemcpyAsync", 254 * US)
-    assert (result.num_syncs, result.api, result.api_blocked_ns) == expected
-    assert result.blocked_ns == (102 + 2 + 152 + 2) * US
-    assert result.per_step_ns == (104 + 154) * US // 2
+    assert (result.metrics.num_syncs, result.metrics.api, result.metrics.api_blocked_ns) == expected
+    assert result.metrics.blocked_ns == (102 + 2 + 152 + 2) * US
+    assert result.metrics.blocked_per_step_ns == (104 + 154) * US // 2
     assert result.idle_ns == 50 * US
     (finding,) = host_sync.findings(result)
     assert isinstance(finding, Finding)
@@ -68,7 +68,7 @@ def test_synchronizing_outside_steps_does_not_count(tmp_path: Path) -> None:
     builder.kernel(0, 100, launch=(0, 5)).kernel(200, 300, launch=(150, 160))
     builder.api("cudaDeviceSynchronize_v3020", 20, 105)
     (result,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert (result.num_syncs, result.idle_ns, result.api) == (0, 0, None)
+    assert (result.metrics.num_syncs, result.idle_ns, result.metrics.api) == (0, 0, None)
     assert host_sync.findings(result) == []
 
 
@@ -93,7 +93,11 @@ def test_a_call_and_the_drivers_call_in_it_count_once(tmp_path: Path) -> None:
     (once,) = judged(one_wait().write(tmp_path / "once.sqlite"))
     builder = one_wait().api("cuCtxSynchronize", 21 * US, 139 * US)
     (twice,) = judged(builder.write(tmp_path / "twice.sqlite"))
-    assert (once.num_syncs, once.blocked_ns, once.idle_ns) == (1, 120 * US, 100 * US)
+    assert (once.metrics.num_syncs, once.metrics.blocked_ns, once.idle_ns) == (
+        1,
+        120 * US,
+        100 * US,
+    )
     assert twice == once
     (evidence,) = twice.evidence
     assert (evidence.start_ns, evidence.end_ns) == (20 * US, 140 * US)
@@ -107,32 +111,32 @@ def test_a_read_with_the_drivers_calls_counts_once(tmp_path: Path) -> None:
     builder.api("cudaStreamSynchronize_v3020", 113, 120).api("cuStreamSynchronize", 114, 119)
     builder.kernel(160, 300, launch=(130, 135))
     (result,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert (result.num_syncs, result.blocked_ns) == (1, 102 + 7)
+    assert (result.metrics.num_syncs, result.metrics.blocked_ns) == (1, 102 + 7)
 
 
 def test_what_a_wait_before_the_window_costs_inside_counts(tmp_path: Path) -> None:
     path = one_wait().write(tmp_path / "t.sqlite")
     (result,) = judged(path, Window(120 * US, 300 * US))
-    assert (result.num_syncs, result.idle_ns) == (0, 80 * US)
+    assert (result.metrics.num_syncs, result.idle_ns) == (0, 80 * US)
 
 
 def test_threads_that_launch_nothing_do_not_count(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 100, launch=(0, 5)).kernel(200, 300, launch=(150, 160))
     builder.api("cudaEventSynchronize_v3020", 20, 105, tid=77)
-    assert judged(builder.write(tmp_path / "t.sqlite"))[0].num_syncs == 0
+    assert judged(builder.write(tmp_path / "t.sqlite"))[0].metrics.num_syncs == 0
 
 
 def test_waiting_for_a_busy_gpu_is_silent(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 1000, launch=(0, 5)).kernel(1000, 9000, launch=(6, 9))
     builder.api("cudaStreamSynchronize_v3020", 10, 8000)
     (result,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert (result.num_syncs, result.blocked_ns, result.idle_ns) == (1, 7990, 0)
+    assert (result.metrics.num_syncs, result.metrics.blocked_ns, result.idle_ns) == (1, 7990, 0)
     assert host_sync.findings(result) == []
 
 
 def test_allocating_is_another_cause(tmp_path: Path) -> None:
     (result,) = judged(one_wait("cudaFree_v3020").write(tmp_path / "t.sqlite"))
-    assert (result.num_syncs, result.idle_ns) == (0, 0)
+    assert (result.metrics.num_syncs, result.idle_ns) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +162,7 @@ def test_a_copy_and_a_later_synchronization_are_two(tmp_path: Path) -> None:
     builder.memcpy(100, 110, "DtoH", pageable=True, launch=(10, 112))
     builder.kernel(160, 300, launch=(120, 125))
     builder.api("cudaStreamSynchronize_v3020", 126, 290)
-    assert judged(builder.write(tmp_path / "t.sqlite"))[0].num_syncs == 2
+    assert judged(builder.write(tmp_path / "t.sqlite"))[0].metrics.num_syncs == 2
 
 
 @pytest.mark.parametrize("edge", ["no calls", "disagreeing clocks"])
@@ -176,7 +180,7 @@ def test_what_cannot_be_judged_is_said(tmp_path: Path, edge: str) -> None:
 def test_known_answers_on_a_real_trace(traces: Path) -> None:
     """Each of 31 steps reads the loss and waits for two pinned copies; the GPU stays busy."""
     (result,) = judged(traces / "a100_single_4workers_dataloader.sqlite")
-    assert (result.num_syncs, result.api) == (93, "cudaMemcpyAsync")
+    assert (result.metrics.num_syncs, result.metrics.api) == (93, "cudaMemcpyAsync")
     assert host_sync.findings(result) == []
 
 
@@ -196,7 +200,7 @@ def test_without_steps_the_impact_is_what_gpu_idle_lays_to_waits(traces: Path, n
     results = judged(traces / f"{name}.sqlite")
     assert [result.idle_ns for result in results] == expected
     for result in results:
-        assert not result.in_steps
+        assert not result.metrics.in_steps
         for finding in host_sync.findings(result):
             assert isinstance(finding, Finding)
             costs = [evidence.label.rpartition(" ")[2] for evidence in finding.evidence]

@@ -19,14 +19,14 @@ def answer(rank: Rank, window: Window) -> Answer:
     idle = gpu_idle.run(rank, window)
     syncs = host_sync.run(rank, window)
     copies = pageable_copy.run(rank, window)
-    assert sum(idle.by_cause.values()) == idle.idle_ns
+    assert sum(idle.by_cause.values()) == idle.metrics.idle_ns
     moved = (copies.num_copies, copies.bytes, copies.host_blocked_ns, copies.cost_ns)
     return Answer(
-        idle.idle_ns,
-        syncs.num_syncs,
-        syncs.blocked_ns,
-        syncs.api,
-        syncs.per_step_ns,
+        idle.metrics.idle_ns,
+        syncs.metrics.num_syncs,
+        syncs.metrics.blocked_ns,
+        syncs.metrics.api,
+        syncs.metrics.blocked_per_step_ns,
         moved,
     )
 

@@ -22,6 +22,7 @@ from traceprof.findings import (
     bullets,
     one_of,
     severity_of_cost,
+    share,
 )
 from traceprof.host.idle_causes import UnknownCause, idle_causes, why_unknown
 from traceprof.host.idle_from_waits import (
@@ -82,64 +83,52 @@ class HostSyncResult(RankResult):
 
     Attributes:
         window_ns: the window's length.
-        num_syncs: how often a thread synchronized; a copy to pageable memory and the
-            synchronization that follows it at once are one, and so are a call of the runtime and
-            the driver's call inside it.
-        blocked_ns: time inside these calls, summed over threads.
-        api: the call with the most of it, None without calls.
-        api_blocked_ns: how much that is.
-        per_step_ns: blocked time of the median step; None without steps.
+        metrics: the numbers of its finding.
         idle_ns: GPU idle time that would not be there without these calls.
-        coverage: share of the idle time whose next operation has a known launch, 0 to 1.
         evidence: the calls that cost most, costliest first.
-        in_steps: whether only calls inside training steps count; without steps all in the window.
         is_pytorch: whether the program is known to use PyTorch.
         uses_mpi: whether it is known to use MPI.
-        unknown: why none of this can be known, else None.
+        unknown: the reason why none of this can be known, else None.
     """
 
     window_ns: int
-    num_syncs: int
-    blocked_ns: int
-    api: str | None
-    api_blocked_ns: int
-    per_step_ns: int | None
+    metrics: HostSyncMetrics
     idle_ns: int
-    coverage: float
     evidence: tuple[Evidence, ...]
-    in_steps: bool
     is_pytorch: bool = False
     uses_mpi: bool = False
     unknown: UnknownCause | None = None
 
 
 def run(rank: Rank, window: Window) -> HostSyncResult:
-    """Add up the synchronizing calls that start in the window, and the idle time that they make."""
+    """Add up the synchronizing calls that start in the window, and the idle time they cause."""
     unknown, calls = why_unknown(rank), rank.calls
-    in_steps = rank.step_ranges is not None
+    in_steps = int(rank.step_ranges is not None)
     if calls is None or unknown is not None:
-        return HostSyncResult(
-            rank.rank, window.length_ns, 0, 0, None, 0, None, 0, 0.0, (), in_steps, unknown=unknown
-        )
+        nothing = HostSyncMetrics(0, 0, None, 0, None, in_steps, 0.0)
+        return HostSyncResult(rank.rank, window.length_ns, nothing, 0, (), unknown=unknown)
     waits = _in_steps(rank, calls, synchronizing_calls(rank, calls) & ~_allocates(rank, calls))
     chosen = _judged(rank, calls, waits, window)
     threads = by_thread(calls, chosen)
     api, api_blocked = _dominant_api(rank, calls, np.flatnonzero(chosen))
-    # What a wait before the window costs inside it is part of the cost, and so is what a copy from
-    # pageable memory does that is Async by name.
+    # A wait before the window may cost time inside it, and so may a copy from pageable memory that
+    # is Async by name.
     costs = idle_from_waits(rank, window, _in_steps(rank, calls, waits_with_cost(rank, calls)))
-    return HostSyncResult(
-        rank=rank.rank,
-        window_ns=window.length_ns,
+    metrics = HostSyncMetrics(
         num_syncs=int(chosen.sum()) - _num_reads_synchronized(rank, calls, threads),
         blocked_ns=sum(thread.covered.measure_ns for thread in threads.values()),
         api=api,
         api_blocked_ns=api_blocked,
-        per_step_ns=_median_of_steps(rank, calls, window, np.flatnonzero(chosen)),
-        idle_ns=costs.saved_ns,
-        coverage=idle_causes(rank).coverage(window),
-        evidence=_evidence(rank, calls, costs),
+        blocked_per_step_ns=_median_of_steps(rank, calls, window, np.flatnonzero(chosen)),
         in_steps=in_steps,
+        coverage=idle_causes(rank).coverage(window),
+    )
+    return HostSyncResult(
+        rank=rank.rank,
+        window_ns=window.length_ns,
+        metrics=metrics,
+        idle_ns=costs.saved_ns,
+        evidence=_evidence(rank, calls, costs),
         is_pytorch=rank.program.is_pytorch,
         uses_mpi=rank.program.uses_mpi,
     )
@@ -150,23 +139,15 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
     if result.unknown is not None:
         unknown = result.unknown
         return [NotApplicable(ID, unknown.reason, unknown.how_to_collect, result.rank)]
-    fraction = result.idle_ns / result.window_ns if result.window_ns else 0.0
+    fraction = share(result.idle_ns, result.window_ns)
     severity = severity_of_cost(fraction)
     if severity is None:
         return []
-    metrics = HostSyncMetrics(
-        num_syncs=result.num_syncs,
-        blocked_ns=result.blocked_ns,
-        api=result.api,
-        api_blocked_ns=result.api_blocked_ns,
-        blocked_per_step_ns=result.per_step_ns,
-        in_steps=int(result.in_steps),
-        coverage=result.coverage,
-    )
-    where = "in training steps" if result.in_steps else "(no training step is marked)"
-    times = "once" if result.num_syncs == 1 else f"{result.num_syncs} times"
+    metrics = result.metrics
+    where = "in training steps" if metrics.in_steps else "(no training step is marked)"
+    times = "once" if metrics.num_syncs == 1 else f"{metrics.num_syncs} times"
     title = (
-        f"The host synchronized {times} {where}, mostly in {result.api}:"
+        f"The host synchronized {times} {where}, mostly in {metrics.api}:"
         f" the GPU was idle for {duration(result.idle_ns)} because of it"
     )
     return [
@@ -277,18 +258,18 @@ def _dominant_api(rank: Rank, calls: ApiCalls, chosen: Int64) -> tuple[str | Non
 
 
 def _median_of_steps(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64) -> int | None:
-    """Return the time in calls of the median step among those whose range meets the window."""
+    """Return the time in calls of the median step, of steps whose range overlaps the window."""
     ranges = rank.step_ranges
     if ranges is None:
         return None
-    meets = (ranges.start_ns < window.end_ns) & (ranges.end_ns > window.start_ns)
-    if not meets.any():
+    overlaps = (ranges.start_ns < window.end_ns) & (ranges.end_ns > window.start_ns)
+    if not overlaps.any():
         return None
     order = np.argsort(calls.start_ns[chosen], kind="stable")
     start = calls.start_ns[chosen][order]
     spent = np.cumsum(np.append(0, calls.packed_length.at(chosen)[order]))
-    first = np.searchsorted(start, ranges.start_ns[meets], side="left")
-    stop = np.searchsorted(start, ranges.end_ns[meets], side="left")
+    first = np.searchsorted(start, ranges.start_ns[overlaps], side="left")
+    stop = np.searchsorted(start, ranges.end_ns[overlaps], side="left")
     return int(np.median(spent[stop] - spent[first]))
 
 
@@ -314,7 +295,7 @@ def _advice(result: HostSyncResult) -> tuple[str, ...]:
     """Return what to do, most promising first for this call and program."""
     if result.is_pytorch:
         return _TORCH_ADVICE
-    waits_for_all = "DeviceSynchronize" in (result.api or "")
+    waits_for_all = "DeviceSynchronize" in (result.metrics.api or "")
     lines = (_STREAM_ORDER, _READ_LATER) if waits_for_all else (_READ_LATER, _STREAM_ORDER)
     return (*lines, _DIRECTIVES, *((_MPI,) if result.uses_mpi else ()))
 

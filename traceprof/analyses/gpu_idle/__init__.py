@@ -1,4 +1,4 @@
-"""Why the GPU did nothing, by cause; `traceprof.host.idle_causes` defines them."""
+"""Idle time of the GPU by cause; `traceprof.host.idle_causes` defines the causes."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class GpuIdleMetrics(Metrics):
     host_code_ns: Annotated[Ns, "the thread ran something else than CUDA calls"]
     unknown_ns: Annotated[
         Ns,
-        "none of these can be told: no launch is known, the queue held work, or nothing is known"
-        " of the thread",
+        "none of these can be determined: no launch is known, the queue held work, or nothing is"
+        " known of the thread",
     ]
     per_step_ns: Annotated[
         Ns | None, "idle time of the median training step, null where no step was found"
@@ -91,9 +91,9 @@ class GpuIdleMetrics(Metrics):
 
 FINDINGS = {ID: FindingKind(GpuIdleMetrics, part="idle", removed_by=removing)}
 
-# By share of the idle time: a smaller cause is not spoken of.
+# Of the idle time: a smaller cause is not mentioned.
 _MIN_SHARE = 0.15
-_TOLD_BY = (Part.THREAD_SWITCHES, Part.SYSTEM_CALLS, Part.SAMPLES, Part.EVENT_RECORDS)
+_HOST_PARTS = (Part.THREAD_SWITCHES, Part.SYSTEM_CALLS, Part.SAMPLES, Part.EVENT_RECORDS)
 CAUSES = {
     IdleCause.LAUNCH_BOUND: "launch-bound",
     IdleCause.TURNAROUND: "turn-around",
@@ -106,7 +106,7 @@ CAUSES = {
     IdleCause.HOST_CODE: "host code",
     IdleCause.UNKNOWN: "unknown",
 }
-"""What people call the causes."""
+"""Names of the causes for users."""
 _BECAUSE = {
     IdleCause.LAUNCH_BOUND: "the GPU was quicker than the host could launch",
     IdleCause.TURNAROUND: "the GPU went from one operation to the next, launched in time",
@@ -117,7 +117,7 @@ _BECAUSE = {
     IdleCause.ALLOCATION: "the host allocated or freed memory",
     IdleCause.WAITING: "the launching thread slept",
     IdleCause.HOST_CODE: "the host ran code of its own between launches",
-    IdleCause.UNKNOWN: "of something that the report does not tell",
+    IdleCause.UNKNOWN: "of something that the report does not show",
 }
 
 
@@ -126,28 +126,22 @@ class GpuIdleResult(RankResult):
     """The idle time of one rank in a window.
 
     Attributes:
-        window: what was looked at.
-        idle_ns: how long the GPU did nothing.
-        by_cause: the same by cause; the sum is `idle_ns`.
-        unknown_ns: of what is unknown, how long the queue held work, how long no launch is known
-            of, and how long nothing is known of the host.
-        details: what the host was in, for the causes that matter.
-        coverage: share of the idle time whose next operation has a known launch, 0 to 1.
-        per_step_ns: idle time of the median step in the window; None without steps.
+        window: the window that was measured.
+        metrics: the numbers of its finding.
+        unknown_ns: the unknown time in three parts: the queue held work, no launch is known, and
+            nothing is known of the host.
+        details: ranges, calls and functions of the host, for the causes that matter.
         evidence: the longest gaps, longest first.
-        why_unknown: what keeps all causes from being known, else None.
+        why_unknown: the reason why not all causes can be known, else None.
         is_pytorch: whether the program is known to be PyTorch.
-        held: the parts that the report holds, of those that tell what the host did.
-        how_to_collect: what the trace may lack, should it be needed.
+        held: the parts that the report holds, of those that show what the host did.
+        how_to_collect: the way to record a part that the trace lacks.
     """
 
     window: Window
-    idle_ns: int
-    by_cause: Mapping[IdleCause, int]
+    metrics: GpuIdleMetrics
     unknown_ns: tuple[int, int, int]
     details: Mapping[IdleCause, tuple[Detail, ...]]
-    coverage: float
-    per_step_ns: int | None
     evidence: tuple[Evidence, ...]
     why_unknown: UnknownCause | None
     is_pytorch: bool
@@ -155,10 +149,16 @@ class GpuIdleResult(RankResult):
     how_to_collect: HowToCollect
 
     @property
+    def by_cause(self) -> dict[IdleCause, int]:
+        """The idle time by cause; the sum is `metrics.idle_ns`."""
+        return {cause: getattr(self.metrics, f"{cause.value}_ns") for cause in IdleCause}
+
+    @property
     def main_causes(self) -> list[IdleCause]:
         """The causes that matter, the largest first."""
-        by_size = sorted(IdleCause, key=lambda cause: -self.by_cause[cause])
-        return _that_matter(by_size, self.by_cause, self.idle_ns)
+        by_cause = self.by_cause
+        by_size = sorted(IdleCause, key=lambda cause: -by_cause[cause])
+        return _that_matter(by_size, by_cause, self.metrics.idle_ns)
 
 
 def run(rank: Rank, window: Window) -> GpuIdleResult:
@@ -175,30 +175,33 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
     unlaunched = intervals.clip(causes.unlaunched, low, high).measure_ns + outside_ns
     silent = by_cause[IdleCause.UNKNOWN] - queued - unlaunched
     matter = _that_matter(IdleCause, by_cause, idle_ns)
+    metrics = GpuIdleMetrics(
+        idle_ns=idle_ns,
+        **{f"{cause.value}_ns": by_cause[cause] for cause in IdleCause},
+        per_step_ns=_median_of_steps(rank, window),
+        coverage=causes.coverage(window),
+    )
     return GpuIdleResult(
         rank=rank.rank,
         window=window,
-        idle_ns=idle_ns,
-        by_cause=by_cause,
+        metrics=metrics,
         unknown_ns=(queued, unlaunched, silent),
         details={cause: details(rank, window, cause) for cause in matter},
-        coverage=causes.coverage(window),
-        per_step_ns=_median_of_steps(rank, window),
         evidence=_evidence(rank, idle, causes),
         why_unknown=why_unknown(rank),
         is_pytorch=rank.program.is_pytorch,
-        held=frozenset(part for part in _TOLD_BY if rank.trace.holds(part)),
+        held=frozenset(part for part in _HOST_PARTS if rank.trace.holds(part)),
         how_to_collect=rank.trace.how_to_collect,
     )
 
 
 def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
     """Judge the idle time by its share of the window, and advise on its largest causes."""
-    window_ns = result.window.length_ns
-    fraction = share(result.idle_ns, window_ns)
+    window_ns, idle_ns = result.window.length_ns, result.metrics.idle_ns
+    fraction = share(idle_ns, window_ns)
     if severity_of_cost(fraction) is None:
         return []
-    if result.idle_ns == window_ns:
+    if idle_ns == window_ns:
         return [
             NotApplicable(
                 ID,
@@ -207,23 +210,17 @@ def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
                 result.rank,
             )
         ]
-    # For the GPU's own time nothing can be done on the host.
-    curable = share(result.idle_ns - result.by_cause[IdleCause.TURNAROUND], window_ns)
-    metrics = GpuIdleMetrics(
-        idle_ns=result.idle_ns,
-        **{f"{cause.value}_ns": result.by_cause[cause] for cause in IdleCause},
-        per_step_ns=result.per_step_ns,
-        coverage=result.coverage,
-    )
+    # On the host nothing can be done about the GPU's own time.
+    curable = share(idle_ns - result.metrics.turnaround_ns, window_ns)
     return [
         Finding(
             ID,
             severity_of_cost(curable) or Severity.INFO,
             result.rank,
             _title(result),
-            result.idle_ns,
+            idle_ns,
             fraction,
-            metrics.by_name(),
+            result.metrics.by_name(),
             result.evidence,
             tuple(_advice(result)),
         )
@@ -277,8 +274,8 @@ def _between(rank: Rank, start: int, end: int) -> str:
 
 
 def _title(result: GpuIdleResult) -> str:
-    """Say how long the GPU did nothing, and for which reasons."""
-    idle, whole = duration(result.idle_ns), duration(result.window.length_ns)
+    """Return the idle time and its main reasons as a sentence."""
+    idle, whole = duration(result.metrics.idle_ns), duration(result.window.length_ns)
     reasons = [
         f"{duration(result.by_cause[cause])} because {_BECAUSE[cause]}{_inside(result, cause)}"
         for cause in result.main_causes
