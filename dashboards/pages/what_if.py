@@ -209,9 +209,7 @@ def _steps(asked: WhatIf) -> Component:
     else:
         parts.append(nothing("None of these would change the step by more than the replay misses."))
     if same:
-        parts.append(
-            html.P(f"Changes nothing, or too little to be told: {', '.join(map(one_line, same))}.")
-        )
+        parts.append(html.P(f"No significant change: {', '.join(map(one_line, same))}."))
     parts += [
         html.P(
             f"{one_line(answer.assume)}: cannot be said: {one_line(answer.refused or '')}"

@@ -54,7 +54,7 @@ def report(asked: Asked) -> RenderableType:
     notes = dict.fromkeys(f"{answer.assume}: {answer.note}" for answer in shown if answer.note)
     parts += [Text(note) for note in notes]
     if same:
-        parts.append(Text(f"Changes nothing, or too little to be told: {', '.join(same)}"))
+        parts.append(Text(f"No significant change: {', '.join(same)}"))
     parts += order_lines(shown)
     parts += blocked_lines(whatif)
     parts += schedule_lines(whatif)

@@ -249,7 +249,7 @@ def test_the_page_of_a_finding_says_what_its_saving_is(id_: str) -> None:
         assert f"`{text}`" in page
         assert ("limit" in page) == parse(text).is_bound
     else:
-        assert "no replay takes it out" in page
+        assert "no replay can remove it" in page
 
 
 # -- real runs ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a step would take if: a replay that is checked before it answers."""
+"""Answers to what-if questions, from a validated replay."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.run_graph import RunGraph
 
 RESOLUTION = 0.01
-"""What answers are off at least, as a share of the change.
+"""The smallest error of an answer, as a share of the change.
 
 A replay does not know how long an operation waits for what did not hold it when it was measured:
 up to some microseconds each. Simulated programs of known change are missed by up to 0.5 %.
 """
 _DRAWS, _SEED = 1000, 1
 _OTHER_COMMUNICATORS = (
-    "who waits for communication is taken not to need that of other communicators before it on the"
-    " stream; if it does, less is gained"
+    "operations that wait for communication are taken not to need that of other communicators"
+    " before it on the stream; if they do, less is gained"
 )
 _WITHOUT_EVENTS = (
     "what streams waited for is not recorded: they are taken to have waited for all that was"
@@ -46,7 +46,7 @@ _WITHOUT_EVENTS = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What a step would take under an assumption.
+    """The length of a step under an assumption.
 
     Attributes:
         assume: the assumption as it was written.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked of a run, and the answers.
+    """The answers to the questions about a run.
 
     Attributes:
         run: the reports and their ranks.

@@ -67,7 +67,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a run cannot be replayed.
+    """The reason for which a run cannot be replayed.
 
     Attributes:
         why: in a few words.
@@ -82,7 +82,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class StepsUnder:
-    """How long steps take under an assumption.
+    """The lengths of steps under an assumption.
 
     Attributes:
         steps: float64[s, w], ns: delays of unknown reason kept, and removed; who waits for
@@ -110,7 +110,7 @@ class CheckedReplay:
         measured: float64[s], the steps, ns.
         as_it_is: float64[s, w], the same replayed, in as many ways as `StepsUnder.steps`.
         communication: float64[s], how long somebody communicated in each.
-        lengths: float64[s, w n], likewise under each of n assumptions, but for what these change in
+        lengths: float64[s, w n], the same under each of n assumptions, but for what these change in
             how ranks meet.
         first: the column of the graph's weights that the first of these is.
     """
@@ -141,7 +141,7 @@ class CheckedReplay:
             try:
                 under = _changed_steps(graph, changes)
             except CircularError:
-                return CannotChange("the ranks would wait for each other for ever")
+                return CannotChange("the ranks would wait for each other forever")
         doubt = assumption.doubt(self.analysis)
         if doubt is not None:
             under = replace(under, otherwise=(*under.otherwise, self.as_it_is), note=doubt)

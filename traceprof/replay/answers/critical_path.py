@@ -1,4 +1,4 @@
-"""Which calls and operations the replayed steps run through, from their end back to their begin."""
+"""The critical path of the replayed steps: the calls and operations that they run through."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOST = (
 
 
 class PathPart(str, Enum):
-    """What the critical path runs through."""
+    """Kinds of parts of the critical path."""
 
     COMPUTE = "compute"
     COMMUNICATION = "communication"
@@ -41,7 +41,7 @@ class PathPiece:
     Attributes:
         rank: the rank's number, the first one of its process.
         start_ns: on the run's clock.
-        end_ns: likewise; the next piece begins there.
+        end_ns: on the run's clock; the next piece begins there.
         spent_ns: of it, how much is what.
     """
 
@@ -52,13 +52,13 @@ class PathPiece:
 
     @property
     def part(self) -> PathPart:
-        """What most of it is."""
+        """The kind of most of it."""
         return max(self.spent_ns, key=lambda part: self.spent_ns[part])
 
 
 @dataclass(frozen=True)
 class RankPath:
-    """What the critical path of the steps spends on one rank, ns of all steps together.
+    """Time of the critical path on one rank, ns of all steps together.
 
     Attributes:
         rank: the rank's number, the first one of its process.

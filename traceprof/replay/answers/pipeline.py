@@ -1,4 +1,4 @@
-"""The stages of a pipeline as they were recorded: who sends to whom, and what passes take alone."""
+"""The stages of a recorded pipeline: their order, and what their passes take alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SENDS = 1  # as `SendName.direction` has it
 
 
 def pipeline_of(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> Pipeline | None:
-    """Return the pipeline of a run; None where it has none, or ranges do not tell its passes.
+    """Return the pipeline of a run; None without one, or without ranges of its passes.
 
     Each stage has one rank, and sends to the next one and the one before.
 

@@ -1,4 +1,4 @@
-"""What a step would gain without each finding, and without all of them: nothing counted twice."""
+"""Savings: the gain of a step without each finding, and without all of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MAX_OPERATIONS = 100_000
 """So many operations of all ranks are replayed for savings, but no fewer than some steps."""
 MAX_WITHOUT_STEPS = 1_000_000
-"""Where steps cannot be told, all is replayed, up to so many operations."""
+"""Without known steps the whole training is replayed, up to this number of operations."""
 MAX_READ_AGAIN = 2_000_000
 """Reports that were measured elsewhere are read again for a replay up to so many operations."""
 _PARTS = (WindowKind.STEPS, WindowKind.TIME_RANGE)
@@ -123,7 +123,7 @@ def _replayed(
     sample = sample_of(analysis.run, measured, MAX_OPERATIONS, asked)
     num = sum(len(rank.operations) for rank in analysis.run.ranks)
     if sample is None and asked is not None:
-        return Refusal("the steps that were asked for cannot be told from others", None)
+        return Refusal("the steps that were asked for cannot be distinguished from others", None)
     if sample is None and num > MAX_WITHOUT_STEPS:
         return Refusal(
             f"{num} operations are too many to be replayed with every analysis, and no steps are"
@@ -182,7 +182,7 @@ def _together(
     """Return what a step could take without all findings whose absence can be replayed.
 
     They come one after the other, the one that gains most by itself first; each counts what it
-    gains beside those before it, if that can be told.
+    gains beside those before it, if that is known.
     """
     worth = [
         (id_, atoms)

@@ -1,4 +1,4 @@
-"""What a step of a pipeline would take in other orders of its passes, with the tax of overlap.
+"""Steps of a pipeline in other orders of its passes, slowed down by overlap.
 
 A stage computes its passes one after the other. It asks for the input of a pass when the one before
 is over, and sends its results in the order in which it has them, on one stream. What is sent moves
@@ -18,11 +18,11 @@ _DONE_NS = 1e-6  # what is left of a pass by rounding
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage of a pipeline needs for a micro-batch, without overlap.
+    """Time that one stage of a pipeline needs for a micro-batch, without overlap.
 
     Attributes:
-        forward_ns: of its kernels.
-        backward_ns: likewise.
+        forward_ns: of the kernels of its forward pass.
+        backward_ns: of the kernels of its backward pass.
     """
 
     forward_ns: float
@@ -50,7 +50,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class ScheduleTime:
-    """What the passes of a step would take in an order.
+    """Time of a step with its passes in an order.
 
     Attributes:
         order: `1f1b`, `gpipe` or `interleaved`.
@@ -65,7 +65,7 @@ class ScheduleTime:
 
 @dataclass(frozen=True)
 class _Message:
-    """What a pass of a part of the model gets from another part, by number of the receiving one."""
+    """The input of a pass, sent by another part of the model; `part` is the receiving one."""
 
     is_forward: bool
     micro_batch: int

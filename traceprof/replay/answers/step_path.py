@@ -41,7 +41,7 @@ class PathPart:
         rank: whose it is; of the host, the first rank of the process.
         kind: what takes the time; `delay` is what passes between what held something and its start.
         start_ns: in the own time of the rank's report.
-        end_ns: likewise.
+        end_ns: in the same time.
         name: of the operation or the call, or what else takes the time.
         stream: where an operation ran; None of the host.
     """
@@ -59,7 +59,7 @@ class StepPath:
     """The critical path of a step.
 
     Attributes:
-        step: the number of the step; None where steps cannot be told: then it is the training.
+        step: the number of the step; None for the whole training.
         rank: the rank whose step it is: the one on which it takes longest.
         length_ns: of that step, and of all parts together.
         parts: in the order of time.
@@ -76,8 +76,7 @@ def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | Non
 
     Args:
         analysis: of a run whose reports are open.
-        step: the number of a training step that every rank has; where steps cannot be told, None:
-            the whole training.
+        step: the number of a training step that every rank has; None for the whole training.
 
     Returns:
         None where the ranks have no such step, or where what waited for what is not known: a rank

@@ -1,4 +1,4 @@
-"""Other sizes of gradient buckets: what is reduced together, and when that is ready."""
+"""Gradient buckets of another size: their contents, and when they are ready."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.run_graph import RunGraph
 
 _MIB = 1 << 20
-# What NCCL needs for a message of any size, where buckets of one size do not tell.
+# The time that NCCL needs for a message of any size, if buckets of one size do not show it.
 _LATENCIES_NS = (7_000.0, 20_000.0)
 # A bucket is closed by the gradient that fills it, so that it is larger than it has to be: by up to
 # so much, where that is not seen.
@@ -220,7 +220,7 @@ class _Plan:
         """Return how much later a bucket was ready than the one before, of one kind of edge."""
         starts, size = self._buckets.start, self._buckets.bytes
         scale = 1.0
-        if bucket == first:  # what came before is not told: as fast as the next one
+        if bucket == first:  # what came before is not known: as fast as the next one
             if bucket + 1 >= len(size) or bucket + 1 in self._buckets.first:
                 return 0.0
             bucket, scale = bucket + 1, float(size[bucket]) / float(size[bucket + 1])
@@ -260,7 +260,7 @@ def _closed_at(sizes: Int64, cap: float, how: int) -> Int64:
 
 
 def _latencies(buckets: _Buckets) -> tuple[float, ...]:
-    """Return what a reduction of any size may need, ns: one value where sizes tell it."""
+    """Return what a reduction of any size may need, ns: one value if sizes show it."""
     sizes, of_size = np.unique(buckets.bytes, return_inverse=True)
     of_size = of_size.reshape(-1)
     if len(sizes) < 2 or sizes[-1] < DISTINCT_SIZES * sizes[0]:

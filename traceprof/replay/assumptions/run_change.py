@@ -29,7 +29,7 @@ _NO_WEIGHTS = np.empty(0)
 
 @dataclass(frozen=True)
 class StreamOrder:
-    """In which order a stream runs its sends in a step.
+    """The order in which a stream runs its sends in a step.
 
     Attributes:
         rank: the rank's number.
@@ -42,7 +42,7 @@ class StreamOrder:
 
 @dataclass(frozen=True)
 class RunChange:
-    """What is different in the graph of a run.
+    """A change of the graph of a run.
 
     Attributes:
         edges: int64[n], indices of edges that hold their target back by another time.

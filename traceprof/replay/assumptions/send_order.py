@@ -84,7 +84,7 @@ def given_order(
 
 @dataclass(frozen=True)
 class _Orders:
-    """What is needed to try orders of sends.
+    """The sends of a run, in the orders that are tried.
 
     Attributes:
         graph: of the run, with one set of weights.

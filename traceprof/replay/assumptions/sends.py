@@ -39,7 +39,7 @@ class SendName:
 
     @property
     def way(self) -> str:
-        """Where it goes, or comes from."""
+        """The direction and the peer: `send to 1`."""
         return f"{_DIRECTIONS.get(self.direction, 'exchange with')} {self.peer}"
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Sends:
         rank: int64[n], indices of the run's ranks.
         step: int64[n], in which step of its rank each began.
         start_ns: int64[n], when each began.
-        direction: int64[n], 1 sends, 2 receives, 3 both; -1 where not told.
+        direction: int64[n], 1 sends, 2 receives, 3 both; -1 if not known.
         peer: int64[n], numbers of the other ranks.
         partner: int64[n], the other side: indices into these.
         follows: bool[n], whether it comes right after the one before it here, on their stream.

@@ -1,4 +1,4 @@
-"""What one process did, as the replay needs it: calls by thread, GPU operations by stream.
+"""Columns of one process: calls by thread, GPU operations by stream.
 
 All times are on the run's clock, in ns.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank
 
 COMPUTE, COMMUNICATION, COPY = range(3)
-"""What an operation is, as the words of a breakdown have it; memory sets are copies."""
+"""Kinds of operations, as in a breakdown; memory sets are copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class GpuWork:
 
     @property
     def length_ns(self) -> Int64:
-        """How long each took, int64[n]."""
+        """The length of each, int64[n]."""
         return self.end_ns - self.start_ns
 
     def rows_of_kernels(self, index: int, rank: Rank) -> Int64:

@@ -1,4 +1,4 @@
-"""What streams of a process waited for by events: on other devices too, and through other streams.
+"""Waits of streams for events: on other devices too, and through other streams.
 
 A wait is for the last record of its event before it, in the host's order. That record stands behind
 the operation last put on its stream, and behind what that stream had been made to wait for since.
@@ -27,7 +27,7 @@ _NOTHING = np.empty(0, np.int64)
 
 
 class _Places(NamedTuple):
-    """Where something was asked of a stream: stream by number, and place in the host's order."""
+    """Places in streams: the stream by number, and the place in the host's order."""
 
     chain: Int64
     place: Int64

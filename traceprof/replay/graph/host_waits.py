@@ -36,7 +36,7 @@ _NOTHING = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class HostWaits:
-    """Where a call cannot return before an operation is over; m of them, several for some calls.
+    """The m waits of calls that return only after an operation is over; some calls have several.
 
     Attributes:
         call: int64[m], outer calls, indices into `HostCalls`.
@@ -65,13 +65,13 @@ def host_waits(
 ) -> HostWaits:
     """Return what the host of a process waited for: synchronizing calls, copies, full queues.
 
-    A call whose operation cannot be told waits for nothing here: it takes as long as it took.
+    A call whose operation is not known waits for nothing here: it takes as long as it took.
 
     Args:
         ranks: of the process, each with its index among those of the run.
         calls: of the process.
         work: of all its ranks.
-        events: what streams waited for, where that is told.
+        events: what streams waited for, if event records show it.
         shift_ns: what was added to times of the report.
     """
     rank = ranks[0][1]
@@ -227,7 +227,7 @@ def _behind_others(
 
 
 class _Asked(NamedTuple):
-    """What calls waited for, by call; `NULL` where that is not told."""
+    """Streams, events and devices that calls waited for, by call; `NULL` if not known."""
 
     stream: Int64
     event: Int64

@@ -1,4 +1,4 @@
-"""How long after what held it back each GPU operation began, as measured."""
+"""Latencies: the time from what held each GPU operation back to its start."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Marks:
-    """Where the s steps of one rank begin and end; without steps, its training.
+    """Begins and ends of the s steps of one rank; without steps, of its training.
 
     Attributes:
         rank: the rank's number.

@@ -1,4 +1,4 @@
-"""Which waits of the host bring what it uses at once: what it sends, writes or works on."""
+"""Host waits whose result is used at once: sent, written or worked on."""
 
 from __future__ import annotations
 

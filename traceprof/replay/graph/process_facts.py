@@ -1,4 +1,4 @@
-"""What is kept of a process when its graph has been weighed."""
+"""Facts about a process that are kept when its graph has been weighed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """What is kept of a process.
+    """Facts about a process.
 
     Attributes:
         ranks: the numbers of its ranks.
@@ -28,7 +28,7 @@ class ProcessFacts:
             its streams.
         num_unlaunched: how many operations were launched before the capture began.
         num_operations: how many there are.
-        has_event_records: whether the report tells which streams waited for which.
+        has_event_records: whether the report shows which streams waited for which.
         host_waits: when a thread that launches to the busiest stream waited for the GPU, or
             for room in its queue.
     """
@@ -45,7 +45,7 @@ class ProcessFacts:
 
 
 def facts_of(process: Process) -> ProcessFacts:
-    """Return what is kept of a process."""
+    """Return the facts about a process."""
     work, calls, first = process.work, process.calls, process.first_operation
     by_kind = [
         np.add.reduceat(np.where(work.kind == kind, work.length_ns, 0), first)
@@ -64,7 +64,7 @@ def facts_of(process: Process) -> ProcessFacts:
         by_kind_ns=np.stack(by_kind, axis=1),
         num_unlaunched=int((work.call < 0).sum()) - work.num_cut,
         num_operations=len(work),
-        has_event_records=process.stream_waits.is_told,
+        has_event_records=process.stream_waits.is_recorded,
         host_waits=intervals.union(calls.start_ns[call] + waits.own_ns[rows], calls.end_ns[call]),
     )
 

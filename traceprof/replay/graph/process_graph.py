@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class EdgeKind(IntEnum):
-    """What holds a node back."""
+    """Reasons for which a node is held back."""
 
     CAPTURE = 0  # the capture began: nothing before it is known
     THREAD = 1  # the thread's own time since its last piece
@@ -59,14 +59,14 @@ class EdgeKind(IntEnum):
 
 @dataclass(frozen=True)
 class Observed:
-    """What a process did and waited for, before it is cut into pieces.
+    """Actions and waits of a process, before it is cut into pieces.
 
     Attributes:
         ranks: of the process, each with its index among those of the run.
         calls: its API calls.
         work: its operations.
         host_waits: of its calls.
-        lock_waits: likewise, within calls.
+        lock_waits: for other threads, within calls.
         hand_overs: between its threads.
         stream_waits: between its streams.
     """
@@ -106,14 +106,14 @@ class Process(Observed):
 
     @property
     def is_launched_on_return(self) -> Mask:
-        """Which operations were handed over when a call returned that waited, bool[operations]."""
+        """Operations handed over when a waiting call returned, bool[operations]."""
         call = self.work.call
         held: Mask = (call >= 0) & self.is_held[self.calls.outer[call]] & ~self.work.blocks
         return held
 
     @property
     def is_kernel_awaited(self) -> Mask:
-        """Which waits of the host are by calls that wait for no copy, bool[rows of HostWaits]."""
+        """Waits of the host by calls that wait for no copy, bool[rows of HostWaits]."""
         waits = self.host_waits
         awaits_copy = np.zeros(len(self.calls), np.bool_)
         awaits_copy[waits.call[self.work.kind[waits.operation] == COPY]] = True
@@ -269,25 +269,25 @@ def _behind_communication(work: GpuWork) -> Int64:
 def _communicators(process: Process, behind: Int64) -> Int64:
     """Return the communicator of each operation, int64[operations], or one for a whole queue.
 
-    Where it is not told of all operations that stand behind each other, they are taken to be of
-    one.
+    Where not all operations that stand behind each other have a known one, they are taken to be of
+    the same one.
     """
     work = process.work
     number = np.full(len(work), -1, np.int64)
     if len(behind) == 0:
         return number
     for index, rank in process.ranks:
-        told = messages(rank)
-        of_group = np.where(told.group >= 0, told.group + len(told.communicators), -1)
-        rows = work.rows_of_kernels(index, rank)[told.kernel]
+        sent = messages(rank)
+        of_group = np.where(sent.group >= 0, sent.group + len(sent.communicators), -1)
+        rows = work.rows_of_kernels(index, rank)[sent.kernel]
         known = rows >= 0
-        of_message = np.where(told.communicator >= 0, told.communicator, of_group)
+        of_message = np.where(sent.communicator >= 0, sent.communicator, of_group)
         number[rows[known]] = of_message[known]
     queued = np.union1d(behind, behind - 1)
     queue = np.cumsum(~np.isin(queued, behind)) - 1
-    is_told = np.ones(int(queue[-1]) + 1, np.bool_)
-    is_told[queue[number[queued] < 0]] = False
-    number[queued[~is_told[queue]]] = -1
+    is_known = np.ones(int(queue[-1]) + 1, np.bool_)
+    is_known[queue[number[queued] < 0]] = False
+    number[queued[~is_known[queue]]] = -1
     return number
 
 

@@ -50,7 +50,7 @@ class EdgeList:
 
 
 class Kept(NamedTuple):
-    """What is needed to weigh the edges of a process again.
+    """A process with its edges, to be weighed again.
 
     Attributes:
         process: with its pieces.

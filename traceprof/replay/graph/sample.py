@@ -1,4 +1,4 @@
-"""Which steps are replayed of a run that is too long to be replayed whole, or judged in part."""
+"""Samples of steps: replayed for runs that are too long, or judged in part."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def sample_of(
         asked: by rank, the numbers of the steps that are judged; the training where not given.
 
     Returns:
-        Steps that all ranks have; None also where steps cannot be told.
+        Steps that all ranks have; None also if steps are not known.
     """
     steps = {rank.rank: _training_steps(rank, measured.get(rank.rank)) for rank in run.ranks}
     known = {number: of_rank for number, of_rank in steps.items() if of_rank is not None}
@@ -96,7 +96,7 @@ def sample_of(
 
 
 def _training_steps(rank: Rank, result: BreakdownResult | None) -> StepWindows | None:
-    """Return the training steps of a rank in order of time; None where they cannot be told."""
+    """Return the training steps of a rank in order of time; None if not known."""
     if result is not None and result.judged_kind is WindowKind.TRAINING:
         steps = _measured_steps(rank, result)
         if steps is not None:
@@ -110,7 +110,7 @@ def _training_steps(rank: Rank, result: BreakdownResult | None) -> StepWindows |
 
 
 def _measured_steps(rank: Rank, result: BreakdownResult) -> StepWindows | None:
-    """Return the steps that a breakdown tells; None where a number is not that of one range."""
+    """Return the steps of a breakdown; None where a number is not that of one range."""
     ranges, steps = rank.step_ranges, [step for step in result.steps if step.is_training]
     if ranges is None or not steps:
         return None

@@ -22,9 +22,9 @@ _AT_ONCE = 6  # sets of weights: the times of as many fit into a processor's cac
 def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64]:
     """Return how long each step takes by each set of weights, ns.
 
-    Steps are told apart by where they begin, as in reports; and by where their work is over. A host
+    Steps are separated by where they begin, as in reports; and by where their work is over. A host
     that runs ahead begins the next steps (a copy on a stream of its own) long before their work is
-    done: then only the ends tell how fast steps follow each other.
+    done: then only the ends show how fast steps follow each other.
 
     Args:
         graph: of the run, weighed.
@@ -69,7 +69,7 @@ def by_number(marks: Sequence[Marks], values: Sequence[Float64]) -> Float64:
         values: float64[s, k] of each.
 
     Returns:
-        float64[steps, k]; where numbers are used twice, the steps are told by their order.
+        float64[steps, k]; where numbers are used twice, steps go by their order.
     """
     numbers = [mark.number for mark in marks]
     if any(len(np.unique(number)) < len(number) for number in numbers):

@@ -33,18 +33,18 @@ _NOTHING = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class StreamWaits:
-    """Where an operation cannot begin before one of another stream is over; m of them.
+    """The m waits of operations for one of another stream.
 
     Attributes:
         producer: int64[m], indices into `GpuWork`.
         consumer: int64[m], the first operation put on the waiting stream after the wait.
-        is_told: whether event records tell them; else they are inferred from times.
+        is_recorded: whether event records show them; else they are inferred from times.
         is_sure: bool[m]; others are as late as may be: see `possible_waits`.
     """
 
     producer: Int64
     consumer: Int64
-    is_told: bool
+    is_recorded: bool
     is_sure: Mask
 
 
@@ -52,7 +52,7 @@ NO_STREAM_WAITS = StreamWaits(_NOTHING, _NOTHING, False, np.empty(0, np.bool_))
 
 
 def stream_waits(events: EventWaits | None, work: GpuWork) -> StreamWaits | None:
-    """Return what streams waited for; None where no event records are told.
+    """Return what streams waited for; None without event records.
 
     Args:
         events: of a process.
@@ -89,7 +89,7 @@ def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> 
     return StreamWaits(
         np.concatenate((producer, others[0])),
         np.concatenate((consumer, others[1])),
-        is_told=False,
+        is_recorded=False,
         is_sure=np.repeat([True, False], [len(producer), len(others[0])]),
     )
 
@@ -153,12 +153,13 @@ def _called(rank: Rank, calls: HostCalls, kind: ApiCallKind) -> Int64:
 
 
 def _waiting_streams(rank: Rank, calls: HostCalls) -> Int64:
-    """Return which stream each call made wait, int64[calls]; `NULL` where that is not told."""
+    """Return the stream that each call made wait, int64[calls]; `NULL` if not known."""
     stream = np.full(len(calls), NULL)
     rows, columns = rank.trace.synchronizations(rank.process), rank.calls
     assert columns is not None  # noqa: S101
     if rows is not None:
-        told = np.flatnonzero(rows.kind == SynchronizationKind.STREAM_FOR_EVENT)
-        place = calls.place_of(calls_with(rows.correlation, lambda: rows.start_ns, columns))[told]
-        stream[place[place >= 0]] = rows.stream[told[place >= 0]]
+        rows_of_waits = np.flatnonzero(rows.kind == SynchronizationKind.STREAM_FOR_EVENT)
+        place = calls.place_of(calls_with(rows.correlation, lambda: rows.start_ns, columns))
+        place = place[rows_of_waits]
+        stream[place[place >= 0]] = rows.stream[rows_of_waits[place >= 0]]
     return stream

@@ -22,7 +22,7 @@ MAX_UNLOCKING_NS = 250_000
 
 @dataclass(frozen=True, slots=True)
 class LockWaits:
-    """Where a call cannot return before one of another thread has: the driver's lock; m of them.
+    """The m waits of calls for the driver's lock, which a call of another thread holds.
 
     Attributes:
         call: int64[m], outer calls, indices into `HostCalls`.
@@ -35,7 +35,7 @@ class LockWaits:
 
 @dataclass(frozen=True, slots=True)
 class HandOvers:
-    """Where a thread goes on when another one's call has returned; m of them.
+    """The m places at which a thread goes on when a call of another thread has returned.
 
     Attributes:
         call: int64[m], the call that the thread makes then, an index into `HostCalls`.
@@ -85,7 +85,7 @@ def lock_waits(calls: HostCalls, work: GpuWork, waits: HostWaits) -> LockWaits:
     Args:
         calls: of the process.
         work: of all its ranks.
-        waits: for the GPU, which are told by themselves.
+        waits: for the GPU, which are left out.
     """
     launches = np.unique(calls.thread[work.call[work.call >= 0]])
     is_long = calls.end_ns - calls.start_ns > MIN_LOCKED_NS

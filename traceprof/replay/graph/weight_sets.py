@@ -34,7 +34,7 @@ class WeightSets:
 
     @property
     def num(self) -> int:
-        """How many sets there are."""
+        """The number of sets."""
         return len(self.other)
 
     @staticmethod

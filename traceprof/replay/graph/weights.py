@@ -1,4 +1,4 @@
-"""How long each edge of the graph holds its target back, as measured or as assumed."""
+"""Weights: the time by which each edge holds its target back, as measured or as assumed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Durations:
-    """What a process' own actions take; the rest follows.
+    """Time that the actions of a process take by themselves; the rest follows.
 
     Attributes:
         length_ns: float64[operations], of the GPU's work.
@@ -37,10 +37,10 @@ class Durations:
         stalls: whether a full queue holds the host.
         latency: by what the GPU's own delays are multiplied.
         unexplained: by what the delays without a known reason are multiplied.
-        possible_waits: whether streams wait for all that they may have waited for, where no event
-            records tell it.
-        whole_streams: whether who waits for communication waits for all before it on its stream,
-            also where this need not wait for that itself.
+        possible_waits: whether streams wait for all that they may have waited for, without event
+            records.
+        whole_streams: whether operations that wait for communication wait for all before it on its
+            stream, also if the communication itself need not.
     """
 
     length_ns: Float64
@@ -62,7 +62,7 @@ class Weighing(Protocol):
 
     @property
     def assumption(self) -> object | None:
-        """What is assumed: ways to weigh the same follow each other."""
+        """The assumption; ways to weigh the same one follow each other."""
 
     def assumed(self, process: Process, measured: Durations) -> Durations:
         """Return what the actions of a process take under the assumption; the same if nothing."""
