@@ -40,13 +40,13 @@ _MAX_LENGTH = 100_000  # characters of a whole query
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the reader chose to look at, on whatever page.
+    """The choice of the reader, which holds on all pages.
 
     Attributes:
         rank: the ranks chosen, by number, each once; all where empty.
-        report: the reports chosen, by index, likewise.
+        report: the reports chosen, by index; all where empty.
         start_ns: the first nanosecond, in the report's own time; None for the first of all.
-        end_ns: one past the last, likewise.
+        end_ns: one past the last; None for the end.
     """
 
     rank: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ class Scope:
 
     @property
     def has_range(self) -> bool:
-        """Whether a time range is chosen."""
+        """True if a time range is chosen."""
         return self.start_ns is not None or self.end_ns is not None
 
     def query(self) -> str:
@@ -66,14 +66,14 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What one view shows.
+    """The content of one view.
 
     Attributes:
         path: of a page; whether there is such a page is not known here.
         rank: the ranks shown, by number, each once; all where empty.
-        report: the reports shown, by index, likewise.
+        report: the reports shown, by index; all where empty.
         start_ns: the first nanosecond shown, in the report's own time; None for the page's own.
-        end_ns: one past the last, likewise.
+        end_ns: one past the last; None for the page's own.
         scope: what the reader chose for all pages, where this view shows something else, such as
             a finding's evidence; None where it shows what was chosen.
         finding: id of the finding that is shown, of the first rank chosen.
@@ -82,10 +82,10 @@ class Address:
         search: what is searched for by name.
         assume: what is assumed, separated by commas.
         pinned: rows of the timeline that stay on top, by key, separated by commas.
-        hidden: rows of the timeline that are not shown, likewise.
-        moved: rows of the timeline in the order in which they were put, likewise.
+        hidden: rows of the timeline that are not shown, by key.
+        moved: rows of the timeline in the order in which they were put, by key.
         before: the step of the other side that is compared, as `rank.step`, or the rank alone.
-        after: the step of this run that is compared, likewise.
+        after: the step of this run that is compared, in the same form.
         step_path: the step whose critical path is drawn, `all` for the whole training.
     """
 
@@ -109,7 +109,7 @@ class Address:
 
     @property
     def chosen(self) -> Scope:
-        """What the reader chose for all pages."""
+        """The choice of the reader for all pages."""
         if self.scope is not None:
             return self.scope
         return Scope(self.rank, self.report, self.start_ns, self.end_ns)

@@ -87,7 +87,7 @@ def _scope() -> list[Component]:
         "Copy link",
         id="copy-link",
         className="plain",
-        title="copy the address of this view, with its token: who has it can see the reports",
+        title="copy the address of this view with its token: anyone who has it can see the reports",
     )
     return [
         *choosers,

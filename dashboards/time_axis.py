@@ -18,7 +18,7 @@ _EXACT_NS = 1 << 53
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What an axis counts from.
+    """The clock of an axis.
 
     Attributes:
         base_ns: 0, or the run's start where the report's times are UTC.
@@ -35,7 +35,7 @@ class Clock:
 
     @property
     def title(self) -> str:
-        """What stands at the axis."""
+        """The title of the axis."""
         return "time since the first GPU operation (s)" if self.base_ns else "time (s)"
 
     def text(self, time_ns: int) -> str:

@@ -1,4 +1,4 @@
-"""What was measured within the time range that the reader chose, measured when it is asked for."""
+"""Measurements within the time range that the reader chose, made on request."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _measured(
     if window.end_ns <= whole.start_ns or window.start_ns > whole.end_ns or not window.length_ns:
         return None
     key = (id(rank), name, window.start_ns, window.end_ns)
-    # One at a time: what a rank was measured from takes memory, and is let go of afterwards.
+    # One at a time: what a rank was measured from takes memory, and is released afterwards.
     with _lock:
         if key not in _kept:
             _kept[key] = (rank, run(rank, window))

@@ -1,4 +1,4 @@
-"""What one page draws: the results of the ranks that its address chooses."""
+"""The data of one page: the results of the ranks that its address chooses."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class View:
 
     @property
     def kernels(self) -> tuple[KernelTable, ...]:
-        """What the kernels of the ranks chosen took, in the time chosen."""
+        """The tables of kernels of the ranks chosen, in the time chosen."""
         scope = self.address.chosen
         if scope.has_range:
             within = (kernels_within(rank, scope) for rank in self.ranks)
@@ -87,7 +87,7 @@ class View:
 
     @property
     def unit(self) -> str:
-        """What a saving is of: a step; where none is known, all that findings are about."""
+        """The unit of a saving: a step; where none is known, all that findings are about."""
         found = self.analysis.result.headline
         if found is None or found.lengths is not None:
             return "a step"
@@ -107,7 +107,7 @@ class View:
 
     @cached_property
     def clock(self) -> Clock:
-        """What the axes of time count from."""
+        """The clock of the axes of time."""
         return Clock.of(self.analysis)
 
     def window(self, start_ns: int, end_ns: int) -> tuple[int, int]:

@@ -1,1 +1,1 @@
-"""What takes its time to answer: asked by pages, answered beside them, so that no page waits."""
+"""Slow questions of pages, answered in the background so that no page waits."""

@@ -1,4 +1,4 @@
-"""What changed from another recording to this one, with the steps of each to look at."""
+"""The comparison of another recording with this one, with a step of each to show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the end of a step waited for."""
+"""The question for the critical path of a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PathQuestion:
-    """Which calls and operations a step could not be shorter without.
+    """The critical path: calls and operations that determine the length of a step.
 
     Attributes:
         step: the number of the step; None for the whole training.

@@ -41,7 +41,7 @@ def answered(analysis: Analysis, question: Question) -> object:
 
 @dataclass
 class Asked:
-    """What was asked.
+    """A question, and its answer once that is known.
 
     Attributes:
         answer: None as long as there is none.
@@ -55,7 +55,7 @@ class Asked:
 
 
 class Questions:
-    """What was asked of one run.
+    """The questions about one run.
 
     Args:
         ask: answers; it takes its time.

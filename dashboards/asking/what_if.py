@@ -1,4 +1,4 @@
-"""What would a step take if?"""
+"""The question what a step would take under assumptions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class WhatIfQuestion(NamedTuple):
-    """What a step would take under assumptions.
+    """The length of a step under assumptions, as a question.
 
     Attributes:
         assumed: as `traceprof whatif --assume` takes them; every single one where empty.

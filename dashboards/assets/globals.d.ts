@@ -1,4 +1,4 @@
-// Where Dash and dash-ag-grid look for functions by name, and what they bring.
+// Where Dash and dash-ag-grid look for functions by name, and what they provide.
 interface Window {
   dash_clientside: {
     no_update: unknown;

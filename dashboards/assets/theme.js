@@ -1,7 +1,7 @@
 // @ts-check
 // Light or dark: what the reader chose, else what the system says. It runs before anything is
 // drawn, so it is no module. The button that switches sends the event `traceprof:switch-theme`;
-// whoever draws with the theme's colours listens to `traceprof:theme`.
+// code that draws with the theme's colours listens to `traceprof:theme`.
 (() => {
   const KEY = "traceprof-theme";
   const system = matchMedia("(prefers-color-scheme: dark)");

@@ -51,7 +51,7 @@ def envelope(
         times_ns: int64[k], ascending, from when on each value holds.
         values: [k]; before the first time the first one holds.
         start_ns: of the window.
-        end_ns: likewise.
+        end_ns: its end.
         num: pieces at most.
     """
     first = max(int(np.searchsorted(times_ns, start_ns, side="right")) - 1, 0)

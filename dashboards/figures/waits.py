@@ -1,4 +1,4 @@
-"""Who waited for whom, as a matrix."""
+"""The matrix of waits between ranks."""
 
 from __future__ import annotations
 

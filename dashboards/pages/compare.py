@@ -218,7 +218,7 @@ def _side(name: str, path: str, side: ComparedSide) -> dict[str, Any]:
 # -- kernels side by side -------------------------------------------------------------------------
 
 
-def _kernels(comparison: Comparison, told: Sequence[Section]) -> Component:
+def _kernels(comparison: Comparison, rest: Sequence[Section]) -> Component:
     rows = [
         {
             "before": _name(kernel.before),
@@ -232,7 +232,7 @@ def _kernels(comparison: Comparison, told: Sequence[Section]) -> Component:
         }
         for kernel in comparison.kernels
     ]
-    (section,) = (section for section in told if section.title == "Compute, by kernel")
+    (section,) = (section for section in rest if section.title == "Compute, by kernel")
     lines = [html.P(one_line(line, 500), className="note") for line in section.lines[:1]]
     if not rows:
         return card("Kernels side by side", nothing("No kernel ran on either side."))

@@ -187,7 +187,7 @@ def _categories(uses: Sequence[Use], total_ns: int) -> Component:
         ],
         className="legend",
     )
-    return card("By category", bar, legend, note="by what names tell")
+    return card("By category", bar, legend, note="by their names")
 
 
 def _table(view: View, uses: Sequence[Use], total_ns: int, num_ranks: int) -> Component:

@@ -1,4 +1,4 @@
-"""What if: what a step would take if something were otherwise, and whether that can be said."""
+"""What if: the length of a step under assumptions, from a validated replay."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def layout(analysis: Analysis, address: Address) -> Component:
     assumed = assumed_in(address)
     lead = (
         "The steps are replayed as they were recorded, with something changed: which call launched"
-        " which operation, what streams and threads waited for, and where ranks met. The whole run"
-        " is replayed, whatever ranks and time are chosen."
+        " which operation, what streams and threads waited for, and how ranks waited for each"
+        " other. The whole run is replayed, whatever ranks and time are chosen."
     )
     if not view.analysis.run.ranks:
         return page(TITLE, lead, nothing("No report holds GPU work: there is nothing to replay."))
@@ -175,15 +175,15 @@ def _steps(asked: WhatIf) -> Component:
     baseline = asked.baseline
     assert baseline is not None  # noqa: S101  (what is not refused has one)
     steps = f"the median of {baseline.num_steps}" if baseline.num_steps > 1 else "all that is known"
-    told = sorted(
+    significant = sorted(
         (answer for answer in asked.answers if not answer.is_too_small and answer.refused is None),
         key=lambda answer: answer.change_ns or 0,
     )
     same = [answer.assume for answer in asked.answers if answer.is_too_small]
     refused = [answer for answer in asked.answers if answer.refused is not None]
-    most = max([baseline.step_ns, *(answer.high_ns or 0 for answer in told)])
+    most = max([baseline.step_ns, *(answer.high_ns or 0 for answer in significant)])
     parts: list[Any] = []
-    if told:
+    if significant:
         head = html.Tr(
             [
                 html.Th("if", scope="col"),
@@ -204,7 +204,7 @@ def _steps(asked: WhatIf) -> Component:
                 html.Td(steps, className="note"),
             ]
         )
-        body = html.Tbody([as_it_is, *(_row(answer, most) for answer in told)])
+        body = html.Tbody([as_it_is, *(_row(answer, most) for answer in significant)])
         parts.append(html.Table([html.Thead(head), body], className="what-if"))
     else:
         parts.append(nothing("None of these would change the step by more than the replay misses."))
@@ -286,7 +286,7 @@ def _critical_path(asked: WhatIf) -> list[Component]:
         ],
         className="legend",
     )
-    note = "what the end of the steps waited for, of all ranks: a change elsewhere brings nothing"
+    note = "what the end of the steps waited for, of all ranks: a change elsewhere gains nothing"
     where = html.P(
         ["Of one step, part by part: key K on ", dcc.Link("the timeline", href=addresses.TIMELINE)],
         className="note",

@@ -1,1 +1,1 @@
-"""The web application: pages, data, and who may ask for them."""
+"""The web application: pages, data, and access to them."""

@@ -1,4 +1,4 @@
-"""Who may see the dashboard: those who bring the token, which is in the address that is printed."""
+"""Access to the dashboard: a token, which is part of the printed address."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ TOKEN = "token"  # noqa: S105  (the name of the parameter)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may see the dashboard.
+    """The access rules of a server.
 
     Attributes:
-        token: what a browser must bring once; None where nobody is asked for one.
+        token: required once from each browser; None if no token is required.
         port: that the server listens at: browsers send cookies to all ports of a machine.
         is_open: whether other machines reach it.
     """
@@ -26,12 +26,12 @@ class Access:
 
     @property
     def cookie_name(self) -> str:
-        """What the cookie is called that a browser keeps: another server's has another name."""
+        """The name of the cookie: each port has its own."""
         return f"traceprof-{self.port}"
 
     @property
     def cookie(self) -> str:
-        """What the cookie holds: who reads it has no token to hand on."""
+        """The content of the cookie, which does not reveal the token."""
         assert self.token is not None  # noqa: S101  (asked for only with one)
         return hmac.new(self.token.encode(), b"traceprof cookie", "sha256").hexdigest()
 

@@ -60,7 +60,7 @@ def create_app(
         analysis: what it shows; None while it is being made: then it shows how far that is. What a
             browser has loaded of the one application goes on with the other.
         progress: how far that is.
-        access: who may see it; whoever reaches a loopback address where not given.
+        access: its access rules; where not given, everyone on this machine.
     """
     app = Dash(
         "dashboards",  # where its assets are
@@ -69,7 +69,7 @@ def create_app(
         serve_locally=True,
         index_string=_INDEX,
         assets_ignore=r"\.js$",  # served as modules; theme.js stands in the head
-        suppress_callback_exceptions=True,  # pages bring their own components
+        suppress_callback_exceptions=True,  # pages have components of their own
         add_log_handler=False,
     )
     app.layout = shell.shell(is_ready=analysis is not None)
@@ -91,7 +91,7 @@ def _show_pages(app: Dash, analysis: Analysis | None, progress: AnalysisProgress
     @app.callback(
         Output("page", "children"),
         Output("menu", "children"),
-        # With their values: a dropdown lets go of a value that it does not offer yet.
+        # With their values: a dropdown drops a value that it does not offer yet.
         Output("choose-report", "options"),
         Output("choose-rank", "options"),
         Output("chooser-report", "hidden"),

@@ -1,8 +1,8 @@
-"""Who may ask for what: every request is checked here before Dash sees it.
+"""Request checks: every request passes them before Dash sees it.
 
 Other users of this machine, and others where the address is open, may ask; a page in the same
 browser may send requests to any address; a name server may say that its name is ours (DNS
-rebinding). So a request must bring the token that was printed, or the cookie that keeps its place;
+rebinding). So a request must carry the token that was printed, or the cookie that replaces it;
 where there is no token, it must have been sent to a name of this machine. What another site's page
 asks for is refused, but for a link that is followed. A call of a callback must have the form that
 Dash gives it.
@@ -35,7 +35,7 @@ _CALLBACKS = "/_dash-update-component"
 # They hold no data and may be kept.
 _PROGRAMS = ("/assets/", "/_dash-component-suites/", MODULES)
 LINK = "/link"
-"""The path at which who may see the dashboard learns how to let somebody else see it."""
+"""The path that returns the token, for the button that copies a link with it."""
 
 _log = logging.getLogger("traceprof.dashboard")
 
@@ -98,7 +98,7 @@ def _content_policy(app: Dash) -> str:
     )
 
 
-# -- who asks -------------------------------------------------------------------------------------
+# -- the sender -----------------------------------------------------------------------------------
 
 
 def _check_origin() -> None:
@@ -138,7 +138,7 @@ def _check_token(access: Access, token: str) -> AnyResponse | None:
         abort(403, "open the address that traceprof printed, with its token")
     # So that the token does not stay in the address bar.
     response = _without_token()
-    # Lax: a link to here that somebody follows from a mail brings it along.
+    # Lax: a link in a mail that leads here carries it along.
     response.set_cookie(access.cookie_name, access.cookie, httponly=True, samesite="Lax")
     return response
 

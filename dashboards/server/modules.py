@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flask import Flask, Response
 
 MODULES = "/modules/"
-"""What all their addresses begin with."""
+"""The beginning of all their addresses."""
 
 _FOLDER = Path(__file__).parents[1] / "assets"
 _MAX_AGE_S = 365 * 24 * 3600

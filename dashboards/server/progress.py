@@ -1,4 +1,4 @@
-"""How far the analysis is: one thread is told, others ask."""
+"""The progress of the analysis: one thread reports it, others read it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 PROGRESS = "/progress"
-"""The path at which the server tells how far the analysis is."""
+"""The path at which the server reports the progress of the analysis."""
 
 
 class AnalysisProgress:
     """Rows read and expected, what is known so far, and whether it is over.
 
     Attributes:
-        also: who else is told of the rows.
+        also: another listener that receives the number of rows.
         preview: what is known so far, None where that is nothing.
         num_previews: how often it changed.
     """

@@ -54,8 +54,8 @@ class DashboardServer:
     Attributes:
         url: where it is, the token included where there is one.
         is_open: whether others than this machine reach it.
-        access: who may see it.
-        progress: how far the analysis is; who makes it tells.
+        access: its access rules.
+        progress: of the analysis, which reports it.
 
     Raises:
         UsageError: the port is taken, or there is no such address.
@@ -77,7 +77,7 @@ class DashboardServer:
 
     @property
     def url(self) -> str:
-        """Where the dashboard is, for this machine's browser or, where it is open, for others."""
+        """The address of the dashboard: for this machine or, where it is open, for others."""
         name = self._host
         if name in {"0.0.0.0", "::", ""}:  # noqa: S104  (every address of this machine)
             name = socket.gethostname()
@@ -186,13 +186,13 @@ class DashboardServer:
         if environ["PATH_INFO"] == PROGRESS:
             from werkzeug.wrappers import Request  # noqa: PLC0415  (it is there by now)
 
-            # So that who asks again and again learns at once.
+            # So that clients that poll notice at once.
             self.progress.wait(_MAX_WAIT_S, Request(environ).args.get("previews", type=int))
         return self._application(environ, start_response)
 
 
 def _reading(analysis: Analysis, application: Application) -> Application:
-    """Return an application that has the reports open while it answers, whoever closes them."""
+    """Return an application that keeps the reports open while it answers a request."""
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:  # noqa: ANN401
         with analysis.run.in_use():

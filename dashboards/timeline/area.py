@@ -1,4 +1,4 @@
-"""What some rows did in a piece of time: how long by name, busy and idle, and event by event."""
+"""Sums over some rows in a piece of time: by name, busy and idle; and its events one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request to the timeline asks for: every parameter is checked before it is used.
+"""The parameters of requests to the timeline, each checked before it is used.
 
 None names a file: ranks, rows and events are numbers that are looked up. What is not as it should
 be is answered with 400, what is not there with 404.

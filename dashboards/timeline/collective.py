@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from traceprof.ranks.waits import GroupWaits
     from traceprof.run.opening import Rank
 
-MAX_MEMBERS = 64  # that are told one by one
+MAX_MEMBERS = 64  # that are listed one by one
 
 
 def collective(analysis: Analysis, number: int, kernel: int) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""What is known of one event of a timeline, and of the many that a block stands for."""
+"""The details of one event of a timeline, and of the many that a block stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a timeline is made of: events by their source, and rows of them."""
+"""The parts of a timeline: events by their source, and rows of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Int32 = npt.NDArray[np.int32]
 
 OPERATION, CALL, RANGE, MARK, STEP, SAMPLE = "op", "call", "range", "mark", "step", "sample"
-"""Where an event is found: see `dashboards.timeline.events`."""
+"""The sources of events: see `dashboards.timeline.events`."""
 
 SOURCES = (STEP, OPERATION, CALL, RANGE, MARK)
 """Of events, in the order in which their rows stand on the screen; samples are no events."""
@@ -30,7 +30,7 @@ SOURCES = (STEP, OPERATION, CALL, RANGE, MARK)
 COMPUTE, COMMUNICATION, COPY, HOST, NVTX, MARKS, STEPS, COUNTER = (
     "compute", "communication", "copy", "host", "nvtx", "marks", "step", "counter",
 )  # fmt: skip
-"""What a row holds, and with it its colour."""
+"""The content of a row, which determines its colour."""
 
 GPU_KINDS = (COMPUTE, COMMUNICATION, COPY)
 
@@ -63,7 +63,7 @@ class Track:
 
 @dataclass(frozen=True)
 class RankTimeline:
-    """What can be drawn of one rank.
+    """The rows of one rank, and their events.
 
     Attributes:
         rank: the rank.
@@ -83,12 +83,12 @@ class RankTimeline:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes its rows take."""
+        """The size of its rows in bytes."""
         return sum(track.row.nbytes + track.index.nbytes for track in self.tracks)
 
     @cached_property
     def kind_rows(self) -> dict[str, Row]:
-        """When its GPU did each kind of work, on whichever of its streams."""
+        """The times at which its GPU did each kind of work, on any of its streams."""
         rows = {}
         for kind in GPU_KINDS:
             of_kind = [track.row for track in self.tracks if track.kind == kind and len(track.row)]

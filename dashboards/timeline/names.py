@@ -90,7 +90,7 @@ _GENERIC = re.compile(r"\bat::native::.*(?:elementwise_kernel|reduce_kernel)\b")
 
 
 def _computed(name: str, function: str) -> str:
-    """Return what a generic kernel of PyTorch computes; empty where its name does not tell."""
+    """Return what a generic kernel of PyTorch computes; empty if its name does not show it."""
     if _GENERIC.search(function) is None:
         return ""
     arguments = name.partition("<")[2]

@@ -81,18 +81,18 @@ class Row:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes, but for its runs."""
+        """Its size in bytes, without its runs."""
         reach = 0 if self.reach_ns is None else self.reach_ns.nbytes
         return self.start.nbytes + self.length.nbytes + self.covered.nbytes + reach
 
     @property
     def start_ns(self) -> Int64:
-        """When each event begins, int64[n], made anew each time."""
+        """The start of each event, int64[n], made anew each time."""
         return self.starts(_EVERY)
 
     @property
     def end_ns(self) -> Int64:
-        """When each event is over, int64[n], made anew each time."""
+        """The end of each event, int64[n], made anew each time."""
         return self.ends(_EVERY)
 
     @property

@@ -51,7 +51,7 @@ class Samples:
 
     @property
     def label(self) -> str:
-        """What was sampled, with the scale: `NVLink, sent · to 100 %`."""
+        """The counter and its scale: `NVLink, sent · to 100 %`."""
         name = self.of.name or _NAMES.get(self.of.link, self.of.link)
         way = _WAYS.get(self.of.direction, self.of.direction)
         return f"{name}, {way} · to {self._text(self.top)}"

@@ -55,7 +55,7 @@ _FIRST, _LAST = Place(-BEYOND_NS), Place(BEYOND_NS)
 
 @dataclass(frozen=True, slots=True)
 class _Matches:
-    """Where events of one part may have a name that matches.
+    """The places in one part at which names may match.
 
     Attributes:
         rank: the rank's number.

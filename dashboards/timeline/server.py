@@ -1,4 +1,4 @@
-"""What the timeline in the browser asks for: rows, what the screen can show of them, one event.
+"""The replies to the timeline in the browser: rows, their tiles, one event.
 
 Every parameter is checked before it is used (`dashboards.timeline.asked`); what is refused is
 logged in a line (`dashboards.server.guard`).
@@ -172,7 +172,7 @@ def _collective(store: Timelines) -> dict[str, Any]:
 def _path(store: Timelines) -> dict[str, Any]:
     """Return the critical path of a step: of a given one, or of that at a time of a rank.
 
-    It takes its time: whoever gets the state `asked` comes again.
+    It takes its time: a client that gets the state `asked` asks again.
     """
     if "step" in request.args:
         text = asked.text("step")
@@ -193,7 +193,7 @@ def _path(store: Timelines) -> dict[str, Any]:
 def _search(store: Timelines) -> dict[str, Any]:
     """Return how many events have a text in their names, and the next one.
 
-    `is_all` says whether calls and ranges are read already: whoever wants them comes again.
+    `is_all` says whether calls and ranges are read already; if not, the client asks again.
     """
     numbers = asked.ranks(store)
     at = Place(asked.integer("at", -BEYOND_NS, BEYOND_NS))

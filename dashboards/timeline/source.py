@@ -1,4 +1,4 @@
-"""What timelines are made of: the ranks of a run, and what was measured of it."""
+"""The source of timelines: the ranks of a run, and their measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TimelineSource:
     Attributes:
         run: its ranks.
         steps: their training steps, by number of the rank.
-        judged: start and end of what findings are about (ns of the rank's report), likewise.
+        judged: start and end of what findings are about (ns of the rank's report), by rank.
         analysis: of the run; without it there are no findings, collectives and critical paths.
     """
 

@@ -1,4 +1,4 @@
-"""The timelines of the ranks last asked for, each made once, whoever asks, and one beside another.
+"""The timelines of the ranks last asked for, each made once however many requests want it.
 
 What is asked of a rank that is there must not wait for another that is being made. Of one report
 one thread reads at a time: its file has one reader.
@@ -183,7 +183,7 @@ class Timelines:
         return sum(timeline.nbytes for timeline in self._kept.values())
 
     def _reader(self, rank: Rank) -> threading.Lock:
-        """Return what must be held by who reads a report."""
+        """Return the lock that readers of a report hold."""
         with self._lock:
             return self._reading[rank.report]
 

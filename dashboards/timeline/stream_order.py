@@ -1,4 +1,4 @@
-"""What a stream that waited for an operation ran next, and what an operation had to wait for."""
+"""The order of streams: operations that waited for an operation, and those that it waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a whole rank did, in one row: how much of each column it computed, communicated, copied."""
+"""A rank in one row: the share of each column that it computed, communicated and copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the screen can show of several rows, as JSON that never exceeds a size."""
+"""Several rows as JSON of limited size: what the screen can show of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_BYTES = 290_000
 _LABELLED_COLUMNS = 24  # an event narrower than this has no room for its name
 _SYMBOL_COLUMNS = 10  # that a mark is wide
 _MAX_ALONE = 20_000
-_UNKNOWN = "Unknown"  # what a kernel does whose name does not tell
+_UNKNOWN = "Unknown"  # the kind of a kernel whose name does not show it
 
 # What a block and an event take at most, and a row by itself: to guess what fits.
 _BLOCK_BYTES, _EVENT_BYTES, _ROW_BYTES = 14, 48, 160

@@ -1,4 +1,4 @@
-"""What a screen can show of a row of events: pure functions over numpy columns.
+"""A row of events reduced to what a screen can show: pure functions over numpy columns.
 
 A row is cut into columns as wide as a pixel. Events at least as long as a column are shown one by
 one; shorter ones are merged into blocks, one for each column, that say how many events start there
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is shown of a row.
+    """The part of a row that is shown.
 
     Attributes:
         edges_ns: int64[columns + 1], where the columns start and end.
@@ -44,17 +44,17 @@ class View:
 
     @property
     def columns(self) -> int:
-        """How many columns the row was cut into."""
+        """The number of columns that the row was cut into."""
         return len(self.edges_ns) - 1
 
     @property
     def num_events(self) -> int:
-        """How many events are in view."""
+        """The number of events in view."""
         return len(self.event) + int(self.count.sum())
 
     @property
     def share(self) -> Int64:
-        """How much of each block is covered, in thousandths, int64[b].
+        """The covered share of each block, in thousandths, int64[b].
 
         0 only where nothing is covered, 1000 only where everything is.
         """

@@ -1,4 +1,4 @@
-"""Where the time went: a row for each rank, or for many ranks the machines and who stands out."""
+"""The breakdown of time: a row for each rank, or for many ranks machines and outliers."""
 
 from __future__ import annotations
 

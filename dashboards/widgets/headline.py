@@ -65,7 +65,7 @@ def _takes(found: Headline) -> list[Component | str]:
 
 
 def _could_take(found: Headline, limit: Finding | None, what_if: str) -> Component:
-    """Say what a step could take, and what brings it there: nothing counts twice."""
+    """Say what a step could take, and which savings lead there: nothing counts twice."""
     asking = dcc.Link("Ask what if …", href=what_if)
     savings = found.savings
     if savings is None:

@@ -21,7 +21,7 @@ IDENTIFIER = -1
 _MAX_SHOWN = 16  # rows without a scroll bar
 _ROW, _HEAD = 32, 58
 _LETTER, _HEAD_PADDING = 8.5, 26  # of a head, in pixels; no letter of it is wider on average
-_DIGIT, _CELL_PADDING = 8.9, 30  # of a cell, likewise
+_DIGIT, _CELL_PADDING = 8.9, 30  # of a cell
 _SMALL = 8.0  # a small letter of a cell, on average
 _MIN_WIDTH = 60
 _SMALL_WINDOW = 1200  # what a window of 1280 pixels leaves to a table
@@ -94,12 +94,12 @@ class Column:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether rows can be chosen by its text."""
+        """True if rows can be filtered by its text."""
         return self.has_filter or self.is_wrapped
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether it holds long names, which take several lines."""
+        """True if it holds long names, which take several lines."""
         return self.decimals is None and not self.width
 
     def is_empty(self, rows: Sequence[Row]) -> bool:

@@ -1,4 +1,4 @@
-"""What words mean, said where they stand."""
+"""The meaning of words, shown where they stand."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import type uPlot from "../vendor/uPlot/uPlot.d.ts";
 export interface Chart {
   /** Draw again, in the colours of the theme. */
   redraw(): void;
-  /** Let go of everything: the element is gone, or to be drawn anew. */
+  /** Release everything: the element is gone, or to be drawn anew. */
   dispose(): void;
 }
 

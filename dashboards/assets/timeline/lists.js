@@ -115,7 +115,7 @@ export function pathContent(path, actions) {
     make("header", {},
       make("h2", {}, `Critical path of ${whose}: ${duration(length)}`),
       make("span", { class: "note" }, `on rank ${rank} · what its end waited for: to shorten`
-        + " anything else brings nothing"),
+        + " anything else gains nothing"),
       button("close", "draw the critical path no more (K)", actions.path)),
     make("p", {}, `${sharesText(path)}.`),
     table(`the longest of its ${grouped(numParts)} parts`,

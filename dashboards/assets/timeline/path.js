@@ -1,5 +1,5 @@
 // @ts-check
-// The critical path of a step: asked for on demand, kept until it is let go.
+// The critical path of a step: asked for on demand, kept until it is dismissed.
 import { holds } from "./view.js";
 /** @import { Timeline } from "./timeline.js" */
 /** @import { PathPart, PathReply, PathWhere, StepPath } from "./types.d.ts" */

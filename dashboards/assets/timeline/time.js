@@ -91,7 +91,7 @@ export function ticks(start, span, minimum) {
 
 /**
  * Grid lines of a view on a clock of its own, which is 0 where a step begins: their times stand in
- * the unit that suits the view, as long as three decimals tell them apart.
+ * the unit that suits the view, as long as three decimals make them differ.
  * @param {number} start
  * @param {number} span
  * @param {number} minimum

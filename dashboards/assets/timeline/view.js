@@ -8,7 +8,7 @@ const MIN_EXTENT = 1000;
 const MAX_SPAN = 1.2; // of the extent
 const MIN_INSIDE = 0.2; // of a view, which the extent keeps
 const FRAMED = 0.6; // of a view, which an interval fills
-const FOUND = 0.04; // likewise, where one sees what is around
+const FOUND = 0.04; // of the view, with its surroundings
 const MIN_PIXELS = 3; // of an event that can be seen
 
 /**
