@@ -69,7 +69,8 @@ def command(
 
     from traceprof.replay.answers.ask import whatif
     from traceprof.replay.assumptions.assumption import parse
-    from traceprof.reports import whatif_json, whatif_text
+    from traceprof.reports import whatif_text
+    from traceprof.reports.json import render_answers
     from traceprof.reports.plain_text import plain
 
     for text in assumed:
@@ -80,7 +81,7 @@ def command(
         asked = whatif(*paths, assume=assumed, paths_of=paths_of, options=options, listener=shown)
     print_failures(asked.failed)
     if output_format == "json":
-        write_output(whatif_json.render(asked), output)
+        write_output(render_answers(asked), output)
     elif output is None and sys.stdout.isatty():
         Console().print(whatif_text.report(asked))
     else:

@@ -1,4 +1,4 @@
-"""An analysis as JSON, by the schema `traceprof.analysis/1` that ships beside this module."""
+"""An analysis and what-if answers as JSON, by the schemas that ship beside this module."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from traceprof.documents import whatif
 from traceprof.documents.analysis.records import document
 
 if TYPE_CHECKING:
     from traceprof.analyses.verdict.run_result import RunResult
-
-__all__ = ["document", "render"]
+    from traceprof.replay.answers.ask import Asked
 
 
 def render(result: RunResult) -> str:
-    """Return the analysis as JSON text that ends in a newline."""
+    """Return an analysis as JSON text that ends in a newline."""
     write = partial(
         json.dumps,
         document(result),
@@ -31,3 +31,9 @@ def render(result: RunResult) -> str:
     except msgspec.DecodeError:  # a path that is no UTF-8
         text = write(indent=1)
     return text + "\n"
+
+
+def render_answers(asked: Asked) -> str:
+    """Return what-if answers as JSON text that ends in a newline."""
+    written = json.dumps(msgspec.to_builtins(whatif.document(asked)))
+    return msgspec.json.format(written, indent=1) + "\n"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from traceprof.documents.whatif import BlockedSend, Schedule, Send, StreamOrder
 from traceprof.errors import one_line
 from traceprof.reports.tables import new_table
 from traceprof.units import duration
@@ -15,39 +14,10 @@ from traceprof.units import duration
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from traceprof.documents.whatif import Direction, OrderName
     from traceprof.replay.answers.answers import Answer, WhatIf
-    from traceprof.replay.answers.blocked_sends import BlockedSend as Blocked
-    from traceprof.replay.answers.schedules import ScheduleTime
     from traceprof.replay.assumptions.run_change import StreamOrder as Order
-    from traceprof.replay.assumptions.sends import SendName
 
 _MAX_SHOWN = 5
-_ORDERS: dict[str, OrderName] = {"gpipe": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved"}
-_DIRECTIONS: dict[int, Direction] = {1: "send", 2: "receive"}
-
-
-def order_record(order: Order) -> StreamOrder:
-    """Return the order of a stream's sends for the document."""
-    return StreamOrder(order.rank, [_send(send) for send in order.sends])
-
-
-def blocked_record(blocked: Blocked) -> BlockedSend:
-    """Return a blocked send for the document."""
-    return BlockedSend(
-        rank=blocked.rank,
-        blocked=_send(blocked.blocked),
-        behind=_send(blocked.behind),
-        stage=blocked.stage,
-        blocked_ns=blocked.blocked_ns,
-    )
-
-
-def schedule_record(schedule: ScheduleTime) -> Schedule:
-    """Return what an order of passes takes for the document."""
-    return Schedule(
-        order=_ORDERS[schedule.order], step_ns=schedule.step_ns, naive_ns=schedule.naive_ns
-    )
 
 
 def schedule_lines(whatif: WhatIf) -> list[RenderableType]:
@@ -116,8 +86,3 @@ def _in_turns(order: Order) -> str:
     return "; ".join(
         f"{way}: {', '.join(str(send.micro_batch) for send in sends)}" for way, sends in turns
     )
-
-
-def _send(send: SendName) -> Send:
-    direction = _DIRECTIONS.get(send.direction, "exchange")
-    return Send(direction=direction, peer=send.peer, micro_batch=send.micro_batch)
