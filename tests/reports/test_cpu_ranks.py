@@ -183,7 +183,7 @@ def test_no_communication_range_and_no_compute_range(
     call = "all_reduce bytes=4 group=0 rank=0 size=2 seq=0"
     talking = TraceBuilder().label(call, 0, 9).write(tmp_path / "talking.sqlite")
     (missing,) = analyzed(talking, opened).not_applicable
-    assert "no range tells when the process computed" in missing.reason
+    assert "no range shows when the process computed" in missing.reason
 
 
 def test_exposed_communication_of_a_host_advises_hosts(

@@ -198,7 +198,7 @@ class CollectivesResult(RankResult):
         num_operations: communication kernels that start in it.
         num_with_call: those whose call on the host was found.
         num_sized: those of known size.
-        small: what the sizes tell.
+        small: the small operations, by their sizes.
         how_to_collect: what the trace may lack, should it be needed.
         network_gb_per_s: the peak of the network, where the user gave it.
     """
@@ -244,7 +244,7 @@ def refined(result: CollectivesResult, ranks: RankComparison) -> CollectivesResu
 
     Args:
         result: of one rank.
-        ranks: how it met the others.
+        ranks: the comparison of the ranks.
     """
     transfers = ranks.transfers_of(result.rank)
     uses = tuple(

@@ -1,4 +1,4 @@
-"""Gradients that are reduced when the backward is over, so that nothing is left to hide it.
+"""Gradients that are reduced only when the backward is over, with no compute left to hide it.
 
 DDP reduces gradients in buckets, each as soon as its last gradient is there, beside the rest of the
 backward. Where all wait for the end of it, the GPU waits for them.
@@ -75,7 +75,7 @@ MIN_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class LateAllReduceResult(RankResult):
-    """How the steps of one rank reduce gradients.
+    """The reduction of gradients in the steps of one rank.
 
     Attributes:
         window_ns: length of the window.
@@ -159,7 +159,7 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
     fraction = result.exposed_ns / result.window_ns if result.window_ns else 0.0
     severity = severity_of_cost(fraction)
     num_steps, num_late = len(result.steps.number), result.num_late
-    # The median step tells how the run reduces gradients.
+    # The median step decides how the run reduces gradients.
     if severity is None or 2 * num_late <= num_steps:
         return []
     one = int((result.steps.num_buckets[result.steps.is_late] == 1).sum())

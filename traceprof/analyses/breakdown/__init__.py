@@ -1,4 +1,4 @@
-"""Where the time went: compute, communication, copies, idleness, for the rank and each step.
+"""Breakdown of time into compute, communication, copies and idleness, by rank and by step.
 
 All are measures of unions of intervals clipped to a window, so that
 compute + exposed communication + exposed copy + idle = window, to the nanosecond.
@@ -97,7 +97,7 @@ class StepMeasures:
 
 @dataclass(frozen=True, slots=True)
 class BreakdownResult(RankResult):
-    """Where a rank's time went.
+    """The breakdown of a rank's time.
 
     Attributes:
         whole: the breakdown of what was asked for: of all that the rank did, if nothing was.
@@ -106,9 +106,9 @@ class BreakdownResult(RankResult):
         judged_kind: what that is.
         training: where the training is; None as long as that is not known.
         before: the breakdown of what comes before the training, None where that is nothing.
-        after: likewise of what comes after it.
+        after: the breakdown of what comes after it.
         seen_before: what else was seen of the time before.
-        seen_after: likewise of that after it.
+        seen_after: what else was seen of the time after.
     """
 
     whole: Measures

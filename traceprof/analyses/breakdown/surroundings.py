@@ -1,4 +1,4 @@
-"""What a rank did before or after its training, by what was seen of it: no finding is about it."""
+"""The time of a rank before or after its training, which no finding is about."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What is known of a time before or after the training.
+    """Copies and idle time before or after the training.
 
     Attributes:
         bytes_to_gpu: what was copied to the GPU in it: the model, if it was uploaded.
-        idle_by_cause: why the GPU idled, in ns; empty where nothing tells.
+        idle_by_cause: why the GPU idled, in ns; empty where it is not known.
     """
 
     bytes_to_gpu: int

@@ -1,4 +1,4 @@
-"""Communication that no compute hides, and why."""
+"""Communication that no compute hides, by reason."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ FINDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class ExposedCommunicationResult(RankResult):
-    """How much communication of a window of a rank nothing hides; times in ns.
+    """The communication of a rank in a window, and its part that nothing hides; times in ns.
 
     Attributes:
         window_ns: the length of the window.
@@ -115,7 +115,7 @@ class ExposedCommunicationResult(RankResult):
         is_pytorch: whether the program is known to use PyTorch.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
         has_gpu: whether the rank has one; otherwise ranges of its CPU were measured.
-        is_compute_known: whether anything tells when the rank computed.
+        is_compute_known: whether it is known when the rank computed.
         how_to_collect: what the trace may lack, should it be needed.
     """
 
@@ -175,7 +175,7 @@ def refined(
 
     Args:
         result: of one rank.
-        ranks: how it met the others.
+        ranks: the comparison of the ranks.
     """
     if result.operations is None:
         return result
@@ -291,7 +291,7 @@ def _why_unjudged(result: ExposedCommunicationResult) -> tuple[str, str] | None:
         )
     if not result.is_compute_known:
         return (
-            "no range tells when the process computed: forward, backward or optimizer step",
+            "no range shows when the process computed: forward, backward or optimizer step",
             (
                 "instrument.enable() names them for DistributedDataParallel and optimizers;"
                 " elsewhere put instrument.annotate('forward') around what computes"

@@ -1,4 +1,4 @@
-"""What can be done about exposed communication: by reason, as far as it fits what ran."""
+"""Advice on exposed communication, by reason and for the program that ran."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ _WAITING = (
 )
 _GIVE_ALL = (
     "Give the reports of all ranks together: part of this time may be waiting for a late one, which"
-    " one rank alone cannot tell"
+    " one rank alone does not show"
 )
 _SYNCHRONIZE_CLOCKS = (
-    "Waiting for a late rank cannot be told: the clocks of the machines compare too coarsely."
+    "Waiting for a late rank cannot be measured: the clocks of the machines compare too coarsely."
     " Synchronize them (PTP, or chrony against one server) before recording again"
 )
 _CLOCKS_DISAGREE = (
-    "Reasons cannot be told: operations start before the calls that launched them, so that the"
+    "The reasons are unknown: operations start before the calls that launched them, so that the"
     " report's clocks of GPU and host do not agree. Record again with a newer profiler or driver"
 )
 _CPU_ADVICE = (
@@ -96,7 +96,7 @@ def advice(
     is_pytorch: bool,
     has_compute: bool,
 ) -> tuple[str, ...]:
-    """Return what can be done about the reasons that matter, and what would tell more.
+    """Return what can be done about the reasons that matter, and what to record to know more.
 
     Args:
         operations: what is exposed, and why.
@@ -120,7 +120,7 @@ def advice(
             texts += _of_kind(reason, kind, is_pytorch=is_pytorch)
         elif reason in _GENERAL:
             texts.append(_GENERAL[reason])
-    texts += _what_would_tell_more(operations, how_to_collect, main)
+    texts += _what_to_record(operations, how_to_collect, main)
     return tuple(dict.fromkeys(texts))
 
 
@@ -135,7 +135,7 @@ def _of_kind(reason: Reason, kind: str | None, *, is_pytorch: bool) -> list[str]
     return [_GENERAL.get(reason, _LATE_INPUT)]
 
 
-def _what_would_tell_more(
+def _what_to_record(
     operations: ExposedOperations, how_to_collect: HowToCollect, main: list[Reason]
 ) -> list[str]:
     exposed, texts = operations.exposure, []
@@ -144,8 +144,8 @@ def _what_would_tell_more(
     elif not exposed.has_events and {Reason.UNKNOWN, Reason.LATE_INPUT} & {*main}:
         how = how_to_collect(Part.EVENT_RECORDS)
         texts.append(
-            "What operations waited for was told by the order of launches alone. Event records tell"
-            f" it, and which kernels wait for them: record with {how}"
+            "What operations waited for was inferred from the order of launches alone. Event"
+            f" records show it, and which kernels wait for them: record with {how}"
         )
     why = operations.waiting.why_unknown
     if why == ALONE and operations.has_others:

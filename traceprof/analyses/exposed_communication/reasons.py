@@ -1,4 +1,4 @@
-"""Why communication is exposed: each exposed nanosecond has one reason."""
+"""The reasons for exposed communication: each exposed nanosecond has one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank, Window
 
 PEER_COPY = "peer copy"
-"""What a copy from one GPU to another is called beside the operations of NCCL."""
+"""The name of a copy from one GPU to another, beside the operations of NCCL."""
 
 
 class Reason(IntEnum):
-    """Why a nanosecond of communication is exposed, in the order in which they are asked."""
+    """The reasons for exposed communication, in the order in which they are tried."""
 
     WAITING = 0
     LATE_LAUNCH = 1
@@ -51,7 +51,7 @@ _REST = {
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """How much of some operations' exposed time their rank waited for others.
+    """The part of the exposed time of operations in which their rank waited for others.
 
     Attributes:
         packed_ns: n.
@@ -70,13 +70,13 @@ class Waiting:
 
     @property
     def last(self) -> Int64:
-        """Who came last, int64[n]."""
+        """The rank that came last, int64[n]."""
         return self.packed_last.values
 
 
 @dataclass(frozen=True, slots=True)
 class ExposedOperations:
-    """Operations that something of is exposed, n of them by start, and why.
+    """The n operations that are exposed at least in part, by start, and the reasons.
 
     Attributes:
         packed: the operations.
@@ -84,8 +84,8 @@ class ExposedOperations:
         name: what each is called.
         input: what its input came from.
         next_compute: what computes next after it.
-        waiting: what the comparison of ranks tells.
-        has_others: whether other ranks take part, as far as the report tells.
+        waiting: the waits that the comparison of ranks found.
+        has_others: whether other ranks take part, as far as the report shows.
     """
 
     packed: PackedExposure
@@ -121,7 +121,7 @@ class ExposedOperations:
     def waiting_by(self, waits: RankWaits, ranks: tuple[int, ...]) -> Waiting:
         """Return how much of the exposed time the rank waited.
 
-        Where clocks cannot tell a wait it is not counted; where such waits could be more than all
+        A wait that clocks cannot resolve is not counted; where such waits could be more than all
         that is counted, nothing is known.
 
         Args:

@@ -1,4 +1,4 @@
-"""What is said of exposed communication: the claim with its reasons, and where to see it."""
+"""Title and evidence of the finding about exposed communication."""
 
 from __future__ import annotations
 

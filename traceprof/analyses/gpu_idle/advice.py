@@ -1,4 +1,4 @@
-"""What to do about idle time, by its cause and for the program that ran."""
+"""Advice on idle time, by its cause and for the program that ran."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ _BOTH_NEEDED = (
 )
 _SILENT = (
     "What the host did in the unknown time is not in the report. When its threads were on a CPU"
-    " tells whether they worked or slept: {}"
+    " shows whether they worked or slept: {}"
 )
 _QUEUED = (
     "What ended these gaps had been launched before: look on the timeline for what it waited for:"
@@ -189,7 +189,7 @@ def advice(
         causes: those that matter, the largest first; `IdleCause.UNKNOWN` has advice of its own.
         setup: what was set up longest, by name; empty where that is not known.
         is_pytorch: whether the program is known to be PyTorch.
-        held: the parts that the report holds, of those that tell what the host did.
+        held: the parts that the report holds, of those that show what the host did.
         how_to_collect: how the others are collected.
     """
     lines = [line for cause in causes for line in _of_cause(cause, is_pytorch=is_pytorch)]
@@ -215,19 +215,19 @@ def unknown_advice(
     held: Collection[Part],
     how_to_collect: Callable[[Part], str],
 ) -> list[str]:
-    """Return what would tell more about unknown idle time, for the largest part of it.
+    """Return what to record to know more about the largest part of unknown idle time.
 
     Args:
         queued_ns: how much of it the queue held work.
         unlaunched_ns: how much of it ends with an operation without a launch.
-        silent_ns: how much of it the host did something that is not told.
-        held: the parts that the report holds, of those that tell what the host did.
+        silent_ns: how much of it the host did something unknown.
+        held: the parts that the report holds, of those that show what the host did.
         how_to_collect: how the others are collected.
     """
     largest = max(queued_ns, unlaunched_ns, silent_ns)
     if largest == silent_ns:
         if Part.THREAD_SWITCHES in held:
-            return ["In the unknown time the report tells nothing of the launching thread"]
+            return ["In the unknown time the report shows nothing of the launching thread"]
         return [_SILENT.format(how_to_collect(Part.THREAD_SWITCHES))]
     if largest == queued_ns:
         records = how_to_collect(Part.EVENT_RECORDS)

@@ -26,7 +26,7 @@ _NOTHING = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class StepTails:
-    """How each judged step reduces its gradients, in order of the steps.
+    """The reduction of gradients in each judged step, in order of the steps.
 
     Attributes:
         number: int64[n], of the step.
@@ -50,7 +50,7 @@ class StepTails:
 def of_operation(rank: Rank, operation: str) -> Mask:
     """Return which kernels are of a collective operation, bool[kernels].
 
-    Where a name hides it (RCCL's kernels for all operations), their calls tell.
+    Where a name hides it (RCCL's kernels for all operations), their calls show it.
     """
     sent = messages(rank)
     chosen = np.zeros(len(rank.operations.kernels), np.bool_)

@@ -1,4 +1,4 @@
-"""Which kernels ran beside communication, which alone, and what their like took either way."""
+"""Kernels beside communication, compared with kernels of the same signature alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BesideCommunication:
         start_ns: int64[n].
         end_ns: int64[n].
         length_ns: int64[n].
-        is_judged: bool[n], beside no other compute: what slows the others cannot be told.
+        is_judged: bool[n], beside no other compute, which may slow the others.
         is_beside: bool[n], during which something communicated.
         is_half: bool[n], during at least half of which something did.
         compared: those that were judged, by signature: alone, and beside communication for half of

@@ -28,11 +28,11 @@ class SignatureSlowdown:
     Attributes:
         name: the demangled name.
         grid: x, y, z; None where the export lacks them.
-        block: likewise.
+        block: x, y, z; None where the export lacks them.
         num_alone: kernels during which nothing communicated.
         num_overlapped: kernels during at least half of which something communicated.
         median_alone_ns: what one is expected to take; of an even number the mean of the middle two.
-        median_overlapped_ns: the median beside communication, likewise.
+        median_overlapped_ns: the median beside communication, found in the same way.
         overlapped_ns: the sum of the overlapped kernels' durations.
         excess_ns: how much longer than expected they took together; negative if less.
         longest: start and end of the overlapped kernel that took longest.
@@ -52,7 +52,7 @@ class SignatureSlowdown:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the overlapped kernels took together, and what they would have taken alone.
+    """The total time of overlapped kernels, and their expected time alone.
 
     Sums over kernels that may have run at the same time.
 
@@ -92,7 +92,7 @@ class Comparison:
 
     @property
     def sure_excess_ns(self) -> int:
-        """What of it does not come from a median below the mean."""
+        """The part of it that does not come from a median below the mean."""
         return max(min(self.excess_ns, self.overlapped_ns - self.expected_at_least_ns), 0)
 
 
@@ -206,7 +206,7 @@ def sorted_by_signature(length_ns: Int64, signature: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class _Alone:
-    """How long the kernels of one signature take when nothing communicates.
+    """Durations of the kernels of one signature when nothing communicates.
 
     Attributes:
         num: kernels.

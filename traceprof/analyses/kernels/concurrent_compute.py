@@ -1,4 +1,4 @@
-"""Which kernels ran beside other compute on their device: what slows them cannot be told."""
+"""Kernels that ran beside other compute on their device, which may have slowed them."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def share_time(start_ns: Int64, end_ns: Int64) -> Mask:
         lasting = order if isinstance(lasting, slice) else lasting[order]
     # Of those that started before, one may still run; of those that start later, the next one does
     # so first.
-    meets = np.zeros(len(start_ns), np.bool_)
-    np.less(start_ns[1:], end_ns[:-1], out=meets[:-1])
-    meets[1:] |= start_ns[1:] < np.maximum.accumulate(end_ns)[:-1]
-    is_beside[lasting] = meets
+    overlaps = np.zeros(len(start_ns), np.bool_)
+    np.less(start_ns[1:], end_ns[:-1], out=overlaps[:-1])
+    overlaps[1:] |= start_ns[1:] < np.maximum.accumulate(end_ns)[:-1]
+    is_beside[lasting] = overlaps
     return is_beside

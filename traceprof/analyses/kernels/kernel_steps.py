@@ -1,4 +1,4 @@
-"""What the kernels of a name take in a steady step, and how sure that is."""
+"""Time of the kernels of a name in a steady step, with its standard error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class InSteadyStep(NamedTuple):
-    """What the kernels of one name take in a steady step of one rank.
+    """Time of the kernels of one name in a steady step of one rank.
 
     Attributes:
         ns: the mean over steps of the sum of their durations.

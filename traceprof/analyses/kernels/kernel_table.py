@@ -1,4 +1,4 @@
-"""What the kernels of a rank took, by name: how many, how long together, and each usually."""
+"""The kernels of a rank by name: their number, total and median time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KernelUse:
 
     Attributes:
         name: the demangled name.
-        kind: what the name tells.
+        kind: its kind, by the name.
         count: how many started in the window.
         total_ns: the sum of their durations.
         median_ns: the median of their durations; between two of them rounded down.

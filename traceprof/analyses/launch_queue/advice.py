@@ -1,4 +1,4 @@
-"""What to do about a full launch queue."""
+"""Advice on a full launch queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured of ranks, reports and the run: small, and to be pickled.
+"""Measurements of ranks, reports and the run: small, and to be pickled.
 
 A report is measured where it is opened, perhaps by another process or machine. What comes back is
 this.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RankMeasurements:
-    """What was measured of a rank: in what findings are about, if nothing else is said.
+    """The measurements of a rank: of what is judged, unless an attribute says otherwise.
 
     Attributes:
         results: of each analysis that is for the rank, by its name.
@@ -106,12 +106,12 @@ class MeasuredReport:
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What was measured of a run, before anything is judged; by rank, in order of the ranks.
+    """The measurements of a run before anything is judged; by rank, in order of the ranks.
 
     Attributes:
         run: the reports and their ranks.
         results: of each analysis.
-        ranks: how the ranks met: clocks, waits, transfers.
+        ranks: the comparison of the ranks: clocks, waits, transfers.
         missing: why analyses could not run on ranks, by the analysis' name.
         arrivals: when ranks came to each communication operation.
         buckets: the gradient buckets of DistributedDataParallel.

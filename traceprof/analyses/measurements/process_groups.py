@@ -1,4 +1,4 @@
-"""What a rank without a GPU communicated, by operation, process group and peer.
+"""Communication of a rank without a GPU, by operation, process group and peer.
 
 Durations are of the host: from the call to the end of the operation, waiting for the others
 included, so that rates of collectives are lower bounds.
@@ -30,11 +30,11 @@ Value = TypeVar("Value")
 
 
 class Signature(NamedTuple):
-    """What operations that may be compared have in common.
+    """The properties that operations share if they may be compared.
 
     Attributes:
         operation: as NCCL names it, or `Barrier`.
-        bytes: of one rank's message; -1 where not told, as is the number of ranks.
+        bytes: of one rank's message; -1 where not known, as is the number of ranks.
         num_ranks: of the group.
     """
 
@@ -59,12 +59,12 @@ class ProcessGroupsResult:
         uses: by operation, group and peer, the longest-running first.
         start_ns: int64[n], when each was called, in the report's time.
         end_ns: int64[n], when it was over, as far as that is known.
-        group: int64[n], indices into `groups`; -1 where not told.
+        group: int64[n], indices into `groups`; -1 where not known.
         signature: int64[n], indices into `signatures`.
         groups: names of process groups.
         signatures: what is communicated.
         exposed: when the rank communicated and did not compute.
-        num_threads: of the process; None where the report does not tell.
+        num_threads: of the process; None where the report does not say.
         window_ns: the length of the window.
     """
 

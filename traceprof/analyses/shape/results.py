@@ -1,4 +1,4 @@
-"""What the analyses measured, by rank: typed by the module that measured it."""
+"""Results of the analyses, by rank: typed by the module that measured them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """What one analysis measured of one rank; the base of all such results.
+    """The result of one analysis for one rank; the base of all such results.
 
     Attributes:
         rank: the rank's number.
@@ -33,7 +33,7 @@ Judged_contra = TypeVar("Judged_contra", bound=RankResult, contravariant=True)
 
 
 class Judge(Protocol[Judged_contra]):
-    """What tells a module of an analysis of ranks: its result's type is that of its findings."""
+    """A module that judges results of ranks; its `findings` fixes the type of the result."""
 
     @property
     def __name__(self) -> str: ...

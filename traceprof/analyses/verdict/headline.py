@@ -1,4 +1,4 @@
-"""What a run comes to in one line: what a step takes, of what, and what costs most of it."""
+"""The headline of a run: the length of a step, its parts, and the costliest findings."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the measurements of a run mean.
+    """The verdict on a run.
 
     Attributes:
         findings: the claims, the costliest first.
@@ -109,12 +109,12 @@ class RunResult:
 
     @property
     def breakdown(self) -> tuple[BreakdownResult, ...]:
-        """Where the time went, by rank."""
+        """Breakdowns of time, by rank."""
         return self.of(breakdown)
 
     @property
     def collectives(self) -> tuple[CollectivesResult | ProcessGroupsResult, ...]:
-        """What was communicated, by operation, by rank: first of those with a GPU."""
+        """Communication by operation, by rank: first of those with a GPU."""
         return (*self.of(collectives), *self.measured.shown_process_groups)
 
     @property
@@ -124,17 +124,17 @@ class RunResult:
 
     @property
     def kernels(self) -> tuple[KernelTable, ...]:
-        """What kernels took, by name, by rank."""
+        """Times of kernels by name, by rank."""
         return self.measured.kernels
 
     @property
     def step_totals(self) -> tuple[StepTotals, ...]:
-        """Where the time of steady steps went, by rank."""
+        """Breakdowns of steady steps, by rank."""
         return self.measured.step_totals
 
     @property
     def communication(self) -> tuple[CollectivesResult | ProcessGroupsResult, ...]:
-        """What was communicated in what findings are about, by rank: see `collectives`."""
+        """Communication in what is judged, by rank: see `collectives`."""
         return (*self.measured.results.of(collectives), *self.measured.process_groups)
 
     @property
@@ -146,12 +146,12 @@ class RunResult:
 
     @property
     def links(self) -> tuple[LinkUsageResult, ...]:
-        """What copies carried, by rank."""
+        """Traffic of copies, by rank."""
         return tuple(result.copies for result in self.of(link_limits))
 
     @property
     def counters(self) -> tuple[LinkCountersResult, ...]:
-        """What sampled counters saw of the links, by rank."""
+        """Traffic that sampled counters saw on the links, by rank."""
         return tuple(result.counters for result in self.of(link_limits))
 
 

@@ -1,4 +1,4 @@
-"""What a step would gain without findings, as a replay says, or at most."""
+"""Savings: the time a step would gain without findings, from a replay or at most."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Gate(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Gain(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a step gains without a finding, beyond what it gains without those before."""
+    """The gain of a step without a finding, beyond what it gains without those before."""
 
     finding: Annotated[str, Meta(description="Its id.")]
     assume: Annotated[str, Meta(description="What was assumed besides what stands before.")]
@@ -40,7 +40,7 @@ class Gain(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Savings:
-    """What a step could take without what findings are about; nothing is counted twice.
+    """The possible length of a step without the findings; nothing is counted twice.
 
     Attributes:
         possible_ns: without all that is counted; None where nothing was replayed.
