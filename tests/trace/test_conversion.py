@@ -12,7 +12,7 @@ import pytest
 from tests.support.attempts import attempt
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
-from traceprof.trace.nsight.json_payloads import add_payloads
+from traceprof.trace.nsight.nccl.json_payloads import add_payloads
 
 _HELP = 'if [ "$2" = --help ]; then echo "--include-blobs= --include-json="; exit 0; fi\n'
 _OLD_HELP = 'if [ "$2" = --help ]; then echo "--lazy="; exit 0; fi\n'

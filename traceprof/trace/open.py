@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING
 from traceprof.errors import MissingToolError, TraceFileError, TraceFormatError
 from traceprof.trace.kineto.trace import KinetoTrace
 from traceprof.trace.nsight.export import NsightTrace
-from traceprof.trace.nsight.json_payloads import add_payloads, lacks_payloads
+from traceprof.trace.nsight.nccl.json_payloads import add_payloads, lacks_payloads
 from traceprof.trace.nsight.parts import RE_EXPORT
 from traceprof.trace.nsight.programs import captured
 

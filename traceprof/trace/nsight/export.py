@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.file_use import FileUse
 from traceprof.trace.model.call_labels import rank_of
 from traceprof.trace.model.communication_calls import NO_PROCESS_CALLS
 from traceprof.trace.model.host import (
@@ -22,32 +21,24 @@ from traceprof.trace.model.host import (
 from traceprof.trace.model.host_activity import NO_ACTIVITY, NO_SAMPLES, NO_SPANS
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.model.trace import Content
-from traceprof.trace.nsight import host, host_activity, notes, nvtx_names, nvtx_table, schema
+from traceprof.trace.nsight import host, host_activity, notes, schema
 from traceprof.trace.nsight.counters import read_counters
-from traceprof.trace.nsight.gpu import GpuOperationsData, GpuOutlineData
-from traceprof.trace.nsight.metadata import Target
+from traceprof.trace.nsight.export_sections import SectionedExport
 from traceprof.trace.nsight.mpi import mpi_processes
-from traceprof.trace.nsight.nvtx_events import Events, read_events
-from traceprof.trace.nsight.parts import HOW_TO_COLLECT, RE_EXPORT, check_is_export, holds
+from traceprof.trace.nsight.nvtx import names as nvtx_names
+from traceprof.trace.nsight.nvtx import table as nvtx_table
+from traceprof.trace.nsight.parts import HOW_TO_COLLECT, holds
 from traceprof.trace.nsight.sections import (
-    API_CALLS,
-    GPU_OPERATIONS,
     NAMED_RANGES,
-    SECTIONS,
-    ApiCallsData,
     NamedRangesData,
-    read_section,
 )
 from traceprof.trace.nsight.strings import read_strings
-from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.read_columns import count_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     from traceprof.intervals import Int64
-    from traceprof.progress import Progress
     from traceprof.trace.columns import Column
     from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.counters import Counters
@@ -57,70 +48,23 @@ if TYPE_CHECKING:
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
     from traceprof.trace.model.parts import Part
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
-    from traceprof.trace.model.trace import Section, SectionData, Session
+    from traceprof.trace.model.trace import Session
 
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
 
 
-class NsightTrace:
+class NsightTrace(SectionedExport):
     """An export that is read lazily: only the schema is read at once.
 
     Attributes:
-        path: the export.
         format: always `nsight-sqlite`.
         format_name: always `Nsight Systems`.
         how_to_collect: how to record or export each part.
-        product_version: the Nsight Systems that exported it, or None (2020 and 2021).
-        schema_version: of the export, not of the capture, or None.
-        target: metadata of the export, the machine and the programs.
     """
 
     format = "nsight-sqlite"
     format_name = HOW_TO_COLLECT.format_name
     how_to_collect = HOW_TO_COLLECT
-
-    def __init__(
-        self,
-        path: Path,
-        progress: Progress | None = None,
-        *,
-        file: Path | None = None,
-        kernels_on_demand: bool = False,
-    ) -> None:
-        """Open the export.
-
-        Args:
-            path: the report.
-            progress: called with the rows that are read.
-            file: the export, if it is not the report itself.
-            kernels_on_demand: whether kernels are read only on first use.
-
-        Raises:
-            TraceFormatError: damaged, or the database of another program.
-        """
-        self.path = path
-        self._database = Database(path, progress, file=file, remedy=RE_EXPORT)
-        self.in_use = FileUse(path, self._database.close)
-        self._kept: dict[Section, SectionData] = {}
-        self._source: Callable[[Section], SectionData] | None = None  # else the file
-        self._kernels_on_demand = kernels_on_demand
-        self._events: Events | None = None
-        try:
-            check_is_export(self._database)
-            self.target = Target(self._database)
-        except BaseException:
-            self.close()
-            raise
-        self.product_version = self.target.metadata.get(schema.PRODUCT_VERSION)
-        self.schema_version = self.target.metadata.get(schema.SCHEMA_VERSION)
-
-    def close(self) -> None:
-        """Release the file once it is not in use."""
-        self.in_use.close()
-
-    def reopen(self) -> None:
-        """Open the file again, because another process continues with the current handle."""
-        self._database.reopen()
 
     def release(self) -> None:
         """Release data that can be read again and that most analyses do not need: NVTX ranges."""
@@ -131,71 +75,6 @@ class NsightTrace:
         if isinstance(ranges, NamedRangesData):
             self._kept[NAMED_RANGES] = replace(ranges, events=None)
         self._database.shrink()
-
-    # -- sections --------------------------------------------------------------------------------
-
-    @property
-    def sections(self) -> tuple[Section, ...]:
-        """Sections, each read as a whole on first use, in the order of need."""
-        return SECTIONS
-
-    def read_section(self, section: Section) -> SectionData:
-        """Read a section from the file; the trace itself stays as it is.
-
-        Raises:
-            TraceFormatError: the file is damaged.
-        """
-        return read_section(
-            self._database,
-            section,
-            self.target.capture_end_ns,
-            kernels_on_demand=self._kernels_on_demand,
-        )
-
-    def keep_section(self, section: Section, data: SectionData) -> None:
-        """Keep a section that was read, perhaps in another process."""
-        self._kept[section] = data
-
-    def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
-        """Set the source of sections that are not kept yet, instead of the file."""
-        # A reference to its own method would keep the trace alive after its last use.
-        self._source = None if source == self.read_section else source
-
-    def _section(self, section: Section) -> SectionData:
-        if section not in self._kept:
-            read = self._source or self.read_section
-            self.keep_section(section, read(section))
-        return self._kept[section]
-
-    @property
-    def _gpu_operations(self) -> GpuOperationsData | GpuOutlineData:
-        data = self._section(GPU_OPERATIONS)
-        assert isinstance(data, GpuOperationsData | GpuOutlineData)  # noqa: S101
-        return data
-
-    @property
-    def _named_ranges(self) -> NamedRangesData:
-        data = self._section(NAMED_RANGES)
-        assert isinstance(data, NamedRangesData)  # noqa: S101
-        return data
-
-    @property
-    def _api_calls(self) -> Mapping[int, ApiCalls]:
-        data = self._section(API_CALLS)
-        assert isinstance(data, ApiCallsData)  # noqa: S101
-        return data.by_process
-
-    @property
-    def _nvtx_events(self) -> Events | None:
-        """The NVTX events, read again if they were released; None if there is no table."""
-        if self._events is None:
-            columns = self._named_ranges.events or read_events(self._database)
-            self._events = (
-                None
-                if columns is None
-                else Events(self._database, columns, self.target.capture_end_ns)
-            )
-        return self._events
 
     @cached_property
     def _nvtx_thread_names(self) -> list[tuple[int, str]]:
@@ -338,12 +217,12 @@ class NsightTrace:
         return bool(self._database.rows(schema.STRINGS, {"id": int}, "value = ?", named))
 
     def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
-        """Return NVTX ranges by process: see `traceprof.trace.nsight.nvtx_names.ranges_named`."""
+        """Return NVTX ranges by process: see `traceprof.trace.nsight.nvtx.names.ranges_named`."""
         events = self._nvtx_events
         return {} if events is None else nvtx_names.ranges_named(events, matching)
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
-        """Return the ends of ranges: see `traceprof.trace.nsight.nvtx_names.range_ends`."""
+        """Return the ends of ranges: see `traceprof.trace.nsight.nvtx.names.range_ends`."""
         events = self._nvtx_events
         if events is None:
             return np.empty(0, np.int64), np.empty(0, np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof import labels
-from traceprof.trace.nsight.nvtx_names import silence_note
+from traceprof.trace.nsight.nvtx.names import silence_note
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

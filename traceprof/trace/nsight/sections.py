@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from traceprof.trace.model.trace import Section, SectionData
 from traceprof.trace.nsight.gpu import read_gpu_operations, read_gpu_outline
 from traceprof.trace.nsight.host import read_api_calls
-from traceprof.trace.nsight.label_ranges import read_label_ranges
-from traceprof.trace.nsight.nccl_calls import read_communication_calls
-from traceprof.trace.nsight.nvtx_events import Events, read_events
-from traceprof.trace.nsight.nvtx_names import domain_names
+from traceprof.trace.nsight.nccl.calls import read_communication_calls
+from traceprof.trace.nsight.nvtx.events import Events, read_events
+from traceprof.trace.nsight.nvtx.label_ranges import read_label_ranges
+from traceprof.trace.nsight.nvtx.names import domain_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.ranges import LabelRanges
-    from traceprof.trace.nsight.nvtx_events import EventColumns
+    from traceprof.trace.nsight.nvtx.events import EventColumns
     from traceprof.trace.sqlite.database import Database
 
 GPU_OPERATIONS = Section("GPU operations")

@@ -11,7 +11,7 @@ from traceprof.trace.model.call_labels import read_call
 from traceprof.trace.model.ranges import LabelRanges
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.label_ranges import read_label_ranges
+from traceprof.trace.nsight.nvtx.label_ranges import read_label_ranges
 from traceprof.trace.open import open_trace
 
 CALL = "all_reduce bytes=400 dtype=float32 group=1 rank=3 size=2"

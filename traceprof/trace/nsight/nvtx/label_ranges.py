@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceprof.trace.model.ranges import LabelRanges
-    from traceprof.trace.nsight.nvtx_events import Events
+    from traceprof.trace.nsight.nvtx.events import Events
 
 
 def read_label_ranges(

@@ -11,8 +11,8 @@ from tests.support.builders import TraceBuilder, global_pid, global_tid
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace
-from traceprof.trace.nsight.nvtx_events import read_events
-from traceprof.trace.nsight.nvtx_names import thread_names
+from traceprof.trace.nsight.nvtx.events import read_events
+from traceprof.trace.nsight.nvtx.names import thread_names
 from traceprof.trace.open import open_trace
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.pages import Unsupported

@@ -20,16 +20,16 @@ from traceprof.trace.model.communication_calls import (
 )
 from traceprof.trace.model.nested_calls import labelled_calls, nested_calls
 from traceprof.trace.model.special_values import UNKNOWN
-from traceprof.trace.nsight.nccl_groups import grouped
-from traceprof.trace.nsight.nccl_ranges import read_nccl_ranges
+from traceprof.trace.nsight.nccl.groups import grouped
+from traceprof.trace.nsight.nccl.ranges import read_nccl_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from traceprof.intervals import Int64
     from traceprof.trace.model.ranges import LabelRanges
-    from traceprof.trace.nsight.nccl_ranges import NcclRanges
-    from traceprof.trace.nsight.nvtx_events import Events
+    from traceprof.trace.nsight.nccl.ranges import NcclRanges
+    from traceprof.trace.nsight.nvtx.events import Events
 
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 _FUNCTIONS = {f"nccl{name}": name for name in OPERATIONS[:10]} | {"ncclBcast": "Broadcast"}

@@ -13,7 +13,7 @@ from traceprof.trace.grouping import pieces
 from traceprof.trace.model.ranges import NamedRanges
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nvtx_events import RANGES, Events
+from traceprof.trace.nsight.nvtx.events import RANGES, Events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -9,8 +9,8 @@ import numpy as np
 
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.nccl_payloads import PayloadReader
-from traceprof.trace.nsight.nvtx_events import Events, portions
+from traceprof.trace.nsight.nccl.payloads import PayloadReader
+from traceprof.trace.nsight.nvtx.events import Events, portions
 from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.numbered_texts import UNKEPT
 

@@ -1,0 +1,147 @@
+"""An open Nsight export and its sections, each read on first use or supplied by another process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceprof.trace.file_use import FileUse
+from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.gpu import GpuOperationsData, GpuOutlineData
+from traceprof.trace.nsight.metadata import Target
+from traceprof.trace.nsight.nvtx.events import Events, read_events
+from traceprof.trace.nsight.parts import RE_EXPORT, check_is_export
+from traceprof.trace.nsight.sections import (
+    API_CALLS,
+    GPU_OPERATIONS,
+    NAMED_RANGES,
+    SECTIONS,
+    ApiCallsData,
+    NamedRangesData,
+    read_section,
+)
+from traceprof.trace.sqlite.database import Database
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from traceprof.progress import Progress
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.trace import Section, SectionData
+
+
+class SectionedExport:
+    """An open export with its sections.
+
+    Attributes:
+        path: the export.
+        product_version: the Nsight Systems that exported it, or None (2020 and 2021).
+        schema_version: of the export, not of the capture, or None.
+        target: metadata of the export, the machine and the programs.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        progress: Progress | None = None,
+        *,
+        file: Path | None = None,
+        kernels_on_demand: bool = False,
+    ) -> None:
+        """Open the export.
+
+        Args:
+            path: the report.
+            progress: called with the rows that are read.
+            file: the export, if it is not the report itself.
+            kernels_on_demand: whether kernels are read only on first use.
+
+        Raises:
+            TraceFormatError: damaged, or the database of another program.
+        """
+        self.path = path
+        self._database = Database(path, progress, file=file, remedy=RE_EXPORT)
+        self.in_use = FileUse(path, self._database.close)
+        self._kept: dict[Section, SectionData] = {}
+        self._source: Callable[[Section], SectionData] | None = None  # else the file
+        self._kernels_on_demand = kernels_on_demand
+        self._events: Events | None = None
+        try:
+            check_is_export(self._database)
+            self.target = Target(self._database)
+        except BaseException:
+            self.close()
+            raise
+        self.product_version = self.target.metadata.get(schema.PRODUCT_VERSION)
+        self.schema_version = self.target.metadata.get(schema.SCHEMA_VERSION)
+
+    def close(self) -> None:
+        """Release the file once it is not in use."""
+        self.in_use.close()
+
+    def reopen(self) -> None:
+        """Open the file again, because another process continues with the current handle."""
+        self._database.reopen()
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """Sections, each read as a whole on first use, in the order of need."""
+        return SECTIONS
+
+    def read_section(self, section: Section) -> SectionData:
+        """Read a section from the file; the trace itself stays as it is.
+
+        Raises:
+            TraceFormatError: the file is damaged.
+        """
+        return read_section(
+            self._database,
+            section,
+            self.target.capture_end_ns,
+            kernels_on_demand=self._kernels_on_demand,
+        )
+
+    def keep_section(self, section: Section, data: SectionData) -> None:
+        """Keep a section that was read, perhaps in another process."""
+        self._kept[section] = data
+
+    def set_section_source(self, source: Callable[[Section], SectionData]) -> None:
+        """Set the source of sections that are not kept yet, instead of the file."""
+        # A reference to its own method would keep the trace alive after its last use.
+        self._source = None if source == self.read_section else source
+
+    def _section(self, section: Section) -> SectionData:
+        if section not in self._kept:
+            read = self._source or self.read_section
+            self.keep_section(section, read(section))
+        return self._kept[section]
+
+    @property
+    def _gpu_operations(self) -> GpuOperationsData | GpuOutlineData:
+        data = self._section(GPU_OPERATIONS)
+        assert isinstance(data, GpuOperationsData | GpuOutlineData)  # noqa: S101
+        return data
+
+    @property
+    def _named_ranges(self) -> NamedRangesData:
+        data = self._section(NAMED_RANGES)
+        assert isinstance(data, NamedRangesData)  # noqa: S101
+        return data
+
+    @property
+    def _api_calls(self) -> Mapping[int, ApiCalls]:
+        data = self._section(API_CALLS)
+        assert isinstance(data, ApiCallsData)  # noqa: S101
+        return data.by_process
+
+    @property
+    def _nvtx_events(self) -> Events | None:
+        """The NVTX events, read again if they were released; None if there is no table."""
+        if self._events is None:
+            columns = self._named_ranges.events or read_events(self._database)
+            self._events = (
+                None
+                if columns is None
+                else Events(self._database, columns, self.target.capture_end_ns)
+            )
+        return self._events

@@ -1,0 +1,1 @@
+"""NVTX events of an Nsight export: ranges, marks, names and labels."""
