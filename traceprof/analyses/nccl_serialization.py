@@ -176,7 +176,7 @@ def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
             NotApplicable(
                 ID,
                 "when communication was launched is not in the export, so that waiting in line"
-                " cannot be told from being late",
+                " cannot be distinguished from being late",
                 f"{result.how_to_collect(Part.API_CALLS)}, from before the first communication on",
                 result.rank,
             )

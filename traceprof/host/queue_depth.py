@@ -94,23 +94,23 @@ class LaunchQueue:
 
     @property
     def called_ns(self) -> Int64:
-        """When each launch was called; -BEYOND_NS before the capture, int64[n]."""
+        """The time of each launch's call; -BEYOND_NS before the capture, int64[n]."""
         return self.times.get(_called, self)
 
     @property
     def returned_ns(self) -> Int64:
-        """When each call returned; -BEYOND_NS before the capture, int64[n]."""
+        """The time at which each call returned; -BEYOND_NS before the capture, int64[n]."""
         return self.times.get(_returned, self)
 
     @property
     def enter_ns(self) -> Int64:
-        """When each launch became pending; -BEYOND_NS before the capture, int64[n]."""
+        """The time at which each launch became pending; -BEYOND_NS before the capture, int64[n]."""
         enter = np.minimum(self.returned_ns, self.launches.start_ns)
         return np.maximum(enter, self.called_ns, out=enter)
 
     @property
     def leave_ns(self) -> Int64:
-        """When each launch was over; BEYOND_NS after the capture, int64[n]."""
+        """The time at which each launch was over; BEYOND_NS after the capture, int64[n]."""
         return np.maximum(self.launches.end_ns, self.enter_ns)
 
     @derived

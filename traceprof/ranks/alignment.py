@@ -32,7 +32,7 @@ _ALIKE = 0.99  # of the operations must agree in kind and size
 _RIVAL = 1.5  # a second shift that fits less than so many times worse is as good
 _FEW_SAMPLES = 32  # where there are more shifts than
 _MAX_SHIFTS = 48
-_SHORT = 4  # operations from which on their ends tell a pattern
+_SHORT = 4  # with fewer operations their ends show no pattern
 _RESOLUTION_NS = 1_000.0
 
 

@@ -237,7 +237,7 @@ def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64, between: Int6
     """Return the time of each operation itself, int64[m]."""
     shortest: Int64 = stay.min(axis=1)
     without_wait = stay - wait
-    if between.max() > np.median(shortest):  # clocks do not tell waits
+    if between.max() > np.median(shortest):  # clocks are too uncertain for waits
         return shortest
     took: Int64 = np.median(without_wait, axis=1).astype(np.int64)
     row = np.arange(len(root))

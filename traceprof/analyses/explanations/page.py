@@ -1,4 +1,4 @@
-"""What a finding means, how it is measured and what to do about it: its page in Markdown."""
+"""Pages of findings in Markdown: meaning, measurement and advice."""
 
 from __future__ import annotations
 

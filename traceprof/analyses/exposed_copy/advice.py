@@ -1,4 +1,4 @@
-"""What to do about copies that nothing hides: by kind, by path, and for the program that ran."""
+"""Advice about copies that nothing hides: by kind, by path, and for the program that ran."""
 
 from __future__ import annotations
 

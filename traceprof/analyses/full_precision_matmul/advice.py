@@ -1,4 +1,4 @@
-"""What to do about matrix multiplications in FP32: what fits the GPU, the program, the kernels."""
+"""Advice about matrix multiplications in FP32, for the GPU, the program and the kernels."""
 
 from __future__ import annotations
 

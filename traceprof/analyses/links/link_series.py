@@ -72,12 +72,12 @@ class Series:
 
     @property
     def source(self) -> str:
-        """Where such samples come from, as findings name it."""
+        """The source of these samples, as findings name it."""
         return "gpu-metrics" if self.of.unit == PERCENT else "nic-metrics"
 
     @property
     def length_ns(self) -> Int64:
-        """How long each sample lasts."""
+        """The length of each sample."""
         return self.end_ns - self.start_ns
 
     def inside(self, covered: Intervals) -> Mask:

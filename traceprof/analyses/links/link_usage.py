@@ -49,7 +49,7 @@ MIN_BIG_BYTES = 4 << 20
 
 
 class LinkUse(Struct, frozen=True):
-    """What a link carried in one direction."""
+    """The traffic of one link in one direction."""
 
     link: Annotated[
         Link | None,

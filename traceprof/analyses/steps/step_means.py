@@ -1,4 +1,4 @@
-"""What the steady steps of a rank took together, by part and cause: what `compare` compares."""
+"""Time of a rank's steady steps together, by part and cause, as `compare` compares it."""
 
 from __future__ import annotations
 
