@@ -149,7 +149,7 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 class Evidence(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where in time a finding can be seen."""
+    """Interval in which a finding can be seen."""
 
     start_ns: Annotated[int, Meta(description="In the report's own time.")]
     end_ns: int
@@ -157,7 +157,7 @@ class Evidence(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Basis(str, Enum):
-    """How a saving was obtained."""
+    """Source of a saving."""
 
     REPLAY = "replay"
     BOUND = "bound"
@@ -168,7 +168,7 @@ class Basis(str, Enum):
 
 
 class Saving(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a step would gain if a finding were gone, on all ranks that have it."""
+    """Gain of a step if a finding were gone, on all ranks that have it."""
 
     step_ns: Annotated[Count | None, Meta(description="Most likely; null of a bound.")]
     low_ns: Annotated[Count | None, Meta(description="At least; null of a bound.")]

@@ -1,4 +1,4 @@
-"""The one door: what changed between two recordings, how sure that is, and where it comes from."""
+"""Public entry point of comparisons: what changed, its interval, and the parts it comes from."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def compare(
     listener: Progress | None = None,
     jobs: int | None = None,
 ) -> d.Comparison:
-    """Hold two sides against each other.
+    """Compare two sides.
 
     Args:
         before: a report, a folder of them, a saved JSON analysis, `runs.db#NAME`, an `Analysis`, or
             several of these: reports of ranks are one recording, others are repetitions.
-        after: likewise.
+        after: the same, of the other side.
         gates: limits that must be kept, such as `step:+2%`.
         options: what to analyse of reports.
-        listener: told of what is read.
+        listener: receives progress updates.
         jobs: how many processes may analyse.
 
     Raises:
@@ -81,7 +81,7 @@ def without_predictions(options: Options) -> Options:
 def compared(
     before: LoadedSide, after: LoadedSide, gates: Sequence[GateLimit] = ()
 ) -> d.Comparison:
-    """Hold two sides against each other that are read already.
+    """Compare two sides that are read already.
 
     Args:
         before: one side.

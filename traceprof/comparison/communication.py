@@ -1,4 +1,4 @@
-"""What was communicated on two sides, by communicator and kind: waiting apart from transfer."""
+"""Communication of two sides, by communicator and kind: waiting apart from transfer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def communication(
 ) -> list[CommunicationChange]:
     """Match the communication of two sides: by name, else by the ranks that take part.
 
-    Names of communicators are drawn at random in every run where NCCL alone tells them.
+    Names of communicators that come from NCCL alone are random in every run.
 
     Args:
         before: the recordings of one side.

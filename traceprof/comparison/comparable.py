@@ -1,4 +1,4 @@
-"""Whether two sides may be held against each other, and in what they differ."""
+"""Checks that two sides are comparable, and lists their differences."""
 
 from __future__ import annotations
 

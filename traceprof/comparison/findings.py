@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from traceprof.documents.comparison import Status
     from traceprof.findings import Finding
 
-MIN_CHANGE = 0.01  # of a step: less cannot be told from the noise between two runs
+MIN_CHANGE = 0.01  # of a step: less is noise between two runs
 
 
 @dataclass(frozen=True)

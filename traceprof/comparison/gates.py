@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 METRICS = {"step": 0, "compute": 2, "exposed-communication": 3, "exposed-copy": 4, "idle": 5}
 _MEAN = 1  # the mean step's place there
 _LIMIT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*(%|pp|ns|us|µs|ms|s)\s*")
-_MAX_RATIO = 1e6  # an interval that reaches further tells nothing
+_MAX_RATIO = 1e6  # an interval that reaches further says nothing
 _FINDING = "finding"
 _FORMS = "write METRIC:LIMIT, such as step:+2%, idle:+0.5ms or exposed-communication:+1pp"
 
@@ -114,7 +114,7 @@ def judged(
 
 
 def change_interval(gate: GateLimit, before: Series, after: Series) -> Interval | None:
-    """Return the interval of a change in the unit of a gate; None where nothing tells it."""
+    """Return the interval of a change in the unit of a gate; None if it is unknown."""
     draws = before.drawn(0), after.drawn(1)
     if draws[0] is not None and draws[1] is not None:
         values = _values(gate, draws[0], draws[1])

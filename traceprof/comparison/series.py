@@ -30,7 +30,7 @@ CAUSES = (
 
 @dataclass(frozen=True)
 class Series:
-    """What is known of the steps of one side.
+    """The steps of one side.
 
     Attributes:
         captures: float64[n, 5] of each recording: a row per step, the columns above, means over the
@@ -48,7 +48,7 @@ class Series:
 
     @property
     def num_steps(self) -> int:
-        """How many steps are compared, over all recordings."""
+        """Number of steps that are compared, over all recordings."""
         return sum(map(len, self.captures)) if self.has_steps else 0
 
     @property

@@ -1,4 +1,4 @@
-"""What stands on a side: reports, a folder, a saved JSON analysis, a run of a store."""
+"""Inputs of a comparison: reports, a folder, a saved JSON analysis, a run of a store."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def loaded(
         sources: reports and folders of them, which are analysed together; saved analyses, runs
             (`runs.db#NAME`) and results, of which each is a recording of its own.
         options: what to analyse of reports.
-        listener: told of what is read.
+        listener: receives progress updates.
         jobs: how many processes may analyse.
 
     Raises:

@@ -1,4 +1,4 @@
-"""How sure a difference is: blocks of steps drawn again, captures, and many kernels at once."""
+"""Intervals of differences: blocks of steps drawn again, captures, and many kernels at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUM_DRAWS = 2000
 MIN_STEPS = 3
 """Of each recording: of fewer no interval is given."""
 MIN_DRAWN_STEPS = 6
-"""Likewise: of fewer the interval is not drawn, but that of normal noise."""
+"""Of each recording: of fewer the interval is that of normal noise, not of draws."""
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)  # of a median of normal noise, in that of the mean
 _SEED = 20_240_229  # any: the same question has the same answer
 _MAX_VALUES = 4_000_000  # that are drawn at once
@@ -32,7 +32,7 @@ _MAX_T = 1e6
 
 
 class Interval(NamedTuple):
-    """Where a change lies, most probably.
+    """Interval in which a change lies, most probably.
 
     Attributes:
         low: its lower end.

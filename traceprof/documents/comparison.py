@@ -22,7 +22,7 @@ Outcome = Literal["met", "not met", "inconclusive"]
 
 
 class Side(Struct, forbid_unknown_fields=True):
-    """What stands on one side."""
+    """One side of the comparison."""
 
     name: str
     reports: list[str]
@@ -45,7 +45,7 @@ class Difference(Struct, forbid_unknown_fields=True):
 
 
 class Comparable(Struct, forbid_unknown_fields=True):
-    """Whether the sides may be held against each other."""
+    """Comparability of the sides."""
 
     is_comparable: bool
     reasons: Annotated[list[str], Meta(description="Why not.")]
@@ -113,14 +113,14 @@ class KernelChange(Struct, forbid_unknown_fields=True):
         Fraction | None,
         Meta(
             description="How probable such a change is without cause, adjusted for the number of"
-            " kernels; null where it cannot be told."
+            " kernels; null if unknown."
         ),
     ]
     is_significant: bool
 
 
 class Matching(Struct, forbid_unknown_fields=True):
-    """How much of the kernels' time was matched at a rung."""
+    """Share of the kernels' time that was matched at a rung."""
 
     rung: Rung
     before: Annotated[float, Meta(ge=0, le=1, description="As a share of all kernel time.")]
@@ -140,7 +140,7 @@ class CommunicationChange(Struct, forbid_unknown_fields=True):
     change_ns: int
     wait_before_ns: Annotated[
         Count | None,
-        Meta(description="Until the last rank came; null where ranks or clocks do not tell."),
+        Meta(description="Until the last rank came; null if unknown."),
     ]
     wait_after_ns: Count | None
     transfer_before_ns: Annotated[

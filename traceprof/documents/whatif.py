@@ -72,7 +72,7 @@ class BlockedSend(Struct, forbid_unknown_fields=True):
 
 
 class Schedule(Struct, forbid_unknown_fields=True):
-    """What the stages of a pipeline would take if they computed their passes in an order."""
+    """Time of a pipeline's stages if they computed their passes in an order."""
 
     order: OrderName
     step_ns: Annotated[
@@ -85,7 +85,7 @@ class Schedule(Struct, forbid_unknown_fields=True):
 
 
 class Answer(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What a step would take under an assumption, or why that cannot be said."""
+    """Time of a step under an assumption, or the reason why there is no answer."""
 
     assume: str
     kind: Kind
@@ -108,7 +108,7 @@ class Answer(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class PathPart(Struct, forbid_unknown_fields=True):
-    """What the critical path of all steps spends on a rank."""
+    """Time that the critical path of all steps spends on a rank."""
 
     rank: Count
     compute_ns: Count

@@ -1,4 +1,4 @@
-"""What the ranks of a run did, event by event, as frames."""
+"""Events of the ranks of a run as frames."""
 
 from __future__ import annotations
 

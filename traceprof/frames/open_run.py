@@ -33,7 +33,7 @@ class RunFrames:
     """The events of a run as pandas frames, read when they are asked for; a context.
 
     Times are nanoseconds of each report's own clock. Rows are in order of their start. The columns
-    are the same for every format; what a report does not tell is missing. Without a rank a frame
+    are the same for every format; what is unknown is missing. Without a rank a frame
     has the rows of all ranks, one rank after the other.
 
     Attributes:
@@ -152,7 +152,7 @@ class RunFrames:
     def communication(self, rank: int | None = None) -> pd.DataFrame:
         """Return what was communicated: kernels and copies between GPUs.
 
-        Of a rank without a GPU these are the operations that the ranges of `instrument` tell of.
+        Of a rank without a GPU these are the operations in the ranges of `instrument`.
 
         Args:
             rank: of this one; of all where not given.

@@ -1,4 +1,4 @@
-"""What rich would draw, as paragraphs and tables: for formats that are no terminal."""
+"""Paragraphs and tables of the text report for formats that are no terminal."""
 
 from __future__ import annotations
 

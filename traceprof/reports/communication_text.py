@@ -1,4 +1,4 @@
-"""What was communicated, as tables of the text report: process groups, and gradient buckets."""
+"""Communication in the text report: process groups and gradient buckets."""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ PARTS = {
     "exposed_copy_ns": "exposed copy",
     "idle_ns": "idle",
 }
-"""What a window is made of: field of `Measures`, name."""
+"""Parts of a window: field of `Measures`, name."""
 _CHARACTER = 6.2  # wide, at the size of the labels
 _MIN_LABEL = 24  # shorter events are not named
-_FINE = 2  # parts of a pixel that are told apart
+_FINE = 2  # parts of a pixel that are distinguished
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What ran around a piece of evidence.
+    """Drawing of what ran around a piece of evidence.
 
     Attributes:
         height: of the drawing.
@@ -108,7 +108,7 @@ def _row(track: Track, y: int, scene: Scene, scale: float) -> Row:
     for category in Category:
         chosen = track.category == category
         if chosen.any():
-            # What is too near to be told apart is one shape, so that drawings stay small.
+            # What is too near to be distinguished is one shape, so that drawings stay small.
             drawn = intervals.union(first[chosen], stop[chosen])
             shapes.append((str(category), _path(drawn.start_ns, drawn.end_ns, y)))
     return Row(y, one_line(track.label, 30), tuple(shapes), _labels(track, start, end, y))
@@ -139,7 +139,7 @@ def _labels(
 
 @dataclass(frozen=True, slots=True)
 class StepChart:
-    """What each step of a rank is made of, as columns.
+    """Parts of each step of a rank, as columns.
 
     Attributes:
         shapes: SVG path data by part.

@@ -1,4 +1,4 @@
-"""What ran where a finding's evidence is: drawn beside it, by streams and threads."""
+"""Operations and calls around the evidence of a finding, by streams and threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_STREAMS, _MAX_THREADS, _MAX_DEPTH = 6, 2, 3
 
 
 class Place(NamedTuple):
-    """Where in time evidence is.
+    """Time of evidence.
 
     Attributes:
         rank: the rank's number.
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Scene:
-    """What ran around a piece of evidence.
+    """Operations and calls around a piece of evidence.
 
     Attributes:
         place: the evidence.

@@ -1,4 +1,4 @@
-"""What one report holds: where it comes from, what is in it, what it lacks."""
+"""Content of one report: its origin, what is in it, what it lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels of the text report: which take the time, and what their names tell."""
+"""The kernels of the text report: those that take the time, and what their names say."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def kernel_title(name: str) -> str:
 
 
 def arithmetic_text(kind: KernelKind) -> str:
-    """Return number format and unit, as far as the name tells them."""
+    """Return number format and unit, as far as the name has them."""
     unit = ", tensor cores" if kind.tensor_cores else ""
     if kind.precision is None:
         return unit[2:] or "-"

@@ -1,4 +1,4 @@
-"""What rich draws, as plain text: for files, pipes and blocks in documents."""
+"""Drawings of rich as plain text: for files, pipes and blocks in documents."""
 
 from __future__ import annotations
 

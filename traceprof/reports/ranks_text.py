@@ -1,4 +1,4 @@
-"""The text report's section on several ranks: clocks, who came last, who waited for whom."""
+"""The text report's section on several ranks: clocks, late ranks, waits."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def arrived_heading(analysis: RunResult) -> str:
 
 
 def _known(nanoseconds: int, *, is_unknown: bool) -> str:
-    """Write a wait; what is nothing only since the clocks do not tell is unknown."""
+    """Write a wait; nothing is unknown where the clocks are too coarse."""
     return "unknown" if is_unknown and nanoseconds == 0 else duration(nanoseconds)
 
 
@@ -157,7 +157,7 @@ def _median_wait(uses: Sequence[OperationUse]) -> str:
 
 
 def _short(communicator: str, description: str | None) -> Text:
-    """Return the end of NCCL's ids, which tells them apart, and names as they are."""
+    """Return the end of NCCL's ids, which distinguishes them, and names as they are."""
     is_id = communicator.startswith("0x")
     described = "" if description is None else f" ({description})"
     return name_text((f"…{communicator[-8:]}" if is_id else communicator) + described)

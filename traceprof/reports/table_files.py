@@ -41,7 +41,7 @@ def write(
         analysis: what was found out, with its reports open.
         folder: that is there, for `kernels.parquet` and the others.
         ending: `parquet` or `csv`.
-        progress: told of the ranks.
+        progress: receives progress updates.
 
     Returns:
         The files.

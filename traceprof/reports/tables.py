@@ -22,7 +22,7 @@ MAX_NAME = 80  # characters of a name that stands in a table
 
 
 class _Table(Table):
-    """Where there is no terminal, a table is as wide as its content, and nothing is cut."""
+    """Without a terminal, a table is as wide as its content, and nothing is cut."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if not console.is_terminal:

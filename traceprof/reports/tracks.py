@@ -1,4 +1,4 @@
-"""What a rank did, row by row as a timeline draws it: streams of the GPU, threads of the host."""
+"""Rows of a rank's timeline: streams of the GPU, threads of the host."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def gpu_tracks(rank: Rank) -> Iterator[Track]:
 
 
 def communication_track(rank: CpuRank) -> Track:
-    """Return what a rank without a GPU communicated, as the ranges of `instrument` tell."""
+    """Return what a rank without a GPU communicated, by the ranges of `instrument`."""
     operations, labels = rank.work.operations, rank.trace.label_ranges[rank.process]
     order = np.lexsort((-operations.end_ns, operations.start_ns))
     category = np.full(len(order), Category.COMMUNICATION, np.int8)

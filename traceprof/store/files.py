@@ -1,4 +1,4 @@
-"""Opens stores: whose file it is, which version, one writer at a time, all or nothing."""
+"""Opens stores: checks file and version; one writer at a time, all or nothing."""
 
 from __future__ import annotations
 

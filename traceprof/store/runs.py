@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     AnyPath = str | os.PathLike[str]
 
-# Where programs for continuous integration tell which commit they run.
+# Set by programs for continuous integration.
 _COMMIT_VARIABLES = ("GIT_COMMIT", "GITHUB_SHA", "CI_COMMIT_SHA", "BUILDKITE_COMMIT", "CIRCLE_SHA1")
 
 
@@ -47,8 +47,8 @@ class StoredRun:
     Attributes:
         name: unique in the store.
         labels: what the user wrote to it.
-        git_commit: of the program that ran; None where nothing tells it.
-        recorded_utc: when the first report was recorded, ISO 8601; None where it does not tell.
+        git_commit: of the program that ran; None if unknown.
+        recorded_utc: when the first report was recorded, ISO 8601; None if unknown.
         saved_utc: when the run was saved.
         hosts: the machines.
         num_ranks: how many ranks it has.

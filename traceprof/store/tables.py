@@ -33,7 +33,7 @@ _RUNS: Mapping[str, type] = {
 
 
 def rows(document: Document, table: str) -> list[Row]:
-    """Return the rows of a table, without that which tells the run."""
+    """Return the rows of a table, without the column of the run."""
     cells = [
         tuple(cell(value) for value in msgspec.structs.astuple(record))
         for record in getattr(document, table)
@@ -127,7 +127,7 @@ def written_table(name: str) -> str:
 
 
 def with_numbers(store: Database, kernels: Sequence[Row]) -> list[Row]:
-    """Return rows of kernels with the numbers of their names, which the store is told."""
+    """Return rows of kernels with the numbers of their names, which the store then has."""
     place = [*columns("kernels")].index("name")
     names = sorted({str(row[place]) for row in kernels})
     store.table("kernel_names").insert_all(({"name": name} for name in names), ignore=True)

@@ -1,4 +1,4 @@
-"""What was communicated, and what links carried, in the JSON document."""
+"""Communication and links in the document of an analysis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traceprof.findings import Count, Number
     "is_peak_assumed", "utilization", "source", "name",
 )  # fmt: skip
 class LinkUse(links.LinkUse, frozen=True, kw_only=True):
-    """What a link carried in one direction."""
+    """Traffic of a link in one direction."""
 
     rank: Count
     gb_per_s: Annotated[

@@ -1,4 +1,4 @@
-"""Where the time of ranks, steps and kernels went, in the JSON document."""
+"""Time of ranks, steps and kernels in the document of an analysis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Breakdown(Measures, frozen=True, kw_only=True):
 
 
 class Training(Struct, forbid_unknown_fields=True):
-    """What of a rank's window is training: findings are about it if nothing else is asked for."""
+    """Training part of a rank's window: findings are about it if nothing else is asked for."""
 
     rank: Count
     start_ns: int
@@ -76,10 +76,10 @@ class StepTotals(Struct, forbid_unknown_fields=True):
 
 
 class Beside(Struct, forbid_unknown_fields=True):
-    """How long a kind of GPU operations ran on a rank, and how long beside each kind.
+    """Time of a kind of GPU operations on a rank, and its part beside each kind.
 
     Of the part of the window that findings judge. Operations of one kind beside each other are not
-    told: its time beside itself is `total_ns`.
+    shown: its time beside itself is `total_ns`.
     """
 
     rank: Count
@@ -123,14 +123,14 @@ class Kernel(Struct, forbid_unknown_fields=True):
     precision: Annotated[
         str | None,
         Meta(
-            description="The number format that it computes in; null where its name tells none, or"
+            description="The number format that it computes in; null where its name has none, or"
             " several.",
             extra_json_schema={"enum": [*PRECISIONS, None]},
         ),
     ]
     tensor_cores: Annotated[
         bool | None,
-        Meta(description="Whether it computes on tensor cores; null where its name does not tell."),
+        Meta(description="Whether it computes on tensor cores; null if unknown."),
     ]
     count: Annotated[int, Meta(ge=0, description="Kernels that start in the window.")]
     total_ns: Annotated[int, Meta(ge=0, description="The sum of their durations.")]

@@ -1,4 +1,4 @@
-"""What was found out about a run as the records of its document, a table at a time."""
+"""Builds the document of an analysis from its results, a table at a time."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _lost_reports(result: RunResult) -> Iterator[reports.LostReport]:
 
 
 def _run(result: RunResult) -> reports.Run:
-    """Return how the reports belong together: clocks, matched operations, who waited for whom."""
+    """Return how the reports belong together: clocks, matched operations, waits."""
     run, ranks = result.run, result.ranks
     return reports.Run(
         rank_source=run.rank_source,

@@ -18,9 +18,7 @@ class Report(Struct, forbid_unknown_fields=True):
     format: Annotated[str, one_of(*FORMATS)]
     product_version: str | None
     schema_version: str | None
-    command_line: Annotated[
-        list[str], Meta(description="What was recorded; empty where the report does not tell.")
-    ]
+    command_line: Annotated[list[str], Meta(description="What was recorded; empty if unknown.")]
     recorded: Annotated[
         list[str], Meta(description="Which parts it holds, of those that can be left out.")
     ]
@@ -50,7 +48,7 @@ class Rank(Struct, forbid_unknown_fields=True):
 
 
 class RunRank(Struct, forbid_unknown_fields=True):
-    """Where a rank ran."""
+    """Place of a rank: host and GPU."""
 
     rank: Count
     host: str
@@ -60,7 +58,7 @@ class RunRank(Struct, forbid_unknown_fields=True):
 
 
 class Clock(Struct, forbid_unknown_fields=True):
-    """How the clock of a report's machine compares with the reference's."""
+    """Clock of a report's machine, compared with the reference's."""
 
     report: Count
     run: Annotated[int, Meta(ge=0, description="0 for the run of the first report.")]
@@ -108,7 +106,7 @@ class Unmatched(Struct, forbid_unknown_fields=True):
 
 
 class Lateness(Struct, forbid_unknown_fields=True):
-    """How late a rank came to the operations that it shares with others."""
+    """Lateness of a rank at the operations that it shares with others."""
 
     rank: Count
     host: str
@@ -129,7 +127,7 @@ class Lateness(Struct, forbid_unknown_fields=True):
 
 
 class Wait(Struct, forbid_unknown_fields=True):
-    """How long a rank waited for another one."""
+    """Time that a rank waited for another one."""
 
     rank: Count
     for_rank: Count
@@ -137,7 +135,7 @@ class Wait(Struct, forbid_unknown_fields=True):
 
 
 class Run(Struct, forbid_unknown_fields=True):
-    """How the reports belong together."""
+    """Relations between the reports of a run."""
 
     rank_source: Annotated[
         str,
@@ -157,12 +155,12 @@ class Run(Struct, forbid_unknown_fields=True):
     unmatched: list[Unmatched]
     lateness: list[Lateness]
     waits: Annotated[
-        list[Wait], Meta(description="Who waited for whom; pairs that did not are left out.")
+        list[Wait], Meta(description="Waits of one rank for another; pairs without are left out.")
     ]
 
 
 class Note(Struct, forbid_unknown_fields=True):
-    """What to know about the data of a report."""
+    """Note on the data of a report."""
 
     report: Count
     note: Text

@@ -1,4 +1,4 @@
-"""What a comparison says, in order: sections of sentences and tables, whatever they become."""
+"""Sections of a comparison, in order: sentences and tables for all formats."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Sequenc
 
 
 def _exact(length_ns: int) -> str:
-    """Write a step's length with a digit more than usual: changes of a per cent are told by it."""
+    """Write a step's length with a digit more than usual: changes of a per cent need it."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if length_ns >= size:
             value = length_ns / size

@@ -1,4 +1,4 @@
-"""Which steps' critical paths are shown, and their tracks."""
+"""Tracks of the critical paths of steps."""
 
 from __future__ import annotations
 

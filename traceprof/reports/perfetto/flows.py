@@ -1,4 +1,4 @@
-"""Which operations of different ranks are one: numbers that their events share."""
+"""Numbers shared by the events of an operation on different ranks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def flows_of(rank: Rank, comparison: RankComparison) -> Flows:
 
     Returns:
         By index of the kernel or, without a GPU, of the operation. `wait_ns` is the rank's wait for
-        the last one; it is left out where the clocks or the report do not tell.
+        the last one; it is left out if it is unknown.
     """
     flows: dict[int, tuple[tuple[int, ...], dict[str, Value]]] = defaultdict(lambda: ((), {}))
     if rank.rank not in comparison.ranks:

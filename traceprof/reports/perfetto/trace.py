@@ -35,7 +35,7 @@ def write(
     Args:
         analysis: what was found out, with its reports open.
         file: is written to as packets are made.
-        progress: told of the ranks.
+        progress: receives progress updates.
         paths: critical paths of steps, each a track at the top.
     """
     ranks = analysis.run.ranks
