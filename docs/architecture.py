@@ -40,6 +40,17 @@ STATIONS = (
     "traceprof.analyses.verdict.run_result.RunResult",
     "traceprof.reports.text.render",
 )
+# Where else a type goes.
+BRANCHES = {
+    "RunResult": (
+        "traceprof.store.runs.save",
+        "traceprof.frames.results.table_frame",
+        "traceprof.documents.analysis.records.document",
+    ),
+    "Document": ("traceprof.comparison.sides.LoadedSide",),
+    "LoadedSide": ("traceprof.comparison.ask.compared",),
+    "d.Comparison": ("traceprof.reports.comparison.text.render",),
+}
 
 
 @cache
@@ -169,16 +180,25 @@ def way_of_the_data() -> str:
         ValueError: a function does not take what the one before it returns.
     """
     lines = ["```mermaid", "flowchart TD", "    d0([file])"]
+    boxes = {"path": 0}
     passed = "path"
-    for number, station in enumerate(STATIONS, start=1):
+    stations = [*STATIONS]
+    places: list[str | None] = [None] * len(stations)  # without one, the station before
+    for source, branches in BRANCHES.items():
+        stations += branches
+        places += [source] * len(branches)
+    for number, (station, source) in enumerate(zip(stations, places, strict=True), start=1):
         module, _, name = station.rpartition(".")
         arguments, returned = signature(module, name)
+        before = number - 1 if source is None else boxes[source]
+        passed = passed if source is None else source.rpartition(".")[2]
         if passed not in arguments:
             raise ValueError(f"{station} takes no {passed}: {', '.join(arguments)}")
         place = folder_name(module.rpartition(".")[0])
-        box_of_type = f'["{returned}"]' if number < len(STATIONS) else "([report])"
-        lines.append(f"    d{number}{box_of_type}")
-        lines.append(f'    d{number - 1} -- "{place} {name}()" --> d{number}')
+        text = {"render": "([report])", "save": "[(store)]"}.get(name, f'["{returned}"]')
+        boxes[returned] = number
+        lines.append(f"    d{number}{text}")
+        lines.append(f'    d{before} -- "{place} {name}()" --> d{number}')
         passed = re.findall(r"\w+", returned)[-1]
     return "\n".join([*lines, "```", ""])
 

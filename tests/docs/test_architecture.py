@@ -16,3 +16,18 @@ def test_pictures_are_what_the_code_gives() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_every_room_has_a_paragraph() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = [path.parent.name for path in (ROOT / "traceprof").glob("*/__init__.py")]
+    ground = {"kernel_names"}  # described together
+    missing = [
+        room
+        for room in sorted({*rooms, "dashboards", "instrument"} - ground)
+        if f"\n* **`{room}/`** " not in page
+    ]
+    assert len(rooms) > 10
+    assert missing == []
+    assert "\n* **`testing.py`** " in page
+    assert "\n* **`analysis.py`** " in page
