@@ -1,4 +1,4 @@
-"""Who is told how far the reading is, and what is known before all is read."""
+"""Progress listeners and partial results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Result_contra = TypeVar("Result_contra", contravariant=True)
 
 
 class Progress(Protocol):
-    """Somebody who wants to know how far the reading is."""
+    """Receives progress updates."""
 
     def expect(self, number: int, /) -> None:
         """Learn that so many rows more, or fewer, will be read."""
@@ -18,7 +18,7 @@ class Progress(Protocol):
 
 
 class Listener(Progress, Protocol[Result_contra]):
-    """Somebody who also wants the results that are known while the rest is still being read."""
+    """Receives partial results as well, while the rest is still being read."""
 
     def partial(self, result: Result_contra, /) -> None:
         """Learn what is known so far; a later result holds all that an earlier one did."""

@@ -30,7 +30,7 @@ def drop_freed_memory() -> None:
 
 
 def give_freed_memory_back() -> None:
-    """Have the C library give back what it kept, and keep less from now on: for who stays on."""
+    """Have the C library give back memory, and keep less from now on: for long-lived processes."""
     library = _library()
     if library is not None:
         library.mallopt(_TRIM_THRESHOLD, _SOME)
