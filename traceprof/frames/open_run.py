@@ -159,8 +159,8 @@ class RunFrames:
 
         Returns:
             rank, start_ns, end_ns, duration_ns, stream, operation (missing for a copy), name (of
-            the kernel, else `peer copy`, or what the range says), communicator, peer and root (as
-            labels tell, in the world), num_ranks, bytes (as NCCL counts a message).
+            the kernel, else `peer copy`, or what the range says), communicator, peer and root (by
+            labels, in the world), num_ranks, bytes (as NCCL counts a message).
 
         Raises:
             UsageError: there is no such rank.

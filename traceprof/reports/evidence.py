@@ -33,8 +33,8 @@ class Place(NamedTuple):
 
     Attributes:
         rank: the rank's number.
-        start_ns: in the report's time.
-        end_ns: likewise.
+        start_ns: in the report's time, as is the end.
+        end_ns: one past its last nanosecond.
     """
 
     rank: int

@@ -31,7 +31,7 @@ _TRANSFER_HEADINGS = (
 _SCOPES = {"intra-node": "ranks of a node", "inter-node": "nodes"}
 _SOURCES = {
     "labels": "the labels of instrument",
-    "torch": "torch.distributed, which told them to the profiler",
+    "torch": "what torch.distributed gave the profiler",
     "nccl": "NCCL's payloads",
     "mpi": "MPI",
     "environment": "the environment of the processes",

@@ -80,7 +80,7 @@ def report(
 def communication_sections(
     analysis: RunResult, *, shows_kernels: bool
 ) -> Iterator[tuple[str, list[RenderableType]]]:
-    """Yield headings, and what stands below: how ranks met, what they communicated, kernels.
+    """Yield headings and their content: matched operations, communication, kernels.
 
     Args:
         analysis: what was found out.

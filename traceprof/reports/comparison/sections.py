@@ -201,7 +201,7 @@ def _kernels(comparison: Comparison) -> Section:
         beside = change_text(comparison.kernels_beside_ns)
         after.append(f"Kernels that run beside each other, whose times overlap: {beside}.")
     if not shown:
-        lines.append("No kernel takes another time than before, as far as noise lets that be told.")
+        lines.append("No kernel changed significantly.")
         return Section("Compute, by kernel", [*lines, *after])
     headings = ("change", "before", "after", "matched by", "category", "kernel")
     table = _table(headings, map(_kernel, shown), headings[3:])
