@@ -18,7 +18,9 @@ from tests.support.nccl import ALL_REDUCE
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import breakdown, exposed_copy, pageable_copy
+from traceprof.analyses.breakdown.surroundings import surroundings
 from traceprof.analyses.exposed_copy import ExposedCopyResult
+from traceprof.analyses.links import link_usage
 from traceprof.analysis import RunResult, analyze_reports
 from traceprof.findings import Finding, Severity
 from traceprof.reports import json as json_report
@@ -259,6 +261,25 @@ def test_memory_sets(tmp_path: Path) -> None:
     finding = only(builder, tmp_path)
     assert "set_to_none=True" in finding.advice[0]
     assert finding.evidence[0].label == "memset, 4 B"
+
+
+def test_copies_of_unknown_size_count_no_bytes(tmp_path: Path) -> None:
+    builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB").kernel(0, 200, GEMM)
+    here: dict[str, int] = {"deviceId": 0, "streamId": 7, "globalPid": 1 << 48 | 1000 << 24}
+    builder.raw("CUPTI_ACTIVITY_KIND_MEMCPY", start=200, end=300, copyKind=1, srcKind=1, dstKind=2,
+                bytes=None, **here)  # fmt: skip
+    builder.raw("CUPTI_ACTIVITY_KIND_MEMSET", start=300, end=310, bytes=None, **here)
+    finding = only(builder.memcpy(310, 320, bytes=70).kernel(320, 600, GEMM), tmp_path)
+    assert (finding.metrics["bytes"], finding.metrics["num_copies"]) == (70, 3)
+    assert finding.evidence[0].label == "Host-to-Device copy, pinned"
+    with ranks_of(tmp_path / "t.sqlite") as (rank,):
+        before = surroundings(rank, 0, 600)
+        used = link_usage.run(rank, rank.window)
+        pageable = pageable_copy.run(rank, rank.window)
+    assert before is not None
+    assert before.bytes_to_gpu == 70
+    assert [use.bytes for use in used.uses] == [70]
+    assert pageable.num_large == 0
 
 
 def test_memory_that_is_not_told_is_not_called_pinned(tmp_path: Path) -> None:

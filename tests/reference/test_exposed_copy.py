@@ -69,7 +69,7 @@ def test_of_those_that_begin_together_the_one_that_ends_first_owns(tmp_path: Pat
 def test_kinds_of_copies(tmp_path: Path, kind: int | None, expected: str) -> None:
     builder = TraceBuilder().kernel(0, 10)
     builder.raw("CUPTI_ACTIVITY_KIND_MEMCPY", start=10, end=30, deviceId=0, streamId=7,
-                globalPid=1 << 48 | 1000 << 24, copyKind=kind, bytes=0)  # fmt: skip
+                globalPid=1 << 48 | 1000 << 24, copyKind=kind)  # fmt: skip
     found = only(builder, tmp_path)
     assert found.by_kind == {**dict.fromkeys(("h2d", "d2h", "d2d", "memset"), 0), expected: 20}
     assert (found.bytes, found.pageable_ns) == (0, 0)
@@ -92,7 +92,7 @@ def test_pageable_is_what_the_export_calls_so(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 5)
     builder.raw("ENUM_CUDA_MEM_KIND", id=99, name="NEW", label="Pageable")
     builder.raw("CUPTI_ACTIVITY_KIND_MEMCPY", start=10, end=30, deviceId=0, streamId=7,
-                globalPid=1 << 48 | 1000 << 24, copyKind=1, srcKind=99, bytes=0)  # fmt: skip
+                globalPid=1 << 48 | 1000 << 24, copyKind=1, srcKind=99)  # fmt: skip
     assert only(builder, tmp_path).pageable_ns == 20
     builder = TraceBuilder().memcpy(0, 10, pageable=True).without("ENUM_CUDA_MEM_KIND")
     assert (

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from traceprof import intervals
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.run.rank import Window
 from traceprof.trace.model.kinds import CopyKind
@@ -46,4 +49,4 @@ def surroundings(rank: Rank, start_ns: int, end_ns: int) -> Surroundings | None:
     if rank.trace.holds(Part.API_CALLS):
         within = idle_causes(rank).within(Window(start_ns, end_ns))
         causes = {cause: idle_ns for cause, idle_ns in within.items() if idle_ns}
-    return Surroundings(int(copies.bytes[to_gpu].sum()), causes)
+    return Surroundings(intervals.total(np.maximum(copies.bytes[to_gpu], 0)), causes)

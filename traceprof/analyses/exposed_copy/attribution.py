@@ -31,7 +31,7 @@ class CopyOwners:
         end_ns: int64[n].
         exposed_ns: int64[n], above 0: how long it ran in the window, when no copy that began before
             it, no compute and no communication did.
-        bytes: int64[n].
+        bytes: int64[n], 0 where it is not known.
         memory: int64[n], for copies from or to the host the `MemoryKind` of the host's side, and
             pageable memory if either side is; `UNKNOWN` otherwise.
         is_same_stream: bool[n], whether the first compute that starts at or after its end is on its
@@ -94,7 +94,7 @@ def copy_owners(rank: Rank, window: Window) -> CopyOwners:
     size, memory = np.empty(len(copy), np.int64), np.full(len(copy), int(MemoryKind.UNKNOWN))
     stream = np.empty(len(copy), np.int64)
     for group, mask in ((copies, ~is_memset), (memsets, is_memset)):
-        size[mask] = group.bytes[copy[mask]]
+        size[mask] = np.maximum(group.bytes[copy[mask]], 0)
         stream[mask] = group.packed_stream.at(copy[mask])
     memory[~is_memset] = _host_memory(rank, copy[~is_memset])
     return CopyOwners(

@@ -118,13 +118,14 @@ def _evidence(
 
 def _label(rank: Rank, owners: CopyOwners, index: int) -> str:
     """Return a copy's direction, size and host memory, for people."""
-    size = size_text(int(owners.bytes[index]))
+    num_bytes = int(owners.bytes[index])
+    size = f", {size_text(num_bytes)}" if num_bytes else ""
     if DIRECTIONS[owners.direction[index]] == "memset":
-        return f"memset, {size}"
+        return f"memset{size}"
     kind = copy_label(int(rank.operations.copies.kind[owners.copy[index]]))
     memory = MemoryKind(int(owners.memory[index]))
     known = "" if memory is MemoryKind.UNKNOWN else f", {memory.label.lower()}"
-    return f"{kind} copy, {size}{known}"
+    return f"{kind} copy{size}{known}"
 
 
 def exposed_ns(parts: Iterable[CopyPart]) -> int:
