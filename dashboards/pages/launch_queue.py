@@ -85,7 +85,9 @@ def layout(analysis: Analysis, address: Address) -> Component:
             view.analysis.run.how_to_collect(Part.API_CALLS),
         )
         return page(TITLE, lead, card("Depth over time", empty), gaps)
-    worst = sorted(known, key=lambda result: (-result.costly.measure_ns, -result.blocked_ns))
+    worst = sorted(
+        known, key=lambda result: (-result.costly.measure_ns, -result.metrics.blocked_ns)
+    )
     return page(
         TITLE,
         lead,
@@ -149,18 +151,18 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
 
 
 def _row(result: LaunchQueueResult) -> dict[str, Any]:
-    stalls = result.stalls
+    metrics = result.metrics
     return {
         "rank": result.rank,
-        "depth": result.max_depth,
-        "cap": stalls.cap,
-        "scope": f"a {stalls.cap_scope}" if stalls.cap_scope else None,
-        "stalls": len(stalls),
-        "blocked": result.blocked_ns / 1e6,
-        "late": result.num_late,
+        "depth": metrics.max_queue_depth,
+        "cap": metrics.queue_cap,
+        "scope": f"a {metrics.queue_cap_scope}" if metrics.queue_cap_scope else None,
+        "stalls": metrics.num_stalls,
+        "blocked": metrics.blocked_ns / 1e6,
+        "late": metrics.num_late_launches,
         "costly": result.costly.measure_ns / 1e6,
-        "source": stalls.source if len(stalls) else None,
-        "holder": one_line(result.holders[0].name) if result.holders else None,
+        "source": metrics.source if metrics.num_stalls else None,
+        "holder": None if metrics.holder is None else one_line(metrics.holder),
     }
 
 
@@ -170,9 +172,10 @@ def _holders(results: Sequence[LaunchQueueResult]) -> Component | None:
             "rank": result.rank,
             "name": one_line(holder.name),
             "held": holder.held_ns / 1e6,
-            "share": 100 * holder.held_ns / result.blocked_ns if result.blocked_ns else None,
+            "share": 100 * holder.held_ns / blocked_ns if blocked_ns else None,
         }
         for result in results
+        for blocked_ns in (result.metrics.blocked_ns,)
         for holder in result.holders[:_MAX_HOLDERS]
     ]
     if not rows:

@@ -70,12 +70,12 @@ def answered(
         stalls.cap_scope,
         stalls.usual_ns,
         shown,
-        result.max_depth,
-        result.blocked_ns,
+        result.metrics.max_queue_depth,
+        result.metrics.blocked_ns,
         result.costly.measure_ns,
         [(late.start_ns, late.late_ns) for late in result.late],
         {holder.name: holder.held_ns for holder in result.holders},
-        result.coverage,
+        result.metrics.coverage,
     )
 
 
@@ -89,8 +89,8 @@ def assert_agrees(
     expected = [answer for process in processes for answer in answers(process, time_range)]
     found = zip(results(path, time_range), series(path, time_range), strict=True)
     for answer, (result, shown) in zip(expected, found, strict=True):
-        assert result.num_late == len(answer.late)
-        assert result.late_ns == sum(late for _, late in answer.late)
+        assert result.metrics.num_late_launches == len(answer.late)
+        assert result.metrics.late_launch_ns == sum(late for _, late in answer.late)
         answer.late = answer.late[:5]
         got = answered(result, shown, answer.pid, answer.device)
         # The two spell a few functions differently; what each held is compared as it stands.
@@ -170,7 +170,7 @@ def test_stalls_whose_records_were_not_exported(
 def test_each_stream_has_a_queue_of_its_own(traces: Path) -> None:
     # Two models in turn on two streams: 1550 pending in all, and each stream full at 1022.
     (result,) = results(traces / "inference_no_mangled_names.sqlite")
-    assert (result.stalls.cap, result.max_depth) == (CAP, 1550)
+    assert (result.stalls.cap, result.metrics.max_queue_depth) == (CAP, 1550)
     (finding,) = launch_queue.findings(result)
     assert isinstance(finding, Finding)
     assert finding.severity is Severity.INFO
@@ -263,7 +263,7 @@ def test_what_is_launched_late_on_an_idle_stream(tmp_path: Path, others: str) ->
     path = builder.write(tmp_path / "t.sqlite")
     assert_agreement(path)
     (result,) = results(path)
-    assert (result.num_late, result.late_ns) == (1, sum(stalls))
+    assert (result.metrics.num_late_launches, result.metrics.late_launch_ns) == (1, sum(stalls))
     (finding,) = launch_queue.findings(result)
     assert isinstance(finding, Finding)
     # The device computes but for the 1 µs between kernels; only another GPU can have waited.
@@ -283,7 +283,7 @@ def test_what_waits_for_an_event_is_not_late_by_its_launch(tmp_path: Path) -> No
     builder.kernel(start, start + 9_000, NCCL, stream=20, launch=(called, called + 5_000))
     path = builder.write(tmp_path / "t.sqlite")
     assert_agreement(path)
-    assert results(path)[0].num_late == 0
+    assert results(path)[0].metrics.num_late_launches == 0
 
 
 def test_a_wait_for_the_gpu_makes_up_for_stalls(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_wait_for_the_gpu_makes_up_for_stalls(tmp_path: Path) -> None:
     )
     path = builder.write(tmp_path / "t.sqlite")
     assert_agreement(path)
-    assert results(path)[0].num_late == 0
+    assert results(path)[0].metrics.num_late_launches == 0
 
 
 def test_another_device_that_waits_for_the_thread(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_long_calls_that_are_no_stalls(tmp_path: Path) -> None:
     path = builder.write(tmp_path / "t.sqlite")
     assert_agreement(path)
     assert judged(path) == []
-    assert results(path)[0].max_depth > 400
+    assert results(path)[0].metrics.max_queue_depth > 400
 
 
 def test_what_was_queued_when_the_capture_began(tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_what_the_end_of_the_capture_cut_off(tmp_path: Path) -> None:
         database.execute(cut, [CAP + 200])
     assert_agreement(path)
     (result,) = results(path)
-    assert result.max_depth == CAP
+    assert result.metrics.max_queue_depth == CAP
     # Those beyond the last recorded end returned as nothing that was recorded ended.
     assert 200 < len(result.stalls) <= len(stalls)
 
@@ -414,7 +414,7 @@ def test_managed_memory_was_launched_by_nothing(tmp_path: Path) -> None:
         builder.memcpy(index, index + 1, stream=0, correlation=0, launch=False)
     path = builder.write(tmp_path / "t.sqlite")
     assert_agreement(path)
-    assert results(path)[0].max_depth == 1
+    assert results(path)[0].metrics.max_queue_depth == 1
 
 
 def test_a_graph_counts_once(tmp_path: Path) -> None:
@@ -425,7 +425,7 @@ def test_a_graph_counts_once(tmp_path: Path) -> None:
         )
     path = builder.write(tmp_path / "t.sqlite")
     assert_agreement(path)
-    assert results(path)[0].max_depth == 1
+    assert results(path)[0].metrics.max_queue_depth == 1
 
 
 def test_without_api_calls(tmp_path: Path) -> None:

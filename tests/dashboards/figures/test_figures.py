@@ -221,14 +221,14 @@ def test_the_queue_s_depth_reaches_what_was_measured(analysis: Analysis) -> None
             intervals.union(stalls.start_ns, stalls.end_ns), stalls.cap, stalls.cap_scope,
         )  # fmt: skip
         (drawn,) = queue_figures.depth_over_time([row], Clock(0))["rows"]
-        assert max(drawn["most"]) == result.max_depth
+        assert max(drawn["most"]) == result.metrics.max_queue_depth
         assert len(drawn["times"]) == len(drawn["most"]) + 1 == len(drawn["least"]) + 1
         assert drawn["limit"] == stalls.cap
         pieces = np.diff(even_limits(row.start_ns, row.end_ns, MAX_POINTS))
         blocked = drawn["blocked"]
         length = np.array(blocked["ends"]) - np.array(blocked["starts"])
         taken = float((np.array(blocked["shares"]) * length).sum())
-        assert taken == pytest.approx(result.blocked_ns, rel=1e-5, abs=int(pieces.max()))
+        assert taken == pytest.approx(result.metrics.blocked_ns, rel=1e-5, abs=int(pieces.max()))
 
 
 @of_samples(ALL - WITHOUT_COPIES)

@@ -117,31 +117,23 @@ class LaunchQueueResult(RankResult):
 
     Attributes:
         window: what was looked at.
-        max_depth: the most launches of the process pending at once in the window.
+        metrics: the numbers of its finding.
         stalls: those of launches for this rank that begin in the window, ordered by start.
-        blocked_ns: the measure of their union within the window.
         costly: when something of this rank waited for a blocked thread.
         holders: what the rank's GPU ran during its stalls, most first.
         late: the latest launches because of any of the process's stalls.
-        num_late: how many there were.
-        late_ns: the sum of what they were late.
         has_unexported: whether CUPTI's records were captured, but left out of the export.
-        coverage: the share of the rank's operations in the window whose launch was captured.
         longest: the longest stalls, longest first.
         how_to_collect: what the trace may lack, should it be needed.
     """
 
     window: Window
-    max_depth: int
+    metrics: LaunchQueueStallMetrics
     stalls: Stalls
-    blocked_ns: int
     costly: Intervals
     holders: tuple[Holder, ...]
     late: tuple[LateLaunch, ...]
-    num_late: int
-    late_ns: int
     has_unexported: bool
-    coverage: float
     longest: tuple[Evidence, ...]
     how_to_collect: HowToCollect
 
@@ -164,20 +156,32 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     late = late_launches(rank, rank.calls, of_process, window) if len(of_process) else None
     max_depth = queue.deepest_within(window.start_ns, window.end_ns)
     queue.release()
+    holders = queue_holders(rank, blocked)
+    metrics = LaunchQueueStallMetrics(
+        stall_ns=intervals.total(stalls.end_ns - stalls.start_ns),
+        num_stalls=len(stalls),
+        max_queue_depth=max_depth,
+        source=stalls.source,
+        blocked_ns=intervals.clip(blocked, window.start_ns, window.end_ns).measure_ns,
+        queue_cap=stalls.cap,
+        queue_cap_scope=stalls.cap_scope,
+        usual_launch_ns=stalls.usual_ns,
+        num_late_launches=len(late.late_ns) if late else 0,
+        late_launch_ns=intervals.total(late.late_ns) if late else 0,
+        holder=holders[0].name if holders else None,
+        holder_ns=holders[0].held_ns if holders else None,
+        coverage=_coverage(rank, window),
+    )
     return LaunchQueueResult(
         rank=rank.rank,
         how_to_collect=rank.trace.how_to_collect,
         window=window,
-        max_depth=max_depth,
+        metrics=metrics,
         stalls=stalls,
-        blocked_ns=intervals.clip(blocked, window.start_ns, window.end_ns).measure_ns,
         costly=late.costly if late else intervals.empty(),
-        holders=queue_holders(rank, blocked),
+        holders=holders,
         late=_latest(rank, late) if late else (),
-        num_late=len(late.late_ns) if late else 0,
-        late_ns=intervals.total(late.late_ns) if late else 0,
         has_unexported=rank.trace.has_unexported_stalls,
-        coverage=_coverage(rank, window),
         longest=_evidence(rank, rank.calls, stalls),
     )
 
@@ -196,13 +200,12 @@ def depth_over_time(rank: Rank, window: Window) -> tuple[Int64, npt.NDArray[np.i
 
 def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
     """Judge the stalls by what they delayed; a full queue before a busy GPU is information."""
-    stalls = result.stalls
-    length = result.window.length_ns
+    metrics, length = result.metrics, result.window.length_ns
     cost = severity_of_cost(result.costly.measure_ns / length) if length else None
-    if cost is None and (not length or result.blocked_ns < _MIN_SHARE * length):
-        is_uncertain = result.has_unexported and stalls.cap is None
-        return [_unexported(result)] if is_uncertain and result.max_depth >= MIN_CAP else []
-    return [_stall(result, stalls, cost)]
+    if cost is None and (not length or metrics.blocked_ns < _MIN_SHARE * length):
+        is_uncertain = result.has_unexported and metrics.queue_cap is None
+        return [_unexported(result)] if is_uncertain and metrics.max_queue_depth >= MIN_CAP else []
+    return [_stall(result, cost)]
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -242,36 +245,20 @@ def _evidence(rank: Rank, calls: ApiCalls, stalls: Stalls) -> tuple[Evidence, ..
 # -- judgement ------------------------------------------------------------------------------------
 
 
-def _stall(result: LaunchQueueResult, stalls: Stalls, cost: Severity | None) -> Finding:
-    stall_ns = intervals.total(stalls.end_ns - stalls.start_ns)
+def _stall(result: LaunchQueueResult, cost: Severity | None) -> Finding:
     impact = result.costly.measure_ns
-    metrics = LaunchQueueStallMetrics(
-        stall_ns=stall_ns,
-        num_stalls=len(stalls),
-        max_queue_depth=result.max_depth,
-        source=stalls.source,
-        blocked_ns=result.blocked_ns,
-        queue_cap=stalls.cap,
-        queue_cap_scope=stalls.cap_scope,
-        usual_launch_ns=stalls.usual_ns,
-        num_late_launches=result.num_late,
-        late_launch_ns=result.late_ns,
-        holder=result.holders[0].name if result.holders else None,
-        holder_ns=result.holders[0].held_ns if result.holders else None,
-        coverage=result.coverage,
-    )
     return Finding(
         ID,
         Severity.INFO if cost is None else cost,
         result.rank,
-        _title(result, stalls, stall_ns, impact, cost),
+        _title(result, impact, cost),
         impact,
         impact / result.window.length_ns,
-        metrics.by_name(),
+        result.metrics.by_name(),
         (*_late_evidence(result), *result.longest)[:MAX_EVIDENCE]
         if cost is not None
         else result.longest,
-        _advice(result, stalls, cost),
+        _advice(result, cost),
     )
 
 
@@ -287,21 +274,22 @@ def _late_evidence(result: LaunchQueueResult) -> tuple[Evidence, ...]:
     )
 
 
-def _title(
-    result: LaunchQueueResult, stalls: Stalls, stall_ns: int, impact: int, cost: Severity | None
-) -> str:
+def _title(result: LaunchQueueResult, impact: int, cost: Severity | None) -> str:
+    metrics = result.metrics
     late = result.late[0].name if result.late else ""
-    if len(stalls) == 0:
+    if metrics.num_stalls == 0:
         return (
             f"A thread that was blocked in launches for another GPU launched {late} and others"
             f" {duration(impact)} late"
         )
     holder = ""
-    if result.holders:
-        most = result.holders[0]
-        others = "" if 2 * most.held_ns >= result.blocked_ns else " and others"
-        holder = f" behind {_shortened(most.name)}{others}"
-    blocked = f"The launch queue was full: {len(stalls)} launches blocked for {duration(stall_ns)}"
+    if metrics.holder is not None and metrics.holder_ns is not None:
+        others = "" if 2 * metrics.holder_ns >= metrics.blocked_ns else " and others"
+        holder = f" behind {_shortened(metrics.holder)}{others}"
+    blocked = (
+        f"The launch queue was full: {metrics.num_stalls} launches blocked for"
+        f" {duration(metrics.stall_ns)}"
+    )
     if cost is not None:
         return f"{blocked}{holder}; {late} on an idle stream started {duration(impact)} late"
     waited = f"other work waited {duration(impact)}" if impact else "no other work waited"
@@ -312,11 +300,9 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
-def _advice(
-    result: LaunchQueueResult, stalls: Stalls, cost: Severity | None
-) -> tuple[str, ...]:  # fmt: skip
+def _advice(result: LaunchQueueResult, cost: Severity | None) -> tuple[str, ...]:
     advice = list(HEALTHY_ADVICE if cost is None else ADVICE)
-    if result.has_unexported and stalls.source == "inferred":
+    if result.has_unexported and result.metrics.source == "inferred":
         advice.append(f"{REEXPORT}; {result.how_to_collect(Part.STALL_RECORDS)}")
     return tuple(advice)
 
