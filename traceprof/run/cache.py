@@ -1,6 +1,6 @@
-"""What was derived from a rank is kept until it is released: by one mechanism, for all that derive.
+"""A cache of what was derived from a rank, kept until it is released.
 
-Results are kept by the function that derives them, not by a name, so that two modules cannot meet.
+Results are kept by the function that derives them, not by a name, so two modules cannot collide.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ Kept = TypeVar("Kept")
 
 
 class Cache:
-    """Results by the function that derives them and what else it was given.
+    """Results by the function that derives them and its further arguments.
 
-    Several threads may derive the same at once: the result that is there first is everybody's.
+    Several threads may derive the same result at once: all of them get the first one stored.
     """
 
     __slots__ = ("_results",)
@@ -25,15 +25,15 @@ class Cache:
         self._results: dict[tuple[Callable[..., Any], tuple[Hashable, ...]], Any] = {}
 
     def __contains__(self, derive: Callable[..., Any]) -> bool:
-        """Say whether something is kept that this function derived from the owner alone."""
+        """Return whether a result is kept that this function derived from the owner alone."""
         return (derive, ()) in self._results
 
     def get(self, derive: Callable[..., Kept], owner: object, *others: Hashable) -> Kept:
         """Return what a function derives from the owner, deriving it on first use.
 
         Args:
-            derive: a function of a module or a class; not one that is made anew for each call.
-            owner: whose cache it is.
+            derive: a function of a module or a class; not one that is created for each call.
+            owner: the object that has this cache.
             others: further arguments.
         """
         key = derive, others
@@ -46,12 +46,12 @@ class Cache:
     def get_alone(
         self, derive: Callable[..., Kept], owner: object, release: Callable[[], None]
     ) -> Kept:
-        """Do the same, and where it must be derived let go of all that it was derived from.
+        """Do the same as `get`, and after deriving release everything that it was derived from.
 
         Args:
             derive: as above.
-            owner: whose cache it is.
-            release: lets go of what else there is, this cache's results among it.
+            owner: the object that has this cache.
+            release: releases everything else, including this cache's results.
         """
         if derive not in self:
             result = derive(owner)
@@ -60,7 +60,7 @@ class Cache:
         return self.get(derive, owner)
 
     def release(self) -> None:
-        """Let go of all that is kept: it is derived again when it is needed."""
+        """Release all results; they are derived again when needed."""
         self._results.clear()
 
 
@@ -69,7 +69,7 @@ class HasCache(Protocol):
 
     @property
     def cache(self) -> Cache:
-        """What was derived from it."""
+        """Results that were derived from it."""
 
 
 class _Derived(Generic[Kept]):

@@ -1,4 +1,4 @@
-"""Which of several reports are ranks of one recording, and which are recordings of their own."""
+"""Grouping of several reports by the recording that they are ranks of."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SOURCES_OF_ONE = (*_SOURCES, "environment", "file name")
 
 
 class _Report(NamedTuple):
-    """What tells to which recording a report belongs.
+    """The facts by which a report is assigned to a recording.
 
     Attributes:
         places: what only one report of a recording can have.
-        is_numbered: whether something tells the numbers of its ranks.
-        has_time: whether it tells when it was captured.
-        communicators: ids of NCCL's, of several ranks.
+        is_numbered: whether the numbers of its ranks are known.
+        has_time: whether its time of capture is known.
+        communicators: ids of NCCL communicators of several ranks.
     """
 
     places: AbstractSet[Hashable]

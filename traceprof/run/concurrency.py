@@ -1,4 +1,4 @@
-"""What ran beside what on the GPU of a rank: compute, communication and copies, by pairs."""
+"""Concurrency on the GPU of a rank: compute, communication and copies, by pairs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _D2D = _NUMBERS["d2d"]
 
 @dataclass(frozen=True, slots=True)
 class KindBeside:
-    """How long one kind of operations ran in a window, and beside what.
+    """The time that one kind of operation ran in a window, and beside which other kinds.
 
     Attributes:
         kind: one of `KINDS`.
-        total_ns: for how long at least one of them ran.
-        alone_ns: for how long nothing of another kind ran. Of a direction of copies, the other
+        total_ns: time in which at least one of them ran.
+        alone_ns: time in which nothing of another kind ran. For one direction of copies, the other
             directions are other kinds.
-        beside_ns: by each of `KINDS`, for how long both ran; by itself `total_ns`.
+        beside_ns: for each of `KINDS`, the time in which both ran; for itself `total_ns`.
     """
 
     kind: str
@@ -44,9 +44,10 @@ class KindBeside:
 
 
 def copy_directions(rank: Rank) -> Int64:
-    """Return where copies go: int64[copies], indices into `DIRECTIONS`; -1 for peer copies.
+    """Return the direction of each copy: int64[copies], indices into `DIRECTIONS`; -1 between GPUs.
 
-    What goes neither from the host to a device nor back, and what tells nothing, is `d2d`.
+    Copies that go neither from the host to a device nor back, or whose direction is unknown, are
+    `d2d`.
     """
     kinds = rank.operations.copies.kind
     direction = np.full(len(kinds), _D2D, np.int64)
@@ -58,22 +59,22 @@ def copy_directions(rank: Rank) -> Int64:
 
 
 def concurrency(rank: Rank, window: Window) -> tuple[KindBeside, ...]:
-    """Measure what ran beside what in a window of a rank.
+    """Measure which kinds of operations ran beside each other in a window of a rank.
 
-    All are measures of intersections of unions. Operations of one kind that run beside each other
-    are not counted.
+    All times are lengths of intersections of unions: operations of one kind that overlap count
+    once.
 
     Args:
         rank: with a GPU.
-        window: what to measure of it.
+        window: the part of the rank to measure.
 
     Returns:
-        A row for each of `KINDS`, in their order; what did not run has zeros.
+        A row for each of `KINDS`, in their order; zeros for a kind that did not run.
     """
     start, end = window.start_ns, window.end_ns
     directions = _directions(rank)
-    # Computing is by far the most intervals: what it shares with communication is known, and else
-    # it is only ever intersected with the others, clipped.
+    # Compute has by far the most intervals. Its overlap with communication is known; otherwise it
+    # is only intersected with the other kinds, after clipping.
     few = {
         kind: intervals.clip(covered, start, end)
         for kind, covered in {
@@ -123,7 +124,7 @@ def _directions(rank: Rank) -> dict[str, Intervals]:
 
 
 def _alone(rank: Rank, few: Mapping[str, Intervals], direction: str) -> int:
-    """Return for how long copies of a direction ran with nothing of another kind."""
+    """Return the time in which copies of a direction ran and nothing of another kind did."""
     others = ("communication", *(other for other in DIRECTIONS if other != direction))
     rest = intervals.subtract(few[direction], intervals.merge(*(few[other] for other in others)))
     return rest.measure_ns - intervals.intersect(rest, rank.compute).measure_ns

@@ -1,7 +1,7 @@
-"""What a process did by the ranges of `instrument`: computing, communicating, reducing buckets.
+"""The work of a process by the ranges of `instrument`: compute, communication, gradient buckets.
 
-A process without GPU work has nothing else to be measured by. Where ranges lie within each other,
-what a thread waits in counts: a call inside `backward` is communication, not compute.
+A process without GPU work can only be measured by these. Where ranges are nested, the one that the
+thread waits in counts: a call inside `backward` is communication, not compute.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 class _Role(IntEnum):
-    """What a range is to the breakdown."""
+    """The role of a range in the breakdown."""
 
     OTHER = 0
     STEP = 1
     COMPUTE = 2
     OPERATION = 3
-    CONTAINER = 4  # stands around operations
+    CONTAINER = 4  # encloses operations
     WAIT = 5
     BUCKET = 6
     GPU_COPY = 7
@@ -66,7 +66,7 @@ class CpuOperations:
         is_over: bool[n], whether the end is the operation's and not only its call's.
         kind: int64[n], indices into `LabelRanges.kinds`.
         text: int64[n], indices into `LabelRanges.texts`.
-        sequence: int64[n], the call's number in its group; -1 where not told.
+        sequence: int64[n], the call's number in its group; -1 if unknown.
     """
 
     start_ns: Int64
@@ -87,8 +87,8 @@ class CpuBuckets:
     Attributes:
         start_ns: int64[n], when it was ready.
         end_ns: int64[n], when it was reduced, `OPEN_END` where the capture ended before.
-        index: int64[n], its place among the buckets; -1 where not told, as are bytes.
-        bytes: int64[n].
+        index: int64[n], its place among the buckets; -1 if unknown.
+        bytes: int64[n]; -1 if unknown.
     """
 
     start_ns: Int64
@@ -99,12 +99,12 @@ class CpuBuckets:
 
 @dataclass(frozen=True, slots=True)
 class CpuWork:
-    """What a process did, as its ranges tell.
+    """The work of a process according to its ranges.
 
     Attributes:
         start_ns: when its first range began.
         end_ns: when the last one ended. One that was open when the capture ended lasts to the
-            latest time that the others tell of.
+            latest time that is known from the others.
         first_compute_ns: when the first `forward`, `backward` or `optimizer step` began; the end
             without any.
         compute: when a thread was in `forward`, `backward` or `optimizer step` and did not wait
@@ -112,11 +112,11 @@ class CpuWork:
         communication: when a thread was in a communication call or waited for one, or an operation
             was in flight.
         loading: when a thread waited for its data.
-        communicates: which of the ranges are communication, bool[n].
-        operations: what was communicated.
-        calls: what the label of each of `LabelRanges.kinds` says of its call, None for no call.
+        communicates: bool[n], whether each range is communication.
+        operations: the communication operations.
+        calls: the call that the label of each of `LabelRanges.kinds` describes, None for no call.
         num_open: ranges that were open when the capture ended.
-        used_gpu: whether its ranges tell of copies to or from a GPU.
+        used_gpu: whether its ranges include copies to or from a GPU.
     """
 
     start_ns: int
@@ -133,16 +133,16 @@ class CpuWork:
 
 
 def is_rank(ranges: LabelRanges) -> bool:
-    """Say whether a process takes part in the training: it communicates, computes or has steps.
+    """Return whether a process takes part in training: it communicates, computes or has steps.
 
-    One that loads data for others does none of these.
+    One that only loads data for others does none of these.
     """
     telling = (_Role.STEP, _Role.COMPUTE, _Role.OPERATION)
     return any(_role(kind, read_call(kind)) in telling for kind in ranges.kinds)
 
 
 def cpu_work(ranges: LabelRanges) -> CpuWork:
-    """Return what a process did by its ranges, of which there is at least one."""
+    """Return the work of a process by its ranges; it has at least one."""
     calls = [read_call(label) for label in ranges.kinds]
     of_kind = [_role(label, call) for label, call in zip(ranges.kinds, calls, strict=True)]
     role = np.array(of_kind, np.int64)[ranges.kind]
@@ -179,7 +179,7 @@ def cpu_work(ranges: LabelRanges) -> CpuWork:
 
 
 def text_at(ranges: LabelRanges, work: CpuWork, time_ns: int) -> str | None:
-    """Return the text of the communication range that went on at a time, the last to begin."""
+    """Return the text of the communication range open at a time, of several the last to begin."""
     running = work.communicates & (ranges.start_ns <= time_ns) & (ranges.end_ns > time_ns)
     rows = np.flatnonzero(running)
     if len(rows) == 0:
@@ -221,10 +221,10 @@ def _bucket_kinds(ranges: LabelRanges) -> Mask:
 
 
 def _tails(ranges: LabelRanges, end: Int64, of_thread: Mask) -> Intervals:
-    """Return what is left of each `backward` of a thread after its last bucket was ready.
+    """Return the rest of each `backward` of a thread after its last bucket was ready.
 
-    Every gradient of DistributedDataParallel is there then: what is still in flight is waited for,
-    in C++, where no range can show it.
+    By then DistributedDataParallel has every gradient: it waits, in C++ where no range can show it,
+    for what is still in flight.
     """
     is_last = np.array([label.facts.get("last") == "1" for label in ranges.kinds], np.bool_)
     is_backward = np.array([label.operation == labels.BACKWARD for label in ranges.kinds], np.bool_)
@@ -239,10 +239,10 @@ def _tails(ranges: LabelRanges, end: Int64, of_thread: Mask) -> Intervals:
 def _operations(
     ranges: LabelRanges, end: Int64, chosen: Mask, calls: Sequence[CallLabel | None]
 ) -> CpuOperations:
-    """Return each operation once: its call, and its flight where that is told, are one.
+    """Return each operation once: a call and its flight, if known, are merged.
 
-    Both have the same text and the flight begins with the call. Where a text is used again, calls
-    and flights alternate: of a run of them that touch, each odd one belongs to the next.
+    Both have the same text, and the flight begins with the call. Where a text is used again, calls
+    and flights alternate: in a series of them that touch, each odd one belongs to the next.
     """
     rows = np.flatnonzero(chosen)
     start = ranges.start_ns
@@ -263,7 +263,7 @@ def _operations(
     ended = ranges.end_ns[rows] != OPEN_END
     is_flight = ~nests & ended
     flies, returns_early = _asynchronous(ranges, calls, set(ranges.kind[rows[is_flight]].tolist()))
-    # Where flights are told, a call without one is synchronous, unless it came after the last
+    # Where flights are recorded, a call without one is synchronous, unless it came after the last
     # flight began: then its own may have been cut off by the capture's end.
     is_early = start[rows] < start[rows[is_flight]].max(initial=0)
     kind = ranges.kind[rows]
@@ -284,16 +284,16 @@ def _operations(
 def _asynchronous(
     ranges: LabelRanges, calls: Sequence[CallLabel | None], flown: AbstractSet[int]
 ) -> tuple[Mask, Mask]:
-    """Say of each kind of call how it may return before its operation is done, bool[kinds] each.
+    """Return how each kind of call may return before its operation is done, bool[kinds] each.
 
     Args:
         ranges: of the process.
-        calls: what the label of each kind says of its call.
-        flown: the kinds of which flights are told.
+        calls: the call that the label of each kind describes.
+        flown: the kinds with recorded flights.
 
     Returns:
-        Whether flights of the operation on the group are told; and whether somebody waits for some,
-        or its function never waits.
+        Whether flights of the operation on the group are recorded; and whether there is a wait for
+        one, or its function never waits.
     """
     named = [call and (call.operation, call.fields.communicator) for call in calls]
     with_flights = {named[kind] for kind in flown}

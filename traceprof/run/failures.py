@@ -1,4 +1,4 @@
-"""Reports that are lost: one that cannot be read must not end what is done with the others."""
+"""Failed reports: one that cannot be read must not stop the analysis of the others."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ Made = TypeVar("Made")
 
 
 def try_report(path: Path, make: Callable[[], Made]) -> Made | FailedReport:
-    """Return what is made of a report, or why nothing can be.
+    """Return the result for a report, or the reason for its failure.
 
     Args:
         path: the report, as it was given.
-        make: makes it.
+        make: computes the result.
 
     Raises:
-        UsageError: what was asked for is impossible, whatever the report.
+        UsageError: the request is impossible for any report.
     """
     try:
         return make()
     except UsageError:
         raise
-    except Exception as error:  # noqa: BLE001  (one report among hundreds must not end them all)
+    except Exception as error:  # noqa: BLE001  (one report among hundreds must not stop all)
         return FailedReport(path, loss(path, error))
 
 
 @contextmanager
 def close_on_error(trace: Trace) -> Iterator[None]:
-    """Close a report if what is made of it in the block fails."""
+    """Close a report if the block fails."""
     try:
         yield
     except Exception:  # after an interrupt a thread may still be reading
@@ -47,14 +47,14 @@ def close_on_error(trace: Trace) -> Iterator[None]:
 
 
 def loss(path: Path, error: Exception) -> TraceprofError:
-    """Return why a report is lost, as an error that says so.
+    """Return the error that says why a report failed.
 
     Args:
         path: the report.
         error: what was raised while it was read.
 
     Raises:
-        Exception: the error itself, if it is a mistake of ours and the user wants its traceback.
+        Exception: the error itself, if it is a bug of traceprof and the user wants its traceback.
     """
     if isinstance(error, TraceprofError):
         return error
@@ -71,11 +71,11 @@ def loss(path: Path, error: Exception) -> TraceprofError:
 
 
 def all_failed(lost: Sequence[FailedReport], done: str = "analysed") -> TraceprofError:
-    """Return the error that ends a command of whose reports none is left.
+    """Return the error that ends a command when all of its reports failed.
 
     Args:
         lost: the reports, at least one.
-        done: what could not be done with them.
+        done: the participle for the message: what could not be done with them.
     """
     first = lost[0].error
     if len(lost) == 1:

@@ -1,4 +1,4 @@
-"""In which order the host made its API calls."""
+"""The order in which the host made its API calls."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def host_order(rank: Rank) -> Int64:
-    """Return where each call of a rank's process stands among all of them, int64[calls].
+    """Return the place of each call of a rank's process among all of them, int64[calls].
 
-    By start, then end, then correlation id; calls that agree in all three share a place. Kept for
-    all ranks of the process. Empty where the report has no API calls.
+    Calls are ordered by start, then end, then correlation id; calls that agree in all three share a
+    place. The result is cached for all ranks of the process, and empty if there are no API calls.
 
     Args:
-        rank: of the process.
+        rank: a rank of the process.
     """
     return rank.process_cache.get(_host_order, rank.calls)
 
@@ -30,7 +30,7 @@ def _host_order(calls: ApiCalls | None) -> Int64:
     start = calls.start_ns
     if (start[1:] > start[:-1]).all():
         return np.arange(len(start))
-    # Calls come in order of correlation.
+    # Calls are sorted by correlation id.
     order = np.argsort(start, kind="stable")
     is_new = np.ones(len(start), np.bool_)
     is_new[1:] = start[order[1:]] != start[order[:-1]]

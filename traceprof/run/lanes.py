@@ -1,4 +1,4 @@
-"""Which of several lanes an event is drawn in, where events of one thread overlap.
+"""Lanes in which overlapping events of one thread are drawn.
 
 Events are given in order of their start, longer ones first. A lane is the number of a row from the
 top, 0 upward.
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def order(start_ns: Int64, end_ns: Int64) -> Int64 | None:
-    """Return in which order events nest: by start, of those that start together the longest first.
+    """Return the order in which events nest: by start, the longest first of several.
 
-    None where they stand in that order: calls of a thread nearly always do.
+    None if they are in that order already, as calls of a thread nearly always are.
     """
     starts_after = start_ns[1:] > start_ns[:-1]
     is_tie = (start_ns[1:] == start_ns[:-1]) & (end_ns[1:] <= end_ns[:-1])
@@ -27,12 +27,12 @@ def order(start_ns: Int64, end_ns: Int64) -> Int64 | None:
 
 
 def nested(start_ns: Int64, end_ns: Int64, most: int) -> Int64:
-    """Return how deep each event is inside others, as calls nest: int64[n].
+    """Return the nesting depth of each event: int64[n].
 
     Args:
         start_ns: int64[n], ascending.
         end_ns: int64[n]; of those that start together the longest is first.
-        most: how many lanes there are; what is deeper goes into the last.
+        most: number of lanes; deeper events go into the last.
     """
     lasts = end_ns > start_ns
     begun: Int64 = np.cumsum(lasts) - lasts
@@ -42,12 +42,12 @@ def nested(start_ns: Int64, end_ns: Int64, most: int) -> Int64:
 
 
 def packed(start_ns: Int64, end_ns: Int64, most: int) -> Int64:
-    """Return lanes in which no two events overlap, as few as may be: int64[n].
+    """Return lanes in which no two events overlap, as few as possible: int64[n].
 
     Args:
         start_ns: int64[n], ascending.
         end_ns: int64[n].
-        most: how many lanes there are; what does not fit into the others goes into the last.
+        most: number of lanes; events that do not fit into the others go into the last.
     """
     lane = np.full(len(start_ns), most - 1, np.int64)
     left = np.arange(len(start_ns))
@@ -61,14 +61,14 @@ def packed(start_ns: Int64, end_ns: Int64, most: int) -> Int64:
 
 
 def _chain(start_ns: Int64, end_ns: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return the events on the way from the first on to the next that starts after its end."""
+    """Return the events reached by going from the first to the next that starts after its end."""
     num = len(start_ns)
     after = np.searchsorted(start_ns, end_ns)
-    # One more, behind the last, which leads to itself.
+    # One more entry after the last, which points to itself.
     step = np.append(np.maximum(after, np.arange(1, num + 1)), num)
     chosen = np.zeros(num + 1, bool)
     chosen[0] = True
-    # With each turn, those chosen are followed for twice as many steps.
+    # Each iteration doubles the number of steps that are followed.
     while not chosen[num]:
         chosen[step[chosen]] = True
         step = step[step]

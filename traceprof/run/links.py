@@ -1,4 +1,4 @@
-"""What `doctor` found of the machine of a report: what links its GPUs, instead of assuming it."""
+"""The links between a machine's GPUs, as `doctor` found them rather than assumed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class PeerLink(NamedTuple):
-    """What links a GPU to another one.
+    """The link from a GPU to another one.
 
     Attributes:
         link: `nvlink` or `pcie`.
-        peak_gb_per_s: in one direction; None where it is not known.
+        peak_gb_per_s: in one direction; None if unknown.
     """
 
     link: str
@@ -29,12 +29,12 @@ class PeerLink(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownLinks:
-    """What is known of the links of one rank's GPU; nothing, where nobody looked.
+    """The known links of one rank's GPU; none if `doctor` did not run.
 
     Attributes:
         peaks: GB/s in one direction, by `nvlink` and `pcie`.
         peers: by the ordinals of the process's other devices.
-        is_all_nvlink: whether NVLink joins all GPUs of the machine; None where that is not known.
+        is_all_nvlink: whether NVLink joins all GPUs of the machine; None if unknown.
     """
 
     peaks: Mapping[str, float]
@@ -46,7 +46,7 @@ NO_LINKS = KnownLinks({}, {})
 
 
 def known_links(trace: Trace) -> dict[RankKey, KnownLinks]:
-    """Return what is known of the links of each rank's GPU, where `doctor` left a file."""
+    """Return the known links of each rank's GPU, if `doctor` left a file."""
     machine = machine_beside(trace.path, trace.session.host)
     if machine is None:
         return {}
@@ -63,7 +63,7 @@ def _peers(trace: Trace, machine: MachineLinks, key: RankKey, gpu: Gpu) -> dict[
     peers = {}
     for ordinal in range(len(machine.gpus)):
         gpu_id = trace.gpu_id(RankKey(key.process, ordinal))
-        # By name alone it could be any of them.
+        # The name alone could mean any of them.
         peer = None if gpu_id is None else machine.gpu(gpu_id, None)
         link = None if peer is None or peer == gpu else machine.link(gpu, peer)
         if link is not None:

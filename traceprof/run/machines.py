@@ -1,7 +1,7 @@
-"""The GPUs of a machine and what links them: as `traceprof doctor` found it, beside the reports.
+"""The GPUs of a machine and their links, from the file that `traceprof doctor` left by the reports.
 
-In comes the file that it left, which holds more than is read here; out come the rates that links
-can carry on that very machine, instead of what boards of that name can.
+Of that file only a part is read here. It gives the rates that links can carry on this very machine,
+instead of those that boards of that name can.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Gpu:
     """A GPU of a machine.
 
     Attributes:
-        index: as NVIDIA's tools count.
+        index: its number in NVIDIA's tools.
         name: of the board.
-        uuid: `GPU-…`; empty where it is not told.
+        uuid: `GPU-…`; empty if unknown.
         bus: its place on the PCI bus, such as `00000000:3B:00.0`.
-        pcie_generation: of its slot, at most: an idle GPU lowers it. None where it is not told.
+        pcie_generation: the slot's maximum, since an idle GPU lowers it. None if unknown.
         pcie_width: lanes that are connected.
-        num_nvlinks: links that are up; None where it is not told.
+        num_nvlinks: links that are up; None if unknown.
         nvlink_gb_per_s: GB/s of one link in one direction.
-        numa_node: of the processor beside it.
+        numa_node: of the nearest processor.
     """
 
     index: int
@@ -49,7 +49,7 @@ class Gpu:
 
     @property
     def peaks(self) -> dict[str, float]:
-        """Rates of its links in one direction, GB/s, by `nvlink` and `pcie`, where told."""
+        """Rates of its links in one direction, GB/s, by `nvlink` and `pcie`, if known."""
         peaks = {}
         if self.num_nvlinks and self.nvlink_gb_per_s:
             peaks["nvlink"] = self.num_nvlinks * self.nvlink_gb_per_s
@@ -58,7 +58,7 @@ class Gpu:
         return peaks
 
     def is_called(self, gpu_id: str) -> bool:
-        """Return whether a report means this GPU by a uuid or a place on the bus."""
+        """Return whether a uuid or a place on the bus in a report refers to this GPU."""
         wanted = gpu_id.lower()
         if wanted.removeprefix("gpu-") == self.uuid.lower().removeprefix("gpu-"):
             return bool(self.uuid)
@@ -67,7 +67,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class MachineLinks:
-    """What a machine's GPUs are linked by.
+    """The links between a machine's GPUs.
 
     Attributes:
         host: the machine's name.
@@ -80,10 +80,10 @@ class MachineLinks:
     paths: tuple[tuple[str, ...], ...] = ()
 
     def gpu(self, gpu_id: str | None, name: str | None) -> Gpu | None:
-        """Return a GPU by what a report tells of it; None where it could be several.
+        """Return a GPU by what a report says of it; None if several match.
 
         Args:
-            gpu_id: uuid or place on the bus, None where the report tells neither.
+            gpu_id: uuid or place on the bus, None if the report has neither.
             name: of the board.
         """
         if gpu_id is not None:
@@ -94,7 +94,7 @@ class MachineLinks:
         return named[0] if len(same) == 1 else None
 
     def link(self, gpu: Gpu, peer: Gpu) -> tuple[str, float | None] | None:
-        """Return what links two GPUs, `nvlink` or `pcie`, and its rate in one direction, GB/s."""
+        """Return the link of two GPUs, `nvlink` or `pcie`, and its rate in one direction, GB/s."""
         path = self._path(gpu, peer)
         bonded = NVLINK.match(path)
         if bonded:
@@ -107,7 +107,7 @@ class MachineLinks:
 
     @property
     def is_all_nvlink(self) -> bool | None:
-        """Whether NVLink joins every two GPUs; None where that is not known."""
+        """True if NVLink joins every two GPUs; None if unknown."""
         pairs = [(a, b) for a in self.gpus for b in self.gpus if a.index < b.index]
         links = [self.link(a, b) for a, b in pairs]
         if not links or None in links:
@@ -122,12 +122,12 @@ class MachineLinks:
 
 
 def machine_beside(report: Path, host: str | None) -> MachineLinks | None:
-    """Return the machine on which a report was recorded, where `doctor` left a file beside it.
+    """Return the machine on which a report was recorded, if `doctor` left a file beside it.
 
     Args:
         report: the report.
-        host: the machine's name, as the report tells it. Where it tells none, only the one file
-            that there is can be meant.
+        host: the machine's name from the report. If it has none, the file counts only if it is the
+            only one.
     """
     try:
         files = sorted(report.absolute().parent.glob(f"{PREFIX}*{SUFFIX}"))
@@ -140,7 +140,7 @@ def machine_beside(report: Path, host: str | None) -> MachineLinks | None:
 
 
 def _read(file: Path) -> MachineLinks | None:
-    """Read a file; None where it is none of `doctor`, or damaged: then nothing is known."""
+    """Read a file; None if `doctor` did not write it or it is damaged: then nothing is known."""
     import msgspec  # noqa: PLC0415  (only where there is such a file)
 
     try:

@@ -1,4 +1,4 @@
-"""The main compute of a rank: what its program is there for, and uploads and set-up are not."""
+"""The main compute of a rank: the program's actual work, without uploads and set-up."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class MainCompute(NamedTuple):
-    """Which operations of a rank are its main compute.
+    """The operations of a rank that are its main compute.
 
     Attributes:
         kernels: bool[kernels].
-        has_graphs: whether CUDA graphs that were traced as a whole are, too.
-        name: of the kernel that takes most time, where no name tells what it does.
+        has_graphs: whether it includes CUDA graphs that were traced as a whole.
+        name: the kernel that takes most time, if main compute was not recognised by kernel names.
     """
 
     kernels: Mask
@@ -39,7 +39,7 @@ class MainCompute(NamedTuple):
 def main_compute(
     operations: RankOperations, names: Mapping[int, str], communicates: Mapping[int, str]
 ) -> MainCompute:
-    """Return the main compute: what multiplies matrices, else the kernel that takes most time.
+    """Return the main compute: matrix multiplications, else the kernel that takes most time.
 
     Args:
         operations: of the rank.
@@ -81,14 +81,14 @@ def first_main_compute(
     calls: ApiCalls | None,
     warm_up: Intervals,
 ) -> int | None:
-    """Return when the main compute began, after the warm-up where there is one; None without.
+    """Return the start of the main compute, after any warm-up; None if there is no main compute.
 
     Args:
         operations: of the rank.
         names: demangled kernel names by the ids in `operations.kernels.name`.
         communicates: communication operations by the same ids.
-        launched_by: for kernels and graphs, which of the calls launched each; -1 for none.
-        calls: of the process, None where they are not told.
+        launched_by: for kernels and graphs, the index of the call that launched each; -1 for none.
+        calls: of the process, None if unknown.
         warm_up: when the process warmed up.
     """
     main = main_compute(operations, names, communicates)
@@ -116,14 +116,14 @@ def first_launch(
     calls: ApiCalls,
     warm_up: Intervals,
 ) -> int | None:
-    """Return when a process first launched main compute, on whatever device; None if it did not.
+    """Return when a process first launched main compute, on any device; None if it did not.
 
     Args:
         devices: the operations of the process on each.
         names: demangled kernel names by the ids in `kernels.name`.
         communicates: communication operations by the same ids.
         calls: of the process.
-        warm_up: when the process warmed up; what it launched then counts if there is nothing else.
+        warm_up: when the process warmed up; launches then count only if there are no others.
     """
     first: list[int] = []
     for operations in devices:

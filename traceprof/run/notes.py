@@ -1,4 +1,4 @@
-"""What a reader of a run's results should know about its data."""
+"""Notes about the data of a run, for readers of its results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
-    """Yield (report index, what to know)."""
+    """Yield (report index, note)."""
     for index, number in enumerate(run.run_numbers):
         if number:
             note = f"it is not of the same run as {run.reports[0].path.name}: it was captured at"
@@ -43,25 +43,25 @@ def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
 def cpu_rank_notes(
     ranks: Sequence[int], gaps: Sequence[CpuRankGaps], how_to_collect: Callable[[Part], str]
 ) -> Iterator[str]:
-    """Say of the ranks that have no GPU how they were measured.
+    """Return notes on how the ranks without a GPU were measured.
 
     Args:
         ranks: their numbers.
-        gaps: what the ranges of each leave open.
-        how_to_collect: what their report may lack.
+        gaps: the gaps in the ranges of each.
+        how_to_collect: how to record a part that their report may lack.
     """
     if not ranks:
         return
     yield (
         f"{ranks_text(ranks)}: no GPU operation was recorded of"
-        f" {'this process' if len(ranks) == 1 else 'these processes'}. Compute is what the ranges"
-        " forward, backward and optimizer step hold without communication, idle is what no range"
-        " tells of; findings that need a GPU are not judged"
+        f" {'this process' if len(ranks) == 1 else 'these processes'}. Compute is the time in the"
+        " ranges forward, backward and optimizer step without communication, idle is the time that"
+        " no range covers; findings that need a GPU are not judged"
     )
     used_gpu = [rank for rank, gap in zip(ranks, gaps, strict=True) if gap.used_gpu]
     if used_gpu:
         yield (
-            f"{ranks_text(used_gpu)}: ranges tell of copies to or from a GPU: record what it did"
+            f"{ranks_text(used_gpu)}: ranges show copies to or from a GPU: record the GPU's work"
             f" with {how_to_collect(Part.GPU_OPERATIONS)}"
         )
     num_open = sum(gap.num_open for gap in gaps)

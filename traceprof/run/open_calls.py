@@ -1,4 +1,4 @@
-"""In which communication call a process still was when the capture ended: where it may hang."""
+"""The communication call that a process was in when the capture ended, and may hang in."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class OpenCall(NamedTuple):
     """A communication call that had not returned when the capture ended.
 
     Attributes:
-        text: what was called, in prose, such as `AllReduce (26.2 MB, group 0)`.
+        text: the call in prose, such as `AllReduce (26.2 MB, group 0)`.
         start_ns: when it was called, in the report's own time.
-        length_ns: how long it lasted until the capture's end, None where that is not told.
+        length_ns: from its start to the end of the capture, None if unknown.
     """
 
     text: str
@@ -29,7 +29,7 @@ class OpenCall(NamedTuple):
     length_ns: int | None
 
     def sentence(self, ranks: str) -> str:
-        """Say it of some ranks.
+        """Return a sentence that says so of some ranks.
 
         Args:
             ranks: in prose, such as `rank 3`.
@@ -43,14 +43,14 @@ class OpenCall(NamedTuple):
 
 
 def last_open_call(trace: Trace, process: int) -> OpenCall | None:
-    """Return the communication call that a process entered last and had not left at the end.
+    """Return the last communication call that a process entered and had not left at the end.
 
     Args:
         trace: the report.
         process: the process.
 
     Returns:
-        None where all calls returned.
+        None if all calls returned.
 
     Raises:
         TraceFormatError: the report is damaged.
@@ -59,7 +59,7 @@ def last_open_call(trace: Trace, process: int) -> OpenCall | None:
     sources = (calls.labelled, calls.nccl)
     end_ns = trace.session.end_ns
     if end_ns is not None and any((source.start_ns >= end_ns).any() for source in sources):
-        end_ns = None  # the capture went on after the end that the report tells
+        end_ns = None  # the capture went on after the end that the report gives
     candidates = [
         (*last, source)
         for source in sources
@@ -73,12 +73,12 @@ def last_open_call(trace: Trace, process: int) -> OpenCall | None:
 
 
 def _last_open(calls: CommunicationCalls, end_ns: int) -> tuple[int, int] | None:
-    """Return the start of what began last and was open at a time, and which call it is of.
+    """Return the start of the last range that was open at a time, and the index of its call.
 
-    Nsight lets ranges that are open when the capture ends end with it, or later.
+    Nsight ends ranges that are open when the capture ends at that time, or later.
     """
     unfinished = np.flatnonzero(calls.end_ns >= end_ns)
-    # The end of a group launches what was called in it, and waits for the other ranks.
+    # The end of a group launches the calls in it, and waits for the other ranks.
     has_members = calls.first_member[1:] > calls.first_member[:-1]
     launch = np.flatnonzero((calls.launch_end_ns >= end_ns) & has_members)
     start = np.concatenate((calls.start_ns[unfinished], calls.launch_start_ns[launch]))

@@ -1,4 +1,4 @@
-"""A run: one or more reports of one training run, as ranks."""
+"""Opening of a run: the reports of one training run, sorted into ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from traceprof.trace.model.trace import Trace
 
-# What takes time to be recorded: with and without it, programs do not run alike.
+# Parts whose recording takes time: programs run differently with and without it.
 _COSTLY_PARTS = (
     Part.API_CALLS,
     Part.RANGES,
@@ -49,7 +49,7 @@ class Run(RunSummary):
     """The reports of one training run, open.
 
     Attributes:
-        ranks: with all that they did.
+        ranks: with all of their operations.
         traces: the reports themselves.
     """
 
@@ -58,7 +58,7 @@ class Run(RunSummary):
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep the reports open as long as a block runs, also where another thread closes them.
+        """Keep the reports open while a block runs, even if another thread closes them.
 
         Raises:
             UsageError: one has been closed.
@@ -69,7 +69,7 @@ class Run(RunSummary):
             yield
 
     def close(self) -> None:
-        """Release the reports, when nobody uses them."""
+        """Close the reports once nothing uses them."""
         for trace in self.traces:
             trace.close()
 
@@ -84,13 +84,13 @@ def open_report(
 
     Args:
         trace: the report.
-        patterns: what is communication; the built-in table where not given.
+        patterns: of communication kernels; the built-in table by default.
         step_pattern: the user's own pattern for the range around a training step.
-        peak_overrides: peak rates of links that the user knows better, GB/s by link.
+        peak_overrides: peak rates of links from the user, GB/s by link.
 
     Returns:
-        Its ranks in order of (pid, device), those without GPU work last, by the numbers that the
-        report alone tells.
+        Its ranks in order of (pid, device), those without GPU work last, with the numbers that the
+        report alone gives.
     """
     places = _places(trace)
     numbers, _ = number_ranks([numbers_by_source(trace, [process for process, _ in places])])
@@ -136,11 +136,11 @@ def open_run(traces: Sequence[Trace]) -> Run:
 
 
 def assemble_run(traces: Sequence[Trace], ranks: Sequence[Sequence[Rank]]) -> Run:
-    """Return the run that open reports are of.
+    """Return the run of open reports.
 
     Args:
         traces: in the order given.
-        ranks: of each report, by the numbers that it alone tells.
+        ranks: of each report, with the numbers that it alone gives.
     """
     reports = [
         summarize_report(trace, of_report) for trace, of_report in zip(traces, ranks, strict=True)
@@ -149,7 +149,7 @@ def assemble_run(traces: Sequence[Trace], ranks: Sequence[Sequence[Rank]]) -> Ru
 
 
 def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
-    """Return what is kept of a report: of its notes, those that were found so far.
+    """Return the summary of a report, with the notes found so far.
 
     Args:
         trace: the report.
@@ -183,11 +183,11 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
 def summarize_run(
     reports: Sequence[ReportSummary], ranks: Sequence[Sequence[RankInfo]]
 ) -> RunSummary:
-    """Return the run that reports are of.
+    """Return the run of reports.
 
     Args:
         reports: in the order given.
-        ranks: of each report, by the numbers that it alone tells.
+        ranks: of each report, with the numbers that it alone gives.
     """
     numbers, rank_source = number_ranks([report.rank_numbers for report in reports])
     places = [(report, rank) for report, of_report in enumerate(ranks) for rank in of_report]
@@ -209,7 +209,7 @@ def attach_ranks(
     Args:
         summary: of the run.
         traces: its reports, in the order given.
-        ranks: of each report, by the numbers that it alone tells.
+        ranks: of each report, with the numbers that it alone gives.
     """
     by_place = {
         (report, rank.process, rank.device): rank

@@ -1,4 +1,4 @@
-"""In which order the stages of a pipeline compute their micro-batches: GPipe, 1F1B, interleaved."""
+"""Orders in which pipeline stages compute their micro-batches: GPipe, 1F1B, interleaved."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Pass:
     """The forward or the backward of one micro-batch through a part of the model.
 
     Attributes:
-        is_forward: or backward.
+        is_forward: false for backward.
         micro_batch: its number.
-        chunk: which of the stage's parts of the model; 0 where it has one.
+        chunk: index of the stage's part of the model; 0 if it has only one.
     """
 
     is_forward: bool
@@ -25,7 +25,7 @@ class Pass:
 
 
 def gpipe(stage: int, num_stages: int, num_micro_batches: int) -> list[Pass]:
-    """Return all forwards, then all backwards, the last one first."""
+    """Return all forward passes, then all backward passes, the last micro-batch first."""
     del stage, num_stages  # all stages do the same
     numbers = range(num_micro_batches)
     return [
@@ -35,7 +35,7 @@ def gpipe(stage: int, num_stages: int, num_micro_batches: int) -> list[Pass]:
 
 
 def one_forward_one_backward(stage: int, num_stages: int, num_micro_batches: int) -> list[Pass]:
-    """Return forwards until the first backward can come, then one of each in turns."""
+    """Return forward passes until the first backward can start, then one of each in turn."""
     num_ahead = min(num_stages - 1 - stage, num_micro_batches)
     forwards = [Pass(is_forward=True, micro_batch=number) for number in range(num_micro_batches)]
     backwards = [Pass(is_forward=False, micro_batch=number) for number in range(num_micro_batches)]
@@ -45,7 +45,7 @@ def one_forward_one_backward(stage: int, num_stages: int, num_micro_batches: int
 def interleaved(
     stage: int, num_stages: int, num_micro_batches: int, num_chunks: int = 2
 ) -> list[Pass]:
-    """Return Megatron's order: each stage has several parts of the model, apart from each other.
+    """Return Megatron's order: each stage has several separate parts of the model.
 
     Args:
         stage: its number.
@@ -54,10 +54,10 @@ def interleaved(
         num_chunks: parts of the model that each stage has.
 
     Raises:
-        ValueError: the micro-batches cannot be dealt out.
+        ValueError: the micro-batches cannot be distributed evenly.
     """
     if num_micro_batches % num_stages:
-        raise ValueError(f"{num_micro_batches} micro-batches are no multiple of {num_stages}")
+        raise ValueError(f"{num_micro_batches} micro-batches are not a multiple of {num_stages}")
     total = num_micro_batches * num_chunks
 
     def numbered(place: int, *, is_forward: bool) -> Pass:
@@ -80,7 +80,7 @@ ORDERS: dict[str, Callable[[int, int, int], list[Pass]]] = {
     "1f1b": one_forward_one_backward,
     "interleaved": interleaved,
 }
-"""By name: stage, stages and micro-batches in, the passes of that stage out."""
+"""Functions by name: from stage, stages and micro-batches to the passes of that stage."""
 
 
 def _in_turns(forwards: list[Pass], backwards: list[Pass], num_ahead: int) -> list[Pass]:

@@ -1,4 +1,4 @@
-"""Which kind of program a process ran, by positive evidence: what may be advised depends on it."""
+"""The kind of program that a process ran, by positive evidence; advice depends on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from traceprof.trace.model.trace import Trace
 
-# Kernels that only PyTorch has: its own, and those that its compiler writes.
+# Kernels that only PyTorch has: its own, and those that its compiler generates.
 _TORCH_KERNEL = re.compile(r"\bat::|\bc10::|\bat_cuda_detail::|\Atriton_(?:poi|red|per|tem)_fused")
 # Ranges that PyTorch opens itself: emit_nvtx, the profiler, torch.compile, torch.distributed.
 _TORCH_RANGE = re.compile(
@@ -28,14 +28,14 @@ _PYTHON = re.compile(r"(?:\A|/)(?:python[\d.]*(?:\.exe)?|pt_main_thread|torchrun
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is known of the program that a rank's process ran.
+    """Known facts about the program that a rank's process ran.
 
-    What is false was not seen, which does not mean that it was not there.
+    False means not seen, which does not prove absence.
 
     Attributes:
         is_pytorch: whether something was seen that only PyTorch has.
-        uses_mpi: whether the process was seen in MPI.
-        evidence: what was seen, in prose, such as `kernel at::native::copy`.
+        uses_mpi: whether the process was seen in MPI calls.
+        evidence: the evidence in prose, such as `kernel at::native::copy`.
     """
 
     is_pytorch: bool
@@ -44,11 +44,11 @@ class Program:
 
 
 def program_of(trace: Trace, process: int, kernel_names: Iterable[str]) -> Program:
-    """Look for what tells the program of a process: kernels, command and ranges; MPI by its calls.
+    """Identify the program of a process by its kernels, command and ranges, and MPI by its calls.
 
     Args:
         trace: the report.
-        process: whose program.
+        process: the process.
         kernel_names: of the kernels that it launched, demangled.
     """
     torch = _torch_evidence(trace, process, kernel_names)
@@ -58,7 +58,7 @@ def program_of(trace: Trace, process: int, kernel_names: Iterable[str]) -> Progr
 
 
 def _torch_evidence(trace: Trace, process: int, kernel_names: Iterable[str]) -> str | None:
-    """Return what only PyTorch has, None where nothing was seen."""
+    """Return evidence of PyTorch, None without any."""
     if process in trace.label_ranges:
         return "ranges of python -m instrument"
     for name in kernel_names:
@@ -66,7 +66,7 @@ def _torch_evidence(trace: Trace, process: int, kernel_names: Iterable[str]) -> 
             return f"kernel {function_name(name)}"
     if _TORCH_COMMAND.search(" ".join(trace.session.command_line)):
         return "the command that was profiled"
-    # All ranges have to be looked through: only where Python ran, whose kernels told nothing.
+    # This searches all ranges: only for Python programs whose kernels gave no evidence.
     program = trace.program(process)
     if program is None or not _PYTHON.search(program):
         return None

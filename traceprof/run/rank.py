@@ -47,7 +47,7 @@ _NUM_TRIED_FIRST = 256
 
 
 class WindowKind(str, Enum):
-    """What a window is, as texts name it: a share is one `of the training`."""
+    """The kind of a window, as texts name it: a share is one `of the training`."""
 
     WHOLE = "window"
     TRAINING = "training"
@@ -55,7 +55,7 @@ class WindowKind(str, Enum):
     TIME_RANGE = "time range"
 
     def __str__(self) -> str:
-        """Return what follows `of the`."""
+        """Return the words after `of the`."""
         return self.value
 
 
@@ -66,8 +66,8 @@ class Window:
     Attributes:
         start_ns: its first nanosecond.
         end_ns: one past its last.
-        is_whole: whether it is the rank's own, from its first operation to the end of its last.
-        kind: what it is; for texts.
+        is_whole: whether it is all of the rank, from its first operation to the end of its last.
+        kind: its name in texts.
     """
 
     start_ns: int
@@ -77,11 +77,11 @@ class Window:
 
     @property
     def length_ns(self) -> int:
-        """How long it is."""
+        """Its length."""
         return self.end_ns - self.start_ns
 
     def holds_start(self, start_ns: Int64) -> Mask:
-        """Return what starts in the window, bool[n]; a rank's own holds its very end, too."""
+        """Return which starts lie in the window, bool[n]; a whole one includes its very end."""
         stop = self.end_ns + self.is_whole
         inside: Mask = (start_ns >= self.start_ns) & (start_ns < stop)
         return inside
@@ -89,21 +89,21 @@ class Window:
 
 @dataclass(frozen=True)
 class Rank(RankInfo):
-    """One process on one device of one report, with its operations told apart.
+    """One process on one device of one report, with its operations classified.
 
-    A process without GPU work is one, too, if it takes part in the training: see `CpuRank`.
+    A process without GPU work is a rank, too, if it takes part in the training: see `CpuRank`.
 
     Attributes:
-        trace: the report itself, for what only some analyses read.
-        operations: all that the GPU did.
+        trace: the report itself, for data that only some analyses read.
+        operations: all operations of the GPU.
         kernel_names: demangled names by the ids in `operations.kernels.name`.
         communication_operations: operations (`AllReduce`, …) by the same ids.
-        training_ranges: what the process's ranges tell of its training.
-        peak_overrides: peak rates of links that the user or `doctor` knows, GB/s by link.
-        links: what is known of the GPU's links.
-        num_devices: how many devices the process drives.
-        process_cache: what was derived from all that the process did; its ranks share it.
-        cache: what was derived from the operations.
+        training_ranges: the process's ranges that concern its training.
+        peak_overrides: peak rates of links from the user or `doctor`, GB/s by link.
+        links: the known links of the GPU.
+        num_devices: number of devices that the process drives.
+        process_cache: results derived from the whole process; its ranks share it.
+        cache: results derived from the operations.
     """
 
     trace: Trace
@@ -119,10 +119,10 @@ class Rank(RankInfo):
 
     @property
     def key(self) -> RankKey:
-        """The process and its device, as the report keeps its GPU operations by.
+        """The process and its device, the key of its GPU operations in the report.
 
         Raises:
-            ValueError: a rank without a device, which nothing that asks for it may be given.
+            ValueError: the rank has no device; callers must not ask for its key.
         """
         if self.device is None:
             raise ValueError(f"rank {self.rank} has no device")
@@ -130,12 +130,12 @@ class Rank(RankInfo):
 
     @derived
     def is_communication_kernel(self) -> Mask:
-        """Which kernels communicate, bool[kernels]."""
+        """Mask of the kernels that communicate, bool[kernels]."""
         return self.operations.kernels.are_named(self.communication_operations)
 
     @derived
     def is_peer_copy(self) -> Mask:
-        """Which copies go from one GPU to another, bool[copies]."""
+        """Mask of the copies from one GPU to another, bool[copies]."""
         copies = self.operations.copies
         source, destination = copies.source_device, copies.destination_device
         known = (source != NULL) & (destination != NULL)
@@ -145,14 +145,14 @@ class Rank(RankInfo):
 
     @derived
     def compute(self) -> Intervals:
-        """When a kernel that does not communicate ran."""
+        """Time in which a kernel that does not communicate ran."""
         kernels, graphs = self.operations.kernels, self.operations.graphs
         chosen = ~self.is_communication_kernel
         return _union((kernels, chosen), (graphs, None))
 
     @derived
     def communication(self) -> Intervals:
-        """When a communication kernel or a peer copy ran."""
+        """Time in which a communication kernel or a peer copy ran."""
         return _union(
             (self.operations.kernels, self.is_communication_kernel),
             (self.operations.copies, self.is_peer_copy),
@@ -160,22 +160,22 @@ class Rank(RankInfo):
 
     @derived
     def copy(self) -> Intervals:
-        """When a copy that is no communication, or a memory set, ran."""
+        """Time in which a copy that is not communication, or a memory set, ran."""
         return _union((self.operations.copies, ~self.is_peer_copy), (self.operations.memsets, None))
 
     @derived
     def busy(self) -> Intervals:
-        """When the GPU did anything for this rank."""
+        """Time in which the GPU did anything for this rank."""
         return intervals.merge(self.compute, self.communication, self.copy)
 
     @derived
     def exposed(self) -> Intervals:
-        """When it communicated and did not compute."""
+        """Time in which it communicated and did not compute."""
         return intervals.subtract(self.communication, self.compute)
 
     @derived
     def overlapped(self) -> Intervals:
-        """When it communicated and computed."""
+        """Time in which it communicated and computed."""
         return intervals.intersect(self.communication, self.compute)
 
     @property
@@ -201,7 +201,7 @@ class Rank(RankInfo):
 
     @derived
     def program(self) -> Program:
-        """Which kind of program its process ran."""
+        """The kind of program that its process ran."""
         kernels = self.operations.kernels
         ids = np.unique(kernels.name_of_signature[kernels.packed_signature.distinct])
         return program_of(
@@ -210,12 +210,12 @@ class Rank(RankInfo):
 
     @property
     def calls(self) -> ApiCalls | None:
-        """The process's API calls; None where the report has none."""
+        """The process's API calls; None if the report has none."""
         return self.cache.get(_calls, self)
 
     @derived
     def launched_by(self) -> tuple[Int64, Int64, Int64, Int64]:
-        """For kernels, copies, memsets and graphs, which of `calls` launched each; -1 for none."""
+        """Index into `calls` of the launch of each kernel, copy, memset and graph; -1 for none."""
         kernels, copies, memsets, graphs = (
             np.full(len(group), -1, np.int64)
             if self.calls is None
@@ -226,7 +226,7 @@ class Rank(RankInfo):
 
     @derived
     def step_ranges(self) -> StepRanges | None:
-        """The process's training steps on the host, marked or by its optimizer; None for none."""
+        """The process's training steps on the host, marked or by its optimizer; None without."""
         marked, ends_ns = self.training_ranges.steps, self.training_ranges.optimizer_ends_ns
         if marked is not None or len(ends_ns) == 0 or self.calls is None:
             return marked
@@ -235,15 +235,15 @@ class Rank(RankInfo):
 
     @derived
     def steps(self) -> StepWindows | None:
-        """The training steps on this GPU; None where the report cannot tell them."""
+        """The training steps on this GPU; None if the report does not show them."""
         if self.step_ranges is None or self.calls is None:
             return None
         return step_windows(self.operations, self.launched_by, self.calls, self.step_ranges)
 
     def release(self) -> None:
-        """Let go of what was derived from the operations: it is derived again when it is needed.
+        """Release what was derived from the operations; it is derived again when needed.
 
-        What the ranks of a process share stays: `process_cache.release` lets go of it.
+        What the ranks of a process share stays: `process_cache.release` releases it.
         """
         if self.num_devices <= 1:
             self.process_cache.release()
@@ -253,7 +253,7 @@ class Rank(RankInfo):
         self.operations.release()
 
     def name_at(self, time_ns: int) -> str | None:
-        """Return what ran at a time: the operation that started last, or None."""
+        """Return the operation that ran at a time, of several the last to start, or None."""
         return self._name_of_last(time_ns, lambda end_ns: end_ns > time_ns)
 
     def name_ending_at(self, time_ns: int) -> str | None:
@@ -261,7 +261,7 @@ class Rank(RankInfo):
         return self._name_of_last(time_ns, lambda end_ns: end_ns == time_ns)
 
     def operation_name(self, group: int, index: int) -> str:
-        """Return what people call an operation.
+        """Return the readable name of an operation.
 
         Args:
             group: its place in `operations.groups`.
@@ -284,22 +284,22 @@ class Rank(RankInfo):
 class CpuRank(Rank):
     """A process without GPU operations that takes part in the training, by `instrument`'s ranges.
 
-    What its threads did stands where the GPU's work stands in others; see `cpu_work`.
+    The work of its threads takes the place of a GPU's work; see `cpu_work`.
     """
 
     @derived
     def work(self) -> CpuWork:
-        """What its ranges tell."""
+        """Its work according to its ranges."""
         return cpu_work(self.trace.label_ranges[self.process])
 
     @derived
     def compute(self) -> Intervals:
-        """When a thread was in `forward`, `backward` or `optimizer step` and did not wait."""
+        """Time in which a thread was in `forward`, `backward` or `optimizer step`, not waiting."""
         return self.work.compute
 
     @derived
     def communication(self) -> Intervals:
-        """When a thread communicated or waited for it, or an operation was in flight."""
+        """Time in which a thread communicated or waited for it, or an operation was in flight."""
         return self.work.communication
 
     @derived
@@ -320,7 +320,7 @@ class CpuRank(Rank):
 
     @derived
     def step_ranges(self) -> StepRanges | None:
-        """The training steps, marked or by the optimizer; None where nothing tells them."""
+        """The training steps, marked or by the optimizer; None if there are neither."""
         ends_ns = self.training_ranges.optimizer_ends_ns
         return self.training_ranges.steps or steps_by_optimizer(self.work.first_compute_ns, ends_ns)
 
@@ -332,7 +332,7 @@ class CpuRank(Rank):
         return host_step_windows(self.step_ranges, self.window.end_ns)
 
     def name_at(self, time_ns: int) -> str | None:
-        """Return the communication that went on at a time: what began last, or None."""
+        """Return the communication in progress at a time, of several the last to begin, or None."""
         return text_at(self.trace.label_ranges[self.process], self.work, time_ns)
 
 
@@ -341,8 +341,8 @@ def _calls(rank: Rank) -> ApiCalls | None:
 
 
 def _first_launch(rank: Rank) -> int | None:
-    """Return when the process first launched main compute, on whatever device."""
-    assert rank.calls is not None  # noqa: S101  (who asks has looked)
+    """Return when the process first launched main compute, on any device."""
+    assert rank.calls is not None  # noqa: S101  (callers have checked)
     devices = [
         operations if key.device != rank.device else rank.operations
         for key, operations in rank.trace.operations.items()
@@ -369,7 +369,7 @@ def _last(group: Operations, time_ns: int, is_met: Callable[[Int64], Mask]) -> i
     """Return the last operation that starts by a time and whose end meets a condition, else -1."""
     stop = int(np.searchsorted(group.start_ns, time_ns, side="right"))
     num_tried = _NUM_TRIED_FIRST
-    while stop:  # most often it is among the last ones
+    while stop:  # usually it is among the last ones
         first = max(stop - num_tried, 0)
         indices = np.flatnonzero(is_met(group.ends(slice(first, stop))))
         if len(indices):

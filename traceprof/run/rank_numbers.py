@@ -1,8 +1,8 @@
-"""Which number each rank has in its run, and who says so.
+"""The number of each rank in its run, and the source of the numbers.
 
-Ranks are numbered by the first of these sources that tells all of them apart: the labels of
-`instrument`, what torch.distributed told the profiler, what NCCL's payloads say of a communicator
-of all, MPI, the environment, the file names; else in order of (report, pid, device).
+Ranks are numbered by the first of these sources that distinguishes all of them: the labels of
+`instrument`, torch.distributed's entries in the profile, NCCL's payloads for a communicator of all
+ranks, MPI, the environment, the file names; else in order of (report, pid, device).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     Numbers = Sequence[int | None]
 
-# In the order in which they are believed; what is said of a report is said of its only rank.
+# In order of trust; a number of a whole report is that of its only rank.
 _SOURCES_OF_RANKS = ("labels", "torch", "nccl", "mpi")
 _SOURCES_OF_REPORTS = ("environment", "file name")
-# Likewise.
+# In order of trust, too.
 RANK_VARIABLES = (
     "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID",
 )  # fmt: skip
@@ -29,11 +29,11 @@ _OF_FILE = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
 def numbers_by_source(trace: Trace, processes: Sequence[int]) -> dict[str, tuple[int | None, ...]]:
-    """Return what each source says of the numbers of a report's ranks.
+    """Return the numbers of a report's ranks by source.
 
     Args:
         trace: the report.
-        processes: of its ranks.
+        processes: those of its ranks.
     """
     of_environment = rank_of_environment(trace.session.environment)
     of_file = rank_of_file(trace.path)
@@ -48,10 +48,10 @@ def numbers_by_source(trace: Trace, processes: Sequence[int]) -> dict[str, tuple
 
 
 def number_ranks(reports: Sequence[Mapping[str, Numbers]]) -> tuple[list[int], str]:
-    """Return the numbers of all ranks of a run, and the source that told them.
+    """Return the numbers of all ranks of a run, and their source.
 
     Args:
-        reports: what each source says of each report's ranks.
+        reports: the numbers of each report's ranks, by source.
     """
     num_ranks = [len(numbers[_SOURCES_OF_RANKS[0]]) for numbers in reports]
     sources: tuple[str, ...] = _SOURCES_OF_RANKS
@@ -67,14 +67,14 @@ def number_ranks(reports: Sequence[Mapping[str, Numbers]]) -> tuple[list[int], s
 def choose_numbers(
     candidates: Iterable[tuple[str, Numbers]], num_ranks: int
 ) -> tuple[list[int], str]:
-    """Return the ranks' numbers and what told them.
+    """Return the ranks' numbers and their source.
 
     Args:
-        candidates: sources by name, the most trusted first, and what each says of every rank.
-        num_ranks: how many there are.
+        candidates: the number of every rank by source, the most trusted source first.
+        num_ranks: the number of ranks.
 
     Returns:
-        The numbers by the first source that tells all of them apart, else in order.
+        The numbers by the first source that distinguishes all of them, else in order.
     """
     for source, numbers in candidates:
         known = [number for number in numbers if number is not None]
@@ -90,6 +90,6 @@ def rank_of_environment(environment: Mapping[str, str]) -> int | None:
 
 
 def rank_of_file(path: Path) -> int | None:
-    """Return the rank that a file's name tells: `rank_3.sqlite`, `report.rank3.sqlite`."""
+    """Return the rank in a file's name: `rank_3.sqlite`, `report.rank3.sqlite`."""
     numbers = _OF_FILE.findall(path.name)
     return int(numbers[-1]) if numbers else None

@@ -1,7 +1,7 @@
-"""Which reports are of one run.
+"""Recognition of reports that belong to one run.
 
-Two reports are of one run if a communicator of NCCL's is in both (its id is drawn at random), or if
-they were captured at the same time and run the same program.
+Two reports are of one run if both contain the same NCCL communicator (its id is random), or if they
+were captured at the same time and ran the same program.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
     from traceprof.trace.model.trace import Session, Trace
 
-# Reports of one run are captured together, give or take the difference of the machines' clocks.
+# Reports of one run are captured together, up to the difference of the machines' clocks.
 _APART_NS = 5_000_000_000
 _PYTHON = re.compile(r"python[\d.]*\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class ReportIdentity:
-    """What tells of one report whether it belongs to a run.
+    """The facts by which a report is assigned to a run.
 
     Attributes:
         path: of the report.
         session: where and when it was captured.
         start_ns: its first GPU operation, or range of a rank without one, in the report's time.
         end_ns: the end of the last.
-        communicators: ids of NCCL's, of several ranks.
+        communicators: ids of NCCL communicators of several ranks.
     """
 
     path: Path
@@ -42,11 +42,11 @@ class ReportIdentity:
 
 
 def identify(trace: Trace, cpu_spans: Iterable[tuple[int, int]]) -> ReportIdentity:
-    """Return what tells of a report which run it is of.
+    """Return the facts by which a report is assigned to a run.
 
     Args:
         trace: the report.
-        cpu_spans: start and end of what each rank without a GPU did.
+        cpu_spans: start and end of the work of each rank without a GPU.
     """
     processes = sorted({key.process for key in trace.operations})
     calls = [trace.communication_calls(process).nccl for process in processes]
@@ -73,7 +73,7 @@ def number_runs(reports: Sequence[ReportIdentity]) -> list[int]:
         if not joined:
             runs.append([index])
             continue
-        grown, *others = joined  # as it is: copies would take the square of the reports' number
+        grown, *others = joined  # changed in place: copies would take quadratic time
         for run in others:
             grown += run
             runs = [other for other in runs if other is not run]
@@ -108,12 +108,12 @@ def _is_one_run(first: ReportIdentity, second: ReportIdentity) -> bool:
         return False
     first_span, second_span = _span(first), _span(second)
     if first_span is None or second_span is None:
-        return True  # nothing says otherwise, and they were given as one run
+        return True  # there is no evidence against it, and they were given as one run
     return max(first_span[0], second_span[0]) <= min(first_span[1], second_span[1]) + _APART_NS
 
 
 def _span(report: ReportIdentity) -> tuple[int, int] | None:
-    """Return when the report's operations ran, in ns since 1970; None where it does not tell."""
+    """Return when the report's operations ran, in ns since 1970; None if unknown."""
     session = report.session
     if session.is_utc:
         return report.start_ns, report.end_ns

@@ -1,8 +1,8 @@
-"""The clocks of a run's reports, as the starts of their sessions tell them.
+"""The clocks of a run's reports, from the starts of their sessions.
 
 A report's times count from its session's start, which it gives in UTC: the *seed*. Reports of one
-machine share its clock and need no more. The clocks of different machines are brought together by
-what their ranks did at the same moments.
+machine share its clock and need no more. The clocks of different machines are aligned by
+operations that their ranks did at the same moment.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 # Nsight's user guide, "Time Synchronization": UTC of machines synchronized by NTP is off by "one to
 # tens of milliseconds".
 NTP_NS = 50_000_000
-# Nsight brings the clocks of GPUs and host together to some microseconds; sessions of one machine
-# tell their starts as well (two processes left a barrier 0 to 2 µs apart, at the median of 121).
+# Nsight aligns the clocks of GPUs and host to some microseconds, and the starts of sessions on one
+# machine are as accurate (two processes left a barrier 0 to 2 µs apart, at the median of 121).
 ONE_MACHINE_NS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class MachineClock:
-    """The clock of one machine, as the run sees it.
+    """The clock of one machine relative to the run.
 
     Attributes:
-        host: its name; where it is not known, that of its report.
+        host: its name; if unknown, that of its report.
         source: the clock that the others are measured by (`reference`), measured by common
             `operations`, the `session start` alone, or `none`.
         offset_ns: to be added to its times at `at_ns`.
         drift: to be added per ns since then.
         at_ns: a time by the sessions' starts, in the middle of the operations.
-        uncertainty_ns: of differences to the reference, None where nothing is known of them.
-        num_operations: that it was measured by.
+        uncertainty_ns: of differences to the reference, None if unknown.
+        num_operations: number of operations that it was measured by.
     """
 
     host: str
@@ -83,7 +83,7 @@ class Clocks:
         return self.hosts[self.host_of[report]]
 
     def uncertainty_ns(self, first: int, second: int) -> int | None:
-        """Return how well times of two reports compare, None where they do not at all."""
+        """Return the uncertainty of comparing times of two reports, None if incomparable."""
         if self.host_of[first] == self.host_of[second]:
             return ONE_MACHINE_NS
         of_first, of_second = self.of(first).uncertainty_ns, self.of(second).uncertainty_ns
@@ -93,12 +93,12 @@ class Clocks:
 
 
 def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Clocks:
-    """Return the clocks as the sessions' starts tell them.
+    """Return the clocks by the sessions' starts.
 
     Args:
         sessions: of each report.
-        runs: of each report, where they are of several: a machine's clock may have been set between
-            two.
+        runs: the run of each report, if there are several: a machine's clock may have been set
+            between two.
     """
     starts = [
         None if session.start_utc_ns is None and not session.is_utc else session.start_utc_ns or 0
@@ -113,7 +113,7 @@ def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Cl
         session.start_utc_ns for session in sessions if session.is_utc and session.start_utc_ns
     ]
     origin = min(known, default=0)
-    # Without a start, a report's times stand for themselves.
+    # Without a start, a report's times are taken as they are.
     hosts = [
         (
             run,

@@ -1,7 +1,7 @@
-"""Which steps of a rank are compared with those of another recording: those that are alike.
+"""The steady steps of a rank, which are compared with those of another recording.
 
 Left out are the last step of a recording, which ends with its last operation and not where another
-one begins, and slow steps at the beginning: what was not marked as warm-up can be warm-up, too.
+one begins, and slow steps at the beginning, which may be warm-up that was not marked.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     Mask = npt.NDArray[np.bool_]
 
-MIN_STEPS = 3  # of fewer none is left out
+MIN_STEPS = 3  # with fewer, none is left out
 MAX_SLOW_SHARE = 0.25  # of the steps, at the beginning
 MIN_SLOWNESS = 0.05  # of a step: slower by less is not slow
-MIN_DEVIATIONS = 5.0  # of the later steps, likewise
+MIN_DEVIATIONS = 5.0  # of the later steps: slower by less is not slow
 _NORMAL = 1.4826  # standard deviations of normal noise in its median absolute deviation
 
 
 @dataclass(frozen=True, slots=True)
 class SteadySteps:
-    """The steps of a rank that are compared; without steps all that is judged is one.
+    """The steps of a rank that are compared; without steps, the whole window counts as one.
 
     Attributes:
         step: int64[n], indices into the rank's steps; empty without steps.
@@ -48,7 +48,7 @@ def steady_steps(rank: Rank, window: Window) -> SteadySteps:
 
     Args:
         rank: the rank.
-        window: what is judged of it.
+        window: the part of it that is judged.
     """
     steps = rank.steps
     if steps is not None:
@@ -66,7 +66,7 @@ def steady_steps(rank: Rank, window: Window) -> SteadySteps:
 
 
 def steady(lengths_ns: Int64, *, ends_early: bool) -> Mask:
-    """Return which steps are alike, bool[n].
+    """Return which steps are steady, bool[n].
 
     Args:
         lengths_ns: int64[n], in order of time, at least one.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepPattern:
-    """How a framework names the range around one training step.
+    """A framework's name for the range around one training step.
 
     Attributes:
         expression: matches the whole name; its first group, if any, is the step's number.
@@ -33,9 +33,9 @@ class StepPattern:
     expression: re.Pattern[str]
 
 
-# In order of preference: the first that a process has ranges for is its step.
+# In order of preference: the first pattern with matching ranges defines a process's steps.
 PATTERNS: tuple[StepPattern, ...] = (
-    # `instrument.step`, and what people write by hand
+    # `instrument.step`, and names written by hand
     StepPattern(re.compile(r"\Astep (\d+)\Z")),
     # torch.profiler's step, when it is emitted as NVTX
     StepPattern(re.compile(r"\AProfilerStep#(\d+)\Z")),
@@ -53,7 +53,7 @@ PATTERNS: tuple[StepPattern, ...] = (
 )
 
 
-# A step is closed by its optimizer step: a range of `instrument`, else PyTorch's own.
+# A step ends with its optimizer step: a range of `instrument`, else PyTorch's own.
 _OPTIMIZER_STEPS = (
     re.compile(rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)"),
     re.compile(r"\AOptimizer\.step#\w+\.step\b"),
@@ -63,10 +63,10 @@ _WARM_UP = re.compile(r"\bwarm[ _-]?up\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class StepRanges:
-    """The steps of one process, as its host saw them, ordered by start.
+    """The steps of one process on the host, ordered by start.
 
     Attributes:
-        number: int64[n], as the names tell, else 0, 1, 2, …
+        number: int64[n], from the names, else 0, 1, 2, …
         start_ns: int64[n].
         end_ns: int64[n].
     """
@@ -78,10 +78,10 @@ class StepRanges:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRanges:
-    """What the ranges of one process tell of its training.
+    """The ranges of one process that concern its training.
 
     Attributes:
-        steps: its marked steps, None where it has none.
+        steps: its marked steps, None without any.
         optimizer_ends_ns: int64[n], ascending, when each optimizer step was over.
         warm_up: when it warmed up.
     """
@@ -96,13 +96,13 @@ NO_TRAINING_RANGES = TrainingRanges(None, np.empty(0, np.int64), intervals.empty
 
 @dataclass(frozen=True, slots=True)
 class StepWindows:
-    """The steps of one rank, as its GPU saw them, ordered by start.
+    """The steps of one rank on its GPU, ordered by start.
 
     Attributes:
         number: int64[n].
         start_ns: int64[n], when the first operation launched inside the step started.
         end_ns: int64[n], where the next step starts; the last ends with its last operation.
-        source: int64[n], which of the process's `StepRanges` it is.
+        source: int64[n], indices into the process's `StepRanges`.
     """
 
     number: Int64
@@ -133,14 +133,14 @@ def user_pattern(text: str) -> re.Pattern[str]:
         raise UsageError(
             f"cannot use the step pattern {text!r}",
             f"it is not a regular expression ({error})",
-            r"write it as Python's re module reads it, such as 'epoch \d+ batch (\d+)'",
+            r"write it in the syntax of Python's re module, such as 'epoch \d+ batch (\d+)'",
         ) from error
 
 
 def find_training_ranges(
     trace: Trace, user: re.Pattern[str] | None = None
 ) -> dict[int, TrainingRanges]:
-    """Return what tells of the training of each process that has such ranges.
+    """Return the training ranges of each process that has some.
 
     Args:
         trace: an open report.
@@ -168,10 +168,10 @@ def find_training_ranges(
 
 
 def steps_by_optimizer(begin_ns: int, ends_ns: Int64) -> StepRanges | None:
-    """Return the steps from each optimizer step to the next; None where there are none.
+    """Return the steps from each optimizer step to the next; None without any.
 
     Args:
-        begin_ns: when the first one begins.
+        begin_ns: when the first step begins.
         ends_ns: int64[n], ascending, when each optimizer step was over.
     """
     if len(ends_ns) == 0:
@@ -253,7 +253,7 @@ def _marked_steps(candidates: NamedRanges | None) -> StepRanges | None:
 
 
 def _optimizer_ends(candidates: NamedRanges | None) -> Int64:
-    """Return when optimizer steps were over; one inside another of them does not count."""
+    """Return the ends of optimizer steps; one inside another does not count."""
     if candidates is None:
         return NO_TRAINING_RANGES.optimizer_ends_ns
     for expression in _OPTIMIZER_STEPS:

@@ -1,6 +1,6 @@
-"""What is kept of a report and its ranks when their events are let go of: small, and to be pickled.
+"""Summaries of reports and their ranks without their events: small and picklable.
 
-A report is measured where it is opened, perhaps by another process or machine. This comes back.
+A report may be measured by another process or on another machine, which sends this back.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Which process on which device of which report a rank is.
+    """The identity of a rank: its report, process and device.
 
     Attributes:
-        rank: the global rank where the report tells it, else a running number.
+        rank: the global rank if the report contains it, else a running number.
         report: index of the report in the run.
         process: the process within its report (a number of the trace's own).
         pid: the operating system's process id.
         device: the CUDA ordinal as the process sees it; None for a process without GPU work.
-        gpu: the GPU's name where the report tells it.
-        gpu_id: the GPU's uuid, else its place on the PCI bus, where the report tells it.
+        gpu: the GPU's name, None if unknown.
+        gpu_id: the GPU's uuid, else its place on the PCI bus, None if unknown.
     """
 
     rank: int
@@ -44,16 +44,16 @@ class RankInfo:
 
     @property
     def place(self) -> tuple[int, int, int | None]:
-        """Its report, process and device, which tell it from all other ranks of the run."""
+        """Its report, process and device, which identify it in the run."""
         return self.report, self.process, self.device
 
 
 class CpuRankGaps(NamedTuple):
-    """What the ranges of a process without GPU work leave open.
+    """Gaps in the ranges of a process without GPU work.
 
     Attributes:
-        used_gpu: whether they tell of copies to or from a GPU.
-        num_open: those that were open when the capture ended.
+        used_gpu: whether they include copies to or from a GPU.
+        num_open: number of ranges that were open when the capture ended.
     """
 
     used_gpu: bool
@@ -62,22 +62,22 @@ class CpuRankGaps(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """Where a report comes from.
+    """The origin of a report, and its notes.
 
     Attributes:
         path: as it was given.
         format: such as `nsight-sqlite`.
-        origin: what wrote it, in prose, after `exported by`.
-        product_version: of the program that wrote it, None where it does not tell.
-        schema_version: of the file, likewise.
-        how_to_collect: what it may lack, should it be needed.
-        notes: what to know about its data.
+        origin: the program that wrote it, in prose, as it follows `exported by`.
+        product_version: of the program that wrote it, None if unknown.
+        schema_version: of the file, None if unknown.
+        how_to_collect: how to record each part that it may lack.
+        notes: remarks about its data.
         contents: its tables of events, if it has no rank.
-        identity: what tells which run it is of.
-        rank_numbers: by source, what it says of the number of each of the report's ranks.
+        identity: the facts by which it is assigned to a run.
+        rank_numbers: the numbers of the report's ranks, by source.
         cpu_rank_gaps: of each rank without GPU work, by process.
-        open_calls: by process, the communication call in which it still was at the capture's end.
-        recorded: the parts that it holds, of those by which recordings are told apart.
+        open_calls: by process, the communication call that it was in when the capture ended.
+        recorded: the parts that it holds, of those that distinguish recordings.
     """
 
     path: Path
@@ -96,22 +96,22 @@ class ReportSummary:
 
     @property
     def session(self) -> Session:
-        """Where and when it was captured."""
+        """The session in which it was captured."""
         return self.identity.session
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The reports of one training run, whether they are still open or not.
+    """The reports of one training run, open or not.
 
     Attributes:
         reports: in the order given.
         ranks: their ranks, in order of their numbers.
-        clocks: the reports' clocks, as their sessions' starts tell them.
-        run_numbers: for each report, which run it is of: 0, unless reports of several runs were
+        clocks: the reports' clocks, by their sessions' starts.
+        run_numbers: for each report, the number of its run: 0, unless reports of several runs were
             given.
         rank_source: where the ranks' numbers are from: `labels`, `torch`, `nccl`, `mpi`,
-            `environment`, `file name`, or `order`, where nothing tells them.
+            `environment`, `file name`, or `order` if no source has them.
     """
 
     reports: Sequence[ReportSummary]
@@ -121,7 +121,7 @@ class RunSummary:
     rank_source: str
 
     def how_to_collect(self, part: Part) -> str:
-        """Return what to record or export with so that reports like the first hold a part."""
+        """Return how to record or export so that reports like the first contain a part."""
         return self.reports[0].how_to_collect(part)
 
 

@@ -1,4 +1,4 @@
-"""The training of a rank: what is judged, without what comes before and after it."""
+"""The training of a rank: the time that is judged, without what comes before and after."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 MAX_PROFILER_SHARE = 0.1
-"""Of a step's time: a leading step in which the profiler worked longer is not training."""
+"""Share of a step's time: a leading step in which the profiler worked longer is not training."""
 
 
 class Basis(str, Enum):
-    """What tells where the training begins and ends."""
+    """The evidence for where the training begins and ends."""
 
     STEPS = "steps"
     OPTIMIZER = "optimizer steps"
@@ -39,9 +39,9 @@ class Training:
     Attributes:
         start_ns: its first nanosecond.
         end_ns: one past its last.
-        before_ns: how much of the rank's window comes before.
-        after_ns: how much comes after.
-        basis: what tells so.
+        before_ns: the part of the rank's window that comes before.
+        after_ns: the part that comes after.
+        basis: the evidence for both limits.
         num_warm_up: leading steps that are left out since they lie in a range of warm-up.
         num_distorted: leading steps after these in which the profiler itself took too long.
     """
@@ -56,7 +56,7 @@ class Training:
 
     @property
     def num_left_out(self) -> int:
-        """How many of the rank's first steps are not training."""
+        """Number of the rank's first steps that are not training."""
         return self.num_warm_up + self.num_distorted
 
 
@@ -76,7 +76,7 @@ def _training(rank: Rank) -> Training:
     is_marked = rank.training_ranges.steps is not None
     basis = Basis.STEPS if is_marked else Basis.OPTIMIZER
     num_warm_up = _num_leading(_lie_in_warm_up(rank, ranges)[steps.source])
-    num_warm_up %= len(steps)  # all: then they count
+    num_warm_up %= len(steps)  # if all are, they count
     spans = rank.trace.profiler_overhead(rank.process)
     is_over = spans.end_ns < intervals.BEYOND_NS
     overhead = intervals.union(spans.start_ns[is_over], spans.end_ns[is_over])
@@ -115,7 +115,7 @@ def _without_steps(rank: Rank) -> Training:
 
 
 def _num_leading(mask: Mask) -> int:
-    """Return how many values are true before the first that is not."""
+    """Return the number of true values before the first false one."""
     return len(mask) if mask.all() else int(mask.argmin())
 
 

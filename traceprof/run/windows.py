@@ -1,4 +1,4 @@
-"""Which window of each rank is looked at: its training, some steps, or a time range."""
+"""The window of each rank that is analysed: its training, some steps, or a time range."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Range = tuple["int | None", "int | None"]
 def choose_window(
     rank: Rank, steps: Range | None = None, time_range: Range | None = None
 ) -> Window | None:
-    """Return the window of a rank that findings are about; None without the steps asked for.
+    """Return the window of a rank that findings are about; None if it lacks the chosen steps.
 
-    It is the training, unless something else is asked for.
+    It is the training by default.
 
     Args:
         rank: the rank.
         steps: steps A up to but not including B; None leaves that side open.
-        time_range: nanoseconds of the report's own time, likewise; open on both sides it is all
-            that a rank did. A rank that did nothing in it has a window all the same.
+        time_range: nanoseconds of the report's own time; None leaves that side open, and open on
+            both sides it is all of a rank. A rank that did nothing in it still has a window.
 
     Raises:
         UsageError: the report numbers several steps alike.
@@ -50,17 +50,17 @@ def training_window(rank: Rank) -> Window:
 
 
 def shown_window(rank: Rank, window: Window) -> Window:
-    """Return what is told of a rank whose findings are about a window.
+    """Return the window to show of a rank whose findings are about a window.
 
     Args:
         rank: the rank.
-        window: what was asked for; of the training, all that the rank did is told.
+        window: the chosen one; for the training, all of the rank is shown.
     """
     return rank.window if window.kind is WindowKind.TRAINING else window
 
 
 def time_window(rank: Rank, time_range: Range) -> Window:
-    """Return the range, an open side being the rank's own; empty where it misses the rank."""
+    """Return the range, an open side being the rank's own; empty if it misses the rank."""
     start, end = time_range
     whole = rank.window
     if start is None and end is None:
@@ -71,21 +71,21 @@ def time_window(rank: Rank, time_range: Range) -> Window:
 
 
 def kind_of_choice(steps: Range | None, time_range: Range | None) -> WindowKind:
-    """Return what the findings of a run are about, by what was asked for."""
+    """Return the kind of window that was chosen for a run's findings."""
     if steps is not None:
         return WindowKind.STEPS
     return WindowKind.TRAINING if time_range is None else WindowKind.TIME_RANGE
 
 
 def check_choice(steps: Range | None, time_range: Range | None) -> None:
-    """Look for what no report could have.
+    """Reject a choice that no report could fulfil.
 
     Args:
         steps: as for `choose_window`.
-        time_range: likewise.
+        time_range: as for `choose_window`.
 
     Raises:
-        UsageError: both are given, or one that ends before it starts or holds nothing.
+        UsageError: both are given, or one ends before it starts or is empty.
     """
     if steps is not None and time_range is not None:
         raise UsageError(
@@ -99,7 +99,7 @@ def check_choice(steps: Range | None, time_range: Range | None) -> None:
     if any(limit is not None and abs(limit) >= intervals.BEYOND_NS for limit in time_range):
         raise UsageError(
             f"cannot analyse the time range {_written(time_range)}",
-            "it reaches beyond any clock",
+            "it is beyond the range of any clock",
             "write times in ns, or with a unit, such as 1.5s:1.7s",
         )
 
@@ -125,14 +125,14 @@ def captured_span(trace: Trace, ranks: Sequence[Rank]) -> tuple[int, int]:
 
 
 def check_is_captured(time_range: Range, spans: Sequence[tuple[int, int]]) -> None:
-    """Check that a time range holds a part of what was captured.
+    """Check that a time range overlaps the captured time.
 
     Args:
-        time_range: that was asked for.
+        time_range: the chosen one.
         spans: when the capture of each report began and ended, at least one.
 
     Raises:
-        UsageError: it holds nothing of any of them.
+        UsageError: it overlaps none of them.
     """
     start, end = time_range
     for begin_ns, end_ns in spans:
@@ -147,11 +147,11 @@ def check_is_captured(time_range: Range, spans: Sequence[tuple[int, int]]) -> No
 
 
 def no_such_steps(steps: Range, known: Iterable[tuple[int, int]]) -> UsageError:
-    """Return the error of steps that no rank of a run has.
+    """Return the error for steps that no rank of a run has.
 
     Args:
-        steps: that were asked for.
-        known: the first and last step of each rank that has some.
+        steps: the chosen ones.
+        known: the first and last step of each rank that has steps.
     """
     ends = list(known)
     return UsageError(
