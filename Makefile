@@ -37,10 +37,11 @@ all-tests: $(VENV)/installed-test
 verify: $(VENV)/installed-test  ## Run the long tests: fuzzing, statistics, more real exports
 	$(BIN)/pytest -n auto -m long --part $(PART)
 
-lint: $(VENV)/installed-test  ## Lint, check the formatting and what imports what
+lint: $(VENV)/installed-test  ## Lint, check the formatting, imports and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/python docs/words.py
 	$(BIN)/oxlint
 
 types: $(VENV)/installed-test  ## Check the types, of the JavaScript, too
