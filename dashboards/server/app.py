@@ -77,6 +77,9 @@ def create_app(
     _show_answers(app, analysis)
     shell.run_in_browser(app, serve_modules(app.server))
     app.server.add_url_rule(PROGRESS, "progress", view_func=lambda: _progress(progress))
+    # Dash registers its scripts at the first request; a second one beside it would get a 404.
+    with app.server.test_request_context():
+        app.server.preprocess_request()
     guard.protect(app, access or Access())
     app.server.config.update(_COMPRESSION)
     Compress(app.server)

@@ -304,6 +304,18 @@ def test_its_two_applications_are_never_made_at_once(monkeypatch: pytest.MonkeyP
     assert num_at_once == [1, 1]
 
 
+def test_scripts_are_served_from_the_first_request_on() -> None:
+    """An open page of the one application asks the other for scripts, several at once."""
+    path = "/" + next(
+        url.partition("?")[0].lstrip("/")
+        for url in re.findall(r'src="([^"]+)"', create_app(None).server.test_client().get("/").text)
+        if "_dash-component-suites" in url
+    )
+    other = create_app(None)
+    other._got_first_request["setup_server"] = True  # as for the second of two at once
+    assert other.server.test_client().get(path).status_code == 200
+
+
 def test_the_reports_stay_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
     path.write_bytes(SAMPLE.read_bytes())
