@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class RecordedRun:
-    """A recording, or several of the same program; what does not hold is an AssertionError.
+    """A recording, or several of the same program; failed checks raise an AssertionError.
 
     Args:
         side: what was read.
@@ -102,14 +102,14 @@ class RecordedRun:
         return self
 
     def step_not_slower_than(self, stored: Source, *, by: float = 0.02) -> RecordedRun:
-        """Assert that a step is not slower than another recording's; what cannot be told fails.
+        """Assert that a step is not slower than another recording's; an unclear result fails.
 
         Args:
             stored: `runs.db#NAME`, a saved JSON analysis, or a report.
             by: how much slower it may be, as a fraction; the interval's upper end is judged.
 
         Raises:
-            AssertionError: it is slower, or nothing can be told.
+            AssertionError: it is slower, or the result is unclear.
             TraceprofError: the other recording cannot be read.
         """
         gate = parse(f"step:+{100 * by:f}%")

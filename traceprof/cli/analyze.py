@@ -47,26 +47,26 @@ _SEVERITIES = [str(severity) for severity in Severity]
 @click.option(
     "--savings/--no-savings",
     default=None,
-    help="Replay training steps without each finding, or give only bounds of what it would bring."
-    " By default steps are replayed but where many reports would have to be read again.",
+    help="Replay training steps without each finding, or give only bounds of the saving. By default"
+    " steps are replayed unless many reports would have to be read again.",
 )
 @click.option(
     "--save",
     "store",
     metavar="DB",
-    help="Keep the result in this store of runs, too: a SQLite file, made if it is not there.",
+    help="Also save the result in this store of runs: a SQLite file, created if missing.",
 )
 @click.option(
     "--name",
     metavar="NAME",
-    help="What the saved run is called, once in a store; by default as its first report.",
+    help="Name of the saved run, unique in its store; by default that of its first report.",
 )
 @click.option(
     "--label",
     "labels",
     metavar="KEY=VALUE",
     multiple=True,
-    help="What to remember of the saved run, such as commit=1a2b3c4 or batch=64. Repeatable.",
+    help="A label of the saved run, such as commit=1a2b3c4 or batch=64. Repeatable.",
 )
 @click.option(
     "--jobs",
@@ -158,7 +158,7 @@ def command(
 
 
 def _time_range(text: str) -> Range:
-    """Read a range of time; open on both sides it is all that the ranks did."""
+    """Read a range of time; open on both sides it covers the ranks entirely."""
     if text.strip() == ":":
         return None, None
     return _range(text, "--time-range", parse_time)

@@ -1,4 +1,4 @@
-"""`traceprof compare`: did a change help, and where."""
+"""`traceprof compare`: the effect of a change, and where it shows."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _READ_BY_PEOPLE = ("text", "markdown")
     "more_before",
     metavar="SIDE",
     multiple=True,
-    help="What stands before, too: the report of another rank, or another recording. Repeatable.",
+    help="Add to the side before: the report of another rank, or another recording. Repeatable.",
 )
 @click.option(
     "--after",
     "more_after",
     metavar="SIDE",
     multiple=True,
-    help="What stands after, too. Repeatable.",
+    help="Add to the side after. Repeatable.",
 )
 @click.option(
     "--gate",
@@ -78,7 +78,7 @@ def command(
     options: Options,
     jobs: int | None,
 ) -> int:
-    """Hold a recording AFTER a change against one BEFORE it.
+    """Compare a recording AFTER a change with one BEFORE it.
 
     A side is a report, a folder of the reports of a run, a saved analysis (analyze --format json),
     or a saved run (runs.db#NAME). Several reports on a side are ranks of one recording if they were
@@ -92,7 +92,7 @@ def command(
     from traceprof.execution.memory import keep_freed_memory
 
     keep_freed_memory()
-    limits = [parse(gate) for gate in gates]  # a mistake is told before any report is read
+    limits = [parse(gate) for gate in gates]  # report mistakes before any report is read
     sides = [_sources(before, more_before), _sources(after, more_after)]
     for name, side in zip(("before", "after"), sides, strict=True):
         if not side:
@@ -114,7 +114,7 @@ def command(
 
 
 def _sources(first: str | None, others: Sequence[str]) -> list[str]:
-    """Return what stands on a side, with patterns that the shell left alone made to files."""
+    """Return the sources of a side, with patterns that the shell did not expand made to files."""
     from traceprof.comparison.sides import run_of_store
 
     sources = []

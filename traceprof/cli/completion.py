@@ -1,4 +1,4 @@
-"""What a shell completes: ids of findings, one or several with commas between them; assumptions."""
+"""Shell completion: ids of findings, one or several separated by commas, and assumptions."""
 
 from __future__ import annotations
 

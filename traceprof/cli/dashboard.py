@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     "--before",
     metavar="SIDE",
     multiple=True,
-    help="What the page Compare holds the run against: a report, a folder, a saved analysis or"
-    " runs.db#NAME, as in traceprof compare. Repeatable.",
+    help="A side for the page Compare: a report, a folder, a saved analysis or runs.db#NAME, as in"
+    " traceprof compare. Repeatable.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
 @judging_options
@@ -105,14 +105,14 @@ def command(
 
 
 def _answer(analysis: Analysis, question: Question) -> object:
-    """Answer what takes its time, in the process that analysed."""
+    """Answer a slow question, in the process that analysed the run."""
     from dashboards.asking.questions import answered
 
     return answered(analysis, question)
 
 
 def _announce(server: DashboardServer, host: str, *, opens: bool) -> None:
-    """Say where the dashboard is, and open it in the browser if that is wanted."""
+    """Print the dashboard's address, and open it in the browser if asked to."""
     click.echo(server.url)
     if server.is_open:
         who = "whoever has the address with its token" if server.access.token else "whoever asks"

@@ -1,4 +1,4 @@
-"""A group of commands that says which one was meant where there is none of that name."""
+"""A group of commands that suggests the closest one for an unknown name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from traceprof.errors import closest
 
 
 class SuggestingGroup(click.Group):
-    """Suggests the closest of all commands that it lists, also of those it makes when asked."""
+    """A group that suggests the closest of its commands, including those created on demand."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -1,4 +1,4 @@
-"""`traceprof info`: what a report holds, what can be analysed, and the flags to add."""
+"""`traceprof info`: the contents of a report, possible analyses, and the flags to add."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> tuple[Run,
     trace = open_trace(path, shown, kernels_on_demand=True)
     opened.callback(trace.close)
     run = open_run([trace])
-    # Reads whatever can be damaged, before anything is said of the others.
+    # Read everything that can be damaged before printing anything about the others.
     return run, _table(run, 0)
 
 
 def _table(run: Run, index: int) -> Table:
-    """Return what a report of a run holds."""
+    """Return the contents of a report of a run."""
     from traceprof.reports import info
 
     return info.render(run.traces[index], run, index)

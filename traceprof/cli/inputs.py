@@ -1,4 +1,4 @@
-"""What the commands that read reports share: their arguments, and progress on a terminal."""
+"""Shared parts of the commands that read reports: arguments, and progress on a terminal."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ reports_argument = click.argument(
 
 
 def expand(reports: Sequence[str]) -> list[Path]:
-    """Return the reports named, each once: those of folders, and of patterns the shell left alone.
+    """Return the named reports, each once, with folders and unexpanded patterns resolved.
 
     Raises:
-        TraceFileError: a pattern fits no file, or a folder holds no report.
+        TraceFileError: a pattern matches no file, or a folder contains no report.
     """
     paths: list[Path] = []
     for report in reports:
@@ -67,7 +67,7 @@ def progress(unit: str = "rows") -> Iterator[CountBar | None]:
     """Show a bar on stderr while reports are read, if stderr is a terminal.
 
     Args:
-        unit: what it counts.
+        unit: of the count.
     """
     if not sys.stderr.isatty():
         yield None

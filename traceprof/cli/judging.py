@@ -1,4 +1,4 @@
-"""The options that change what is found, which all commands that analyse take."""
+"""Options that affect findings, shared by all commands that analyse."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ _OPTIONS = (
     click.option(
         "--step-pattern",
         metavar="REGEX",
-        help="What names the NVTX range around a training step; its first group is the number.",
+        help="Matches the name of the NVTX range around a training step; its first group is the"
+        " number.",
     ),
     click.option(
         "--communication-kernel",
         "communication_kernels",
         metavar="REGEX[=OPERATION]",
         multiple=True,
-        help="Count kernels whose function name this fits as communication. Repeatable.",
+        help="Count kernels whose function name matches this as communication. Repeatable.",
     ),
     click.option(
         "--link-peak",
@@ -53,7 +54,7 @@ _OPTIONS = (
 
 
 def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Have a command take these options; it is given them as one keyword, `options`."""
+    """Add these options to a command, which gets them as one keyword argument, `options`."""
 
     @wraps(command)
     def with_options(
@@ -63,7 +64,7 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
         step_pattern: str | None,
         communication_kernels: tuple[str, ...],
         link_peaks: tuple[str, ...],
-        **others: object,  # whatever else the command takes
+        **others: object,  # all other parameters of the command
     ) -> Result:
         from traceprof.execution.options import Options
 

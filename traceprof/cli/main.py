@@ -27,17 +27,17 @@ EXIT_ERROR = 2
 EXIT_LEFT_OUT = 3
 _EXIT_INTERRUPTED = 130
 _EXIT_TERMINATED = 143
-# Python looks for circles of garbage after so many new objects, by default after 700: an import
-# makes as many all the time, and none of them is garbage.
+# Python collects garbage after this many new objects, by default 700: imports create as many all
+# the time, and none of them is garbage.
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 class _Terminated(BaseException):
-    """SIGTERM: nothing is left behind."""
+    """SIGTERM as an exception, so that clean-up runs."""
 
 
 class _Commands(SuggestingGroup):
-    """Imports a command's module when it is called for, so that `--help` is immediate."""
+    """Commands whose modules are imported on demand, so that `--help` is fast."""
 
     _MODULES = (
         *("record", "doctor", "analyze", "compare", "whatif", "info", "dashboard"),
@@ -84,9 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _leave_threads(code: int) -> NoReturn:
-    """End the process while threads of the dashboard read what nobody waits for any more.
+    """End the process while threads of the dashboard still read results that are not needed.
 
-    Python itself ends such threads where they are, and aborts where that is in C++ code of numpy.
+    Python would end such threads where they are, and abort if that is in C++ code of numpy.
     """
     atexit._run_exitfuncs()  # noqa: SLF001  (there is no other way)
     for stream in (sys.stdout, sys.stderr):
@@ -99,10 +99,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     _prepare_streams()
     collected = gc.get_threshold()
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
-    atexit.register(gc.freeze)  # at the end of the process it would look through all once more
+    atexit.register(gc.freeze)  # avoids a last collection when the process ends
     before = signal.signal(signal.SIGTERM, _terminate)
-    # Read when numpy is imported. Threads for large matrices, of which there are none, would only
-    # look for work.
+    # Read when numpy is imported. Its threads are for large matrices, of which there are none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = cli.main(arguments, prog_name="traceprof", standalone_mode=False)
@@ -112,8 +111,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except _Terminated:
         return _EXIT_TERMINATED
     except (BrokenPipeError, SystemExit):
-        # The reader of stdout has gone (`traceprof … | head`); nothing is wrong with the analysis.
-        # click and rich make a SystemExit of it.
+        # The reader of stdout has gone (`traceprof … | head`); the analysis is fine.
+        # click and rich turn this into a SystemExit.
         _discard(sys.stdout)
         return EXIT_DONE
     except Exception as error:  # noqa: BLE001  (the last resort: one line, never a traceback)
@@ -135,7 +134,7 @@ def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 def _prepare_streams() -> None:
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who started us
+        if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
         stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):
@@ -143,7 +142,7 @@ def _prepare_streams() -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Send what a stream still holds nowhere: else Python tries once more to write it on exit."""
+    """Discard what a stream still buffers: otherwise Python tries to write it again on exit."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

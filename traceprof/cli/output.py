@@ -1,4 +1,4 @@
-"""Where a command writes its result: to stdout, or to a file that appears whole or not at all."""
+"""Output of a command: to stdout, or to a file that is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ STDOUT = "-"
 
 
 def output_options(*formats: str) -> Callable[[Command], Command]:
-    """Return what gives a command `--format`, as `output_format`, and `--output`.
+    """Return a decorator that adds `--format`, as `output_format`, and `--output` to a command.
 
     Args:
-        formats: that it can write; `text`, which is the default, among them.
+        formats: those that it can write, including `text`, the default.
     """
 
     def give(command: Command) -> Command:
@@ -86,7 +86,7 @@ def write_output(text: str, output: str | None) -> None:
 
 @contextmanager
 def opened_output(output: str) -> Iterator[BinaryIO]:
-    """Open what a result is written to, piece by piece; a context that ends when all is written.
+    """Open the output for a result written in pieces; the context ends when all is written.
 
     Args:
         output: a file, which is replaced only when the context ends without an error; a pipe or a
@@ -99,7 +99,7 @@ def opened_output(output: str) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         return
     try:
-        # A link stays a link: what it leads to is replaced.
+        # A link stays a link: its target is replaced.
         target = Path(os.path.realpath(output))
         is_special = target.exists() and not target.is_file()
     except (OSError, ValueError) as error:
@@ -113,10 +113,10 @@ def opened_output(output: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def filled_folder(output: str) -> Iterator[Path]:
-    """Have files written, which come into a folder together; a context that ends when all are.
+    """Collect files that are moved into a folder together when the context ends.
 
     Args:
-        output: the folder, made if it is not there; files of other names in it stay.
+        output: the folder, created if missing; files of other names in it stay.
 
     Yields:
         An empty folder to write them to.
@@ -154,11 +154,11 @@ def _replaced(target: Path) -> Iterator[BinaryIO]:
         with beside.open("xb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())  # some file systems tell only now that they are full
+            os.fsync(file.fileno())  # some file systems report only now that they are full
         if mode is not None:
             beside.chmod(mode)
         beside.replace(target)
-    except BaseException:  # also where it is interrupted
+    except BaseException:  # including interrupts
         beside.unlink(missing_ok=True)
         raise
 
@@ -170,7 +170,7 @@ def _in_place(target: Path) -> Iterator[BinaryIO]:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file for writing; a pipe that nobody reads is an error, not a reason to wait."""
+    """Open a file for writing; a pipe without a reader is an error instead of blocking."""
     descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     os.set_blocking(descriptor, True)
     return descriptor

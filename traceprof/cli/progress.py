@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class CountBar:
-    """Rows or reports done against those expected, on stderr; gone when all is done.
+    """A bar on stderr of rows or reports done, of those expected; it disappears at the end.
 
     Args:
-        unit: what is counted.
+        unit: of the count.
     """
 
     def __init__(self, unit: str) -> None:
@@ -40,14 +40,14 @@ class CountBar:
         self._bar.stop()
 
     def expect(self, number: int) -> None:
-        """Learn that so many more will come."""
+        """Expect this many more."""
         self._expected += number
         self._bar.update(self._task, total=self._expected)
 
     def advance(self, number: int) -> None:
-        """Learn that so many were done."""
+        """Count this many as done."""
         self._bar.advance(self._task, number)
         self._bar.refresh()
 
     def partial(self, _result: object) -> None:
-        """Learn a result that is not whole, which this does not show."""
+        """Ignore a partial result."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     default="recording",
     show_default=True,
-    help="The folder in which everything is put; on several machines, one that all of them see.",
+    help="The folder for all files; with several machines, one that all of them can access.",
 )
 @click.option(
     "--steps",
@@ -85,7 +85,7 @@ def command(
 
 
 def _analyze(plan: Plan, reports: list[Path]) -> None:
-    """Show the analysis, keep it as a page, and say where all is."""
+    """Show the analysis, save it as a page, and list the files."""
     from traceprof.analysis import analyze_reports
     from traceprof.cli.inputs import print_failures
     from traceprof.execution.options import Options

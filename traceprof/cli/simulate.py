@@ -1,4 +1,4 @@
-"""`traceprof simulate`: reports whose answers are known."""
+"""`traceprof simulate`: reports with known answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TO_EXPORT = click.option(
 
 
 class _Scenarios(SuggestingGroup):
-    """Has a command for each entry of the scenarios' registry, beside those of its own."""
+    """A group with a command for each registered scenario, beside its own."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from traceprof.simulate.scenarios import SCENARIOS
@@ -50,10 +50,10 @@ class _Scenarios(SuggestingGroup):
     "simulate",
     cls=_Scenarios,
     no_args_is_help=False,
-    short_help="Write an export whose answers are known.",
+    short_help="Write an export with known answers.",
 )
 def command() -> None:
-    """Write an export in the Nsight schema, or traces of torch.profiler, and what must be found."""
+    """Write an export in the Nsight schema, or traces of torch.profiler, with known answers."""
 
 
 @command.command("ddp", short_help="Data-parallel training of any size.")
@@ -104,7 +104,7 @@ def _write(output: str, simulate: Callable[[Path], Path]) -> None:
 
 
 def _schema_version(text: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """Return the option for the version of what is written."""
+    """Return the option for the schema version to write."""
     from traceprof.simulate import SCHEMA_VERSIONS
 
     return click.option(

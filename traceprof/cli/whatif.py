@@ -1,4 +1,4 @@
-"""`traceprof whatif`: what a training step would take if something were otherwise."""
+"""`traceprof whatif`: the length of a training step under assumptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to analyse, and by how many processes."""
+"""Options of an analysis, and its number of processes."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What to analyse.
+    """Options of an analysis.
 
     Attributes:
-        only: finding ids to judge; all where empty.
+        only: finding ids to judge; all if empty.
         skip: finding ids not to judge.
         steps: steps A up to but not including B; None leaves that side open.
-        time_range: nanoseconds of the report's own time, likewise.
+        time_range: nanoseconds of the report's own time; None leaves that side open.
         step_pattern: regular expression of the user's own step ranges.
         communication_kernels: `REGEX` or `REGEX=Operation` for kernels that communicate.
-        link_peaks: `LINK=GB_PER_S` for links whose peak rate the user knows better.
-        savings: whether steps are replayed without each finding, else savings are bounds; None for
-            where that takes a small part of the analysis.
+        link_peaks: `LINK=GB_PER_S` for links whose peak rate the user provides.
+        savings: whether steps are replayed without each finding, else savings are bounds; None to
+            replay only if that takes a small part of the analysis.
     """
 
     only: Sequence[str] = ()
@@ -63,17 +63,17 @@ class Options:
 
     @cached_property
     def patterns(self) -> CommunicationPatterns:
-        """What is communication."""
+        """Patterns of communication kernels."""
         return CommunicationPatterns(user_patterns(self.communication_kernels))
 
     @cached_property
     def own_steps(self) -> re.Pattern[str] | None:
-        """What names the user's own step ranges."""
+        """Pattern of the user's own step ranges."""
         return user_pattern(self.step_pattern) if self.step_pattern else None
 
     @cached_property
     def peaks(self) -> Mapping[str, float]:
-        """Peak rates that the user knows better, GB/s by link."""
+        """Peak rates from the user, GB/s by link."""
         return parse_peaks(self.link_peaks)
 
     def ranks_of(self, trace: Trace) -> list[Rank]:
