@@ -32,10 +32,12 @@ def assert_agreement(
             result = late_allreduce.run(rank, Window(*window) if window else rank.window)
             results.append(result)
             other = expected[rank.process, rank.key.device]
-            for name in ("num_all_reduces", "num_in_steps", "num_reduce_scatters", "tail_ns",
-                         "exposed_ns"):  # fmt: skip
-                assert getattr(result, name) == getattr(other, name), name
-            steps = result.steps
+            assert result.num_all_reduces == other.num_all_reduces
+            assert result.num_reduce_scatters == other.num_reduce_scatters
+            metrics, steps = result.metrics, result.steps
+            assert (metrics.tail_ns, metrics.exposed_ns) == (other.tail_ns, other.exposed_ns)
+            coverage = other.num_in_steps / other.num_all_reduces if other.num_all_reduces else 1
+            assert metrics.coverage == coverage
             assert [
                 (step.number, step.num_buckets, *step.tail, step.is_late) for step in other.steps
             ] == list(
@@ -46,8 +48,7 @@ def assert_agreement(
             assert steps.hideable.tolist() == pytest.approx(
                 [float(step.hideable) for step in other.steps], abs=1e-12
             )
-            assert 0 <= result.exposed_ns <= result.tail_ns <= result.window_ns
-            assert 0 <= result.coverage <= 1
+            assert 0 <= metrics.exposed_ns <= metrics.tail_ns <= result.window_ns
     return results
 
 
@@ -115,7 +116,7 @@ def test_a_kernel_whose_name_hides_the_operation_is_known_by_its_call(tmp_path: 
             builder.kernel(begin + 610, begin + 880, generic, stream=20, launch=launch)
         with ranks_of(builder.write(tmp_path / f"{operation}.sqlite")) as (rank,):
             result = late_allreduce.run(rank, rank.window)
-            assert result.num_late == num_late
+            assert result.metrics.num_late_steps == num_late
             (judged_as,) = late_allreduce.findings(result)
             assert isinstance(judged_as, Finding if num_late else NotApplicable)
 
@@ -123,9 +124,9 @@ def test_a_kernel_whose_name_hides_the_operation_is_known_by_its_call(tmp_path: 
 def test_buckets_beside_the_backward_are_not_late(tmp_path: Path) -> None:
     path = steps_of([(400, 500), (500, 590), (600, 880)]).write(tmp_path / "t.sqlite")
     (result,) = assert_agreement(path)
-    assert result.num_late == 0
+    assert result.metrics.num_late_steps == 0
     assert result.steps.tail_start_ns.tolist() == [1600, 2600, 3600]
-    assert result.num_buckets == 3
+    assert result.metrics.num_buckets == 3
     assert result.steps.hideable.tolist() == pytest.approx([200 / 600] * 3)
     assert late_allreduce.findings(result) == []
 
@@ -153,11 +154,11 @@ def test_late_is_after_nine_tenths_of_the_compute(
 def test_compute_during_the_bucket_is_no_tail(tmp_path: Path) -> None:
     path = steps_of([(500, 880)]).write(tmp_path / "t.sqlite")
     (result,) = assert_agreement(path)
-    assert (result.tail_ns, result.exposed_ns) == (3 * 280, 3 * 280)
+    assert (result.metrics.tail_ns, result.metrics.exposed_ns) == (3 * 280, 3 * 280)
     path = steps_of([(500, 880)], compute=[(0, 900)]).write(tmp_path / "u.sqlite")
     (result,) = assert_agreement(path)
     assert result.steps.is_late.all()
-    assert (result.tail_ns, late_allreduce.findings(result)) == (0, [])
+    assert (result.metrics.tail_ns, late_allreduce.findings(result)) == (0, [])
 
 
 def test_other_communication_in_the_tail_is_not_charged_to_the_all_reduce(tmp_path: Path) -> None:
@@ -165,17 +166,17 @@ def test_other_communication_in_the_tail_is_not_charged_to_the_all_reduce(tmp_pa
     for step in range(4):
         builder.kernel(1000 * step + 600, 1000 * step + 800, "ncclDevKernel_SendRecv(x)", stream=9)
     (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert (result.tail_ns, result.exposed_ns) == (3 * 280, 3 * 80)
+    assert (result.metrics.tail_ns, result.metrics.exposed_ns) == (3 * 280, 3 * 80)
 
 
 def test_a_scalar_is_no_bucket(tmp_path: Path) -> None:
     builder = steps_of([(610, 870), (992, 995)])
     (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert result.num_buckets == 1
-    assert result.tail_ns == 3 * 270
+    assert result.metrics.num_buckets == 1
+    assert result.metrics.tail_ns == 3 * 270
     builder = steps_of([(610, 870), (985, 998)])  # a twentieth is one
     (result,) = assert_agreement(builder.write(tmp_path / "u.sqlite"))
-    assert result.num_buckets == 2
+    assert result.metrics.num_buckets == 2
 
 
 def test_the_first_step_is_not_judged(tmp_path: Path) -> None:
@@ -201,23 +202,22 @@ def test_steps_are_told_by_launches_not_by_time(tmp_path: Path) -> None:
         builder.kernel(begin + 600, begin + 900, NCCL, stream=20, launch=(call + 2, call + 3))
     (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
     assert result.steps.number.tolist() == [1, 2, 3]
-    assert result.tail_ns == 3 * 300
+    assert result.metrics.tail_ns == 3 * 300
 
 
 def test_kernels_without_a_launch_are_in_no_step(tmp_path: Path) -> None:
     builder = steps_of([(610, 880)])
     builder.kernel(0, 5, NCCL, launch=False).kernel(2700, 2750, NCCL, launch=False)
     (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert (result.num_all_reduces, result.num_in_steps) == (6, 4)
-    assert result.coverage == 4 / 6
-    assert result.num_late == 3
+    assert (result.num_all_reduces, result.metrics.coverage) == (6, 4 / 6)
+    assert result.metrics.num_late_steps == 3
 
 
 def test_steps_with_all_reduces_outside_the_window_are_not_judged(tmp_path: Path) -> None:
     path = steps_of([(610, 800), (800, 880)], num=6).write(tmp_path / "t.sqlite")
     (result,) = assert_agreement(path, (1650, 4850))
     assert result.steps.number.tolist() == [2, 3, 4]
-    assert result.exposed_ns == 2 * 270 + 190 + 50  # step 4 is cut
+    assert result.metrics.exposed_ns == 2 * 270 + 190 + 50  # step 4 is cut
     (result,) = assert_agreement(path, (3000, 3000))
     assert result.num_all_reduces == 0
 
@@ -247,7 +247,7 @@ def test_most_steps_must_be_late(tmp_path: Path) -> None:
         builder.kernel(1000 * step + 300, 1000 * step + 400, NCCL, stream=20)
         builder.kernel(1000 * step + 600, 1000 * step + 700, NCCL, stream=20)
     (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert (result.num_late, len(result.steps.number)) == (2, 4)
+    assert (result.metrics.num_late_steps, result.metrics.num_steps) == (2, 4)
     assert late_allreduce.findings(result) == []
 
 
@@ -326,9 +326,17 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
 def test_known_answers_on_four_a100(traces: Path) -> None:
     # Eight buckets, the first after 61 % of the compute; the last outlasts it by 0.2 ms of 31 ms.
     (result,) = assert_agreement(traces / "a100x4_ddp_baseline_rank0.sqlite")
-    assert (len(result.steps.number), result.num_late, result.num_buckets) == (58, 0, 8)
+    assert (
+        result.metrics.num_steps,
+        result.metrics.num_late_steps,
+        result.metrics.num_buckets,
+    ) == (58, 0, 8)
     assert late_allreduce.findings(result) == []
     # One of twelve steps is cut: it has one of the five.
     (result,) = assert_agreement(traces / "a100x4_ddp_bucketcap100mb_2021.sqlite")
-    assert (len(result.steps.number), result.num_late, result.num_buckets) == (12, 1, 4)
+    assert (
+        result.metrics.num_steps,
+        result.metrics.num_late_steps,
+        result.metrics.num_buckets,
+    ) == (12, 1, 4)
     assert late_allreduce.findings(result) == []

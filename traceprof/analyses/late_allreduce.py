@@ -33,6 +33,7 @@ from traceprof.findings import (
     Ns,
     bullets,
     severity_of_cost,
+    share,
 )
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
@@ -79,48 +80,28 @@ class LateAllReduceResult(RankResult):
 
     Attributes:
         window_ns: length of the window.
+        metrics: the numbers of its finding; of no late step, `hideable_fraction` is 0.
         communicates: whether any communication runs in the window.
         num_all_reduces: AllReduce kernels that start in the window.
-        num_in_steps: those of them launched in a known step.
         num_reduce_scatters: ReduceScatter kernels that start in the window: where parameters are
             sharded, these reduce the gradients.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
         how_to_collect: what the trace may lack, should it be needed.
         has_steps: whether any training step is known.
         steps: the steps judged.
-        tail_ns: the measure of the late steps' tails without compute.
-        exposed_ns: the part of it in which an AllReduce kernel ran.
-        worst: the longest stretches of these tails, longest first.
+        worst: the longest stretches of the late steps' tails without compute, longest first.
     """
 
     window_ns: int
+    metrics: LateAllreduceMetrics
     communicates: bool
     num_all_reduces: int
-    num_in_steps: int
     num_reduce_scatters: int
     num_graphs: int
     how_to_collect: HowToCollect
     has_steps: bool
     steps: StepTails
-    tail_ns: int
-    exposed_ns: int
     worst: tuple[Evidence, ...]
-
-    @property
-    def num_late(self) -> int:
-        """Judged steps that have one bucket, or only late ones."""
-        return int(self.steps.is_late.sum())
-
-    @property
-    def num_buckets(self) -> int | None:
-        """The median of the judged steps, of an even number the lower of the middle two."""
-        ordered = np.sort(self.steps.num_buckets)
-        return int(ordered[(len(ordered) - 1) // 2]) if len(ordered) else None
-
-    @property
-    def coverage(self) -> float:
-        """The share of the AllReduce kernels that were launched in a known step, 0 to 1."""
-        return self.num_in_steps / self.num_all_reduces if self.num_all_reduces else 1.0
 
 
 def run(rank: Rank, window: Window) -> LateAllReduceResult:
@@ -134,19 +115,30 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
     tails = intervals.clip(intervals.union(*late), window.start_ns, window.end_ns)
     tails = intervals.subtract(tails, rank.compute)
     all_reduces = intervals.union(kernels.start_ns[reduces], kernels.ends(reduces))
+    num_all_reduces = int((reduces & inside).sum())
+    num_in_steps = int((reduces & inside & (step >= 0)).sum())
+    num_buckets, hideable = np.sort(steps.num_buckets), steps.hideable[steps.is_late]
+    metrics = LateAllreduceMetrics(
+        tail_ns=tails.measure_ns,
+        # Of an even number of steps the lower of the middle two.
+        num_buckets=int(num_buckets[(len(num_buckets) - 1) // 2]) if len(num_buckets) else 0,
+        exposed_ns=intervals.intersect(tails, all_reduces).measure_ns,
+        num_late_steps=len(hideable),
+        num_steps=len(num_buckets),
+        hideable_fraction=float(np.median(hideable)) if len(hideable) else 0.0,
+        coverage=num_in_steps / num_all_reduces if num_all_reduces else 1.0,
+    )
     return LateAllReduceResult(
         rank=rank.rank,
         how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
+        metrics=metrics,
         communicates=num_inside(rank.communication_spans, window) > 0,
-        num_all_reduces=int((reduces & inside).sum()),
-        num_in_steps=int((reduces & inside & (step >= 0)).sum()),
+        num_all_reduces=num_all_reduces,
         num_reduce_scatters=int((of_operation(rank, "ReduceScatter") & inside).sum()),
         num_graphs=len(rank.operations.graphs),
         has_steps=bool((step >= 0).any()),
         steps=steps,
-        tail_ns=tails.measure_ns,
-        exposed_ns=intervals.intersect(tails, all_reduces).measure_ns,
         worst=_evidence(rank, steps, tails),
     )
 
@@ -156,31 +148,23 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
     missing = _missing(result)
     if missing is not None:
         return [missing]
-    fraction = result.exposed_ns / result.window_ns if result.window_ns else 0.0
+    metrics = result.metrics
+    fraction = share(metrics.exposed_ns, result.window_ns)
     severity = severity_of_cost(fraction)
-    num_steps, num_late = len(result.steps.number), result.num_late
+    num_steps, num_late = metrics.num_steps, metrics.num_late_steps
     # The median step decides how the run reduces gradients.
     if severity is None or 2 * num_late <= num_steps:
         return []
     one = int((result.steps.num_buckets[result.steps.is_late] == 1).sum())
     how = "in one bucket" if 2 * one > num_late else "when the backward is almost over"
-    metrics = LateAllreduceMetrics(
-        tail_ns=result.tail_ns,
-        num_buckets=result.num_buckets or 0,
-        exposed_ns=result.exposed_ns,
-        num_late_steps=num_late,
-        num_steps=num_steps,
-        hideable_fraction=float(np.median(result.steps.hideable[result.steps.is_late])),
-        coverage=result.coverage,
-    )
     return [
         Finding(
             ID,
             severity,
             result.rank,
             f"{num_late} of {num_steps} steps reduce their gradients {how}:"
-            f" {duration(result.exposed_ns)} of it is not hidden by compute",
-            result.exposed_ns,
+            f" {duration(metrics.exposed_ns)} of it is not hidden by compute",
+            metrics.exposed_ns,
             fraction,
             metrics.by_name(),
             result.worst,
@@ -229,10 +213,10 @@ def _missing(result: LateAllReduceResult) -> NotApplicable | None:
             "see exposed-communication for what no compute hides",
             result.rank,
         )
-    if len(result.steps.number) < MIN_STEPS:
+    if result.metrics.num_steps < MIN_STEPS:
         return NotApplicable(
             ID,
-            f"{len(result.steps.number)} steps can be judged, and {MIN_STEPS} are needed: those"
+            f"{result.metrics.num_steps} steps can be judged, and {MIN_STEPS} are needed: those"
             " with compute and then AllReduce kernels, all in the time judged, but for the first,"
             " where one bucket is right",
             "record several steps, from cudaProfilerStart some steps into the training on",
