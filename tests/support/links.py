@@ -54,18 +54,18 @@ def assert_copies_agree(path: Path) -> None:
                 for copy in result.host_copies
             }
             for load in result.loads:
-                assert load.exposed_ns == truth["exposed"][load.direction]
+                assert load.metrics.exposed_ns == truth["exposed"][load.metrics.direction]
             for load in result.big_loads:
                 numbers = (
-                    load.more["bytes"],
-                    load.more["busy_ns"],
-                    load.more["num_copies"],
-                    load.exposed_ns,
+                    load.metrics.bytes,
+                    load.metrics.busy_ns,
+                    load.metrics.num_copies,
+                    load.metrics.exposed_ns,
                 )
-                assert numbers == truth["big"][load.direction]
+                assert numbers == truth["big"][load.metrics.direction]
             waited = {name for name, ns in truth["exposed"].items() if ns * 100 >= result.window_ns}
             if result.loads:
-                assert {load.direction for load in result.loads} == waited
+                assert {load.metrics.direction for load in result.loads} == waited
 
 
 def assert_counters_agree(path: Path) -> None:

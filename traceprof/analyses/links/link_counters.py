@@ -11,7 +11,7 @@ from msgspec import structs
 from traceprof import hardware, intervals
 from traceprof.analyses.links import link_findings
 from traceprof.analyses.links.copy_paths import copies_by_direction, exposed_copies
-from traceprof.analyses.links.link_findings import Load
+from traceprof.analyses.links.link_findings import LinkMetrics, Load
 from traceprof.analyses.links.link_series import AT_PEAK, Series
 from traceprof.analyses.links.link_usage import LinkUse
 from traceprof.analyses.shape.results import RankResult
@@ -147,15 +147,19 @@ def link_samples(rank: Rank) -> list[LinkSamples]:
 def findings(result: LinkCountersResult) -> list[Finding | NotApplicable]:
     """Judge the links while work waited for them."""
     by_link: dict[tuple[str, str, str | None], Finding] = {}
-    for load in sorted(result.loads, key=lambda load: -load.exposed_ns):
+    for load in sorted(result.loads, key=lambda load: -load.metrics.exposed_ns):
         finding = link_findings.saturated(result.rank, load, result.window_ns)
         if finding is not None:  # one claim of each link and direction, whatever waited
-            by_link.setdefault((load.link, load.direction, load.name), finding)
+            metrics = load.metrics
+            by_link.setdefault((metrics.link, metrics.direction, metrics.nic), finding)
     judged: list[Finding | NotApplicable | None] = [*by_link.values()]
     of_communication = [load for load in result.loads if load.what == "communication"]
     if of_communication:
         # The busiest: where another link is busier, that one may be what is waited for.
-        busiest = max(of_communication, key=lambda load: (load.utilization, load.direction == "tx"))
+        busiest = max(
+            of_communication,
+            key=lambda load: (load.metrics.utilization, load.metrics.direction == "tx"),
+        )
         finding = link_findings.underused(result.rank, busiest, result.window_ns)
         if finding is not None:
             advice = (*finding.advice, *_beside(result))
@@ -240,20 +244,22 @@ def _load(
     utilization = series.utilization(inside, peak)
     if inside.sum() < MIN_SAMPLES or utilization is None:
         return None
-    return Load(
+    rate = utilization * peak
+    metrics = LinkMetrics(
         link=series.of.link,
         direction=series.of.direction,
-        name=series.of.name,
-        what=what,
-        source=series.source,
-        gb_per_s=utilization * peak,
+        peer=None,
+        gb_per_s=rate,
         peak_gb_per_s=peak,
+        utilization=rate / peak,
+        source=series.source,
         is_peak_assumed=peaks.is_assumed(series.of.link),
         exposed_ns=waited_ns,
+        nic=series.of.name or None,
+        num_samples=int(inside.sum()),
         coverage=min(1.0, int(series.length_ns[inside].sum()) / waited_ns),
-        evidence=link_findings.longest(rank, waited, what),
-        more={"num_samples": int(inside.sum())},
     )
+    return Load(metrics, what, link_findings.longest(rank, waited, what))
 
 
 # -- what is missing ------------------------------------------------------------------------------

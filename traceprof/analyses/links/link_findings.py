@@ -88,61 +88,40 @@ class Load:
     """The rate of a link while work waited for it.
 
     Attributes:
-        link: `nvlink`, `pcie` or `network`.
-        direction: `h2d`, `d2h`, `tx` or `rx`.
-        name: of the NIC, for `network`.
+        metrics: the numbers of its findings.
         what: what was waited for: `copies` or `communication`.
-        source: `copies`, `gpu-metrics` or `nic-metrics`.
-        gb_per_s: while it was waited for.
-        peak_gb_per_s: of the link in this direction.
-        is_peak_assumed: whether the peak comes from the GPU's name.
-        exposed_ns: how long it was waited for: nothing else ran.
-        coverage: the share of what was waited for that could be judged, 0 to 1.
         evidence: the longest stretches of it.
-        more: further metrics.
     """
 
-    link: str
-    direction: str
-    name: str | None
+    metrics: LinkMetrics
     what: str
-    source: str
-    gb_per_s: float
-    peak_gb_per_s: float
-    is_peak_assumed: bool
-    exposed_ns: int
-    coverage: float
     evidence: tuple[Evidence, ...]
-    more: Mapping[str, int]
-
-    @property
-    def utilization(self) -> float:
-        """The rate as a share of the peak."""
-        return self.gb_per_s / self.peak_gb_per_s
 
 
 def saturated(rank: int, load: Load, window_ns: int) -> Finding | None:
     """Return a finding if the link is at its limit while work waits for it."""
-    if load.utilization < SATURATED:
+    metrics = load.metrics
+    if metrics.utilization < SATURATED:
         return None
-    name = f" ({load.name})" if load.name else ""
+    name = f" ({metrics.nic})" if metrics.nic else ""
     title = (
-        f"{NAMES[load.link]}{name} is at its limit: {_rate(load)};"
-        f" {duration(load.exposed_ns)} of {load.what} is not hidden"
+        f"{NAMES[metrics.link]}{name} is at its limit: {_rate(metrics)};"
+        f" {duration(metrics.exposed_ns)} of {load.what} is not hidden"
     )
-    return _finding("link-saturated", rank, load, window_ns, title, SATURATED_ADVICE[load.link])
+    return _finding("link-saturated", rank, load, window_ns, title, SATURATED_ADVICE[metrics.link])
 
 
 def underused(rank: int, load: Load, window_ns: int) -> Finding | None:
     """Return a finding if the link is far below its peak while work waits for it."""
-    if load.utilization >= UNDERUSED:
+    metrics = load.metrics
+    if metrics.utilization >= UNDERUSED:
         return None
-    name = f" ({load.name})" if load.name else ""
+    name = f" ({metrics.nic})" if metrics.nic else ""
     title = (
-        f"{NAMES[load.link]}{name} carries only {_rate(load)};"
-        f" {duration(load.exposed_ns)} of {load.what} is not hidden"
+        f"{NAMES[metrics.link]}{name} carries only {_rate(metrics)};"
+        f" {duration(metrics.exposed_ns)} of {load.what} is not hidden"
     )
-    advice = UNDERUSED_ADVICE["copies" if load.what == "copies" else load.link]
+    advice = UNDERUSED_ADVICE["copies" if load.what == "copies" else metrics.link]
     return _finding("link-underused", rank, load, window_ns, title, advice)
 
 
@@ -181,44 +160,30 @@ def longest(rank: Rank, exposed: Intervals, fallback: str) -> tuple[Evidence, ..
 def _finding(
     finding: str, rank: int, load: Load, window_ns: int, title: str, advice: tuple[str, ...]
 ) -> Finding | None:
-    fraction = load.exposed_ns / window_ns if window_ns else 0.0
+    fraction = load.metrics.exposed_ns / window_ns if window_ns else 0.0
     severity = severity_of_cost(fraction)
     if severity is None:
         return None
-    metrics = LinkMetrics(
-        link=load.link,
-        direction=load.direction,
-        peer=None,
-        gb_per_s=load.gb_per_s,
-        peak_gb_per_s=load.peak_gb_per_s,
-        utilization=load.utilization,
-        source=load.source,
-        is_peak_assumed=load.is_peak_assumed,
-        exposed_ns=load.exposed_ns,
-        nic=load.name or None,
-        **load.more,
-        coverage=load.coverage,
-    )
-    if load.is_peak_assumed:
+    if load.metrics.is_peak_assumed:
         advice = (*advice, ASSUMED_ADVICE)
     return Finding(
         finding,
         severity,
         rank,
         title,
-        load.exposed_ns,
+        load.metrics.exposed_ns,
         fraction,
-        metrics.by_name(),
+        load.metrics.by_name(),
         load.evidence,
         advice,
     )
 
 
-def _rate(load: Load) -> str:
-    assumed = "assumed " if load.is_peak_assumed else ""
+def _rate(metrics: LinkMetrics) -> str:
+    assumed = "assumed " if metrics.is_peak_assumed else ""
     return (
-        f"{load.gb_per_s:.1f} GB/s {OTHER[load.direction]}, {percent(load.utilization)} of the"
-        f" {assumed}peak of {load.peak_gb_per_s:g} GB/s"
+        f"{metrics.gb_per_s:.1f} GB/s {OTHER[metrics.direction]}, {percent(metrics.utilization)} of"
+        f" the {assumed}peak of {metrics.peak_gb_per_s:g} GB/s"
     )
 
 

@@ -15,7 +15,7 @@ from traceprof.analyses.links.copy_paths import (
     exposed_copies,
     is_device_memory,
 )
-from traceprof.analyses.links.link_findings import Load
+from traceprof.analyses.links.link_findings import LinkMetrics, Load
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
     Count,
@@ -264,20 +264,22 @@ def _load(
     use = _use(rank, chosen, direction, None, peaks)
     if use.gb_per_s is None or use.peak_gb_per_s is None:
         return None
-    return Load(
+    metrics = LinkMetrics(
         link="pcie",
         direction=direction,
-        name=None,
-        what="copies",
-        source="copies",
+        peer=None,
         gb_per_s=use.gb_per_s,
         peak_gb_per_s=use.peak_gb_per_s,
+        utilization=use.gb_per_s / use.peak_gb_per_s,
+        source="copies",
         is_peak_assumed=use.is_peak_assumed,
         exposed_ns=exposed.measure_ns,
+        bytes=use.bytes,
+        busy_ns=use.busy_ns,
+        num_copies=len(chosen),
         coverage=len(chosen) / num_copies,
-        evidence=link_findings.longest(rank, exposed, "copy"),
-        more={"bytes": use.bytes, "busy_ns": use.busy_ns, "num_copies": len(chosen)},
     )
+    return Load(metrics, "copies", link_findings.longest(rank, exposed, "copy"))
 
 
 def _host_copies(rank: Rank, by_direction: dict[str, Int64]) -> list[HostCopies]:
