@@ -42,9 +42,12 @@ def assert_agreement(path: Path) -> None:
         for rank in ranks:
             staged = peer_transfers.run(rank, rank.window).staged
             if staged is not None:
-                numbers = (staged.num_copies, staged.bytes, staged.busy_ns, staged.num_paired)
-                found[rank.process, rank.device] = numbers
-                assert 0 <= staged.exposed_ns <= min(staged.busy_ns, rank.window.length_ns)
+                numbers = staged.metrics
+                found[rank.process, rank.device] = (
+                    numbers.num_copies, numbers.bytes, numbers.busy_ns,
+                    round(numbers.coverage * numbers.num_copies),
+                )  # fmt: skip
+                assert 0 <= numbers.exposed_ns <= min(numbers.busy_ns, rank.window.length_ns)
     assert found == expected
 
 
@@ -84,7 +87,8 @@ def test_two_legs_are_one_copy(tmp_path: Path) -> None:
     assert_agreement(path)
     first, second = results(path)
     assert first.staged is not None
-    assert (first.staged.bytes, first.staged.busy_ns, first.staged.num_paired) == (1000, 200, 1)
+    numbers = first.staged.metrics
+    assert (numbers.bytes, numbers.busy_ns, numbers.coverage) == (1000, 200, 1)
     assert second.staged is None  # the copy counts for the sender
     (finding,) = judged(path)
     # the sender's window ends with its leg, so that only that one costs it anything

@@ -11,11 +11,14 @@ from traceprof import intervals
 from traceprof.analyses.links.copy_paths import is_staged, is_to_host
 from traceprof.analyses.peer_transfers import peer_findings
 from traceprof.analyses.peer_transfers.peer_findings import (
+    NcclP2pSlowerThanCopyMetrics,
     PeerComparison,
+    PeerCopyThroughHostMetrics,
     PeerTransfersResult,
     StagedCopies,
 )
 from traceprof.communication.messages import messages
+from traceprof.findings import share
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ def run(rank: Rank, window: Window) -> PeerTransfersResult:
         how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         staged=_staged(rank, window, inside),
-        comparisons=tuple(_comparisons(rank, window, sized, inside)),
+        comparisons=tuple(_comparisons(rank, window, sized, inside, len(chosen))),
         num_send_recv=len(chosen),
         num_sized=len(sized.kernel),
         num_peer_copies=num_peer_copies,
@@ -108,14 +111,16 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     for key in receivers or [rank.key]:
         waiting = intervals.subtract(waiting, _compute(rank, key))
     paired = np.isin(sent, np.concatenate(ids)) if ids else np.zeros(len(first), np.bool_)
-    return StagedCopies(
+    size = intervals.total(np.maximum(copies.bytes[counted], 0))
+    metrics = PeerCopyThroughHostMetrics(
+        bytes=size,
+        gb_per_s=share(size, covered.measure_ns),
         num_copies=len(counted),
-        bytes=intervals.total(np.maximum(copies.bytes[counted], 0)),
         busy_ns=covered.measure_ns,
-        num_paired=int(paired.sum()),
         exposed_ns=waiting.measure_ns,
-        evidence=peer_findings.longest(waiting, "copy through the host"),
+        coverage=int(paired.sum()) / len(counted),
     )
+    return StagedCopies(metrics, peer_findings.longest(waiting, "copy through the host"))
 
 
 def _compute(rank: Rank, key: RankKey) -> Intervals:
@@ -181,7 +186,9 @@ def _devices_by_rank(rank: Rank) -> dict[int, int]:
     return numbers if len(set(numbers.values())) == len(keys) else {}
 
 
-def _comparisons(rank: Rank, window: Window, sized: _Sized, inside: Mask) -> list[PeerComparison]:
+def _comparisons(
+    rank: Rank, window: Window, sized: _Sized, inside: Mask, num_send_recv: int
+) -> list[PeerComparison]:
     copies, kernels = rank.operations.copies, rank.operations.kernels
     durations = kernels.length_ns
     transfers = []
@@ -204,18 +211,20 @@ def _comparisons(rank: Rank, window: Window, sized: _Sized, inside: Mask) -> lis
             covered = intervals.union(kernels.start_ns[which], kernels.end_ns[which])
             covered = intervals.clip(covered, window.start_ns, window.end_ns)
             exposed = intervals.subtract(covered, rank.compute)
-            one = PeerComparison(
+            nccl_rate = float(rates[len(rates) * 9 // 10])
+            copy_rate = intervals.total(copies.bytes[way]) / span.measure_ns
+            metrics = NcclP2pSlowerThanCopyMetrics(
+                nccl_gb_per_s=nccl_rate,
+                copy_gb_per_s=copy_rate,
+                ratio=copy_rate / nccl_rate,
                 peer=peer,
                 direction="send" if sends else "recv",
-                num_operations=len(which),
                 nccl_bytes=intervals.total(size),
-                nccl_ns=intervals.total(durations[which]),
-                nccl_gb_per_s=float(rates[len(rates) * 9 // 10]),
+                num_operations=len(which),
                 num_copies=len(way),
-                copy_bytes=intervals.total(copies.bytes[way]),
-                copy_ns=span.measure_ns,
                 exposed_ns=exposed.measure_ns,
-                evidence=peer_findings.longest(exposed, "ncclDevKernel_SendRecv"),
+                coverage=len(which) / num_send_recv,
             )
-            transfers.append(one)
+            evidence = peer_findings.longest(exposed, "ncclDevKernel_SendRecv")
+            transfers.append(PeerComparison(metrics, evidence))
     return transfers

@@ -69,22 +69,16 @@ FINDINGS = {
 class StagedCopies:
     """The copies that a rank's device sent to others by way of the host.
 
+    They are the first legs, to the host, that start in the window; and second legs whose first is
+    not in the report.
+
     Attributes:
-        num_copies: first legs, to the host, that start in the window; and second legs whose first
-            is not in the report.
-        bytes: of these.
-        busy_ns: the union of both legs.
-        num_paired: copies both of whose legs are in the report.
-        exposed_ns: how much of `busy_ns` lies in the window while the receiving device computes
-            nothing (the sending one where the receiver is not known).
-        evidence: the longest stretches of that.
+        metrics: the numbers of the finding. Where the receiver is not known, `exposed_ns` is the
+            time in which the sender computes nothing.
+        evidence: the longest stretches of `exposed_ns`.
     """
 
-    num_copies: int
-    bytes: int
-    busy_ns: int
-    num_paired: int
-    exposed_ns: int
+    metrics: PeerCopyThroughHostMetrics
     evidence: tuple[Evidence, ...]
 
 
@@ -93,40 +87,13 @@ class PeerComparison:
     """NCCL's sends and receives against a copy engine between the same two devices.
 
     Attributes:
-        peer: the other device's ordinal.
-        direction: `send` or `recv`.
-        num_operations: kernels of at least 1 MiB.
-        nccl_bytes: of these.
-        nccl_ns: the sum of their durations, waiting for the peer included.
-        nccl_gb_per_s: of the fastest tenth: a kernel that waits is no measure of the path.
-        num_copies: copies of at least 1 MiB on the same way.
-        copy_bytes: of these.
-        copy_ns: the union of these.
-        exposed_ns: how much of the kernels no compute hides.
-        evidence: the longest stretches of that.
+        metrics: the numbers of the finding, of kernels and copies of at least 1 MiB.
+            `nccl_gb_per_s` is of the fastest tenth: a kernel that waits is no measure of the path.
+        evidence: the longest stretches of `exposed_ns`.
     """
 
-    peer: int
-    direction: str
-    num_operations: int
-    nccl_bytes: int
-    nccl_ns: int
-    nccl_gb_per_s: float
-    num_copies: int
-    copy_bytes: int
-    copy_ns: int
-    exposed_ns: int
+    metrics: NcclP2pSlowerThanCopyMetrics
     evidence: tuple[Evidence, ...]
-
-    @property
-    def copy_gb_per_s(self) -> float:
-        """Bytes over the union of the copies."""
-        return self.copy_bytes / self.copy_ns
-
-    @property
-    def ratio(self) -> float:
-        """The rate of the copy engine over that of NCCL."""
-        return self.copy_gb_per_s / self.nccl_gb_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,31 +141,24 @@ def findings(result: PeerTransfersResult) -> list[Finding | NotApplicable]:
 
 def _through_host(result: PeerTransfersResult) -> Finding | None:
     staged = result.staged
-    if staged is None or not staged.busy_ns:
+    if staged is None:
         return None
-    fraction = staged.exposed_ns / result.window_ns if result.window_ns else 0.0
+    metrics = staged.metrics
+    fraction = metrics.exposed_ns / result.window_ns if result.window_ns else 0.0
     severity = severity_of_cost(fraction)
     if severity is None:
         return None
-    rate = staged.bytes / staged.busy_ns
-    metrics = PeerCopyThroughHostMetrics(
-        bytes=staged.bytes,
-        gb_per_s=rate,
-        num_copies=staged.num_copies,
-        busy_ns=staged.busy_ns,
-        exposed_ns=staged.exposed_ns,
-        coverage=staged.num_paired / staged.num_copies,
-    )
     title = (
-        f"{staged.num_copies} copies to other GPUs go through host memory, at {rate:.1f} GB/s;"
-        f" meanwhile the receiver computes nothing for {duration(staged.exposed_ns)}"
+        f"{metrics.num_copies} copies to other GPUs go through host memory, at"
+        f" {metrics.gb_per_s:.1f} GB/s; meanwhile the receiver computes nothing for"
+        f" {duration(metrics.exposed_ns)}"
     )
     return Finding(
         "peer-copy-through-host",
         severity,
         result.rank,
         title,
-        staged.exposed_ns,
+        metrics.exposed_ns,
         fraction,
         metrics.by_name(),
         staged.evidence,
@@ -218,34 +178,23 @@ def _without_memory(result: PeerTransfersResult) -> NotApplicable | None:
 
 
 def _slower(result: PeerTransfersResult, one: PeerComparison) -> Finding | None:
-    fraction = one.exposed_ns / result.window_ns if result.window_ns else 0.0
+    metrics = one.metrics
+    fraction = metrics.exposed_ns / result.window_ns if result.window_ns else 0.0
     severity = severity_of_cost(fraction)
-    if severity is None or one.ratio < MIN_RATIO:
+    if severity is None or metrics.ratio < MIN_RATIO:
         return None
-    metrics = NcclP2pSlowerThanCopyMetrics(
-        nccl_gb_per_s=one.nccl_gb_per_s,
-        copy_gb_per_s=one.copy_gb_per_s,
-        ratio=one.ratio,
-        peer=one.peer,
-        direction=one.direction,
-        nccl_bytes=one.nccl_bytes,
-        num_operations=one.num_operations,
-        num_copies=one.num_copies,
-        exposed_ns=one.exposed_ns,
-        coverage=one.num_operations / result.num_send_recv,
-    )
-    way = "to" if one.direction == "send" else "from"
+    way = "to" if metrics.direction == "send" else "from"
     title = (
-        f"NCCL moves {one.nccl_gb_per_s:.1f} GB/s {way} device {one.peer}, a copy engine"
-        f" {one.copy_gb_per_s:.1f} GB/s; {duration(one.exposed_ns)} of NCCL's transfers is not"
-        " hidden"
+        f"NCCL moves {metrics.nccl_gb_per_s:.1f} GB/s {way} device {metrics.peer}, a copy engine"
+        f" {metrics.copy_gb_per_s:.1f} GB/s; {duration(metrics.exposed_ns)} of NCCL's transfers is"
+        " not hidden"
     )
     return Finding(
         "nccl-p2p-slower-than-copy",
         severity,
         result.rank,
         title,
-        one.exposed_ns,
+        metrics.exposed_ns,
         fraction,
         metrics.by_name(),
         one.evidence,
