@@ -151,24 +151,30 @@ def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
     rows = [
         {
             "rank": result.rank,
-            "num_operations": result.num_operations,
+            "num_operations": result.metrics.num_operations,
             "num_judged": result.num_judged,
-            "num_blocked": result.num_blocked,
-            "blocked": result.blocked_ns / 1e6,
-            "longest": result.max_blocked_ns / 1e6,
-            "independent": result.independent_blocked_ns / 1e6 if result.known_blocked_ns else None,
+            "num_blocked": result.metrics.num_blocked,
+            "blocked": result.metrics.blocked_ns / 1e6,
+            "longest": result.metrics.max_blocked_ns / 1e6,
+            "independent": (
+                (result.metrics.independent_blocked_ns or 0) / 1e6
+                if result.metrics.known_blocked_ns
+                else None
+            ),
             "queued": result.waited_ns / 1e6,
             "avoidable": result.avoidable_ns / 1e6,
-            "streams": result.num_on_compute_streams,
+            "streams": result.metrics.num_on_compute_stream,
         }
         for result in results
     ]
     parts: list[Any] = [table("nccl-waits", _WAITS, rows)]
-    worst = sorted(results, key=lambda result: (-result.avoidable_ns, -result.blocked_ns))
+    worst = sorted(results, key=lambda result: (-result.avoidable_ns, -result.metrics.blocked_ns))
     listed = [result for result in worst if result.chains][:_MAX_CHAINS]
     for result in listed:
         parts += [
-            html.H4(f"rank {result.rank}: {duration(result.blocked_ns)} in all, the worst first"),
+            html.H4(
+                f"rank {result.rank}: {duration(result.metrics.blocked_ns)} in all, the worst first"
+            ),
             evidence_list(
                 (
                     (chain, interval_address(chain, result.rank, view.address))

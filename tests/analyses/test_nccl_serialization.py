@@ -13,6 +13,7 @@ from tests.reference.communication import kernels_of, uses
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_REDUCE, SEND_RECV, call, label, prepare
 from tests.support.opened import ranks_of
+from tests.support.serialization import measured_numbers
 from tests.support.streams import record, wait
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import collectives, nccl_serialization
@@ -58,7 +59,7 @@ def assert_agreement(path: Path, *, has_labels: bool = False) -> None:
                 if rank.device is not None:
                     reference = asdict(waits[rank.process, rank.device])
                     del reference["num_queued"]
-                    assert {name: getattr(numbers, name) for name in reference} == reference
+                    assert measured_numbers(numbers, reference) == reference
             rows = [structs.asdict(use) for use in collectives.run(rank, window).uses]
             for row, other in zip(rows, uses(kernels), strict=True):
                 for name in ("algbw_gb_per_s", "busbw_gb_per_s"):
@@ -95,8 +96,15 @@ def sends(*, communicators: tuple[int, int], peers: tuple[int, int]) -> TraceBui
 
 def test_an_independent_operation_waits(tmp_path: Path) -> None:
     found = result(sends(communicators=(7, 8), peers=(1, 1)), tmp_path)
-    assert (found.blocked_ns, found.num_blocked, found.max_blocked_ns) == (40 * MS, 1, 40 * MS)
-    assert (found.independent_blocked_ns, found.known_blocked_ns) == (40 * MS, 40 * MS)
+    assert (found.metrics.blocked_ns, found.metrics.num_blocked, found.metrics.max_blocked_ns) == (
+        40 * MS,
+        1,
+        40 * MS,
+    )
+    assert (found.metrics.independent_blocked_ns, found.metrics.known_blocked_ns) == (
+        40 * MS,
+        40 * MS,
+    )
     assert found.avoidable_ns == found.independent_avoidable_ns == 20 * MS  # 30-50 ms
     finding = only(found)
     assert (finding.severity, finding.impact_ns) == (Severity.MEDIUM, 20 * MS)
@@ -111,14 +119,14 @@ def test_an_independent_operation_waits(tmp_path: Path) -> None:
 
 def test_other_peers_of_one_communicator_are_independent(tmp_path: Path) -> None:
     found = result(sends(communicators=(7, 7), peers=(1, 2)), tmp_path)
-    assert found.independent_blocked_ns == 40 * MS
+    assert found.metrics.independent_blocked_ns == 40 * MS
     assert found.chains[0].label == "SendRecv to 2 behind SendRecv to 1 on stream 20"
 
 
 def test_one_communicator_keeps_its_order(tmp_path: Path) -> None:
     found = result(sends(communicators=(7, 7), peers=(1, 1)), tmp_path)
-    assert (found.blocked_ns, found.known_blocked_ns) == (40 * MS, 40 * MS)
-    assert (found.independent_blocked_ns, found.avoidable_ns) == (0, 0)
+    assert (found.metrics.blocked_ns, found.metrics.known_blocked_ns) == (40 * MS, 40 * MS)
+    assert (found.metrics.independent_blocked_ns, found.avoidable_ns) == (0, 0)
     finding = only(found)
     assert (finding.severity, finding.impact_ns) == (Severity.INFO, 0)
     assert "order of their own communicator" in finding.title
@@ -131,7 +139,7 @@ def test_groups_of_labels_tell_communicators_apart(tmp_path: Path) -> None:
         start, host = (10 + 40 * index) * MS, index * MS + US
         builder.kernel(start, start + 40 * MS, ALL_REDUCE, launch=(host, host), stream=20)
     found = result(builder, tmp_path)
-    assert found.independent_blocked_ns == 40 * MS
+    assert found.metrics.independent_blocked_ns == 40 * MS
     assert "AllReduce in group pp behind AllReduce in group 0" in found.chains[0].label
 
 
@@ -152,7 +160,7 @@ def test_dependence_unknown(tmp_path: Path) -> None:
 def test_it_counts_only_what_follows_closely(tmp_path: Path, gap: int, blocked: int) -> None:
     builder = TraceBuilder().kernel(MS, 2 * MS, ALL_REDUCE, launch=(0, 1))
     builder.kernel(2 * MS + gap, 3 * MS, ALL_REDUCE, launch=(2, 3))
-    assert result(builder, tmp_path).num_blocked == blocked
+    assert result(builder, tmp_path).metrics.num_blocked == blocked
 
 
 def test_what_was_launched_too_late_did_not_wait(tmp_path: Path) -> None:
@@ -161,7 +169,7 @@ def test_what_was_launched_too_late_did_not_wait(tmp_path: Path) -> None:
     builder.kernel(300, 400, ALL_REDUCE, launch=(290, 310))  # starts before its launch returns
     builder.kernel(400, 500, ALL_REDUCE, launch=(10, 20), stream=8)  # nothing before on its stream
     found = result(builder, tmp_path)
-    assert (found.blocked_ns, found.num_operations, found.num_judged) == (0, 4, 4)
+    assert (found.metrics.blocked_ns, found.metrics.num_operations, found.num_judged) == (0, 4, 4)
 
 
 def test_a_wait_reaches_over_several_operations(tmp_path: Path) -> None:
@@ -169,8 +177,8 @@ def test_a_wait_reaches_over_several_operations(tmp_path: Path) -> None:
     for index in range(6):  # all launched at once: the last waits behind five
         builder.kernel(100 + 10 * index, 110 + 10 * index, ALL_REDUCE, launch=(0, 105))
     found = result(builder, tmp_path)
-    assert found.blocked_ns == 5 + 15 + 25 + 35 + 45
-    assert (found.queued_ns, found.waited_ns, found.max_blocked_ns) == (125, 45, 45)
+    assert found.metrics.blocked_ns == 5 + 15 + 25 + 35 + 45
+    assert (found.metrics.queued_ns, found.waited_ns, found.metrics.max_blocked_ns) == (125, 45, 45)
     (chain,) = found.chains
     assert (chain.start_ns, chain.end_ns) == (105, 150)
     assert chain.label == "AllReduce behind AllReduce behind 3 more behind AllReduce on stream 7"
@@ -180,7 +188,7 @@ def test_operations_that_were_queued_before_the_capture(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 100, ALL_REDUCE, launch=False)
     builder.kernel(100, 200, ALL_REDUCE, launch=False).kernel(200, 300, ALL_REDUCE, launch=(0, 50))
     found = result(builder, tmp_path)
-    assert (found.blocked_ns, found.num_judged, found.num_operations) == (150, 1, 3)
+    assert (found.metrics.blocked_ns, found.num_judged, found.metrics.num_operations) == (150, 1, 3)
     assert only(found).metrics["coverage"] == pytest.approx(1 / 3)
 
 
@@ -194,11 +202,11 @@ def test_what_waits_for_its_input_is_not_blocked(tmp_path: Path) -> None:
     builder.kernel(100, 200, ALL_REDUCE, launch=(5, 6), stream=20)
     builder.kernel(200, 300, ALL_REDUCE, launch=(18, 20), stream=20)
     found = result(builder, tmp_path)
-    assert (found.blocked_ns, found.queued_ns, found.waited_ns) == (50, 100, 50)
+    assert (found.metrics.blocked_ns, found.metrics.queued_ns, found.waited_ns) == (50, 100, 50)
     assert not found.has_events
     wait(record(builder, 1, 7, 15), 1, 20, 16)
     (found,) = results(builder.write(tmp_path / "with_events.sqlite"))
-    assert (found.blocked_ns, found.has_events) == (50, True)
+    assert (found.metrics.blocked_ns, found.has_events) == (50, True)
     assert only(found).metrics["queued_ns"] == 100
     assert "were ready and waited" in only(found).title
     assert not any("--cuda-event-trace" in line for line in only(found).advice)
@@ -224,11 +232,11 @@ def test_a_graph_may_hide_communication(tmp_path: Path) -> None:
 def test_a_window_judges_what_starts_in_it(tmp_path: Path) -> None:
     path = sends(communicators=(7, 8), peers=(1, 1)).write(tmp_path / "t.sqlite")
     (found,) = results(path, Window(40 * MS, 100 * MS))
-    assert (found.num_operations, found.blocked_ns) == (1, 40 * MS)
+    assert (found.metrics.num_operations, found.metrics.blocked_ns) == (1, 40 * MS)
     assert found.avoidable_ns == 10 * MS  # clipped to the window
     assert only(found).impact_fraction == pytest.approx(1 / 6)
     (found,) = results(path, Window(0, 50 * MS))
-    assert (found.num_operations, found.blocked_ns) == (1, 0)
+    assert (found.metrics.num_operations, found.metrics.blocked_ns) == (1, 0)
     (found,) = results(path, Window(50 * MS, 50 * MS))
     assert nccl_serialization.findings(found) == []
 
@@ -236,7 +244,7 @@ def test_a_window_judges_what_starts_in_it(tmp_path: Path) -> None:
 def test_an_operation_without_length_at_the_very_end(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(10, 50, ALL_REDUCE, launch=(0, 1))
     found = result(builder.kernel(50, 50, ALL_REDUCE, launch=(2, 3)), tmp_path)
-    assert (found.num_operations, found.blocked_ns) == (2, 40)
+    assert (found.metrics.num_operations, found.metrics.blocked_ns) == (2, 40)
 
 
 def test_collectives_on_the_compute_stream(tmp_path: Path) -> None:
@@ -246,8 +254,8 @@ def test_collectives_on_the_compute_stream(tmp_path: Path) -> None:
         builder.kernel(100 * index + 60, 100 * index + 100, ALL_REDUCE)
     builder.kernel(400, 410, ALL_REDUCE, stream=20)
     found = result(builder, tmp_path)
-    assert (found.num_on_compute_streams, found.compute_streams) == (4, (7,))
-    assert found.exposed_on_compute_streams_ns == 160
+    assert (found.metrics.num_on_compute_stream, found.compute_streams) == (4, (7,))
+    assert found.metrics.exposed_on_compute_stream_ns == 160
     finding = only(found)
     assert finding.severity == Severity.INFO
     assert "4 of 5 communication operations run on stream 7" in finding.title
@@ -259,7 +267,7 @@ def test_a_helper_kernel_makes_no_compute_stream(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 1, stream=20)
     for index in range(1, 20):
         builder.kernel(10 * index, 10 * index + 9, ALL_REDUCE, stream=20)
-    assert result(builder, tmp_path).num_on_compute_streams == 0
+    assert result(builder, tmp_path).metrics.num_on_compute_stream == 0
 
 
 # -- the reference ------------------------------------------------------------------------------
@@ -332,15 +340,16 @@ def test_known_answers_on_four_a100(
     traces: Path, name: str, blocked: tuple[int, int], queued: int
 ) -> None:
     (found,) = results(traces / f"{name}.sqlite")
-    assert (found.blocked_ns, found.num_blocked) == blocked
-    assert (found.queued_ns, found.num_operations) == (queued, 472)
+    assert (found.metrics.blocked_ns, found.metrics.num_blocked) == blocked
+    assert (found.metrics.queued_ns, found.metrics.num_operations) == (queued, 472)
     assert found.has_events
     assert only(found).severity == Severity.INFO
 
 
 def test_known_answers_on_two_h100(traces: Path) -> None:
     first, _ = results(traces / "h100x2_torchrun_nccl_on_compute_stream.sqlite")
-    assert (first.num_operations, first.num_judged, first.num_blocked) == (33, 32, 0)
-    assert (first.num_on_compute_streams, first.compute_streams) == (33, (7,))
-    assert first.exposed_on_compute_streams_ns == 17_172_652
+    assert (first.metrics.num_operations, first.num_judged) == (33, 32)
+    assert first.metrics.num_blocked == 0
+    assert (first.metrics.num_on_compute_stream, first.compute_streams) == (33, (7,))
+    assert first.metrics.exposed_on_compute_stream_ns == 17_172_652
     assert "never overlap" in only(first).title

@@ -9,6 +9,7 @@ from tests.reference.readiness import Serialization, reference
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_REDUCE
 from tests.support.opened import ranks_of
+from tests.support.serialization import measured_numbers
 from tests.support.streams import record, wait
 from traceprof.analyses import nccl_serialization
 
@@ -35,7 +36,7 @@ def only(builder: TraceBuilder, tmp_path: Path, name: str = "t.sqlite") -> Seria
         measured = nccl_serialization.run(rank, rank.window)
     numbers = asdict(found)
     del numbers["num_queued"]
-    assert {name: getattr(measured, name) for name in numbers} == numbers
+    assert measured_numbers(measured, numbers) == numbers
     return found
 
 

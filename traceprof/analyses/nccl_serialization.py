@@ -78,46 +78,29 @@ class SerializationResult(RankResult):
 
     Attributes:
         window_ns: the length of the window.
-        num_operations: communication kernels that start in it.
-        num_judged: those whose launch is in the capture.
-        num_blocked: those that waited behind the one before them on their stream.
-        blocked_ns: the sum of their waits.
-        max_blocked_ns: the longest of these waits.
-        known_blocked_ns: the sum of those behind an operation of which it is known whether it is
-            independent.
-        independent_blocked_ns: the sum of those behind an independent operation.
-        queued_ns: the sum of the waits from the launch on, ready or not.
+        metrics: the numbers of its finding.
+        num_judged: communication kernels whose launch is in the capture.
         waited_ns: the union of the waits of ready operations.
         avoidable_ns: the union of the waits behind an operation that is not known to be dependent,
             as far as no compute ran.
         independent_avoidable_ns: the same behind one that is known to be independent.
         chains: chains of operations that waited for each other, the costliest first, then longest.
         among_compute: the longest communication kernels on streams that compute as well.
-        num_on_compute_streams: communication kernels on streams that compute as well.
         compute_streams: these streams.
-        exposed_on_compute_streams_ns: how long they ran while no compute did on any stream.
         has_events: whether inputs are known from event records, not from the order of launches.
         num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
         how_to_collect: how to record parts that the trace may lack.
     """
 
     window_ns: int
-    num_operations: int
+    metrics: NcclSerializationMetrics
     num_judged: int
-    num_blocked: int
-    blocked_ns: int
-    max_blocked_ns: int
-    known_blocked_ns: int
-    independent_blocked_ns: int
-    queued_ns: int
     waited_ns: int
     avoidable_ns: int
     independent_avoidable_ns: int
     chains: tuple[Evidence, ...]
     among_compute: tuple[Evidence, ...]
-    num_on_compute_streams: int
     compute_streams: tuple[int, ...]
-    exposed_on_compute_streams_ns: int
     has_events: bool
     num_graphs: int
     how_to_collect: HowToCollect
@@ -142,26 +125,34 @@ def run(rank: Rank, window: Window) -> SerializationResult:
     def total(chosen: Mask) -> int:
         return intervals.total(queue.blocked_ns[chosen])
 
+    num_operations, num_blocked = int(inside.sum()), int(blocked.sum())
+    num_judged = int((inside & (queue.launch_ns != UNKNOWN)).sum())
+    independent_ns = total(independent)
+    known_ns = independent_ns + total(dependent)
+    metrics = NcclSerializationMetrics(
+        blocked_ns=total(blocked),
+        num_blocked=num_blocked,
+        max_blocked_ns=int(queue.blocked_ns[blocked].max(initial=0)),
+        num_operations=num_operations,
+        independent_blocked_ns=independent_ns if known_ns or not num_blocked else None,
+        known_blocked_ns=known_ns,
+        queued_ns=intervals.total(queue.queued_ns[inside]),
+        num_on_compute_stream=int(on_compute.sum()),
+        exposed_on_compute_stream_ns=intervals.intersect(ran_there, exposed).measure_ns,
+        coverage=share(num_judged, num_operations),
+    )
     return SerializationResult(
         rank=rank.rank,
         how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
-        num_operations=int(inside.sum()),
-        num_judged=int((inside & (queue.launch_ns != UNKNOWN)).sum()),
-        num_blocked=int(blocked.sum()),
-        blocked_ns=total(blocked),
-        max_blocked_ns=int(queue.blocked_ns[blocked].max(initial=0)),
-        known_blocked_ns=total(independent) + total(dependent),
-        independent_blocked_ns=total(independent),
-        queued_ns=intervals.total(queue.queued_ns[inside]),
+        metrics=metrics,
+        num_judged=num_judged,
         waited_ns=waited.measure_ns,
         avoidable_ns=avoidable.measure_ns,
         independent_avoidable_ns=intervals.intersect(queue.waits(independent), exposed).measure_ns,
         chains=queueing.chains(rank, queue, blocked, avoidable),
         among_compute=queueing.among_compute(rank, queue, on_compute),
-        num_on_compute_streams=int(on_compute.sum()),
         compute_streams=tuple(sorted({*queue.stream[on_compute].tolist()})),
-        exposed_on_compute_streams_ns=intervals.intersect(ran_there, exposed).measure_ns,
         has_events=queue.has_events,
         num_graphs=len(rank.operations.graphs),
     )
@@ -169,7 +160,7 @@ def run(rank: Rank, window: Window) -> SerializationResult:
 
 def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
     """Judge what was measured."""
-    if not result.num_operations:
+    if not result.metrics.num_operations:
         return [_hidden_in_graphs(result)] if result.num_graphs else []
     if not result.num_judged:
         return [
@@ -192,7 +183,7 @@ def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
             _title(result),
             result.avoidable_ns,
             share(result.avoidable_ns, result.window_ns),
-            _metrics(result).by_name(),
+            result.metrics.by_name(),
             result.chains or result.among_compute,
             _advice(result),
         )
@@ -211,7 +202,7 @@ def _severity(result: SerializationResult) -> Severity | None:
     known = severity_of_cost(share(result.independent_avoidable_ns, result.window_ns))
     if known is not None:
         return known
-    worth_a_word = max(result.waited_ns, result.exposed_on_compute_streams_ns)
+    worth_a_word = max(result.waited_ns, result.metrics.exposed_on_compute_stream_ns)
     return (
         Severity.INFO
         if severity_of_cost(share(worth_a_word, result.window_ns)) is not None
@@ -220,39 +211,24 @@ def _severity(result: SerializationResult) -> Severity | None:
 
 
 def _title(result: SerializationResult) -> str:
+    metrics = result.metrics
     where = f"stream{'s' if len(result.compute_streams) > 1 else ''}"
     where += f" {', '.join(map(str, result.compute_streams))}"
     has_waited = severity_of_cost(share(result.waited_ns, result.window_ns)) is not None
-    if not has_waited and result.exposed_on_compute_streams_ns > result.waited_ns:
+    if not has_waited and metrics.exposed_on_compute_stream_ns > result.waited_ns:
         return (
-            f"{result.num_on_compute_streams} of {result.num_operations} communication operations"
+            f"{metrics.num_on_compute_stream} of {metrics.num_operations} communication operations"
             f" run on {where} among compute kernels, which they can never overlap"
         )
     title = (
-        f"{result.num_blocked} of {result.num_operations} communication operations were ready and"
-        f" waited {duration(result.blocked_ns)} in all behind others on their stream"
+        f"{metrics.num_blocked} of {metrics.num_operations} communication operations were ready and"
+        f" waited {duration(metrics.blocked_ns)} in all behind others on their stream"
     )
-    if result.independent_blocked_ns:
-        return f"{title}, {duration(result.independent_blocked_ns)} of it behind independent ones"
-    if result.known_blocked_ns == result.blocked_ns:
+    if metrics.independent_blocked_ns:
+        return f"{title}, {duration(metrics.independent_blocked_ns)} of it behind independent ones"
+    if metrics.known_blocked_ns == metrics.blocked_ns:
         return f"{title}, always in the order of their own communicator"
     return f"{title}; whether they depend on each other is not in the export"
-
-
-def _metrics(result: SerializationResult) -> NcclSerializationMetrics:
-    known = result.known_blocked_ns > 0 or not result.num_blocked
-    return NcclSerializationMetrics(
-        blocked_ns=result.blocked_ns,
-        num_blocked=result.num_blocked,
-        max_blocked_ns=result.max_blocked_ns,
-        num_operations=result.num_operations,
-        independent_blocked_ns=result.independent_blocked_ns if known else None,
-        known_blocked_ns=result.known_blocked_ns,
-        queued_ns=result.queued_ns,
-        num_on_compute_stream=result.num_on_compute_streams,
-        exposed_on_compute_stream_ns=result.exposed_on_compute_streams_ns,
-        coverage=share(result.num_judged, result.num_operations),
-    )
 
 
 def _hidden_in_graphs(result: SerializationResult) -> NotApplicable:
@@ -266,17 +242,18 @@ def _hidden_in_graphs(result: SerializationResult) -> NotApplicable:
 
 
 def _advice(result: SerializationResult) -> tuple[str, ...]:
+    metrics = result.metrics
     advice: list[str] = []
-    if result.num_blocked:
+    if metrics.num_blocked:
         advice += _QUEUE_ADVICE
-    if result.num_on_compute_streams:
+    if metrics.num_on_compute_stream:
         advice.append(_COMPUTE_STREAM_ADVICE)
-    if result.known_blocked_ns < result.blocked_ns:
+    if metrics.known_blocked_ns < metrics.blocked_ns:
         how = result.how_to_collect(Part.COMMUNICATORS)
         advice.append(
             f"To see which of these depend on each other, export communicators and peers: {how}"
         )
-    if result.num_blocked and not result.has_events:
+    if metrics.num_blocked and not result.has_events:
         how = result.how_to_collect(Part.EVENT_RECORDS)
         advice.append(
             "Inputs are known from the order of launches only; what each operation waits for on the"

@@ -79,8 +79,8 @@ def may_be_in_line(analysis: OpenAnalysis) -> str | None:
     Args:
         analysis: of the run.
     """
-    results = analysis.measured.of(nccl_serialization)
-    may_depend = any(result.known_blocked_ns < result.blocked_ns for result in results)
+    numbers = [result.metrics for result in analysis.measured.of(nccl_serialization)]
+    may_depend = any(of_rank.known_blocked_ns < of_rank.blocked_ns for of_rank in numbers)
     return _MAY_DEPEND if may_depend else None
 
 
