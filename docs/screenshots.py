@@ -66,7 +66,8 @@ def chromium() -> Iterator[Browser]:
     """Start the system's Chromium."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+            executable_path=shutil.which("chromium-headless-shell") or shutil.which("chromium"),
+            args=["--no-sandbox"],
         )
         yield browser
         browser.close()
