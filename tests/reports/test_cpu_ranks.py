@@ -205,7 +205,9 @@ def test_labels_of_gpu_copies_ask_for_the_gpus_trace(
 ) -> None:
     builder = training(TraceBuilder(), 0).label("to h2d bytes=4 pinned=1", 0, 1, pid=100)
     notes = [note for _, note in analyzed(builder.write(tmp_path / "t.sqlite"), opened).notes]
-    assert any("record what it did with nsys profile --trace=cuda,nvtx" in note for note in notes)
+    assert any(
+        "record the GPU's work with nsys profile --trace=cuda,nvtx" in note for note in notes
+    )
 
 
 def test_every_finding_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -150,7 +150,7 @@ def test_every_pass_is_there_once(order: str, num_stages: int) -> None:
 
 
 def test_micro_batches_that_cannot_be_dealt_out() -> None:
-    with pytest.raises(ValueError, match="no multiple"):
+    with pytest.raises(ValueError, match="not a multiple"):
         interleaved(0, 4, 6)
     odd = replace(pipeline(Fraction(1)), num_micro_batches=6)
     assert [one.order for one in schedule_times(odd)] == ["gpipe", "1f1b"]
