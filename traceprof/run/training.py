@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, Struct
 
 from traceprof import intervals
+from traceprof.findings import Count
 from traceprof.run.main_compute import first_main_compute
 from traceprof.run.rank import CpuRank
 
@@ -32,15 +34,10 @@ class Basis(str, Enum):
     WINDOW = "window"
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
-    """The training of a rank, within its window.
+class Training(Struct, frozen=True):
+    """Training part of a rank's window: findings are about it if nothing else is asked for.
 
     Attributes:
-        start_ns: its first nanosecond.
-        end_ns: one past its last.
-        before_ns: the part of the rank's window that comes before.
-        after_ns: the part that comes after.
         basis: the evidence for both limits.
         num_warm_up: leading steps that are left out since they lie in a range of warm-up.
         num_distorted: leading steps after these in which the profiler itself took too long.
@@ -48,8 +45,10 @@ class Training:
 
     start_ns: int
     end_ns: int
-    before_ns: int
-    after_ns: int
+    before_ns: Annotated[
+        int, Meta(ge=0, description="How much of the rank's window comes before: set-up, warm-up.")
+    ]
+    after_ns: Count
     basis: Basis
     num_warm_up: int = 0
     num_distorted: int = 0

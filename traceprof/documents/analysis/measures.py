@@ -11,6 +11,7 @@ from traceprof.documents.analysis.rows import record
 from traceprof.findings import Count, Fraction
 from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.kernel_names.categories import Category
+from traceprof.run import training
 from traceprof.run.concurrency import KINDS
 
 
@@ -21,16 +22,11 @@ class Breakdown(Measures, frozen=True, kw_only=True):
     rank: Count
 
 
-class Training(Struct, forbid_unknown_fields=True):
+@record("rank", "start_ns", "end_ns", "before_ns", "after_ns")
+class Training(training.Training, frozen=True, kw_only=True):
     """Training part of a rank's window: findings are about it if nothing else is asked for."""
 
     rank: Count
-    start_ns: int
-    end_ns: int
-    before_ns: Annotated[
-        int, Meta(ge=0, description="How much of the rank's window comes before: set-up, warm-up.")
-    ]
-    after_ns: Count
 
 
 @record("rank", "step", "start_ns", "end_ns", ..., without="window_start_ns")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _breakdown_row = maker(measures.Breakdown, "rank")
+_training_row = maker(measures.Training, "rank")
 _step_row = maker(measures.Step, "rank", "step", "start_ns", "end_ns")
 _totals_row = maker(communication.CommunicationTotals, "rank", "num_steps")
 _collective_row = maker(communication.Collective, "rank")
@@ -78,13 +79,7 @@ def _breakdown(result: RunResult) -> Iterator[measures.Breakdown]:
 def _training(result: RunResult) -> Iterator[measures.Training]:
     for measured in result.breakdown:
         if measured.training is not None:
-            yield measures.Training(
-                rank=measured.rank,
-                start_ns=measured.training.start_ns,
-                end_ns=measured.training.end_ns,
-                before_ns=measured.training.before_ns,
-                after_ns=measured.training.after_ns,
-            )
+            yield _training_row(measured.training, measured.rank)
 
 
 def _steps(result: RunResult) -> Iterator[measures.Step]:
