@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import Meta, Struct
 
+from traceprof.findings import Count
+from traceprof.intervals import Int64
 from traceprof.ranks.matching import LEAVE_TOGETHER
 from traceprof.ranks.medians import mean_of, middle_of_others
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.waits import GroupWaits
 
@@ -24,30 +25,37 @@ MIN_SHARE = 0.5
 _SIGMAS = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Lateness:
-    """The lateness of one rank in the operations that it shares with others.
+class Lateness(Struct, frozen=True):
+    """Lateness of a rank at the operations that it shares with others.
 
     Attributes:
         member: index of the rank.
-        num_operations: operations in the window that no member can leave before the last has come.
         coverage: the share that these are of all the rank's operations of such kinds.
         num_last: the operations to which it certainly came late, and last.
-        late_ns: the median, over these, of how long after the median of the others it came.
         total_ns: the sum, over these, of how long the others waited for this rank alone, at their
             median: after the rank before it had come, as far as no compute hid the wait.
-        uncertainty_ns: how well its clock compares with the others', None if it does not.
         operations: int64[k, 3], the operations to which it was last, the latest first: index of the
             group, row in it, column of the rank.
     """
 
     member: int
-    num_operations: int
+    num_operations: Annotated[
+        Count, Meta(description="That no member can leave before the last has come.")
+    ]
     coverage: float
     num_last: int
-    late_ns: int
+    late_ns: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Of the operations to which it was certainly late, and the last: how much"
+            " later than the median of the others it came, at the median.",
+        ),
+    ]
     total_ns: int
-    uncertainty_ns: int | None
+    uncertainty_ns: Annotated[
+        Count | None, Meta(description="Of its clock to the others'; null where nothing is known.")
+    ]
     operations: Int64
 
     @property

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import Meta, Struct
 
 from traceprof.communication.messages import EXCHANGE
+from traceprof.findings import Count, Text
 from traceprof.ranks.alignment import OperationList, shift_between
 from traceprof.ranks.operation_keys import Key, members_of, sorted_out
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
@@ -109,19 +111,12 @@ class Group:
         return replace(self, members=members, place=self.place[:, list(columns)])
 
 
-@dataclass(frozen=True, slots=True)
-class Unmatched:
-    """Operations that were not matched across ranks.
+class Unmatched(Struct, frozen=True, forbid_unknown_fields=True):
+    """Operations that were not matched, and why."""
 
-    Attributes:
-        name: the communicator's name, None if it has none.
-        ranks: numbers of the ranks concerned.
-        reason: why they were not matched.
-    """
-
-    name: str | None
-    ranks: tuple[int, ...]
-    reason: str
+    name: Annotated[str | None, Meta(description="The communicator's, where it has one.")]
+    ranks: tuple[Count, ...]
+    reason: Text
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,18 @@ operations that their ranks did at the same moment.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import Meta, Struct
+
+from traceprof.findings import Count, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.intervals import Int64
     from traceprof.trace.model.trace import Session
-
-    Source = Literal["reference", "operations", "session start", "none"]
 
 # Nsight's user guide, "Time Synchronization": UTC of machines synchronized by NTP is off by "one to
 # tens of milliseconds".
@@ -28,28 +29,33 @@ NTP_NS = 50_000_000
 ONE_MACHINE_NS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class MachineClock:
-    """The clock of one machine relative to the run.
+class MachineClock(Struct, frozen=True):
+    """Clock of a machine, compared with the reference's."""
 
-    Attributes:
-        host: its name; if unknown, that of its report.
-        source: the clock that the others are measured by (`reference`), measured by common
-            `operations`, the `session start` alone, or `none`.
-        offset_ns: to be added to its times at `at_ns`.
-        drift: to be added per ns since then.
-        at_ns: a time by the sessions' starts, in the middle of the operations.
-        uncertainty_ns: of differences to the reference, None if unknown.
-        num_operations: number of operations that it was measured by.
-    """
-
-    host: str
-    source: Source
-    offset_ns: int
-    drift: float
-    at_ns: int
-    uncertainty_ns: int | None
-    num_operations: int
+    host: Annotated[str, Meta(description="Its name; if unknown, that of its report.")]
+    source: Annotated[
+        str,
+        Meta(
+            description="How the clock was compared with the reference's: not at all, because it is"
+            " the reference; by operations that all members leave together; or by the session's"
+            " start in UTC alone."
+        ),
+        one_of("reference", "operations", "session start", "none"),
+    ]
+    offset_ns: Annotated[
+        int, Meta(description="To be added, at `at_ns`, to times since the first session's start.")
+    ]
+    drift: Annotated[float, Meta(description="To be added per ns since `at_ns`.")]
+    at_ns: Annotated[
+        int, Meta(description="By the sessions' starts, in the middle of the operations.")
+    ]
+    uncertainty_ns: Annotated[
+        Count | None,
+        Meta(description="Of differences to the reference's clock; null where nothing is known."),
+    ]
+    num_operations: Annotated[
+        Count, Meta(description="Number of operations by which it was compared.")
+    ]
 
 
 @dataclass(frozen=True)
@@ -145,5 +151,5 @@ def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Cl
 
 
 def _unmeasured(host: str, *, has_start: bool) -> MachineClock:
-    source: Source = "session start" if has_start else "none"
+    source = "session start" if has_start else "none"
     return MachineClock(host, source, 0, 0.0, 0, NTP_NS if has_start else None, 0)

@@ -37,6 +37,8 @@ _totals_row = maker(communication.CommunicationTotals, "rank", "num_steps")
 _collective_row = maker(communication.Collective, "rank")
 _bucket_row = maker(communication.Bucket, "rank")
 _link_row = maker(communication.LinkUse, "rank")
+_clock_row = maker(reports.Clock, "report", "run")
+_lateness_row = maker(reports.Lateness, "rank", "host")
 
 
 class Table(NamedTuple):
@@ -176,8 +178,8 @@ def _run(result: RunResult) -> reports.Run:
             for rank in run.ranks
         ],
         clocks=[
-            reports.Clock(report, run.run_numbers[report], **asdict(ranks.clocks.of(report)))
-            for report in range(len(run.reports))
+            _clock_row(ranks.clocks.of(report), report, number)
+            for report, number in enumerate(run.run_numbers)
         ],
         matched=[
             reports.Matched(
@@ -189,19 +191,9 @@ def _run(result: RunResult) -> reports.Run:
             )
             for waits in ranks.waits
         ],
-        unmatched=[
-            reports.Unmatched(group.name, list(group.ranks), group.reason)
-            for group in ranks.unmatched
-        ],
+        unmatched=list(ranks.unmatched),
         lateness=[
-            reports.Lateness(
-                rank=ranks.ranks[late.member],
-                host=ranks.machines[late.member],
-                num_operations=late.num_operations,
-                share_last=late.share_last,
-                late_ns=late.late_ns,
-                uncertainty_ns=late.uncertainty_ns,
-            )
+            _lateness_row(late, ranks.ranks[late.member], ranks.machines[late.member])
             for late in ranks.lateness
         ],
         waits=[

@@ -6,7 +6,11 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from traceprof.documents.analysis.rows import record
 from traceprof.findings import Count, Text, one_of
+from traceprof.ranks import lateness
+from traceprof.ranks.matching import Unmatched
+from traceprof.run.session_clocks import MachineClock
 from traceprof.trace.open import FORMATS
 
 
@@ -57,31 +61,12 @@ class RunRank(Struct, forbid_unknown_fields=True):
     ]
 
 
-class Clock(Struct, forbid_unknown_fields=True):
+@record("report", "run", ...)
+class Clock(MachineClock, frozen=True, kw_only=True):
     """Clock of a report's machine, compared with the reference's."""
 
     report: Count
     run: Annotated[int, Meta(ge=0, description="0 for the run of the first report.")]
-    host: str
-    source: Annotated[
-        str,
-        Meta(
-            description="How the clock was compared with the reference's: not at all, because it is"
-            " the reference; by operations that all members leave together; or by the session's"
-            " start in UTC alone.",
-            extra_json_schema={"enum": ["reference", "operations", "session start", "none"]},
-        ),
-    ]
-    offset_ns: Annotated[
-        int, Meta(description="To be added, at `at_ns`, to times since the first session's start.")
-    ]
-    drift: Annotated[float, Meta(description="To be added per ns since `at_ns`.")]
-    at_ns: int
-    uncertainty_ns: Annotated[
-        Count | None,
-        Meta(description="Of differences to the reference's clock; null where nothing is known."),
-    ]
-    num_operations: Count
 
 
 class Matched(Struct, forbid_unknown_fields=True):
@@ -97,33 +82,16 @@ class Matched(Struct, forbid_unknown_fields=True):
     num_operations: Count
 
 
-class Unmatched(Struct, forbid_unknown_fields=True):
-    """Operations that were not matched, and why."""
-
-    name: str | None
-    ranks: list[Count]
-    reason: Text
-
-
-class Lateness(Struct, forbid_unknown_fields=True):
+@record("rank", "host", "num_operations", "share_last", "late_ns", "uncertainty_ns")
+class Lateness(lateness.Lateness, frozen=True, kw_only=True):
     """Lateness of a rank at the operations that it shares with others."""
 
     rank: Count
     host: str
-    num_operations: Count
     share_last: Annotated[
         float,
         Meta(ge=0, le=1, description="Operations to which it was certainly late, and the last."),
     ]
-    late_ns: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Of these, how much later than the median of the others it came, at the"
-            " median.",
-        ),
-    ]
-    uncertainty_ns: Count | None
 
 
 class Wait(Struct, forbid_unknown_fields=True):
