@@ -54,7 +54,10 @@ def test_a_step_is_compared_with_a_stored_one(tmp_path: Path) -> None:
             own = [step for step in made.steps if step.rank == totals.rank]
             more = [msgspec.structs.replace(step, step=step.step + 100) for step in own] * 3
             made.steps += more
-            totals.steps = list(range(1, 20))
+        made.step_totals = [
+            msgspec.structs.replace(totals, steps=tuple(range(1, 20)))
+            for totals in made.step_totals
+        ]
         made.steps.sort(key=lambda step: step.rank)
         for place, step in enumerate(made.steps):
             window_ns = round(factor * (3_500_000 + place % 5 * 1000))

@@ -70,7 +70,7 @@ class RankMeasurements:
             shown={name: result.with_rank(rank) for name, result in self.shown.items()},
             shown_process_groups=self.shown_process_groups
             and replace(self.shown_process_groups, rank=rank, report=report),
-            step_totals=replace(self.step_totals, rank=rank),
+            step_totals=structs.replace(self.step_totals, rank=rank),
         )
 
 

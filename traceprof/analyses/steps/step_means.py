@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import Meta, Struct
 
 from traceprof import intervals
+from traceprof.findings import Count
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.run.steady_steps import steady_steps
 from traceprof.run.windows import shown_window
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from traceprof.intervals import Int64
     from traceprof.run.rank import Rank, Window
 
@@ -23,31 +22,36 @@ _MIN_BLOCKS = 6
 _MAX_BLOCKS_OF_SUMS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class StepTotals:
-    """The steady steps of one rank together; without steps, the judged window.
+class StepTotals(Struct, frozen=True, forbid_unknown_fields=True):
+    """The steady steps of a rank together; without steps what findings are about.
 
-    Attributes:
-        rank: the rank's number.
-        num_steps: the number of steps; 0 if no steps are known.
-        steps: their places among the shown steps of the rank, from 0.
-        window_ns: their length, together.
-        compute_ns: the part in which the GPU computed.
-        exposed_communication_ns: the part in which it communicated and did not compute.
-        exposed_copy_ns: the part in which it copied, and neither computed nor communicated.
-        idle_ns: the rest.
-        idle_by_cause_ns: the idle time by cause; the sum is `idle_ns`.
+    The four parts sum to window_ns, the causes of idle time (see `gpu-idle`) to idle_ns.
     """
 
-    rank: int
-    num_steps: int
-    steps: tuple[int, ...]
-    window_ns: int
-    compute_ns: int
-    exposed_communication_ns: int
-    exposed_copy_ns: int
-    idle_ns: int
-    idle_by_cause_ns: Mapping[IdleCause, int]
+    rank: Count
+    num_steps: Annotated[int, Meta(ge=0, description="0 where no steps are known.")]
+    steps: Annotated[
+        tuple[Count, ...],
+        Meta(
+            description="Their places among the rank's `steps`, from 0. Left out are warm-up, slow"
+            " steps at the beginning, and the last one, which ends with its last operation."
+        ),
+    ]
+    window_ns: Count
+    compute_ns: Count
+    exposed_communication_ns: Count
+    exposed_copy_ns: Count
+    idle_ns: Count
+    launch_bound_ns: Count
+    turnaround_ns: Count
+    sync_ns: Count
+    data_loading_ns: Count
+    mpi_ns: Count
+    setup_ns: Count
+    allocation_ns: Count
+    waiting_ns: Count
+    host_code_ns: Count
+    unknown_ns: Count
 
 
 def run(rank: Rank, window: Window) -> StepTotals:
@@ -78,7 +82,7 @@ def run(rank: Rank, window: Window) -> StepTotals:
         exposed_communication_ns=exposed,
         exposed_copy_ns=busy - compute - exposed,
         idle_ns=idle,
-        idle_by_cause_ns=by_cause,
+        **{f"{cause.value}_ns": ns for cause, ns in by_cause.items()},
     )
 
 

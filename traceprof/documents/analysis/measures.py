@@ -39,38 +39,6 @@ class Step(Measures, frozen=True, kw_only=True):
     end_ns: int
 
 
-class StepTotals(Struct, forbid_unknown_fields=True):
-    """The steady steps of a rank together; without steps what findings are about.
-
-    The four parts sum to window_ns, the causes of idle time (see `gpu-idle`) to idle_ns.
-    """
-
-    rank: Count
-    num_steps: Annotated[int, Meta(ge=0, description="0 where no steps are known.")]
-    steps: Annotated[
-        list[Count],
-        Meta(
-            description="Their places among the rank's `steps`, from 0. Left out are warm-up, slow"
-            " steps at the beginning, and the last one, which ends with its last operation."
-        ),
-    ]
-    window_ns: Count
-    compute_ns: Count
-    exposed_communication_ns: Count
-    exposed_copy_ns: Count
-    idle_ns: Count
-    launch_bound_ns: Count
-    turnaround_ns: Count
-    sync_ns: Count
-    data_loading_ns: Count
-    mpi_ns: Count
-    setup_ns: Count
-    allocation_ns: Count
-    waiting_ns: Count
-    host_code_ns: Count
-    unknown_ns: Count
-
-
 class Beside(Struct, forbid_unknown_fields=True):
     """Time of a kind of GPU operations on a rank, and its part beside each kind.
 

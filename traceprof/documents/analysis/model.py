@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from traceprof.analyses.steps.step_means import StepTotals
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.documents.analysis.communication import (
     Bucket,
@@ -23,7 +24,6 @@ from traceprof.documents.analysis.measures import (
     Breakdown,
     Kernel,
     Step,
-    StepTotals,
     Training,
 )
 from traceprof.documents.analysis.reports import LostReport, Note, Rank, Report, Run

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from traceprof.analyses.steps.step_lengths import training_steps
+from traceprof.analyses.steps.step_means import StepTotals
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.documents.analysis import communication, measures, reports
@@ -90,14 +90,6 @@ def _steps(result: RunResult) -> Iterator[measures.Step]:
             start = step.measures.window_start_ns
             end = start + step.measures.window_ns
             yield _step_row(step.measures, measured.rank, step.number, start, end)
-
-
-def _step_totals(result: RunResult) -> Iterator[measures.StepTotals]:
-    for totals in result.step_totals:
-        parts = asdict(totals)
-        parts["steps"] = list(totals.steps)
-        causes = {f"{cause.value}_ns": ns for cause, ns in parts.pop("idle_by_cause_ns").items()}
-        yield measures.StepTotals(**parts, **causes)
 
 
 def _communication_totals(result: RunResult) -> Iterator[communication.CommunicationTotals]:
@@ -276,7 +268,7 @@ TABLES: Mapping[str, Table] = {
     "breakdown": Table(measures.Breakdown, _breakdown),
     "training": Table(measures.Training, _training),
     "steps": Table(measures.Step, _steps),
-    "step_totals": Table(measures.StepTotals, _step_totals),
+    "step_totals": Table(StepTotals, attrgetter("step_totals")),
     "communication_totals": Table(communication.CommunicationTotals, _communication_totals),
     "beside": Table(measures.Beside, _beside),
     "links": Table(communication.LinkUse, _links),
