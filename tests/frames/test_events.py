@@ -158,6 +158,20 @@ def test_what_is_not_told_is_missing(tmp_path: Path) -> None:
     assert communication["bytes"][1] == 1 << 20
 
 
+def test_unknown_sizes_of_copies_are_missing(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 100).memcpy(110, 120, "HtoD", bytes=77)
+    for start, kind, peer in ((200, 1, 0), (300, 10, 1)):  # to the device, and to another one
+        builder.raw("CUPTI_ACTIVITY_KIND_MEMCPY", start=start, end=start + 50, copyKind=kind,
+                    srcKind=1, dstKind=2, srcDeviceId=0, dstDeviceId=peer, bytes=None, deviceId=0,
+                    streamId=7, globalPid=1 << 48 | 1000 << 24)  # fmt: skip
+    with traceprof.open_run(builder.write(tmp_path / "t.sqlite")) as run:
+        copies, communication = run.copies(0), run.communication(0)
+    assert [*copies["kind"]] == ["h2d", "h2d", "p2p"]
+    assert [*copies["bytes"].isna()] == [False, True, True]
+    assert copies["bytes"][0] == 77
+    assert [*communication["bytes"].isna()] == [True]
+
+
 def test_a_report_of_a_process_without_a_gpu_has_the_same_columns() -> None:
     with traceprof.open_run(CPU_SAMPLE) as without, traceprof.open_run(SAMPLE) as with_gpu:
         for name in FRAMES:

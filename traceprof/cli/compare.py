@@ -50,7 +50,7 @@ _READ_BY_PEOPLE = ("text", "markdown")
     multiple=True,
     help="Exit with 1 unless this is kept: step:+2%, idle:+0.5ms, exposed-communication:+1pp (of"
     " the step), finding:ID (not there). Metrics are step, compute, exposed-communication,"
-    " exposed-copy and idle. What cannot be told is not kept. Repeatable.",
+    " exposed-copy and idle. A limit that cannot be checked is not kept. Repeatable.",
 )
 @output_options(*_FORMATS)
 @click.option(

@@ -81,7 +81,7 @@ def copies(rank: Rank) -> Part:
         "stream": column("stream"),
         "kind": names_of_kinds(kind[order], _COPY_KINDS),
         "is_unified": np.isin(kind[order], unified),
-        "bytes": column("bytes"),
+        "bytes": Optional.unless(column("bytes"), NULL),
         "source_memory": names_of_kinds(column("source_memory"), _MEMORY_KINDS),
         "destination_memory": names_of_kinds(column("destination_memory"), _MEMORY_KINDS),
         "source_device": Optional.unless(column("source_device"), NULL),
@@ -187,7 +187,7 @@ def _messages(rank: Rank) -> Part:
         "root": column(sent.root),
         "num_ranks": column(sent.world_size),
         "bytes": Optional.unless(
-            _both(sent.bytes, copied.bytes[peer_copies])[order], UNKNOWN
+            _both(sent.bytes, np.maximum(copied.bytes[peer_copies], UNKNOWN))[order], UNKNOWN
         ),
     }  # fmt: skip
 

@@ -160,7 +160,7 @@ ASSUMPTIONS = (
     ),
     Entry(
         form="bucket-cap-mb=100",
-        meaning="gradients are reduced in buckets of so many MiB",
+        meaning="gradients are reduced in buckets of this many MiB",
         details="The value is `bucket_cap_mb` of DistributedDataParallel.",
         run_change=with_bucket_cap,
         value=bucket_size,
@@ -178,7 +178,7 @@ ASSUMPTIONS = (
     ),
     Entry(
         form="link=2x",
-        meaning="communication is so many times as fast",
+        meaning="communication is faster by this factor",
         details="It takes half the time once all ranks are there, and slows kernels down for half"
         " as long.",
         change=with_faster_links,
@@ -187,7 +187,7 @@ ASSUMPTIONS = (
     ),
     Entry(
         form="kernel:REGEX=0.5x",
-        meaning="kernels whose names match take so many times as long",
+        meaning="kernels whose names match take this multiple of their time",
         change=with_faster_kernels,
         value=pattern_and_factor,
         is_default=False,
