@@ -20,7 +20,7 @@ from traceprof.execution.sections import SectionReader
 from traceprof.run.failures import close_on_error, try_report
 from traceprof.run.opening import attach_ranks, summarize_report, summarize_run
 from traceprof.run.rank import WindowKind
-from traceprof.run.steps import NO_TRAINING_RANGES
+from traceprof.run.steps.step_ranges import NO_TRAINING_RANGES
 from traceprof.run.summary import FailedReport
 from traceprof.run.windows import time_window
 from traceprof.trace.open import open_trace

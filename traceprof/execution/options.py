@@ -12,7 +12,7 @@ from traceprof.errors import UsageError, closest
 from traceprof.hardware import parse_peaks
 from traceprof.kernel_names import CommunicationPatterns, user_patterns
 from traceprof.run.opening import open_report
-from traceprof.run.steps import user_pattern
+from traceprof.run.steps.step_ranges import user_pattern
 from traceprof.run.windows import check_choice
 
 if TYPE_CHECKING:

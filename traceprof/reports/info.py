@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceprof.run.opening import Rank, Run
-    from traceprof.run.steps import StepRanges
+    from traceprof.run.steps.step_ranges import StepRanges
     from traceprof.trace.model.trace import Trace
 
 

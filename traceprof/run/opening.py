@@ -16,7 +16,7 @@ from traceprof.run.rank import CpuRank, Mask, Rank, Window
 from traceprof.run.rank_numbers import number_ranks, numbers_by_source
 from traceprof.run.recognition import identify, number_runs
 from traceprof.run.session_clocks import seeded
-from traceprof.run.steps import NO_TRAINING_RANGES, find_training_ranges
+from traceprof.run.steps.step_ranges import NO_TRAINING_RANGES, find_training_ranges
 from traceprof.run.summary import CpuRankGaps, RankInfo, ReportSummary, RunSummary
 from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
 from traceprof.trace.model.parts import Part

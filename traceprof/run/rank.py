@@ -17,7 +17,7 @@ from traceprof.run.launching_calls import launching_calls
 from traceprof.run.links import NO_LINKS, KnownLinks
 from traceprof.run.main_compute import first_launch
 from traceprof.run.program import Program, program_of
-from traceprof.run.steps import (
+from traceprof.run.steps.step_ranges import (
     NO_TRAINING_RANGES,
     StepRanges,
     StepWindows,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from traceprof.run.rank import Rank
-    from traceprof.run.steps import StepRanges
+    from traceprof.run.steps.step_ranges import StepRanges
 
     Mask = npt.NDArray[np.bool_]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.process_graph import Observed, Process
     from traceprof.replay.graph.sample import Sample
     from traceprof.run.opening import Rank
-    from traceprof.run.steps import StepWindows
+    from traceprof.run.steps.step_ranges import StepWindows
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.run.rank import WindowKind
-from traceprof.run.steps import StepWindows
+from traceprof.run.steps.step_ranges import StepWindows
 from traceprof.run.training import training_of
 
 if TYPE_CHECKING:

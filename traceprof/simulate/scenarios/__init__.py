@@ -51,7 +51,7 @@ SCENARIOS: dict[str, Scenario] = {
         silent=FINDINGS,
     ),
     "marks": Scenario(
-        "The same, with NVTX marks for each batch that arrives and each loss that is read.",
+        "The same, with NVTX marks for each batch that arrives and each loss read.",
         partial(training.healthy, marks=True),
         silent=FINDINGS,
     ),
