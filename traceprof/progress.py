@@ -11,10 +11,10 @@ class Progress(Protocol):
     """Receives progress updates."""
 
     def expect(self, number: int, /) -> None:
-        """Learn that so many rows more, or fewer, will be read."""
+        """Add to the number of rows that will be read; negative if there are fewer."""
 
     def advance(self, number: int, /) -> None:
-        """Learn that so many rows were read."""
+        """Add to the number of rows that were read."""
 
 
 class Listener(Progress, Protocol[Result_contra]):

@@ -101,7 +101,7 @@ _lock = threading.Lock()
 
 
 def answer_by(analysis: Analysis, ask: Ask | None, compared: CompareQuestion | None = None) -> None:
-    """Have questions about a run answered by somebody else: by the process that analysed it.
+    """Have questions about a run answered by the process that analysed it.
 
     Args:
         analysis: the run.

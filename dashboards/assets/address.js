@@ -9,7 +9,7 @@ import { TABLE } from "./address_table.js";
 
 const KEYS = /** @type {Record<Key, { form: string, chosen?: boolean }>} */ (TABLE.keys);
 const PATTERNS = /** @type {Record<string, string>} */ (TABLE.patterns);
-// What the reader chose for all pages: the parameters of the address itself, or those in its
+// The reader's choices for all pages: the parameters of the address itself, or those in its
 // parameter `scope` where the page shows something else, such as the evidence of a finding.
 const CHOSEN = /** @type {Key[]} */ (Object.keys(KEYS)).filter((key) => KEYS[key].chosen);
 
@@ -61,7 +61,7 @@ function chosen(url) {
 }
 
 /**
- * What is chosen for all pages, as text to compare.
+ * The choices for all pages, as text to compare.
  * @param {string} here
  */
 export const scopeOf = (here) => chosen(new URL(here)).toString();

@@ -1,6 +1,6 @@
 // @ts-check
 /// <reference path="./globals.d.ts" />
-// What the bar does in the browser: the address says what is shown, so all it does is go there.
+// The bar in the browser: the address says what is shown, so the bar only goes there.
 // Dash finds these functions as `shell` in `dash_clientside`; see dashboards/shell.py.
 import { shownTime, withAssumptions, withChoice, withTime } from "./address.js";
 import { go } from "./navigation.js";

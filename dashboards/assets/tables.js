@@ -1,6 +1,6 @@
 // @ts-check
 /// <reference path="./globals.d.ts" />
-// What tables do in the browser.
+// Tables in the browser.
 import { go } from "./navigation.js";
 
 // Text that begins so is a formula to a spreadsheet, and a name in a trace can be anything.

@@ -38,7 +38,7 @@ class Access:
     def is_known_host(self, name: str) -> bool:
         """Say whether a name in an address is this machine's, as far as that matters.
 
-        A name that somebody else's name server leads to this machine is none.
+        A name that a foreign name server resolves to this machine is not accepted.
         """
         if is_loopback(name):
             return True

@@ -32,14 +32,14 @@ class AnalysisProgress:
         self._done = self._expected = 0
 
     def expect(self, rows: int) -> None:
-        """Learn that so many rows more, or fewer, will be read."""
+        """Add to the number of rows that will be read; negative if there are fewer."""
         with self._changed:
             self._expected += rows
         if self.also is not None:
             self.also.expect(rows)
 
     def advance(self, rows: int) -> None:
-        """Learn that so many rows were read."""
+        """Add to the number of rows that were read."""
         with self._changed:
             self._done += rows
         if self.also is not None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from dashboards.timeline.store import Timelines
     from traceprof.analyses.breakdown import StepMeasures
-    from traceprof.replay.answers.step_path import PathPart, StepPath
+    from traceprof.replay.answers.step_path import StepPath, StepPathPart
 
 MAX_PARTS = 5000  # that are drawn, the longest of all
 _MAX_NAME = 200  # characters
@@ -79,7 +79,7 @@ def _rows_by_stream(store: Timelines, rank: int) -> dict[str, str]:
     }
 
 
-def _row(rows: dict[str, str], part: PathPart) -> str | None:
+def _row(rows: dict[str, str], part: StepPathPart) -> str | None:
     if part.stream is None or part.kind in {"host", "delay"}:
         return None
     return rows.get(f"stream {part.stream} · {part.kind}")

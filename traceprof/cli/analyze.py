@@ -80,8 +80,8 @@ _SEVERITIES = [str(severity) for severity in Severity]
     metavar="tcp://HOST:PORT",
     help="Analyse on the workers of this Dask cluster instead. They open the reports by the paths"
     " given here, so they need the same file system, and the same traceprof. With tls:// the"
-    " certificates are those of Dask's configuration. Whoever reaches the scheduler can run code on"
-    " its workers.",
+    " certificates are those of Dask's configuration. Anyone who reaches the scheduler can run code"
+    " on its workers.",
 )
 @click.option(
     "--fail-on",

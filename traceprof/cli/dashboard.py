@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     "has_token",
     flag_value=False,
     default=True,
-    help="Ask for no token: whoever reaches the address, each user of this machine among them,"
+    help="Ask for no token: anyone who reaches the address, each user of this machine among them,"
     " can see the reports.",
 )
 @click.option(
@@ -115,7 +115,7 @@ def _announce(server: DashboardServer, host: str, *, opens: bool) -> None:
     """Print the dashboard's address, and open it in the browser if asked to."""
     click.echo(server.url)
     if server.is_open:
-        who = "whoever has the address with its token" if server.access.token else "whoever asks"
+        who = "anyone with the address and its token" if server.access.token else "anyone who asks"
         click.echo(
             f"traceprof: {host} can be reached from other machines: {who} can see the reports",
             err=True,

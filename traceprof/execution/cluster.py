@@ -29,9 +29,9 @@ def measured_on_cluster(
 ) -> Iterator[tuple[int, MeasuredReport | FailedReport]]:
     """Yield the index of each report, as it is done, and what was measured of it.
 
-    What a worker was doing when it died the scheduler gives to another one, as often as its
-    `distributed.scheduler.allowed-failures` allows. It counts that against every report the
-    worker held, so where it gives up several, each is tried by itself before it is lost.
+    When a worker dies, the scheduler gives its reports to another one, as often as
+    `distributed.scheduler.allowed-failures` allows. It counts a death against every report that
+    the worker held: where several are given up, each is tried alone before it counts as failed.
 
     Args:
         tasks: the reports.
@@ -53,7 +53,7 @@ def measured_on_cluster(
         ) from error
     from distributed.utils import silence_logging_cmgr  # noqa: PLC0415  (an extra)
 
-    # What goes wrong is said once, by the errors below.
+    # Each error is reported once, by the exceptions below.
     with silence_logging_cmgr(logging.CRITICAL), connected(scheduler) as client:
         given_up: list[tuple[int, FailedReport]] = []
         for index, seen in _measured(client, scheduler, tasks, range(len(tasks))):

@@ -1,4 +1,4 @@
-"""What is measured of a rank: all that needs its events."""
+"""Measurements of a rank: everything that needs its events."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _REASONS = {
 
 
 def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
-    """Measure a window of a rank by all analyses that are for it.
+    """Measure a window of a rank by all analyses that apply to it.
 
     Args:
         rank: the rank, of an open report.
-        window: what to judge of it.
+        window: the part of it to judge.
 
     Raises:
         TraceFormatError: the report is damaged.
@@ -42,7 +42,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
     shown_results: dict[str, RankResult] = {}
     missing: dict[str, tuple[NotApplicable, ...]] = {}
     shown = shown_window(rank, window)
-    # First, since it takes memory, and what analyses share comes on top of it later.
+    # First, since it needs memory, to which shared intermediate results are added later.
     kernels = kernel_table.run(rank, shown, window) if has_gpu else None
     is_same = (shown.start_ns, shown.end_ns) == (window.start_ns, window.end_ns)
     for analysis in ANALYSES:
@@ -70,7 +70,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
 
 
 def _not_applicable(analysis: Analysis, rank: Rank, lacking: Part) -> tuple[NotApplicable, ...]:
-    """Say that the findings of an analysis can be neither made nor ruled out, and why."""
+    """Return the reason why an analysis can neither make nor exclude its findings."""
     how = rank.trace.how_to_collect(lacking)
     reason = _REASONS.get(lacking, f"the report has no {lacking.name.lower().replace('_', ' ')}")
     return tuple(NotApplicable(id_, reason, how, rank.rank) for id_ in analysis.findings)

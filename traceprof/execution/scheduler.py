@@ -1,7 +1,7 @@
-"""A connection to a scheduler of `distributed`, or one line that says why there is none.
+"""Connection to a scheduler of `distributed`, or an error that says why there is none.
 
-Dask's own client trusts whatever answers: it takes the first bytes for a length, waits for them
-without end, and asks for as much memory. So first of all the greeting is looked at.
+Dask's own client trusts any server: it reads the first bytes as a length, allocates that much
+memory and waits without end. So the server's greeting is checked first.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 CONNECT_S = 10  # a scheduler answers at once, or is not there
 WORKERS_S = 30  # a cluster may just be starting
 _PAUSE_S = 0.2
-_GREETING = b"pickle-protocol"  # what a server says first has this word in it
+_GREETING = b"pickle-protocol"  # a word in the first message of a server
 _MAX_GREETING = 1 << 16
-_START_ONE = "start one with `dask scheduler`, and give the address that it says"
+_START_ONE = "start one with `dask scheduler`, and give the address that it prints"
 _SET_TLS = "set distributed.comm.tls of Dask's configuration as the scheduler's is"
 
 
@@ -56,24 +56,24 @@ def connected(scheduler: str) -> Client:
             str(error),
             "install the same version of distributed everywhere",
         ) from error
-    except (AssertionError, LookupError, TypeError):  # it is a worker, whose greeting is the same
-        why = "what answers there is a part of Dask, but no scheduler"
+    except (AssertionError, LookupError, TypeError):  # a worker, whose greeting is the same
+        why = "the server there is a part of Dask, but no scheduler"
     except ValueError as error:
         why = str(error)
     else:
         return _with_workers(client, scheduler)
-    # A client half made closes itself when it is collected, and for ever where that happens
-    # while another one is made.
+    # A half-made client closes itself when it is collected, which blocks for ever if another one
+    # is being made then.
     gc.collect()
     raise UsageError(f"cannot use the scheduler {scheduler}", why, remedy)
 
 
 def _security(scheduler: str) -> Security:
-    """Return what Dask's configuration says of certificates.
+    """Return the certificates of Dask's configuration.
 
     Raises:
-        UsageError: it does not allow this address, or names no certificates, or none that can be
-            read.
+        UsageError: the configuration does not allow this address, names no certificates, or names
+            some that cannot be read.
     """
     from distributed import Security  # noqa: PLC0415  (an extra)
 
@@ -109,11 +109,11 @@ def _context(security: Security) -> ssl.SSLContext | None:
 
 
 def _check_greeting(scheduler: str, security: Security) -> None:
-    """Look at what answers, and at no more than a greeting of Dask is long.
+    """Check the server's greeting, reading no more bytes than Dask's own greeting has.
 
     Raises:
         OSError: nothing answers in time.
-        ValueError: the address is none, or what answers does not greet as Dask does.
+        ValueError: the address is malformed, or the server's greeting is not Dask's.
     """
     from distributed.comm.addressing import (  # noqa: PLC0415  (an extra)
         parse_address,
@@ -133,17 +133,17 @@ def _check_greeting(scheduler: str, security: Security) -> None:
             name = (security.extra_conn_args or {}).get("server_hostname")
             connection = context.wrap_socket(plain, server_hostname=name)
         with connection:
-            # How many bytes follow comes first.
+            # The first eight bytes are the length of the rest.
             length = int.from_bytes(_received(connection, 8, deadline), "little")
             greeting = b""
             if length <= _MAX_GREETING:
                 greeting = _received(connection, length, deadline)
     except TimeoutError:
-        raise ValueError("what answers there does not greet as Dask does") from None
+        raise ValueError("the server there does not greet as Dask does") from None
     finally:
         plain.close()
     if _GREETING not in greeting:
-        raise ValueError("what answers there is no scheduler of Dask")
+        raise ValueError("the server there is no scheduler of Dask")
 
 
 def _socket(host: str, port: int, deadline: float) -> socket.socket:
@@ -159,10 +159,10 @@ def _socket(host: str, port: int, deadline: float) -> socket.socket:
 
 
 def _received(connection: socket.socket, num_bytes: int, deadline: float) -> bytes:
-    """Return so many bytes, or fewer where the other side ends.
+    """Return `num_bytes` bytes, or fewer if the connection is closed.
 
     Raises:
-        TimeoutError: they did not come before the deadline.
+        TimeoutError: they did not arrive before the deadline.
     """
     received = b""
     while len(received) < num_bytes:

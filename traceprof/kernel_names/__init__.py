@@ -129,7 +129,7 @@ def user_patterns(texts: Iterable[str]) -> list[Pattern]:
             raise UsageError(
                 f"cannot use the kernel pattern {expression!r}",
                 f"it is not a regular expression ({error})",
-                "write it as Python's re module reads it, such as 'my_allreduce_.*=AllReduce'",
+                "write it in the syntax of Python's re module, such as 'my_allreduce_.*=AllReduce'",
             ) from error
         patterns.append(Pattern(compiled, operation or UNKNOWN_OPERATION))
     return patterns

@@ -34,7 +34,7 @@ SLOWER_COMPUTE, OUTSIDE = "slower compute", "outside the ranges"
 _ON_HOSTS = {"compute": SLOWER_COMPUTE, "other": OUTSIDE}
 # If most ranks paused this long between two operations, all of them had work of their own to do.
 _PAUSE_NS = 50_000
-_FEW_MORE = 0.02  # a difference of so many kernels is still the same work
+_FEW_MORE = 0.02  # share of kernels by which the same work may differ
 
 
 @dataclass(frozen=True, slots=True)

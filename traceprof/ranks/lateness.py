@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # A smaller share of the operations is no habit.
 MIN_SHARE = 0.5
-# By chance, each of n ranks comes last in one of n operations; more than so many standard
-# deviations above that is not chance (one balanced rank in 700).
+# Standard deviations above the chance share, at which each of n ranks comes last in one of n
+# operations (one balanced rank in 700 is above by chance).
 _SIGMAS = 3.0
 
 

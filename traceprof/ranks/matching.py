@@ -34,7 +34,7 @@ LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", BARRIER
 # Members may send parts of different size (all_gather of uneven tensors and the like).
 _UNEVEN = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter", "SendRecv", "Unknown")
 _AGREE = 0.99  # of the operations of a group
-# A rank is aligned with so many others before it is given up, and once more at the end.
+# Other ranks with which a rank is aligned before it is given up, and passes over those given up.
 _MAX_TRIED, _PASSES = 4, 2
 _WHO = "who sends to whom is not known of more than two ranks"
 _NO_WAY = (

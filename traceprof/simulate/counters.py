@@ -23,7 +23,7 @@ NIC_PEAK = 25.0  # HDR InfiniBand
 
 _SAMPLE_NS = 100_000  # 10 kHz, the default
 _NIC_SAMPLE_NS = 1_000_000
-_NIC_SHARE = 4  # one in so many bytes of each all-reduce leaves the machine
+_NIC_SHARE = 4  # one byte in four of each all-reduce leaves the machine
 _FIRST_TYPE = 0x0001_0000_0000_0000 | 0x0000_0001_0000_0000  # its last byte is the GPU's number
 _CLOCK_HZ = 1_410_000_000
 _OVERFLOWED_CLOCK = -1_964_454_041  # of a real export: more Hz than 32 bits hold

@@ -3,7 +3,7 @@
 import { FONT, Note, arrow, listenToKeys, make } from "./frame.js";
 
 /**
- * What all such charts do; `Place` is what the pointer can be at, such as a cell.
+ * Base of these charts; `Place` is a thing under the pointer, such as a cell.
  * @template Place
  */
 export class CanvasChart {
@@ -36,7 +36,7 @@ export class CanvasChart {
     return Math.max(this.root.clientWidth, 200);
   }
 
-  /** How high all of it is, in pixels. */
+  /** Height of the whole, in pixels. */
   get height() {
     return 0;
   }
@@ -48,7 +48,7 @@ export class CanvasChart {
   paint(_context) {}
 
   /**
-   * What is at a point of the canvas.
+   * The place at a point of the canvas.
    * @param {number} _x
    * @param {number} _y
    * @returns {Place | null}
@@ -68,7 +68,7 @@ export class CanvasChart {
   }
 
   /**
-   * Where a place is drawn: its note stands beside that point.
+   * The point of a place: its note stands beside it.
    * @param {Place} _place
    * @returns {[number, number]}
    */
@@ -77,7 +77,7 @@ export class CanvasChart {
   }
 
   /**
-   * What is said of a place.
+   * The text of a place.
    * @param {Place} _place
    * @returns {string[]}
    */
@@ -86,7 +86,7 @@ export class CanvasChart {
   }
 
   /**
-   * Whether a click on a place leads anywhere.
+   * True if a click on a place leads to a page.
    * @param {Place} _place
    */
   leads(_place) {

@@ -10,7 +10,7 @@ const GAP_BELOW = 120; // columns, of which one can see gaps
 const FAINTEST = 0.06; // the colour of the least value
 
 /**
- * How strong a colour is drawn.
+ * Strength of a colour.
  * @param {number} share from the least value, 0, to the greatest, 1
  */
 export const opacity = (share) => FAINTEST + (1 - FAINTEST) * share;

@@ -1,5 +1,5 @@
 // @ts-check
-// What all charts use: elements, keys, the note beside the pointer, and links to other pages.
+// Parts of all charts: elements, keys, the note beside the pointer, and links to other pages.
 import { withTimes } from "../address.js";
 import { go } from "../navigation.js";
 
@@ -51,7 +51,7 @@ export function follow(row, column, base) {
 export const FONT = "11px system-ui, 'Segoe UI', 'Liberation Sans', sans-serif";
 
 /**
- * How far an arrow key moves: rows and columns.
+ * The move of an arrow key: rows and columns.
  * @param {string} key
  */
 export const arrow = (key) => /** @type {Record<string, [number, number]>} */ ({

@@ -13,7 +13,7 @@ const MIN_PLOT = 44; // in which the scale of colours can be read
 const TICK = 80; // between steps that are named
 
 /**
- * How strong the colour of a value is, 0 to 1; what is outside of the scale has its ends.
+ * Strength of the colour of a value, 0 to 1; a value outside of the scale has its ends.
  * @param {number} value
  * @param {{ low: number, high: number }} scale
  */
@@ -21,7 +21,7 @@ export const strength = (value, { low, high }) =>
   Math.min(Math.max((value - low) / (high - low), 0), 1);
 
 /**
- * What stands at the ends of the scale: whether there are values beyond them, too.
+ * Labels at the ends of the scale, with a sign where values lie beyond them.
  * @param {Heat} drawn
  * @returns {[string, string]} of its upper end and its lower end
  */
@@ -33,7 +33,7 @@ export function scaleEnds({ rows, low, high }) {
 }
 
 /**
- * What is said of a cell.
+ * The text of a cell.
  * @param {Heat} drawn
  * @param {number} row
  * @param {number} column

@@ -4,7 +4,7 @@
 /** @import { LaneMark } from "./types.d.ts" */
 
 /**
- * Where a mark stands, and in which colours.
+ * Place and colours of a mark.
  * @typedef {object} Spot
  * @property {number} x of its value
  * @property {number} y the middle of its row

@@ -14,7 +14,7 @@ const MARGIN = 8; // on both sides of a text together
 const STRONGEST = 0.5; // of the colour: text on it can be read
 
 /**
- * What is said of a cell.
+ * The text of a cell.
  * @param {Matrix} drawn
  * @param {number} row
  * @param {number} column

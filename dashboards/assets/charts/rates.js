@@ -7,7 +7,7 @@ import { text } from "./frame.js";
 /** @import { RateRow, RowKind } from "./types.d.ts" */
 
 /**
- * Where the pieces of a row begin and the last one ends: seconds.
+ * Starts of a row's pieces and the end of the last one: seconds.
  * @param {RateRow} row
  */
 export function limits({ start, end, mean }) {
@@ -20,7 +20,7 @@ export function limits({ start, end, mean }) {
 const closed = (/** @type {RateRow["mean"]} */ values) => [...values, values.at(-1) ?? null];
 
 /**
- * What is said of a piece.
+ * The text of a piece.
  * @param {RateRow} row
  * @param {number} index of the piece
  */

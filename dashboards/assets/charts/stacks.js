@@ -31,7 +31,7 @@ const highest = (/** @type {number[]} */ values) =>
   values.reduce((most, value) => Math.max(most, value), 0);
 
 /**
- * What is said of a bar.
+ * The text of a bar.
  * @param {StackRow} row
  * @param {number} index of the bar
  * @param {Stacks} drawn
@@ -53,8 +53,8 @@ export function barLines(row, index, { parts, unit }) {
 }
 
 /**
- * What the axis below all rows shows: of all that a row has, all that any row has, with half a bar
- * before the first and after the last.
+ * The range of the axis below all rows: where a row is shown from its first place or to its last,
+ * the first or last place of all rows, with half a bar beyond.
  * @param {number[]} x of the row, ascending
  * @param {{ x: number[] }[]} rows
  * @param {number} from

@@ -1,5 +1,5 @@
 // @ts-check
-// Which step of a side is shown, as the address says it, and what a step is called.
+// The step of a side that is shown, by the address, and the name of a step.
 import { duration } from "../timeline/time.js";
 
 /** @import { Choice, Side, Step } from "./types.d.ts" */

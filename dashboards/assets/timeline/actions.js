@@ -1,5 +1,5 @@
 // @ts-check
-// What the buttons around the canvas do.
+// Actions of the buttons around the canvas.
 import { follow, goToNamesake, showCollective, showHidden } from "./commands.js";
 /** @import { Timeline } from "./timeline.js" */
 /** @import { Actions } from "./types.d.ts" */

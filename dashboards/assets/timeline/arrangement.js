@@ -1,5 +1,5 @@
 // @ts-check
-// How the reader arranged the rows: which are pinned to the top, hidden, and moved within what they
+// The reader's arrangement of rows: which are pinned to the top, hidden, and moved within what they
 // belong to. It stands in the address, so that a copied link shows the same rows.
 /** @import { Track } from "./types.d.ts" */
 
@@ -38,7 +38,7 @@ export class Arrangement {
     return this.hidden.size;
   }
 
-  /** What an address has to say of it. */
+  /** The address's words for it. */
   get parameters() {
     return {
       pinned: this.pinned.join(",") || null,
@@ -72,7 +72,7 @@ export class Arrangement {
   }
 
   /**
-   * Move a track so many places among those that are shown of its group, or of the pinned ones.
+   * Move a track by a number of places among the shown tracks of its group, or the pinned ones.
    * @param {string} key
    * @param {number} places
    * @param {Track[]} tracks of the rank

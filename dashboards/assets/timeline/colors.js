@@ -5,7 +5,7 @@
 export const HATCHED = "communication";
 export const INK = "#10151a"; // text on the colours of what ran, the same in light and dark
 
-// How much white each of three shades has: neighbours with different names look different.
+// Share of white in each of three shades: neighbours with different names look different.
 const WHITES = [0, 0.22, 0.42];
 const HATCHED_WHITES = [0, 0.12, 0.24]; // hatching makes it lighter
 const THEME = ["ground", "surface", "sunken", "line", "text", "text-2", "accent", "focus",

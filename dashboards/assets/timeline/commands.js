@@ -1,5 +1,5 @@
 // @ts-check
-// What keys and buttons do beyond moving the view: the next event, rows pinned and hidden.
+// Commands of keys and buttons beyond moving the view: the next event, rows pinned and hidden.
 import { holds } from "./view.js";
 /** @import { Timeline } from "./timeline.js" */
 /** @import { BriefEvent } from "./types.d.ts" */

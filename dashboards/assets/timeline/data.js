@@ -1,5 +1,5 @@
 // @ts-check
-// What the timeline knows: ranks and their rows, what the screen can show of them, single events.
+// Data of the timeline: ranks and their rows, tiles that fill the screen, single events.
 // Everything comes from the server that served the page; times become numbers from a base.
 import { isFreshStrip } from "./strips.js";
 import { decoded, isFresh, requestFor } from "./tiles.js";
@@ -209,7 +209,7 @@ export class TimelineData {
   }
 
   /**
-   * What is known of an event; its times as numbers, too.
+   * The server's details of an event; its times as numbers, too.
    * @param {string} id
    * @returns {Promise<EventDetails>}
    */
@@ -238,7 +238,7 @@ export class TimelineData {
   }
 
   /**
-   * What many events in a piece of a row are.
+   * Summary of many events in a piece of a row.
    * @param {string} row
    * @param {number} start
    * @param {number} end
@@ -249,7 +249,7 @@ export class TimelineData {
   }
 
   /**
-   * How long what ran in an area, by name.
+   * Time in an area, by name.
    * @param {string[]} rows
    * @param {number} start
    * @param {number} end
@@ -309,8 +309,8 @@ export class TimelineData {
   }
 
   /**
-   * How many events have a text in their names, and the one next to an event or a time. A search
-   * that is still on its way is given up: its answer is of no interest any more.
+   * The number of events with a text in their names, and the one next to an event or a time. An
+   * earlier search that is still on its way is given up.
    * @param {number[]} ranks
    * @param {string} text
    * @param {string} direction

@@ -1,5 +1,5 @@
 // @ts-check
-// Where the evidence of findings stands: flags on the axis, bands over the rows of one finding.
+// Places of the findings' evidence: flags on the axis, bands over the rows of one finding.
 import { holds } from "./view.js";
 /** @import { Band, Evidence, Flag, RankRows, Row, View } from "./types.d.ts" */
 

@@ -1,5 +1,5 @@
 // @ts-check
-// Where things stand on the canvas, in pixels.
+// Places on the canvas, in pixels.
 /** @import { Flag, Interval, Row, View } from "./types.d.ts" */
 
 export const GUTTER = 230; // for the names of rows
@@ -12,7 +12,7 @@ const MIN_FLAG = 5; // of a finding, in width
 const FLAG_GAP = 1; // before the next flag
 
 /**
- * Where a time stands in a view that fills a plot of this width, and what time stands there.
+ * The place of a time in a view that fills a plot of this width, and the time at a place.
  * @param {number} time
  * @param {View} view
  * @param {number} plotWidth

@@ -1,5 +1,5 @@
 // @ts-check
-// What mouse and keyboard do to the timeline.
+// Mouse and keyboard on the timeline.
 import { goToNamesake, goToNeighbour, hideRow, moveRow, pinRow, showCollective, showHidden } from "./commands.js";
 import { AXIS, GUTTER, rowAt } from "./geometry.js";
 
@@ -63,7 +63,7 @@ function listenToWheel(timeline) {
 }
 
 /**
- * What a drag chooses that begins at a place of the canvas.
+ * The kind of choice of a drag that begins at a place of the canvas.
  * @param {number} x
  * @param {number} y
  * @param {MouseEvent} event
@@ -116,7 +116,7 @@ function listenToDrags(timeline) {
 }
 
 /**
- * What a drag does while the mouse moves.
+ * One move of the mouse during a drag.
  * @param {Timeline} timeline
  * @param {Drag} drag
  * @param {number} x
@@ -162,8 +162,8 @@ function dragRow(timeline, key, y) {
 }
 
 /**
- * What a drag has chosen: an area of rows that is kept, a piece of time to zoom to, or one that all
- * pages show from now on.
+ * The choice of a finished drag: an area of rows that is kept, a piece of time to zoom to, or one
+ * that all pages show from now on.
  * @param {Timeline} timeline
  * @param {Chosen} chosen
  * @param {Selects} selects

@@ -1,5 +1,5 @@
 // @ts-check
-// Which rows of the timeline stand where: ranks, and in them groups of tracks that can be folded.
+// Places of the timeline's rows: ranks, and in them groups of tracks that can be folded.
 import { Arrangement } from "./arrangement.js";
 import { grouped } from "./time.js";
 

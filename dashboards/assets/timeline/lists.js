@@ -1,5 +1,5 @@
 // @ts-check
-// What the panel says of an area, of its events, and of a collective on all of its ranks.
+// The panel's lists: an area, its events, and a collective on all of its ranks.
 import { button, make } from "./elements.js";
 import { sharesText } from "./path.js";
 import { duration, grouped, seconds } from "./time.js";
@@ -28,7 +28,7 @@ function table(label, heads, rows) {
 const SOURCES = { op: "GPU", call: "API", range: "NVTX", mark: "mark" };
 
 /**
- * Whether some of the events have a length: marks have none.
+ * True if some of the events have a length: marks have none.
  * @param {Summary} summary
  */
 export const takesTime = ({ names }) => names.some(({ total }) => total !== "0");
@@ -103,7 +103,7 @@ export function collectiveContent(together, actions) {
 }
 
 /**
- * What a step waited for, the longest parts first.
+ * The waits of a step, the longest parts first.
  * @param {StepPath} path
  * @param {Actions} actions
  */

@@ -9,7 +9,7 @@ const BEFORE_NAME = 4; // pixels between a diamond and its name
 const MIN_NAMED = 20; // room for a name
 
 /**
- * What a tile of marks shows, from left to right: `text` stands beside it.
+ * The marks of a tile, from left to right: `text` stands beside it.
  * @param {Tile} tile
  * @returns {{ time: number, text: string, count: number }[]}
  */

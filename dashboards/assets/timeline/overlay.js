@@ -209,7 +209,7 @@ export function drawTogether(painter, { together, rowOf }) {
     context.lineWidth = member.isLast ? 3 : 1.5;
     context.strokeRect(left - 1, row.top, right - left + 2, row.height);
     if (!last || !from || member === last) continue;
-    // When the last one came, by the member's own clock, which may be another machine's.
+    // Arrival of the last one, by the member's own clock, which may be another machine's.
     const arrival = painter.x(member.begin + Number(member.wait ?? 0));
     if (arrival > left) { // until the last one comes
       context.globalAlpha = 0.55;

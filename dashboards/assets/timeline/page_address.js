@@ -1,5 +1,5 @@
 // @ts-check
-// What the page's address says of the timeline, and what of it is noted there.
+// The timeline's part of the page's address: read, and written.
 import { parameter, scopeOf, withTime, withTimeline } from "../address.js";
 import { go } from "../navigation.js";
 import { namedEvidence } from "./evidence.js";

@@ -236,7 +236,7 @@ export class TimelinePainter {
   }
 
   /**
-   * What stands before the rows, and the rows that only have a name.
+   * Labels before the rows, and the rows that only have a name.
    * @param {State} state
    */
   #names({ rows, strips }) {

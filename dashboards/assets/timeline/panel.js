@@ -307,7 +307,7 @@ export class TimelinePanel {
    */
   showMatches(matches) {
     const { count, next, names, num_names: numNames } = matches;
-    // Where there are very many, it is not counted which of them it is.
+    // Of very many, the position of this one is not counted.
     const which = next?.number ? `${grouped(next.number)} of ` : "";
     const said = next ? `${which}${grouped(count)}` : "nothing has this in its name";
     const soFar = next ? `${grouped(count)} so far` : "nothing so far";

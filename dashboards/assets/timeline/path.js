@@ -10,7 +10,7 @@ const SHARE = 0.9; // of the view
 const PART_SHARE = 0.3;
 
 /**
- * What is drawn of the server's answer.
+ * The parts of the server's answer that are drawn.
  * @param {KnownPath} reply
  * @param {(time: string) => number} toOffset
  * @returns {StepPath}

@@ -33,7 +33,7 @@ export function drawPathRow(painter, { top, height }, { parts }) {
 }
 
 /**
- * What of the path ran in rows: underlined, and joined where it goes on in another row.
+ * The part of the path that ran in rows: underlined, and joined where it goes on in another row.
  * @param {TimelinePainter} painter
  * @param {State} state
  */

@@ -1,5 +1,5 @@
 // @ts-check
-// Where it stands what a timeline shows: in the page's address or, of a linked one, nowhere.
+// The place that keeps a timeline's view: the page's address or, of a linked one, nothing.
 import { PageAddress } from "./page_address.js";
 
 /** @import { Timeline } from "./timeline.js" */

@@ -1,5 +1,5 @@
 // @ts-check
-// What the pointer is on, what the tooltip says of it, and what a click there does.
+// The thing under the pointer, its tooltip, and a click on it.
 import { AXIS, GUTTER, NEAR, NEAR_MARK, flagAt, rowAt } from "./geometry.js";
 import { takesTime } from "./lists.js";
 import { partAt } from "./path.js";
@@ -32,7 +32,7 @@ export class TimelinePointer {
   }
 
   /**
-   * What is drawn at a place: a row, and the event (with its id) or block there.
+   * The drawing at a place: a row, and the event (with its id) or block there.
    * @param {number} x
    * @param {number} y
    * @returns {{ row?: Row, hit?: Hit }}
@@ -112,7 +112,7 @@ export class TimelinePointer {
     if (this.last) this.move(...this.last);
   }
 
-  // What was under it has moved away.
+  // The thing under it has moved away.
   forget() {
     this.hover = null;
     clearTimeout(this.describing);
@@ -163,14 +163,14 @@ export class TimelinePointer {
 }
 
 /**
- * What the tooltip says of a part of the critical path.
+ * The tooltip of a part of the critical path.
  * @param {PathPart} part
  */
 export const partLines = ({ name, kind, length, rank }) =>
   [name, `${duration(length)} · ${kind} · rank ${rank}`, "on the critical path"];
 
 /**
- * What the tooltip says of an event.
+ * The tooltip of an event.
  * @param {EventDetails} event
  */
 export function eventLines(event) {
@@ -180,7 +180,7 @@ export function eventLines(event) {
 }
 
 /**
- * What the tooltip says of a block, from the server's summary of it.
+ * The tooltip of a block, from the server's summary of it.
  * @param {Hit} hit
  * @param {Summary} summary
  */

@@ -11,7 +11,7 @@ const INSET = 3; // above and below
 const GAP = 1; // between thirds
 
 /**
- * Whether a strip shows a view as it should be shown.
+ * True if a strip shows a view in its range and resolution.
  * @param {Strip | undefined} strip
  * @param {View} view
  */
@@ -19,7 +19,7 @@ export const isFreshStrip = (strip, view) =>
   strip !== undefined && strip.span === view.span && strip.start === view.start;
 
 /**
- * What a strip says of its whole view: "compute 62 %, communication 30 %, copy 1 %".
+ * The text of a strip's whole view: "compute 62 %, communication 30 %, copy 1 %".
  * @param {Strip} strip
  */
 export const stripText = ({ shares }) =>
@@ -30,7 +30,7 @@ export const stripText = ({ shares }) =>
   }).join(", ") || "idle";
 
 /**
- * What is said of folded ranks to who does not see their strips.
+ * The text of folded ranks, for readers that do not see their strips.
  * @param {Row[]} folded
  * @param {Map<number, Strip>} strips by rank
  */

@@ -7,7 +7,7 @@ const MARGIN = 0.25; // of the view, asked for on either side: panning shows som
 const MIN_MARGIN = 0.1; // what must be left of it, else it is asked for anew
 
 /**
- * What to ask for to show a view in so many columns: whole ns from the base.
+ * The window to ask for, to show a view in a number of columns: whole ns from the base.
  * @param {View} view
  * @param {number} columns
  */
@@ -36,7 +36,7 @@ export function decoded(reply, { start, end }, view, columns) {
 }
 
 /**
- * Whether a tile shows a view as it should be shown.
+ * True if a tile shows a view in its range and resolution.
  * @param {Tile | undefined} tile
  * @param {View} view
  * @param {number} columns
@@ -65,8 +65,8 @@ function nearest(tile, offset, near) {
 }
 
 /**
- * What a tile shows at a time: {start, end, event} of an event, {start, end, share} of a block of
- * short ones (share in thousandths), or null. An event that runs then comes before a block, a
+ * The content of a tile at a time: {start, end, event} of an event, {start, end, share} of a block
+ * of short ones (share in thousandths), or null. An event that runs then comes before a block, a
  * block before an event that is at most `near` ns away.
  * @param {Tile} tile
  * @param {number} time

@@ -42,7 +42,7 @@ export function duration(ns) {
 export const exactly = (ns) => (ns >= 1000 ? `${duration(ns)} (${grouped(ns)} ns)` : duration(ns));
 
 /**
- * A time in seconds to the nanosecond, or to so many decimals: "1.593 948 425 s".
+ * A time in seconds to the nanosecond, or to a number of decimals: "1.593 948 425 s".
  * @param {number} ns
  * @param {number} [decimals]
  */
@@ -55,7 +55,7 @@ export function seconds(ns, decimals = 9) {
 }
 
 /**
- * How far apart grid lines are: 1, 2 or 5 times a power of ten, at least `minimum` ns.
+ * The distance of grid lines: 1, 2 or 5 times a power of ten, at least `minimum` ns.
  * @param {number} minimum
  * @returns {number}
  */

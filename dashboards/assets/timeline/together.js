@@ -9,7 +9,7 @@ const MAX_ROWS = 12; // that stay on top, below each other
 const SHARE = 0.5; // of the view
 
 /**
- * What is said of a member.
+ * The text of a member.
  * @param {Collective} collective
  * @param {number} index of the member
  */

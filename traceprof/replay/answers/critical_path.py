@@ -24,7 +24,7 @@ _HOST = (
 )  # fmt: skip
 
 
-class PathPart(str, Enum):
+class PathCategory(str, Enum):
     """Kinds of parts of the critical path."""
 
     COMPUTE = "compute"
@@ -48,10 +48,10 @@ class PathPiece:
     rank: int
     start_ns: int
     end_ns: int
-    spent_ns: Mapping[PathPart, float]
+    spent_ns: Mapping[PathCategory, float]
 
     @property
-    def part(self) -> PathPart:
+    def part(self) -> PathCategory:
         """The kind of most of it."""
         return max(self.spent_ns, key=lambda part: self.spent_ns[part])
 
@@ -116,21 +116,21 @@ def critical_path(graph: RunGraph) -> Iterator[PathPiece]:
 
 def _spent(
     facts: ProcessFacts, kind: EdgeKind, node: int, length_ns: float
-) -> dict[PathPart, float]:
+) -> dict[PathCategory, float]:
     """Return how much of the time along an edge is what."""
     if kind == EdgeKind.TRANSFER:
-        return {PathPart.COMMUNICATION: length_ns}
+        return {PathCategory.COMMUNICATION: length_ns}
     if kind in _HOST:
-        return {PathPart.HOST: length_ns}
+        return {PathCategory.HOST: length_ns}
     if kind not in (EdgeKind.WORK, EdgeKind.LAUNCHES):
-        return {PathPart.DELAY: length_ns}
+        return {PathCategory.DELAY: length_ns}
     by_kind = facts.by_kind_ns[(node - facts.gpu_node) // 2]
     total = float(by_kind.sum())
     work = min(length_ns, total)
-    rest = PathPart.HOST if kind == EdgeKind.LAUNCHES else PathPart.DELAY
+    rest = PathCategory.HOST if kind == EdgeKind.LAUNCHES else PathCategory.DELAY
     spent = {rest: length_ns - work}
     if total:
-        parts = (PathPart.COMPUTE, PathPart.COMMUNICATION, PathPart.COPY)
+        parts = (PathCategory.COMPUTE, PathCategory.COMMUNICATION, PathCategory.COPY)
         shares = (work * by_kind / total).tolist()
         spent |= zip(parts, shares, strict=True)
     return spent
@@ -144,10 +144,11 @@ def critical_paths(graph: RunGraph) -> tuple[RankPath, ...]:
     Args:
         graph: of the run; its first weights are what was measured.
     """
-    totals = {facts.ranks[0]: dict.fromkeys(PathPart, 0.0) for facts in graph.facts}
+    totals = {facts.ranks[0]: dict.fromkeys(PathCategory, 0.0) for facts in graph.facts}
     for piece in critical_path(graph):
         for part, spent_ns in piece.spent_ns.items():
             totals[piece.rank][part] += spent_ns
     return tuple(
-        RankPath(rank, *(round(spent[part]) for part in PathPart)) for rank, spent in totals.items()
+        RankPath(rank, *(round(spent[part]) for part in PathCategory))
+        for rank, spent in totals.items()
     )

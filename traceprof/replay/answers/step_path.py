@@ -34,7 +34,7 @@ PartKind = Literal["compute", "communication", "copy", "host", "delay"]
 
 
 @dataclass(frozen=True, slots=True)
-class PathPart:
+class StepPathPart:
     """A part of the critical path of a step.
 
     Attributes:
@@ -68,7 +68,7 @@ class StepPath:
     step: int | None
     rank: int
     length_ns: int
-    parts: tuple[PathPart, ...]
+    parts: tuple[StepPathPart, ...]
 
 
 def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | None:
@@ -119,10 +119,10 @@ class _Walk:
         self._way = binding_edges(graph.plan, graph.weights.of(0), times, int(mark.nodes[-1]))
         self._times = times
         self._first_edge = np.cumsum([0, *(len(part.source) for part in graph.edges)])
-        self._parts: list[PathPart] = []
+        self._parts: list[StepPathPart] = []
         self._reached = self._end
 
-    def parts(self) -> tuple[PathPart, ...]:
+    def parts(self) -> tuple[StepPathPart, ...]:
         """Return the parts in the order of time."""
         for edge in reversed(self._way):
             if self._reached <= self._begin:
@@ -175,7 +175,7 @@ class _Walk:
         if start >= self._reached:
             return
         shift = self._shifts[rank.report]
-        part = PathPart(rank.rank, kind, start - shift, self._reached - shift, name, stream)
+        part = StepPathPart(rank.rank, kind, start - shift, self._reached - shift, name, stream)
         self._parts.append(part)
         self._reached = start
 

@@ -36,7 +36,7 @@ def pattern_and_factor(text: str) -> tuple[re.Pattern[str], float]:
         raise UsageError(
             f"cannot assume {text!r}",
             f"{pattern!r} is not a regular expression ({error})",
-            "write it as Python's re module reads it",
+            "write it in the syntax of Python's re module",
         ) from error
     return expression, _factor(text, "kernel:gemm=0.5x", is_zero_allowed=True)
 
