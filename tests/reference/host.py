@@ -224,9 +224,11 @@ class RankReference:
             at = max(at, end)
         return [(s, e) for s, e in gaps if e > window[0] and s < window[1]]
 
-    def answer(self, window: Interval) -> Answer:
+    def answer(self, part: Interval | None = None) -> Answer:
+        """Answer of a part of the recording, by default of all of it."""
+        window = part or self.window()
         idle = sum(min(e, window[1]) - max(s, window[0]) for s, e in self.gaps(window))
-        copies = self.copies(window)
+        copies = self.copies(window, is_all=part is None)
         if not self.has_calls or self.clocks_disagree():
             return Answer(idle, 0, 0, None, None, copies)
         return Answer(idle, *self.syncs(window), self.per_step(window), copies)
@@ -284,11 +286,13 @@ class RankReference:
         ]
         return int(median(times)) if times else None
 
-    def copies(self, window: Interval) -> tuple[int, int, int | None, int]:
+    def copies(self, window: Interval, *, is_all: bool) -> tuple[int, int, int | None, int]:
         chosen = []
+        # An operation without length may end the recording.
+        limit = window[1] + 1 if is_all else window[1]
         for op in self.operations:
             row = op.row
-            if row is None or op.kind != "copy" or not window[0] <= op.start < window[1]:
+            if row is None or op.kind != "copy" or not window[0] <= op.start < limit:
                 continue
             ends = row["srcKind"], row["dstKind"]
             hosts = [end for end in ends if end in (PAGEABLE, PINNED)]

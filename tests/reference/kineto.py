@@ -73,8 +73,10 @@ def copies(facts: dict[str, Any]) -> list[tuple[Any, ...]]:
     for event in events(facts, "gpu_memcpy", "gpu_memset"):
         args, text = event["args"], event["name"].lower()
         kind = re.search(r"([hdp])to([hdp])", text)
+        # AMD's names say "Host", which may be pageable or pinned.
+        text = re.sub(r"\bhost\b", "", text)
         source = re.search(r"\((\w+) ->", text)
-        target = re.search(r"(\w+)\)", text)
+        target = re.search(r"(\w*)\)", text)
         size = args.get("bytes", 0)
         found.append(
             (args["device"], event["start"], event["end"], args["stream"], args["correlation"],

@@ -269,7 +269,7 @@ def test_kernels_follow_each_other_as_they_did_when_waits_were_taken_out(
     """The waits went, and one kernel was compiled anew (50 registers for 39): 68 to 110 us."""
     # Every operation gets a node of its own, so that its time can be asked.
     monkeypatch.setattr(
-        "traceprof.replay.graph.run_graph.in_pieces",
+        "traceprof.replay.graph.process_part.in_pieces",
         lambda observed, _, node: in_pieces(observed, np.arange(len(observed.work)), node),
     )
     options = Options(savings=False)
