@@ -14,7 +14,7 @@ from traceprof.analyses.verdict.headline import largest_limit
 from traceprof.errors import one_line
 from traceprof.findings import by_id, worst_of
 from traceprof.reports.headline_text import without_gains
-from traceprof.reports.time_text import two_groups, where_it_went
+from traceprof.reports.time_text import about_steps, where_it_went
 from traceprof.units import between, duration, percent, ranks_text
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _takes(found: Headline) -> list[Component | str]:
         how = f"on rank {result.rank}; no training step is known"
     else:
         text = "A step takes "
-        steps = f"the median of {lengths.num_steps}" if lengths.num_steps > 1 else "one step"
+        steps = f"the mean of {lengths.num_steps}" if lengths.num_steps > 1 else "one step"
         how = f"on rank {result.rank}, the slowest: {steps}"
     return [text, html.Strong(duration(found.step_ns)), html.Span(f" {how}", className="note")]
 
@@ -109,8 +109,8 @@ def _finding_link(id_: str) -> Component:
 
 def _made_of(found: Headline) -> str:
     text = f"It is {where_it_went(found.breakdown.judged)}."
-    if found.lengths is not None and found.lengths.groups:
-        text += f" {two_groups(found.breakdown.rank, found.lengths)}"
+    if found.lengths is not None:
+        text = " ".join((text, *about_steps(found.breakdown.rank, found.lengths)))
     return text
 
 

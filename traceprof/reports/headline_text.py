@@ -45,8 +45,13 @@ def _what_it_takes(headline: Headline) -> str:
     where = f" on rank {result.rank}"
     if lengths is None:
         return f"The {result.judged_kind} takes {duration(headline.step_ns)}{where}, without steps"
-    mean = f", mean {duration(lengths.mean_ns)}" if lengths.groups else ""
-    steps = f"median of {lengths.num_steps}{mean}" if lengths.num_steps > 1 else "one step"
+    steps = f"mean of {lengths.num_steps}" if lengths.num_steps > 1 else "one step"
+    if len(lengths.kinds) > 1:
+        steps += ": " + ", ".join(
+            f"{kind.num_steps} of {duration(kind.mean_ns)}" for kind in lengths.kinds
+        )
+    if lengths.left_out:
+        steps += f"; {sum(one.num_steps for one in lengths.left_out)} left out"
     return f"A step takes {duration(headline.step_ns)}{where} ({steps})"
 
 

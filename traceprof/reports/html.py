@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.steps.step_lengths import training_steps
+from traceprof.analyses.steps.step_lengths import judged_steps
 from traceprof.errors import one_line
 from traceprof.findings import by_id, worst_of
 from traceprof.reports import drawings
@@ -155,7 +155,7 @@ def _step_chart(analysis: RunResult) -> tuple[StepChart | None, int | None]:
     """Return the steps of the rank whose step takes longest, and its number."""
     headline = analysis.headline
     result = analysis.breakdown[0] if headline is None else headline.breakdown
-    steps = training_steps(result)
+    steps = judged_steps(result)
     return (step_chart(steps), result.rank) if steps else (None, None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import mean, median
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -10,13 +10,13 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.steps.step_lengths import step_lengths, training_steps
+from traceprof.analyses.steps.step_lengths import steady_steps, step_lengths
 from traceprof.errors import one_line
 from traceprof.reports.tables import MAX_NAME, new_table
 from traceprof.units import duration, percent, ranks_text, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
@@ -50,6 +50,11 @@ CAUSE_WORDS = {
     "unknown_ns": "unknown",
 }
 """What a GPU waits for, by the metric of `gpu-idle`."""
+_LEFT_OUT = {
+    "cut": "cut by the recording's edge",
+    "opening": "slow at the beginning",
+    "rare": "rare, in which something else ran",
+}
 _MAX_RANKS = 32  # more than that nobody reads; the JSON and the dashboard have them all
 _PARTS = (
     # measure, heading, colour, and a character of its own for those who see no colour
@@ -210,44 +215,49 @@ class Bar:
 
 
 def steps_table(results: Sequence[BreakdownResult]) -> RenderableType | None:
-    """Return what the training steps take; None where no rank has any.
-
-    Medians; where steps are bimodal a second line has the means.
-    """
+    """Return what the steady steps take on the average; None where no rank has steps."""
     if not any(result.steps for result in results):
         return None
-    table = new_table("rank", "steps", "", "step", *(part[1] for part in _PARTS), "slowest\nstep")
+    table = new_table(
+        "rank", "steps", "step\n(mean)", "median", *(part[1] for part in _PARTS), "slowest\nstep"
+    )
     notes: list[str] = []
     for result in results[:_MAX_RANKS]:
         lengths = step_lengths(result)
         if lengths is None:
             table.add_row(str(result.rank), "0")
             continue
-        steps = training_steps(result)
         slowest = f"{lengths.slowest.number} ({duration(lengths.slowest.measures.window_ns)})"
-        num = str(lengths.num_steps)
-        table.add_row(str(result.rank), num, "median", *_middle(steps, median), slowest)
-        if lengths.groups:
-            table.add_row("", "", "mean", *_middle(steps, mean), "")
-            notes = notes or [two_groups(result.rank, lengths)]
+        table.add_row(
+            str(result.rank),
+            str(lengths.num_steps),
+            duration(lengths.mean_ns),
+            duration(lengths.median_ns),
+            *_means(steady_steps(result)),
+            slowest,
+        )
+        notes = notes or about_steps(result.rank, lengths)
     return Group(table, *map(Text, notes))
 
 
-def two_groups(rank: int, lengths: StepLengths) -> str:
-    """Say that the steps of a rank are of two kinds."""
-    short, long = lengths.groups
-    return (
-        f"The steps of rank {rank} are of two kinds: {short.num_steps} take about"
-        f" {duration(short.median_ns)}, {long.num_steps} about {duration(long.median_ns)}."
-    )
+def about_steps(rank: int, lengths: StepLengths) -> list[str]:
+    """Say of which kinds the steps of a rank are, and which do not count."""
+    notes = []
+    if len(lengths.kinds) > 1:
+        kinds = " and ".join(f"{one.num_steps} of {duration(one.mean_ns)}" for one in lengths.kinds)
+        notes.append(f"The steps of rank {rank} are of two kinds: {kinds}.")
+    if lengths.left_out:
+        left_out = "; ".join(
+            f"{one.num_steps} {_LEFT_OUT[one.why]} ({duration(one.total_ns)})"
+            for one in lengths.left_out
+        )
+        notes.append(f"Steps of rank {rank} that do not count: {left_out}.")
+    return notes
 
 
-def _middle(steps: Sequence[StepMeasures], middle: Callable[[list[int]], float]) -> list[str]:
+def _means(steps: Sequence[StepMeasures]) -> list[str]:
     measures = [step.measures for step in steps]
-    return [
-        duration(int(middle([getattr(step, name) for step in measures])))
-        for name in ("window_ns", *(part[0] for part in _PARTS))
-    ]
+    return [duration(round(mean(getattr(step, name) for step in measures))) for name, *_ in _PARTS]
 
 
 def where_it_went(measures: Measures) -> str:

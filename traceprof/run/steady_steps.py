@@ -1,87 +1,112 @@
-"""The steady steps of a rank, which are compared with those of another recording.
-
-Left out are the last step of a recording, which ends with its last operation and not where another
-one begins, and slow steps at the beginning, which may be warm-up that was not marked.
-"""
+"""The steady steps of a rank: a step costs what these cost on the average."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof import intervals
+from traceprof.run.steps.steady_rules import StepUse, step_uses
 from traceprof.run.training import training_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from traceprof.intervals import Int64
     from traceprof.run.rank import Rank, Window
 
     Mask = npt.NDArray[np.bool_]
+    Int8 = npt.NDArray[np.int8]
 
-MIN_STEPS = 3  # with fewer, none is left out
-MAX_SLOW_SHARE = 0.25  # of the steps, at the beginning
-MIN_SLOWNESS = 0.05  # of a step: slower by less is not slow
-MIN_DEVIATIONS = 5.0  # of the later steps: slower by less is not slow
-_NORMAL = 1.4826  # standard deviations of normal noise in its median absolute deviation
+_ELSE = re.compile(r"check[ _-]?point|\bsav(?:e|ing)|validat|\beval", re.IGNORECASE)
+_FILE_WRITE = re.compile(r"p?write(?:v|64)?\Z|fwrite|f(?:data)?sync\Z|sync_file_range\Z")
+_MIN_ELSE = 0.5  # of a step
 
 
 @dataclass(frozen=True, slots=True)
 class SteadySteps:
-    """The steps of a rank that are compared; without steps, the whole window counts as one.
+    """The steady steps of a rank; without steps, the whole window counts as one.
 
     Attributes:
         step: int64[n], indices into the rank's steps; empty without steps.
         start_ns: int64[m], ascending; m is n, or 1 without steps.
         end_ns: int64[m].
+        judged: int64[k], indices of all steps that the window holds, of which these are some.
+        uses: int8[k] of `StepUse`, why each of them counts or does not.
     """
 
     step: Int64
     start_ns: Int64
     end_ns: Int64
+    judged: Int64
+    uses: Int8
 
 
 def steady_steps(rank: Rank, window: Window) -> SteadySteps:
-    """Return the steps of a rank in a window that are compared with others.
+    """Return the steps of a rank in a window that are steady.
 
     Args:
         rank: the rank.
         window: the part of it that is judged.
     """
-    steps = rank.steps
-    if steps is not None:
-        low, high = window.start_ns, window.end_ns
-        inside = np.flatnonzero((steps.start_ns >= low) & (steps.end_ns <= high))
-        training = inside[steps.start_ns[inside] >= training_of(rank).start_ns]
-        inside = training if len(training) else inside
-        if len(inside):
-            is_last = int(inside[-1]) == len(steps.start_ns) - 1
-            lengths = steps.end_ns[inside] - steps.start_ns[inside]
-            chosen = inside[steady(lengths, ends_early=is_last)]
-            return SteadySteps(chosen, steps.start_ns[chosen], steps.end_ns[chosen])
-    one = np.array([window.start_ns], np.int64), np.array([window.end_ns], np.int64)
-    return SteadySteps(np.empty(0, np.int64), *one)
+    return rank.cache.get(_steady_steps, rank, window.start_ns, window.end_ns)
 
 
-def steady(lengths_ns: Int64, *, ends_early: bool) -> Mask:
-    """Return which steps are steady, bool[n].
+def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
+    steps, none = rank.steps, np.empty(0, np.int64)
+    one = np.array([start_ns], np.int64), np.array([end_ns], np.int64)
+    if steps is None:
+        return SteadySteps(none, *one, none, none.astype(np.int8))
+    # Of two that start at once, one is empty.
+    is_inside = (steps.start_ns >= start_ns) & (steps.end_ns <= end_ns)
+    inside = np.flatnonzero(is_inside & (steps.end_ns > steps.start_ns))
+    training = inside[steps.start_ns[inside] >= training_of(rank).start_ns]
+    inside = training if len(training) else inside
+    if not len(inside):
+        return SteadySteps(none, *one, none, none.astype(np.int8))
+    start, end = steps.start_ns[inside], steps.end_ns[inside]
+    uses = step_uses(
+        end - start,
+        _num_kernels(rank, start, end),
+        ends_early=int(inside[-1]) == len(steps) - 1,
+        ran_else=_names_else(rank, start, end),
+    )
+    kept = uses == StepUse.STEADY
+    return SteadySteps(inside[kept], start[kept], end[kept], inside, uses)
 
-    Args:
-        lengths_ns: int64[n], in order of time, at least one.
-        ends_early: whether no step follows the last one.
-    """
-    num = len(lengths_ns)
-    kept = np.ones(num, np.bool_)
-    if num < MIN_STEPS:
-        return kept
-    kept[-1] = not ends_early
-    settled = lengths_ns[num // 2 : num - ends_early]
-    middle = float(np.median(settled))
-    deviation = _NORMAL * float(np.median(np.abs(settled - middle)))
-    limit = middle + max(MIN_DEVIATIONS * deviation, MIN_SLOWNESS * middle)
-    is_slow = lengths_ns[: int(MAX_SLOW_SHARE * num)] > limit
-    num_slow = len(is_slow) if is_slow.all() else int(is_slow.argmin())
-    kept[:num_slow] = False
-    return kept
+
+def _num_kernels(rank: Rank, start_ns: Int64, end_ns: Int64) -> Int64:
+    """Return how many kernels, and graphs traced as a whole, start in each step."""
+    num = np.zeros(len(start_ns), np.int64)
+    for group in (rank.operations.kernels, rank.operations.graphs):
+        num += np.searchsorted(group.start_ns, end_ns) - np.searchsorted(group.start_ns, start_ns)
+    return num
+
+
+def _names_else(rank: Rank, start_ns: Int64, end_ns: Int64) -> Callable[[Int64], Mask]:
+    """Return a function that says in which steps files were written, or validation ran."""
+
+    def ran_else(chosen: Int64) -> Mask:
+        spans = []
+        ranges = rank.trace.ranges(_ELSE).get(rank.process)
+        if ranges is not None:
+            spans.append((ranges.start_ns, ranges.end_ns))
+        calls = rank.trace.host_activity(rank.process).system_calls
+        writes = np.array([bool(_FILE_WRITE.match(name)) for name in calls.names], np.bool_)
+        if writes.any():
+            is_write = writes[calls.name]
+            spans.append((calls.start_ns[is_write], calls.end_ns[is_write]))
+        begin, end = start_ns[chosen], end_ns[chosen]
+        spent = np.zeros(len(chosen), np.int64)
+        for first, last in spans:
+            covered = intervals.union(first, np.minimum(last, intervals.BEYOND_NS))
+            spent = np.maximum(spent, intervals.covered_within(covered, begin, end))
+        is_else: Mask = spent >= _MIN_ELSE * (end - begin)
+        return is_else
+
+    return ran_else

@@ -1,46 +1,55 @@
-"""How long steps take: the middle, the average, the slowest one, and steps of two kinds."""
+"""How long steps take: the mean of the steady ones, their kinds, and what is left out."""
 
 import numpy as np
-import pytest
 
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
-from traceprof.analyses.steps.step_lengths import step_groups, step_lengths, step_ns
+from traceprof.analyses.steps.step_lengths import (
+    LeftOutSteps,
+    StepKind,
+    slowest_rank,
+    step_lengths,
+    step_ns,
+)
 from traceprof.run.rank import WindowKind
+from traceprof.run.steps.steady_rules import StepUse
 
 
-def ran(*lengths: int, left_out: int = 0) -> BreakdownResult:
-    """Steps of these lengths one after the other, the first ones not of the training."""
+def ran(
+    *lengths: int, uses: dict[int, StepUse | None] | None = None, rank: int = 0
+) -> BreakdownResult:
+    """Steps of these lengths one after the other, steady if nothing else is said."""
     starts = np.cumsum([0, *lengths]).tolist()
     steps = tuple(
-        StepMeasures(number, measures(start, length), number >= left_out)
+        StepMeasures(number, measures(start, length), use=(uses or {}).get(number, StepUse.STEADY))
         for number, (start, length) in enumerate(zip(starts, lengths, strict=False))
     )
-    first = starts[left_out]
-    judged = measures(first, starts[-1] - first)
-    return BreakdownResult(0, judged, steps, judged, WindowKind.TRAINING, None)
+    judged = measures(0, starts[-1])
+    return BreakdownResult(rank, judged, steps, judged, WindowKind.TRAINING, None)
 
 
 def measures(start: int, length: int) -> Measures:
     return Measures(start, length, length, 0, 0, 0, 0, 0, 0, 1, 0, 0)
 
 
-def test_median_mean_and_slowest() -> None:
-    lengths = step_lengths(ran(10, 30, 11, 90))
+def test_a_step_takes_the_mean_of_the_steady_ones() -> None:
+    uses = {0: None, 1: StepUse.OPENING, 4: StepUse.RARE, 6: StepUse.CUT}
+    lengths = step_lengths(ran(900, 70, 10, 30, 500, 11, 90, uses=uses))
     assert lengths is not None
-    assert (lengths.num_steps, lengths.median_ns, lengths.mean_ns) == (4, 20, 35)
-    assert lengths.slowest.number == 1  # the last one's end is no step's beginning
+    assert (lengths.num_steps, lengths.mean_ns, lengths.median_ns) == (3, 17, 11)
+    assert lengths.slowest.number == 3
+    assert lengths.kinds == (StepKind(3, 17),)
+    assert lengths.left_out == (
+        LeftOutSteps("cut", 1, 90),
+        LeftOutSteps("opening", 1, 70),
+        LeftOutSteps("rare", 1, 500),
+    )
 
 
-def test_the_only_step_is_the_slowest() -> None:
-    lengths = step_lengths(ran(10))
+def test_two_kinds_of_steps_both_count() -> None:
+    lengths = step_lengths(ran(*[100] * 30, *[400] * 10))
     assert lengths is not None
-    assert lengths.slowest.number == 0
-
-
-def test_steps_that_are_not_training_do_not_count() -> None:
-    lengths = step_lengths(ran(900, 10, 12, 11, left_out=1))
-    assert lengths is not None
-    assert (lengths.num_steps, lengths.median_ns, lengths.slowest.number) == (3, 11, 2)
+    assert lengths.kinds == (StepKind(30, 100), StepKind(10, 400))
+    assert lengths.mean_ns == 175
 
 
 def test_without_steps_all_is_one_step() -> None:
@@ -50,23 +59,7 @@ def test_without_steps_all_is_one_step() -> None:
     assert step_ns(result) == 70
 
 
-def test_two_kinds_of_steps() -> None:
-    rng = np.random.default_rng(1)
-    short, long = rng.integers(95, 106, 30), rng.integers(390, 411, 10)
-    groups = step_groups(rng.permutation(np.concatenate((short, long))))
-    assert [group.num_steps for group in groups] == [30, 10]
-    assert [group.median_ns for group in groups] == [int(np.median(short)), int(np.median(long))]
-
-
-@pytest.mark.parametrize(
-    "lengths",
-    [
-        [100] * 9,  # too few to tell
-        [100] * 40,
-        [100] * 39 + [900],  # one slow step is no kind
-        [100] * 20 + [115] * 20,  # too little apart
-        list(range(100, 500, 10)),  # spread evenly
-    ],
-)
-def test_steps_of_one_kind(lengths: list[int]) -> None:
-    assert step_groups(np.array(lengths, np.int64)) == ()
+def test_the_slowest_rank_is_that_of_the_longest_mean() -> None:
+    first, second = ran(100, 100, 100), ran(10, 10, 400, rank=1)
+    assert slowest_rank([first, second]) is second
+    assert slowest_rank([first, ran(100, 100, 100, rank=1)]) is first

@@ -1,4 +1,4 @@
-"""Steady steps: which they are, and what kernels take in them, by a plain second computation."""
+"""Steady steps: what kernels take in them, by a plain second computation."""
 
 import statistics
 
@@ -11,33 +11,8 @@ from traceprof.analyses.kernels import kernel_table
 from traceprof.analyses.steps import step_means
 from traceprof.analyses.steps.step_means import block_of, num_blocks
 from traceprof.host.idle_causes import IdleCause
-from traceprof.run.steady_steps import steady, steady_steps
+from traceprof.run.steady_steps import steady_steps
 from traceprof.run.windows import training_window
-
-
-@pytest.mark.parametrize(
-    ("lengths", "kept"),
-    [
-        ([9], [0]),
-        ([9, 9], [0, 1]),
-        ([9, 9, 4], [0, 1]),
-        ([100] * 8, [0, 1, 2, 3, 4, 5, 6]),
-        ([300, 150, *[100] * 10], [2, 3, 4, 5, 6, 7, 8, 9, 10]),
-        ([100, 300, *[100] * 10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),  # slow, but not at first
-        ([500] * 5 + [100] * 7, [3, 4, 5, 6, 7, 8, 9, 10]),  # no more than a quarter
-    ],
-)
-def test_slow_first_steps_and_the_last_are_left_out(lengths: list[int], kept: list[int]) -> None:
-    mask = steady(np.array(lengths, np.int64), ends_early=True)
-    assert mask.nonzero()[0].tolist() == kept
-    assert steady(np.array(lengths, np.int64), ends_early=False)[-1]
-
-
-def test_noise_leaves_hardly_a_step_out() -> None:
-    source = np.random.default_rng(3)
-    lengths = (1e6 * source.normal(1, 0.02, (300, 60))).astype(np.int64)
-    left_out = sum(int((~steady(row, ends_early=False)).sum()) for row in lengths)
-    assert left_out <= 3
 
 
 @pytest.mark.parametrize("num", [1, 2, 3, 6, 11, 12, 30, 59, 199, 1000])

@@ -17,6 +17,9 @@ from traceprof.analyses.breakdown.surroundings import Surroundings, surroundings
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Count
 from traceprof.run.rank import WindowKind
+from traceprof.run.steady_steps import steady_steps
+from traceprof.run.steps.steady_rules import StepUse
+from traceprof.run.steps.step_ranges import StepsSource
 from traceprof.run.training import Basis, training_of
 from traceprof.run.windows import shown_window
 
@@ -88,11 +91,13 @@ class StepMeasures:
         number: of the step.
         measures: where its time went.
         is_training: whether it is neither warm-up nor distorted by the profiler.
+        use: whether it counts for what a step takes, or why not; None outside what is judged.
     """
 
     number: int
     measures: Measures
     is_training: bool = True
+    use: StepUse | None = StepUse.STEADY
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,7 @@ class BreakdownResult(RankResult):
         judged: the breakdown of what findings are about: of the training, if nothing was asked for.
         judged_kind: what that is.
         training: where the training is; None as long as that is not known.
+        steps_source: the evidence for its steps.
         before: the breakdown of what comes before the training, None where that is nothing.
         after: the breakdown of what comes after it.
         seen_before: what else was seen of the time before.
@@ -116,6 +122,7 @@ class BreakdownResult(RankResult):
     judged: Measures
     judged_kind: WindowKind
     training: Training | None
+    steps_source: StepsSource = StepsSource.NONE
     before: Measures | None = None
     after: Measures | None = None
     seen_before: Surroundings | None = None
@@ -134,13 +141,20 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
     end[2:] = np.maximum(end[2:], start[2:])
     numbers: list[int] = []
     are_training: list[bool] = []
+    uses: list[StepUse | None] = []
     if rank.steps is not None:
-        inside = rank.steps.start_ns >= shown.start_ns
-        steps = rank.steps.chosen(inside & (rank.steps.end_ns <= shown.end_ns))
+        inside = (rank.steps.start_ns >= shown.start_ns) & (rank.steps.end_ns <= shown.end_ns)
+        steps = rank.steps.chosen(inside)
         start, end = np.append(start, steps.start_ns), np.append(end, steps.end_ns)
         numbers = steps.number.tolist()
         first_ns = shown.start_ns if training is None else training.start_ns
         are_training = (steps.start_ns >= first_ns).tolist()
+        steady = steady_steps(rank, window)
+        of_judged = dict(zip(steady.judged.tolist(), steady.uses.tolist(), strict=True))
+        uses = [
+            StepUse(of_judged[place]) if place in of_judged else None
+            for place in np.flatnonzero(inside).tolist()
+        ]
     closed = np.zeros(len(start), np.bool_)
     closed[:2] = shown.is_whole, window.is_whole
     whole, judged, before, after, *of_steps = _measure(rank, start, end, closed)
@@ -148,10 +162,11 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
     return BreakdownResult(
         rank=rank.rank,
         whole=whole,
-        steps=tuple(map(StepMeasures, numbers, of_steps, are_training)),
+        steps=tuple(map(StepMeasures, numbers, of_steps, are_training, uses)),
         judged=judged,
         judged_kind=_kind(rank, window, training),
         training=training,
+        steps_source=rank.steps.found_by if rank.steps and numbers else StepsSource.NONE,
         before=before if is_told and before.window_ns else None,
         after=after if is_told and after.window_ns else None,
         seen_before=surroundings(rank, int(start[2]), int(end[2])) if is_told else None,

@@ -1,16 +1,16 @@
-"""Lengths of a rank's training steps: median, mean, and two groups where steps are bimodal.
-
-Steps are *bimodal* if there are at least ten, sorted by length they fall into two groups with at
-least a tenth of them each, the longer ones take at least a fifth more than the shorter ones (by the
-medians of the groups), and at least half of that difference is a stretch without any step.
-"""
+"""Time of a step: the mean of the steady ones, their kinds, and the steps that are left out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from msgspec import Meta, Struct
+
+from traceprof.findings import Count
+from traceprof.run.steps.steady_rules import StepUse
+from traceprof.run.steps.step_kinds import long_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,23 +18,33 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import BreakdownResult, StepMeasures
     from traceprof.intervals import Int64
 
-MIN_BIMODAL_STEPS = 10
-_MIN_GROUP = 0.1  # of the steps
-_MIN_RATIO = 1.2  # of the groups' medians
-_MIN_GAP = 0.5  # of the difference of the medians
+WhyLeftOut = Literal["cut", "opening", "rare"]
+_WHY: dict[StepUse, WhyLeftOut] = {
+    StepUse.CUT: "cut",
+    StepUse.OPENING: "opening",
+    StepUse.RARE: "rare",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class StepGroup:
-    """Steps of similar length.
+class StepKind(Struct, frozen=True, forbid_unknown_fields=True):
+    """A kind of steady steps, of similar length."""
 
-    Attributes:
-        num_steps: the number of steps.
-        median_ns: their median length.
-    """
+    num_steps: Count
+    mean_ns: Count
 
-    num_steps: int
-    median_ns: int
+
+class LeftOutSteps(Struct, frozen=True, forbid_unknown_fields=True):
+    """Steps of the training that do not count for what a step takes."""
+
+    why: Annotated[
+        WhyLeftOut,
+        Meta(
+            description="`cut`: the first or last, of which a part is missing. `opening`: slow ones"
+            " at the beginning. `rare`: far longer than others, since something else ran in them."
+        ),
+    ]
+    num_steps: Count
+    total_ns: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,71 +52,46 @@ class StepLengths:
     """Lengths of the training steps of a rank.
 
     Attributes:
-        num_steps: the number of steps.
-        median_ns: the median length.
-        mean_ns: the mean length.
-        slowest: the slowest step that another one follows: the last step ends with its last
-            operation, not with the beginning of another step.
-        groups: the shorter and the longer steps if they are bimodal, else nothing.
+        num_steps: the number of steady steps.
+        mean_ns: their mean length: what a step takes.
+        median_ns: their median length.
+        slowest: the slowest of them.
+        kinds: of them, the shorter ones first; one where all are alike.
+        left_out: the other steps.
     """
 
     num_steps: int
-    median_ns: int
     mean_ns: int
+    median_ns: int
     slowest: StepMeasures
-    groups: tuple[StepGroup, ...]
+    kinds: tuple[StepKind, ...]
+    left_out: tuple[LeftOutSteps, ...]
 
 
-def training_steps(result: BreakdownResult) -> list[StepMeasures]:
-    """Return the steps of a rank that findings are about; all where none of these are."""
-    judged = result.judged
-    end_ns = judged.window_start_ns + judged.window_ns
-    inside = [
-        step
-        for step in result.steps
-        if step.is_training
-        and step.measures.window_start_ns >= judged.window_start_ns
-        and step.measures.window_start_ns + step.measures.window_ns <= end_ns
-    ]
-    return inside or list(result.steps)
+def judged_steps(result: BreakdownResult) -> list[StepMeasures]:
+    """Return the steps of a rank that findings are about."""
+    return [step for step in result.steps if step.use is not None]
+
+
+def steady_steps(result: BreakdownResult) -> list[StepMeasures]:
+    """Return those of them that count for what a step takes."""
+    return [step for step in result.steps if step.use is StepUse.STEADY]
 
 
 def step_lengths(result: BreakdownResult) -> StepLengths | None:
     """Return how long the training steps of a rank take; None where it has none."""
-    steps = training_steps(result)
+    steps = steady_steps(result)
     if not steps:
         return None
     lengths = np.array([step.measures.window_ns for step in steps], np.int64)
-    followed = steps[:-1] or steps
     return StepLengths(
         num_steps=len(steps),
-        median_ns=int(np.median(lengths)),
-        mean_ns=int(lengths.mean()),
-        slowest=max(followed, key=lambda step: step.measures.window_ns),
-        groups=step_groups(lengths),
+        mean_ns=_mean(lengths),
+        median_ns=round(float(np.median(lengths))),
+        slowest=max(steps, key=lambda step: step.measures.window_ns),
+        kinds=_kinds(lengths),
+        left_out=tuple(_left_out(result)),
     )
-
-
-def step_groups(lengths_ns: Int64) -> tuple[StepGroup, ...]:
-    """Return the two groups of bimodal steps, the shorter first; nothing if they are not bimodal.
-
-    Args:
-        lengths_ns: int64[n], the lengths of the steps, in any order.
-    """
-    num = len(lengths_ns)
-    if num < MIN_BIMODAL_STEPS:
-        return ()
-    ordered = np.sort(lengths_ns)
-    least = -(-num // round(1 / _MIN_GROUP))
-    gaps = np.diff(ordered)[least - 1 : num - least]
-    if len(gaps) == 0:
-        return ()
-    split = int(gaps.argmax()) + least
-    groups = [ordered[:split], ordered[split:]]
-    short, long = (float(np.median(group)) for group in groups)
-    if long < _MIN_RATIO * short or gaps.max() < _MIN_GAP * (long - short):
-        return ()
-    return tuple(StepGroup(len(group), int(np.median(group))) for group in groups)
 
 
 def slowest_rank(results: Sequence[BreakdownResult]) -> BreakdownResult:
@@ -115,6 +100,24 @@ def slowest_rank(results: Sequence[BreakdownResult]) -> BreakdownResult:
 
 
 def step_ns(result: BreakdownResult) -> int:
-    """Return what a step of a rank takes in the middle; without steps all that is judged is one."""
+    """Return what a step of a rank takes; without steps all that is judged is one."""
     lengths = step_lengths(result)
-    return result.judged.window_ns if lengths is None else lengths.median_ns
+    return result.judged.window_ns if lengths is None else lengths.mean_ns
+
+
+def _mean(lengths_ns: Int64) -> int:
+    return round(int(lengths_ns.sum()) / len(lengths_ns))
+
+
+def _kinds(lengths_ns: Int64) -> tuple[StepKind, ...]:
+    is_long = long_steps(lengths_ns)
+    groups = [lengths_ns] if is_long is None else [lengths_ns[~is_long], lengths_ns[is_long]]
+    return tuple(StepKind(len(group), _mean(group)) for group in groups)
+
+
+def _left_out(result: BreakdownResult) -> list[LeftOutSteps]:
+    groups: dict[StepUse, list[int]] = {use: [] for use in _WHY}
+    for step in result.steps:
+        if step.use:
+            groups[step.use].append(step.measures.window_ns)
+    return [LeftOutSteps(_WHY[use], len(ns), sum(ns)) for use, ns in groups.items() if ns]

@@ -26,7 +26,8 @@ class Headline:
 
     Attributes:
         breakdown: of the rank whose step takes longest.
-        step_ns: what its step takes in the middle; without steps all that is judged is one step.
+        step_ns: what its step takes, the mean of the steady ones; without steps all that is judged
+            is one step.
         lengths: how long its steps take, None without steps.
         causes: the costliest finding of each of the three ids that cost most, of whatever rank.
         savings: what a step could take; None where that was not asked.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from traceprof.analyses.steps.step_lengths import step_ns, training_steps
+from traceprof.analyses.steps.step_lengths import judged_steps, step_ns
 from traceprof.findings import Count, Saving
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Gain(Struct, frozen=True, forbid_unknown_fields=True):
 
     finding: Annotated[str, Meta(description="Its id.")]
     assume: Annotated[str, Meta(description="What was assumed besides what stands before.")]
-    gain_ns: Annotated[Count, Meta(description="Of the median step.")]
+    gain_ns: Annotated[Count, Meta(description="Of the mean step.")]
     step_ns: Annotated[Count, Meta(description="What a step takes then.")]
 
 
@@ -81,6 +81,6 @@ def bounded(
 def _bound(finding: Finding, breakdown: BreakdownResult | None) -> Saving | None:
     if breakdown is None:
         return None
-    num_steps = max(len(training_steps(breakdown)), 1)
+    num_steps = max(len(judged_steps(breakdown)), 1)
     at_most = min(-(-finding.impact_ns // num_steps), step_ns(breakdown))
     return Saving.at_most(at_most)

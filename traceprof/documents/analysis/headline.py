@@ -6,8 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from traceprof.analyses.steps.step_lengths import LeftOutSteps, StepKind
 from traceprof.analyses.verdict.savings import Gain, Gate
 from traceprof.findings import Count
+from traceprof.run.steps.step_ranges import StepsSource
 
 
 class Replay(Struct, forbid_unknown_fields=True):
@@ -27,8 +29,29 @@ class Headline(Struct, forbid_unknown_fields=True):
     step_ns: Annotated[
         Count | None,
         Meta(
-            description="The median step of the rank that takes longest; without steps all that"
-            " findings are about is one step. Null without a rank.",
+            description="The mean of the steady steps of the rank where that is longest; without"
+            " steps all that findings are about is one step. Null without a rank.",
+        ),
+    ]
+    median_step_ns: Annotated[
+        Count | None, Meta(description="The median of the same; null without steps.")
+    ]
+    step_kinds: Annotated[
+        list[StepKind],
+        Meta(
+            description="Of the same: two where some take much longer than the others, the shorter"
+            " first. Empty without steps."
+        ),
+    ]
+    left_out: Annotated[
+        list[LeftOutSteps],
+        Meta(description="Steps of the training on that rank that do not count."),
+    ]
+    steps_source: Annotated[
+        StepsSource,
+        Meta(
+            description="`ranges`: marked, or by the optimizer. `none`: no step is known.",
+            extra_json_schema={"enum": [source.value for source in StepsSource]},
         ),
     ]
     possible_step_ns: Annotated[

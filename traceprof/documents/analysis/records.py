@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from traceprof.analyses.steps.step_lengths import training_steps
+from traceprof.analyses.steps.step_lengths import judged_steps
 from traceprof.analyses.steps.step_means import StepTotals
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
@@ -16,6 +16,7 @@ from traceprof.documents.analysis.headline import Headline, Replay
 from traceprof.documents.analysis.model import SCHEMA, Document
 from traceprof.documents.analysis.rows import maker
 from traceprof.findings import Finding, NotApplicable
+from traceprof.run.steps.step_ranges import StepsSource
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _steps(result: RunResult) -> Iterator[measures.Step]:
 
 
 def _communication_totals(result: RunResult) -> Iterator[communication.CommunicationTotals]:
-    num_steps = {measured.rank: len(training_steps(measured)) for measured in result.breakdown}
+    num_steps = {measured.rank: len(judged_steps(measured)) for measured in result.breakdown}
     for measured in result.communication:
         rank, number = measured.rank, num_steps.get(measured.rank, 0)
         for use in measured.uses:
@@ -127,10 +128,15 @@ def _kernels(result: RunResult) -> Iterator[measures.Kernel]:
 def _headline(result: RunResult) -> Headline:
     headline = result.headline
     if headline is None:
-        return Headline(None, None, None, None, [], None, [])
-    savings = headline.savings or Savings()
+        none = StepsSource.NONE
+        return Headline(None, None, [], [], none, None, None, None, [], None, [])
+    savings, lengths = headline.savings or Savings(), headline.lengths
     return Headline(
         step_ns=headline.step_ns,
+        median_step_ns=None if lengths is None else lengths.median_ns,
+        step_kinds=[] if lengths is None else list(lengths.kinds),
+        left_out=[] if lengths is None else list(lengths.left_out),
+        steps_source=headline.breakdown.steps_source,
         possible_step_ns=savings.possible_ns,
         possible_low_ns=savings.low_ns,
         possible_high_ns=savings.high_ns,

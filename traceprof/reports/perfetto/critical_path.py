@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.analyses.steps.step_lengths import slowest_rank, training_steps
+from traceprof.analyses.steps.step_lengths import slowest_rank, steady_steps
 from traceprof.errors import one_line
 from traceprof.replay.answers.checked_replay import Refusal, checked_replay
 from traceprof.replay.answers.savings import MAX_OPERATIONS, MAX_WITHOUT_STEPS
@@ -61,15 +61,12 @@ def _refusal(analysis: Analysis) -> Refusal | None:
 def _chosen_steps(result: RunResult) -> list[int | None]:
     """Return the numbers of the steps, by the rank whose steps take longest; None for all."""
     common = set.intersection(*({step.number for step in one.steps} for one in result.breakdown))
-    steps = [
-        step for step in training_steps(slowest_rank(result.breakdown)) if step.number in common
-    ]
+    steps = [step for step in steady_steps(slowest_rank(result.breakdown)) if step.number in common]
     if not steps:
         return [None]
     lengths = np.array([step.measures.window_ns for step in steps], np.int64)
     middle = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
-    # The last one's end is that of its last operation, not the beginning of another step.
-    slowest = int(lengths[: max(len(lengths) - 1, 1)].argmax())
+    slowest = int(lengths.argmax())
     return list(dict.fromkeys([steps[middle].number, steps[slowest].number]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from traceprof.trace.model.operations import Operations, RankOperations
     from traceprof.trace.model.ranges import NamedRanges
     from traceprof.trace.model.trace import Trace
+
+
+class StepsSource(str, Enum):
+    """The evidence that says where steps begin."""
+
+    RANGES = "ranges"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +111,14 @@ class StepWindows:
         start_ns: int64[n], when the first operation launched inside the step started.
         end_ns: int64[n], where the next step starts; the last ends with its last operation.
         source: int64[n], indices into the process's `StepRanges`.
+        found_by: the evidence for all of them.
     """
 
     number: Int64
     start_ns: Int64
     end_ns: Int64
     source: Int64
+    found_by: StepsSource = StepsSource.RANGES
 
     def __len__(self) -> int:
         return len(self.number)
@@ -117,8 +127,8 @@ class StepWindows:
         self, chosen: Int64 | np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
     ) -> StepWindows:
         """Return the steps at these indices, or where this mask is true."""
-        columns = self.number, self.start_ns, self.end_ns, self.source
-        return StepWindows(*(column[chosen] for column in columns))
+        number, start_ns, end_ns = self.number[chosen], self.start_ns[chosen], self.end_ns[chosen]
+        return StepWindows(number, start_ns, end_ns, self.source[chosen], self.found_by)
 
 
 def user_pattern(text: str) -> re.Pattern[str]:
