@@ -39,6 +39,7 @@ def uses(
         ([100, 300, *[100] * 10], "." * 11 + "c"),  # slow, but not at first
         ([500] * 5 + [100] * 7, "oo" + "." * 9 + "c"),  # no more than a quarter
         ([500] * 20 + [100] * 60, "o" * 10 + "." * 69 + "c"),  # no more than ten
+        ([200, *[100] * 5], "o....c"),
         ([200, *[100] * 4], "....c"),  # too few to see what is usual
     ],
 )

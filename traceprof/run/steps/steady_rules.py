@@ -77,7 +77,8 @@ def step_uses(
         if is_short and (others <= num_kernels[end]).mean() <= _MAX_AS_FEW:
             uses[end] = StepUse.CUT
     left = np.flatnonzero(uses == StepUse.STEADY)
-    uses[left[: _num_opening(lengths[left])]] = StepUse.OPENING
+    if len(lengths) >= MIN_STEPS_OF_AN_OPENING:
+        uses[left[: _num_opening(lengths[left])]] = StepUse.OPENING
     left = np.flatnonzero(uses == StepUse.STEADY)
     rare = left[_outliers(lengths[left])]
     if len(rare):
@@ -92,10 +93,9 @@ def step_uses(
 def _num_opening(lengths: npt.NDArray[np.float64]) -> int:
     """Return how many leading steps open a recording."""
     num = len(lengths)
-    if num < MIN_STEPS_OF_AN_OPENING:
-        return 0
     limit = MIN_OPENING * float(np.quantile(lengths[num // 2 :], 0.95))
-    is_slow = lengths[: min(int(MAX_OPENING_SHARE * num), MAX_OPENING_STEPS)] > limit
+    most = min(max(int(MAX_OPENING_SHARE * num), 1), MAX_OPENING_STEPS)
+    is_slow = lengths[:most] > limit
     return len(is_slow) if is_slow.all() else int(is_slow.argmin())
 
 
