@@ -3,7 +3,7 @@
 import pytest
 
 from traceprof.errors import UsageError
-from traceprof.hardware import BOARDS, PCIE_X16, board, parse_peaks, peaks
+from traceprof.hardware import BOARDS, PCIE_X16, Board, board, parse_peaks, peaks
 
 # Names as Nsight, nvidia-smi and the real exports write them: NVLink and PCIe in GB/s, SMs.
 KNOWN = [
@@ -79,10 +79,25 @@ def test_no_rate_is_guessed(gpu: str | None) -> None:
 
 def test_every_pattern_is_met_by_a_name_that_no_earlier_one_takes() -> None:
     names = [row[0] for row in KNOWN] + [name for name in UNKNOWN if name]
-    names += ["NVIDIA H800 PCIe", "NVIDIA RTX A5000", "NVIDIA GeForce RTX 5080"]
+    names += ["NVIDIA H800 PCIe", "NVIDIA H800 NVL", "NVIDIA RTX A5000", "NVIDIA GeForce RTX 5080"]
+    names += ["NVIDIA L40", "NVIDIA GB300", "Tesla V100S-PCIE-32GB"]
+    names += [f"AMD Instinct {name}" for name in ("MI100", "MI210", "MI250X", "MI300X VF")]
     assert {id(board(name)) for name in names if board(name)} == {
         id(known_board) for known_board in BOARDS
     }
+
+
+@pytest.mark.parametrize(
+    "known", [known for known in BOARDS if known.rates], ids=lambda b: b.pattern
+)
+def test_rates_double_where_numbers_are_half_as_long(known: Board) -> None:
+    assert known.rates is not None
+    fp32, tf32, fp16, bf16, fp8 = known.rates
+    assert fp16 >= 1.99 * fp32
+    if tf32 is not None:  # the data sheets of NVIDIA and AMD round
+        assert (fp16 / tf32, bf16) == (pytest.approx(2, rel=0.02), fp16)
+    if fp8 is not None:
+        assert fp8 / fp16 == pytest.approx(2, rel=0.02)
 
 
 def test_pcie_rates_double_with_each_generation() -> None:

@@ -1,17 +1,19 @@
-"""Peak rates of links: per GPU and direction in GB/s (1e9 bytes), by GPU name.
+"""Peak rates of GPUs by name: of links, per direction in GB/s (1e9 bytes), and of arithmetic.
 
 An export names the GPU but neither its PCIe generation and width nor its NVLink bridges, so a peak
 is what the board can reach; `Peaks` takes the user's own figures instead. Sources of the tables:
 NVLink lanes, rates and generations: NVIDIA's data sheets, as collected in stas00/ml-engineering,
 network/README.md; links of NVLink 3 on GA102 boards: NVIDIA's GA102 whitepaper (4 x 14.0625 GB/s);
 PCIe after encoding: PCI-SIG (128b/130b: 15.75, 31.5, 63.0 for x16); SM counts: data sheets.
+Arithmetic: data sheets, and of GeForce boards the whitepapers of TU102, GA102, AD102 and GB202;
+without sparsity, FP16 with sums in FP32.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from traceprof.errors import UsageError
 
@@ -23,6 +25,24 @@ PCIE_X16 = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
 LINKS = ("nvlink", "pcie", "network")
 
 
+class Rates(NamedTuple):
+    """Peak rates of multiplications and additions in TFLOP/s, dense; None if the GPU has none.
+
+    Attributes:
+        fp32: of plain FP32, without tensor cores (of AMD, in matrix cores).
+        tf32: of FP32 numbers rounded to TF32.
+        fp16: with sums in FP32.
+        bf16: the same.
+        fp8: the same.
+    """
+
+    fp32: float
+    tf32: float | None
+    fp16: float
+    bf16: float | None
+    fp8: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Board:
     """A GPU board.
@@ -32,54 +52,72 @@ class Board:
         nvlink: GB/s in one direction over all its links; None without NVLink, or with a bridge
             that a machine may lack.
         pcie_generation: of its slot, x16; None where the host is reached over NVLink-C2C.
-        num_sms: streaming multiprocessors.
+        num_sms: streaming multiprocessors, or compute units; None if the name covers several.
+        rates: of its arithmetic; None if the name covers several, or no data sheet was found.
     """
 
     pattern: str
     nvlink: float | None
     pcie_generation: int | None
     num_sms: int | None
+    rates: Rates | None = None
 
+
+_H100_SXM = Rates(67, 494.7, 989.4, 989.4, 1979)
+_H100_PCIE = Rates(51, 378, 756, 756, 1513)
+_H100_NVL = Rates(60, 417.5, 835.5, 835.5, 1671)
+_A100 = Rates(19.5, 156, 312, 312, None)
+_MI300 = Rates(163.4, 653.7, 1307.4, 1307.4, 2614.9)
 
 # The first matching pattern counts: special boards stand before the family.
 BOARDS: tuple[Board, ...] = (
     # Laptops wire 4, 8 or 16 lanes; a MIG slice has no NVLink and shares the slot.
     Board(r"\bLaptop\b|\bMax-Q\b|\bMIG\b", None, None, None),
-    Board(r"GB300|GB200", 900.0, None, None),
+    Board(r"GB200", 900.0, None, None, Rates(80, 1250, 2500, 2500, 5000)),
+    Board(r"GB300", 900.0, None, None),
     Board(r"B300", 900.0, None, None),
-    Board(r"B200", 900.0, 5, 148),
-    Board(r"GH200", 450.0, None, 132),
-    Board(r"H100 PCIe", None, 5, 114),
-    Board(r"H[128]00 NVL", None, 5, 132),
-    Board(r"H800 PCIe", None, 5, None),
-    Board(r"H800", 200.0, 5, 132),
-    Board(r"H200|H100 .*HBM3|H100 SXM", 450.0, 5, 132),
-    Board(r"H20\b", 450.0, 5, 78),
-    Board(r"A800-SXM4", 200.0, 4, 108),
-    Board(r"A100-SXM4", 300.0, 4, 108),
-    Board(r"A[18]00\b", None, 4, 108),
-    Board(r"V100-SXM[23]", 150.0, 3, 80),
-    Board(r"V100\b", None, 3, 80),
+    Board(r"B200", 900.0, 5, 148, Rates(75, 1100, 2250, 2250, 4500)),
+    Board(r"GH200", 450.0, None, 132, _H100_SXM),
+    Board(r"H100 PCIe", None, 5, 114, _H100_PCIE),
+    Board(r"H[12]00 NVL", None, 5, 132, _H100_NVL),
+    Board(r"H800 NVL", None, 5, 132),
+    Board(r"H800 PCIe", None, 5, None, _H100_PCIE),
+    Board(r"H800", 200.0, 5, 132, _H100_SXM),
+    Board(r"H200|H100 .*HBM3|H100 SXM", 450.0, 5, 132, _H100_SXM),
+    Board(r"H20\b", 450.0, 5, 78, Rates(44, 74, 148, 148, 296)),
+    Board(r"A800-SXM4", 200.0, 4, 108, _A100),
+    Board(r"A100-SXM4", 300.0, 4, 108, _A100),
+    Board(r"A[18]00\b", None, 4, 108, _A100),
+    Board(r"V100-SXM[23]", 150.0, 3, 80, Rates(15.7, None, 125, None, None)),
+    Board(r"V100S", None, 3, 80, Rates(16.4, None, 130, None, None)),
+    Board(r"V100\b", None, 3, 80, Rates(14, None, 112, None, None)),
     Board(r"P100-SXM2", 80.0, 3, 56),
     Board(r"P100\b", None, 3, 56),
-    Board(r"A30\b", None, 4, 56),
-    Board(r"A10\b", None, 4, 72),
+    Board(r"A30\b", None, 4, 56, Rates(10.3, 82, 165, 165, None)),
+    Board(r"A10\b", None, 4, 72, Rates(31.2, 62.5, 125, 125, None)),
     Board(r"A10G\b", None, 4, 80),
-    Board(r"A40\b|RTX A6000", None, 4, 84),
+    Board(r"A40\b", None, 4, 84, Rates(37.4, 74.8, 149.7, 149.7, None)),
+    Board(r"RTX A6000", None, 4, 84, Rates(38.7, 77.4, 154.8, 154.8, None)),
     Board(r"RTX A[45][05]00", None, 4, None),
-    Board(r"L40S?\b|RTX 6000 Ada", None, 4, 142),
-    Board(r"L4\b", None, 4, 58),
-    Board(r"RTX PRO 6000", None, 5, 188),
-    Board(r"RTX 5090", None, 5, 170),
+    Board(r"L40S\b", None, 4, 142, Rates(91.6, 183, 362, 362, 733)),
+    Board(r"L40\b", None, 4, 142, Rates(90.5, 90.5, 181, 181, 362)),
+    Board(r"RTX 6000 Ada", None, 4, 142, Rates(91.1, 182.1, 364.2, 364.2, 728.5)),
+    Board(r"L4\b", None, 4, 58, Rates(30.3, 60, 121, 121, 242)),
+    Board(r"RTX PRO 6000", None, 5, 188, Rates(125, 251, 503, 503, 1007)),
+    Board(r"RTX 5090", None, 5, 170, Rates(104.8, 104.8, 209.5, 209.5, 419)),
     Board(r"RTX 50[78]0", None, 5, None),
-    Board(r"RTX 4090\b(?! D)", None, 4, 128),
-    Board(r"RTX 3090 Ti", None, 4, 84),
-    Board(r"RTX 3090", None, 4, 82),
+    Board(r"RTX 4090\b(?! D)", None, 4, 128, Rates(82.6, 82.6, 165.2, 165.2, 330.3)),
+    Board(r"RTX 3090 Ti", None, 4, 84, Rates(40, 40, 80, 80, None)),
+    Board(r"RTX 3090", None, 4, 82, Rates(35.6, 35.6, 71, 71, None)),
     # The 3050, 4050, 4060, 5050 and 5060 have eight lanes: x16 would be a wrong guess.
     Board(r"RTX (?:30[678]0|40[789]0)", None, 4, None),
-    Board(r"\bT4\b", None, 3, 40),
-    Board(r"RTX 2080 Ti", None, 3, 68),
+    Board(r"\bT4\b", None, 3, 40, Rates(8.1, None, 65, None, None)),
+    Board(r"RTX 2080 Ti", None, 3, 68, Rates(14.2, None, 56.9, None, None)),
     Board(r"Quadro RTX [5-8]000", None, 3, None),
+    Board(r"MI3(?:00X|25X)", None, 5, 304, _MI300),
+    Board(r"MI250X", None, None, 110, Rates(47.9, None, 191.5, 191.5, None)),
+    Board(r"MI210", None, 4, 104, Rates(45.3, None, 181, 181, None)),
+    Board(r"MI100", None, 4, 120, Rates(46.1, None, 184.6, 92.3, None)),
 )
 
 

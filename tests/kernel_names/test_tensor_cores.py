@@ -6,7 +6,6 @@ from traceprof.kernel_names.tensor_cores import (
     GENERATIONS,
     capability_of_board,
     capability_of_code,
-    has_tf32,
     tensor_cores,
 )
 
@@ -62,12 +61,27 @@ def test_tensor_cores() -> None:
     assert tensor_cores((6, 1)) is None
     assert tensor_cores((7, 5), "NVIDIA GeForce GTX 1660 Ti") is None
     assert tensor_cores((7, 5), "Quadro T2000") is None
-    found = {capability: tensor_cores(capability) for capability in ((7, 2), (8, 7), (12, 1))}
-    assert [generation.capability for generation in found.values() if generation] == [
-        (7, 0),
-        (8, 6),
-        (12, 0),
-    ]
+    assert tensor_cores((9, 4), "AMD Instinct MI350P") is None  # no capability of CUDA
+    of_generation = {generation.capability: generation.cores for generation in GENERATIONS}
+    for capability, first in {(7, 2): (7, 0), (8, 7): (8, 6), (12, 1): (12, 0)}.items():
+        assert tensor_cores(capability) == of_generation[first]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tf32", "half"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 8, 16),
+        ("NVIDIA GeForce RTX 3090", 1, 2),
+        ("NVIDIA H20", 1.7, 3.4),
+        ("Tesla T4", None, 8),
+        ("AMD Instinct MI300X VF", 4, 8),
+    ],
+)
+def test_rates_of_a_known_board(gpu: str, tf32: float | None, half: float) -> None:
+    cores = tensor_cores(None, gpu)
+    assert cores is not None
+    assert (cores.tf32 or 0, cores.half) == pytest.approx((tf32 or 0, half), rel=0.02)
+    assert cores.has_bf16 == (tf32 is not None)
 
 
 def test_rates_are_those_of_the_named_board() -> None:
@@ -76,11 +90,11 @@ def test_rates_are_those_of_the_named_board() -> None:
     )
     for generation in GENERATIONS:
         rates = {word: rate for rate, word in _rates(generation.source)}
-        assert generation.half == pytest.approx(rates["FP16"] / rates["FP32"], rel=0.02)
-        assert (generation.tf32 is None) == ("TF32" not in rates)
-        if generation.tf32 is not None:
-            assert has_tf32(generation.capability)
-            assert generation.tf32 == pytest.approx(rates["TF32"] / rates["FP32"], rel=0.03)
+        cores = generation.cores
+        assert cores.half == pytest.approx(rates["FP16"] / rates["FP32"], rel=0.02)
+        assert (cores.tf32 is None) == ("TF32" not in rates) == (not cores.has_bf16)
+        if cores.tf32 is not None:
+            assert cores.tf32 == pytest.approx(rates["TF32"] / rates["FP32"], rel=0.03)
 
 
 def _rates(source: str) -> list[tuple[float, str]]:

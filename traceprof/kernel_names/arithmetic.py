@@ -12,7 +12,7 @@ from dataclasses import dataclass
 PRECISIONS = (
     "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "complex-fp32", "complex-fp64",
 )  # fmt: skip
-FULL_PRECISION = "fp32"
+FULL_PRECISION, ROUNDED_PRECISION = "fp32", "tf32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,8 @@ UNITS: tuple[UnitRow, ...] = (
     ),
     _unit(
         True,
-        r"tensorop|_tensor\d+x\d+x\d+|[hi]mma_|wgmma|warpgroupsize|OpClassTensorOp",
-        "cuBLAS, cuDNN and CUTLASS: the instruction",
+        r"tensorop|_tensor\d+x\d+x\d+|[hi]mma_|wgmma|warpgroupsize|OpClassTensorOp|(?i:tf32|tfloat32)",
+        "cuBLAS, cuDNN and CUTLASS: the instruction, or TF32, which nothing else multiplies",
     ),
     _unit(
         True,
@@ -147,7 +147,7 @@ UNITS: tuple[UnitRow, ...] = (
     _unit(
         False,
         r"(?<![a-z])[sdh]gemm|(?<![a-z])g?[cz]gemm|_simt_|_ffma_|scudnn_|\w*convolve(?:Nd)?_sgemm"
-        r"|convolveNd_(?:dgrad|wgrad)_float_engine|[dw]grad\w*_alg\w+_engine|dgrad2d_alg|wgrad2d",
+        r"|convolveNd_(?:dgrad|wgrad)_float_engine|[dw]grad(?:\w*_alg\w+)?_engine|dgrad2d_alg|wgrad2d",
         "cuBLAS and cuDNN: one multiplication a thread at a time (FFMA)",
     ),
 )

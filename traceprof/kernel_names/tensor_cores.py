@@ -1,8 +1,8 @@
-"""Tensor cores of GPUs by compute capability, and how much faster they multiply.
+"""Tensor cores of GPUs by name or compute capability, and how much faster they multiply.
 
 The capability comes from the report, the name of the GPU, or the names of kernels, which show the
-lowest one that they run on. Peak rates come from NVIDIA's data sheets and white papers, dense, of
-the fastest board of each generation; a number here is a bound for a gain, never a promise.
+lowest one that they run on. Of a board whose rates are not known those of the fastest board of its
+generation count: a number here is a bound for a gain, never a promise.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from traceprof.hardware import board
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,31 +21,48 @@ Capability = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TensorCores:
+    """The rates of tensor cores, as multiples of the rate of the same GPU for FP32 without them.
+
+    Attributes:
+        tf32: for TF32; None if they have no TF32.
+        half: for FP16, and for BF16 where they have it.
+        has_bf16: whether they have it.
+    """
+
+    tf32: float | None
+    half: float
+    has_bf16: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
     """The tensor cores of a generation of GPUs.
 
     Attributes:
         capability: the first compute capability that has them, major and minor.
-        tf32: the rate for TF32 as a multiple of the rate for FP32 without them; None if they have
-            no TF32.
-        half: the same for FP16, and for BF16 where they have it.
+        cores: of the fastest board.
         source: of these rates.
     """
 
     capability: Capability
-    tf32: float | None
-    half: float
+    cores: TensorCores
     source: str
 
 
-GENERATIONS: tuple[TensorCores, ...] = (
-    TensorCores((7, 0), None, 8, "V100: 15.7 TFLOPS in FP32, 125 in FP16"),
-    TensorCores((7, 5), None, 8, "T4: 8.1 TFLOPS in FP32, 65 in FP16"),
-    TensorCores((8, 0), 8, 16, "A100: 19.5 TFLOPS in FP32, 156 in TF32, 312 in FP16"),
-    TensorCores((8, 6), 2, 4, "A40: 37.4 TFLOPS in FP32, 74.8 in TF32, 149.7 in FP16"),
-    TensorCores((8, 9), 2, 4, "L40S: 91.6 TFLOPS in FP32, 183 in TF32, 362 in FP16"),
-    TensorCores((9, 0), 7.4, 14.8, "H100 SXM: 67 TFLOPS in FP32, 495 in TF32, 989 in FP16"),
-    TensorCores((10, 0), 15, 30, "B200: 75 TFLOPS in FP32, 1100 in TF32, 2250 in FP16"),
-    TensorCores((12, 0), 2, 4, "RTX PRO 6000: 125 TFLOPS in FP32, 251 in TF32, 503 in FP16"),
+def _generation(capability: Capability, tf32: float | None, half: float, source: str) -> Generation:
+    return Generation(capability, TensorCores(tf32, half, capability >= _FIRST_BF16), source)
+
+
+_FIRST_BF16 = (8, 0)
+GENERATIONS: tuple[Generation, ...] = (
+    _generation((7, 0), None, 8, "V100: 15.7 TFLOPS in FP32, 125 in FP16"),
+    _generation((7, 5), None, 8, "T4: 8.1 TFLOPS in FP32, 65 in FP16"),
+    _generation((8, 0), 8, 16, "A100: 19.5 TFLOPS in FP32, 156 in TF32, 312 in FP16"),
+    _generation((8, 6), 2, 4, "A40: 37.4 TFLOPS in FP32, 74.8 in TF32, 149.7 in FP16"),
+    _generation((8, 9), 2, 4, "L40S: 91.6 TFLOPS in FP32, 183 in TF32, 362 in FP16"),
+    _generation((9, 0), 7.4, 14.8, "H100 SXM: 67 TFLOPS in FP32, 495 in TF32, 989 in FP16"),
+    _generation((10, 0), 15, 30, "B200: 75 TFLOPS in FP32, 1100 in TF32, 2250 in FP16"),
+    _generation((12, 0), 2, 4, "RTX PRO 6000: 125 TFLOPS in FP32, 251 in TF32, 503 in FP16"),
 )
 
 # NVIDIA, "CUDA GPUs": the first matching pattern counts.
@@ -58,8 +77,8 @@ _BOARDS: tuple[tuple[str, Capability], ...] = (
     (r"\bV100\b|\bTITAN V\b", (7, 0)),
     (r"\bP(?:4|6|40|100)\b|\bGTX 10\d0|\bTITAN Xp?\b", (6, 0)),
 )
-# Of capability 7.5, and without tensor cores: TU116 and TU117.
-_WITHOUT = re.compile(r"\bGTX 16\d0|\bT(?:400|500|550|600|1000|1200|2000)\b|\bMX4[05]0\b")
+# TU116 and TU117, of capability 7.5; and of AMD the capability is no CUDA capability.
+_WITHOUT = re.compile(r"\bAMD\b|\bGTX 16\d0|\bT(?:400|500|550|600|1000|1200|2000)\b|\bMX4[05]0\b")
 # Code for one generation runs on none before it.
 _CODE_NAMES: dict[str, Capability] = {
     "volta": (7, 0), "turing": (7, 5), "ampere": (8, 0), "hopper": (9, 0), "nvjet": (9, 0),
@@ -67,7 +86,6 @@ _CODE_NAMES: dict[str, Capability] = {
 _CODE = re.compile(
     r"(?:\A|[\s<:])(?:(volta|turing|ampere|hopper|nvjet)_|(?:sm|cutlass_)(\d{2,3})_)"
 )
-_FIRST_TF32 = (8, 0)
 
 
 def capability_of_board(gpu: str | None) -> Capability | None:
@@ -87,19 +105,20 @@ def capability_of_code(kernel_names: Iterable[str]) -> Capability | None:
     return max(needed, default=None)
 
 
-def tensor_cores(capability: Capability, gpu: str | None = None) -> TensorCores | None:
-    """Return the tensor cores of a GPU; None if it has none.
+def tensor_cores(capability: Capability | None, gpu: str | None = None) -> TensorCores | None:
+    """Return the tensor cores of a GPU; None if it has none, or nothing is known of it.
 
     Args:
         capability: its compute capability; an unknown one counts as the one before.
-        gpu: its name, which identifies boards without them.
+        gpu: its name: a known board's own rates come before those of its generation.
     """
-    if gpu is not None and _WITHOUT.search(gpu):
+    known = board(gpu)
+    if known is not None and known.rates is not None:
+        rates = known.rates
+        tf32 = None if rates.tf32 is None else rates.tf32 / rates.fp32
+        half = max(rates.fp16, rates.bf16 or 0) / rates.fp32
+        return TensorCores(tf32, half, rates.bf16 is not None)
+    if capability is None or (gpu is not None and _WITHOUT.search(gpu)):
         return None
-    known = [generation for generation in GENERATIONS if generation.capability <= capability]
-    return known[-1] if known else None
-
-
-def has_tf32(capability: Capability) -> bool:
-    """Return whether GPUs of this compute capability multiply in TF32."""
-    return capability >= _FIRST_TF32
+    older = [of.cores for of in GENERATIONS if of.capability <= capability]
+    return older[-1] if older else None

@@ -1,4 +1,4 @@
-"""Matrix multiplications in FP32 without tensor cores, on GPUs that have them.
+"""Matrix multiplications of FP32 numbers, on GPUs whose tensor cores multiply 16 bits faster.
 
 Convolutions and attention are matrix multiplications, too. Only kernels whose names say what they
 compute with count.
@@ -25,11 +25,12 @@ from traceprof.findings import (
     NotApplicable,
     Ns,
     bullets,
+    one_of,
     severity_of_cost,
     share,
 )
 from traceprof.kernel_names import function_name
-from traceprof.kernel_names.arithmetic import FULL_PRECISION
+from traceprof.kernel_names.arithmetic import FULL_PRECISION, ROUNDED_PRECISION
 from traceprof.kernel_names.categories import MAIN_COMPUTE, Category, KernelKind, kernel_kind
 from traceprof.kernel_names.tensor_cores import (
     capability_of_board,
@@ -53,14 +54,22 @@ class FullPrecisionMatmulMetrics(Metrics):
 
     kernel_ns: Annotated[
         Ns,
-        "time in which matrix multiplications, attention or convolutions ran in FP32 without"
-        " tensor cores",
+        "time in which matrix multiplications, attention or convolutions of FP32 numbers ran",
     ]
     fraction: Annotated[Fraction, "its share of the time in which any kernel computed"]
     num_kernels: Annotated[Count, "how many such kernels"]
     convolution_ns: Annotated[Ns, "the part of `kernel_ns` that is convolutions"]
+    attention_ns: Annotated[Ns, "the part of `kernel_ns` that is attention"]
+    tf32_ns: Annotated[
+        Ns, "the part of `kernel_ns` in which nothing but tensor cores in TF32 multiplied"
+    ]
+    precision: Annotated[
+        str, one_of(FULL_PRECISION, ROUNDED_PRECISION), "the one of most of `kernel_ns`"
+    ]
     compute_capability: Annotated[
-        str, "of the GPU; if it is not in the report, the lowest that can run its kernels"
+        str | None,
+        "of the GPU; if it is not in the report, the lowest that can run its kernels; null for"
+        " GPUs that are not NVIDIA's",
     ]
     coverage: Annotated[
         Fraction,
@@ -74,12 +83,14 @@ FINDINGS = {ID: FindingKind(FullPrecisionMatmulMetrics)}
 
 @dataclass(frozen=True, slots=True)
 class FullPrecisionMatmulResult(RankResult):
-    """The matrix multiplications of one rank in FP32 without tensor cores.
+    """The matrix multiplications of FP32 numbers of one rank.
 
     Attributes:
         window_ns: the window's length.
         kernel_ns: the measure of the union of such kernels, inside the window.
         convolution_ns: the same of convolutions alone.
+        attention_ns: the same of attention alone.
+        plain_ns: the same of those that are not known to multiply in TF32.
         compute_ns: the measure of all compute.
         num_kernels: how many of them start in the window.
         matrix_ns: durations of all kernels for matrix multiplication, attention or convolution.
@@ -93,6 +104,8 @@ class FullPrecisionMatmulResult(RankResult):
     window_ns: int
     kernel_ns: int
     convolution_ns: int
+    attention_ns: int
+    plain_ns: int
     compute_ns: int
     num_kernels: int
     matrix_ns: int
@@ -109,7 +122,7 @@ class FullPrecisionMatmulResult(RankResult):
 
 
 def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
-    """Add up the kernels whose names say that they multiply in FP32 without tensor cores."""
+    """Add up the kernels whose names say that they multiply FP32 numbers."""
     kernels = rank.operations.kernels
     ids = np.unique(kernels.name_of_signature)
     names = [rank.kernel_names[id_] for id_ in ids.tolist()]
@@ -121,28 +134,35 @@ def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
     multiplies = [kind.category in MAIN_COMPUTE for kind in kinds]
     is_matrix = np.array(multiplies, np.bool_)[of_signature]
     is_known = np.array([_is_known(kind) for kind in kinds], np.bool_)[of_signature]
-    is_slow = np.array([_is_full_precision(kind) for kind in kinds], np.bool_)[of_signature]
-    convolves = np.array([kind.category is Category.CONVOLUTION for kind in kinds], np.bool_)
+    precisions = [multiplied_precision(kind) for kind in kinds]
+    is_slow = np.array([precision is not None for precision in precisions], np.bool_)[of_signature]
     signature = kernels.packed_signature.kept
     inside = window.holds_start(kernels.start_ns)
     matrix = np.flatnonzero(inside & is_matrix[signature])
     length = kernels.packed_length.at(matrix)
     slow = np.flatnonzero(is_slow[signature])
     start, end = kernels.start_ns[slow], kernels.ends(slow)
-    of_convolutions = convolves[of_signature[signature[slow]]]
+    of_slow = of_signature[signature[slow]]
+
+    def measure(chosen_names: list[bool]) -> int:
+        chosen = np.array(chosen_names, np.bool_)[of_slow]
+        covered = intervals.union(start[chosen], end[chosen])
+        return intervals.clip(covered, window.start_ns, window.end_ns).measure_ns
+
+    capability = rank.trace.compute_capability(rank.key) or capability_of_board(rank.gpu)
     started = slow[inside[slow]]
     return FullPrecisionMatmulResult(
         rank=rank.rank,
         window_ns=window.length_ns,
-        kernel_ns=_measure(window, start, end),
-        convolution_ns=_measure(window, start[of_convolutions], end[of_convolutions]),
+        kernel_ns=measure([True] * len(kinds)),
+        convolution_ns=measure([kind.category is Category.CONVOLUTION for kind in kinds]),
+        attention_ns=measure([kind.category is Category.ATTENTION for kind in kinds]),
+        plain_ns=measure([precision == FULL_PRECISION for precision in precisions]),
         compute_ns=intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns,
         num_kernels=len(started),
         matrix_ns=intervals.total(length),
         known_ns=intervals.total(length[is_known[signature[matrix]]]),
-        capability=rank.trace.compute_capability(rank.key)
-        or capability_of_board(rank.gpu)
-        or capability_of_code(names),
+        capability=capability or capability_of_code(names),
         gpu=rank.gpu,
         is_pytorch=rank.program.is_pytorch,
         evidence=_evidence(rank, started, of_signature[signature[started]], names),
@@ -153,20 +173,23 @@ def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]
     """Judge the most that tensor cores could save, by their peak rate."""
     if severity_of_cost(share(result.kernel_ns, result.window_ns)) is None:
         return []
-    if result.capability is None:
+    cores = tensor_cores(result.capability, result.gpu)
+    if cores is None and result.capability is None:
         return [
             NotApplicable(
                 ID,
-                f"{duration(result.kernel_ns)} of matrix multiplications ran in FP32 without tensor"
-                " cores, and it is not in the report whether the GPU has any",
+                f"{duration(result.kernel_ns)} of matrix multiplications ran on FP32 numbers, and"
+                " whether the GPU has tensor cores is not in the report",
                 "look up the compute capability of the GPU: those from 7.0 on have tensor cores",
                 result.rank,
             )
         ]
-    cores = tensor_cores(result.capability, result.gpu)
     if cores is None:
         return []
-    impact_ns = int(result.kernel_ns * (1 - 1 / cores.half))
+    rounded_ns = result.kernel_ns - result.plain_ns
+    impact_ns = int(
+        result.plain_ns * (1 - 1 / cores.half) + rounded_ns * (1 - (cores.tf32 or 1) / cores.half)
+    )
     impact = share(impact_ns, result.window_ns)
     severity = severity_of_cost(impact)
     if severity is None:
@@ -177,7 +200,10 @@ def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]
         fraction=fraction,
         num_kernels=result.num_kernels,
         convolution_ns=result.convolution_ns,
-        compute_capability="{}.{}".format(*result.capability),
+        attention_ns=result.attention_ns,
+        tf32_ns=rounded_ns,
+        precision=ROUNDED_PRECISION if rounded_ns > result.plain_ns else FULL_PRECISION,
+        compute_capability="{}.{}".format(*result.capability) if result.capability else None,
         coverage=result.coverage,
     )
     return [
@@ -185,18 +211,17 @@ def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]
             ID,
             severity,
             result.rank,
-            f"{percent(fraction)} of the compute time goes to {_what(result)} in FP32 without"
-            f" tensor cores: {duration(result.kernel_ns)} in {result.num_kernels} kernels",
+            f"{percent(fraction)} of the compute time goes to {_what(result)} on FP32 numbers:"
+            f" {duration(result.kernel_ns)} in {result.num_kernels} kernels{_rounded(result)}",
             impact_ns,
             impact,
             metrics.by_name(),
             result.evidence,
             advice(
-                result.capability,
                 cores,
                 is_pytorch=result.is_pytorch,
-                multiplies=result.kernel_ns > result.convolution_ns,
-                convolves=result.convolution_ns > 0,
+                is_plain=result.plain_ns > result.attention_ns,
+                categories=_categories(result),
             ),
         )
     ]
@@ -205,23 +230,24 @@ def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _is_full_precision(kind: KernelKind) -> bool:
-    return (
-        kind.category in MAIN_COMPUTE
-        and kind.precision == FULL_PRECISION
-        and kind.tensor_cores is False
-    )
+def multiplied_precision(kind: KernelKind) -> str | None:
+    """Return in which format a kernel multiplies FP32 numbers: `fp32` or `tf32`; None for no such.
+
+    Attention in FP32 (PyTorch's `fmha_cutlassF_f32_…`) counts as plain also from sm_80 on, where
+    it multiplies three times in TF32 to keep the precision.
+    """
+    if kind.category not in MAIN_COMPUTE or kind.tensor_cores is None:
+        return None
+    if kind.precision == FULL_PRECISION:
+        is_plain = kind.category is Category.ATTENTION or not kind.tensor_cores
+        return FULL_PRECISION if is_plain else ROUNDED_PRECISION
+    return kind.precision if kind.precision == ROUNDED_PRECISION else None
 
 
 def _is_known(kind: KernelKind) -> bool:
     """Return whether a name says if it is such a kernel: with another format it is not."""
-    other_format = kind.precision is not None and kind.precision != FULL_PRECISION
+    other_format = kind.precision not in {None, FULL_PRECISION, ROUNDED_PRECISION}
     return kind.category in MAIN_COMPUTE and (other_format or kind.tensor_cores is not None)
-
-
-def _measure(window: Window, start_ns: Int64, end_ns: Int64) -> int:
-    covered = intervals.union(start_ns, end_ns)
-    return intervals.clip(covered, window.start_ns, window.end_ns).measure_ns
 
 
 def _evidence(
@@ -246,10 +272,35 @@ def _evidence(
 # -- judgement ------------------------------------------------------------------------------------
 
 
+def _categories(result: FullPrecisionMatmulResult) -> tuple[Category, ...]:
+    """Return the kinds of work that these kernels do."""
+    of_others = result.convolution_ns + result.attention_ns
+    present = {
+        Category.MATMUL: result.kernel_ns > of_others,
+        Category.ATTENTION: result.attention_ns > 0,
+        Category.CONVOLUTION: result.convolution_ns > 0,
+    }
+    return tuple(category for category, is_present in present.items() if is_present)
+
+
+_NOUNS = {
+    Category.MATMUL: "matrix multiplications",
+    Category.ATTENTION: "attention",
+    Category.CONVOLUTION: "convolutions",
+}
+
+
 def _what(result: FullPrecisionMatmulResult) -> str:
-    if result.convolution_ns == result.kernel_ns:
-        return "convolutions"
-    return "matrix multiplications" + (" and convolutions" if result.convolution_ns else "")
+    *most, last = [_NOUNS[category] for category in _categories(result)]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _rounded(result: FullPrecisionMatmulResult) -> str:
+    """Return the part of it that tensor cores multiply in TF32, as text."""
+    rounded_ns = result.kernel_ns - result.plain_ns
+    if rounded_ns == 0:
+        return ""
+    return ", all in TF32" if result.plain_ns == 0 else f", {duration(rounded_ns)} of it in TF32"
 
 
 PAGE = {"advice": bullets(ALL_ADVICE)}

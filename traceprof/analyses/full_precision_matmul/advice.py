@@ -1,13 +1,15 @@
-"""Advice about matrix multiplications in FP32, for the GPU, the program and the kernels."""
+"""Advice about matrix multiplications of FP32 numbers, for the GPU, the program and the kernels."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof.kernel_names.tensor_cores import has_tf32
+from traceprof.kernel_names.categories import Category
 
 if TYPE_CHECKING:
-    from traceprof.kernel_names.tensor_cores import Capability, TensorCores
+    from collections.abc import Collection
+
+    from traceprof.kernel_names.tensor_cores import TensorCores
 
 _TORCH_BF16 = (
     "Mixed precision: forward and loss under torch.autocast('cuda', dtype=torch.bfloat16) (PyTorch"
@@ -27,6 +29,11 @@ _TORCH_CONVOLUTION = (
     " multiples of 8, the memory format channels_last (channels_last_3d for volumes) and"
     " torch.backends.cudnn.benchmark = True give cuDNN more kernels to choose from"
 )
+_TORCH_ATTENTION = (
+    "Attention: scaled_dot_product_attention takes the kernels of FlashAttention and cuDNN for FP16"
+    " and BF16 only; for FP32 the memory-efficient one multiplies three times as much"
+    " (torch.nn.attention.sdpa_kernel, PyTorch 2.3, chooses and says why one cannot be taken)"
+)
 _BLAS_TF32 = (
     "cuBLAS: CUBLAS_COMPUTE_32F_FAST_TF32, or cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH)"
     " (11.0); see that NVIDIA_TF32_OVERRIDE=0 is not set"
@@ -43,11 +50,12 @@ _FRAMEWORKS = (
     "TensorFlow: tf.keras.mixed_precision.set_global_policy('mixed_bfloat16'); JAX: arrays of"
     " bfloat16, or jax_default_matmul_precision='tensorfloat32'"
 )
-_SLOW_TF32 = 2  # times FP32 on the largest board of a generation; on others often 1
+_SLOW_TF32 = 2.5  # times FP32 on the largest board of a generation; on others often 1
 ALL_ADVICE = (
     _TORCH_BF16,
     _TORCH_FP16,
     _TORCH_TF32,
+    _TORCH_ATTENTION,
     _TORCH_CONVOLUTION,
     _BLAS_TF32,
     _BLAS_HALF,
@@ -57,31 +65,28 @@ ALL_ADVICE = (
 
 
 def advice(
-    capability: Capability,
-    cores: TensorCores,
-    *,
-    is_pytorch: bool,
-    multiplies: bool,
-    convolves: bool,
+    cores: TensorCores, *, is_pytorch: bool, is_plain: bool, categories: Collection[Category]
 ) -> tuple[str, ...]:
     """Return what to do, most promising first.
 
     Args:
-        capability: the GPU's compute capability.
-        cores: the formats and rates of its tensor cores.
+        cores: the formats and rates of the GPU's tensor cores.
         is_pytorch: whether the program is known to use PyTorch.
-        multiplies: whether some of the kernels are not convolutions.
-        convolves: whether some are convolutions.
+        is_plain: whether multiplications or convolutions run without TF32.
+        categories: the kinds of work that they do.
     """
-    tf32 = has_tf32(capability)
+    multiplies = Category.MATMUL in categories
+    convolves = Category.CONVOLUTION in categories
+    rounds = is_plain and multiplies and cores.tf32 is not None
     if is_pytorch:
-        lines = [_TORCH_BF16 if tf32 else _TORCH_FP16]
-        if multiplies and tf32:
+        lines = [_TORCH_BF16 if cores.has_bf16 else _TORCH_FP16]
+        if rounds:
             # The smaller step comes first where it is a fast one.
             lines.insert(0 if (cores.tf32 or 0) > _SLOW_TF32 else 1, _TORCH_TF32)
-        return (*lines, _TORCH_CONVOLUTION) if convolves else tuple(lines)
+        attends = [_TORCH_ATTENTION] if Category.ATTENTION in categories else []
+        return (*lines, *attends, *([_TORCH_CONVOLUTION] if convolves else []))
     return (
-        *((_BLAS_TF32,) if multiplies and tf32 else ()),
+        *((_BLAS_TF32,) if rounds else ()),
         *((_BLAS_HALF,) if multiplies else ()),
         *((_DNN,) if convolves else ()),
         _FRAMEWORKS,
