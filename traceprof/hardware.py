@@ -76,7 +76,7 @@ BOARDS: tuple[Board, ...] = (
     Board(r"GB200", 900.0, None, None, Rates(80, 1250, 2500, 2500, 5000)),
     Board(r"GB300", 900.0, None, None),
     Board(r"B300", 900.0, None, None),
-    Board(r"B200", 900.0, 5, 148, Rates(75, 1100, 2250, 2250, 4500)),
+    Board(r"B200", 900.0, 5, 148, Rates(75, 1125, 2250, 2250, 4500)),
     Board(r"GH200", 450.0, None, 132, _H100_SXM),
     Board(r"H100 PCIe", None, 5, 114, _H100_PCIE),
     Board(r"H[12]00 NVL", None, 5, 132, _H100_NVL),
