@@ -236,7 +236,7 @@ def _places(trace: Trace) -> list[tuple[int, int | None]]:
     without = [
         process
         for process, ranges in trace.label_ranges.items()
-        if process not in with_gpu and is_rank(ranges)
+        if process not in with_gpu and is_rank(ranges) and not trace.has_unread_accelerator
     ]
     without.sort(key=lambda process: (trace.pid(process), process))
     return [*((key.process, key.device) for key in keys), *((process, None) for process in without)]

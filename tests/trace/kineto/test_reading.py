@@ -20,6 +20,7 @@ from tests.support.profiler_events import (
     write,
 )
 from traceprof.errors import TraceFormatError
+from traceprof.run.opening import open_report
 from traceprof.trace.kineto.numbers import nanoseconds, nanoseconds_of_texts
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 from traceprof.trace.model.operations import RankKey
@@ -398,3 +399,40 @@ def test_marks_alone_are_no_trace(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_calls_of_rocm(name: str, kind: ApiCallKind) -> None:
     assert api_call_kind(name) is kind
+
+
+def test_operators_and_functions_of_the_host(tmp_path: Path) -> None:
+    place = PID, 1
+    events = [
+        kernel(20, 30),
+        event("cpu_op", "aten::add", 12, 3, place, **{"External id": 7}),
+        event("cpu_op", "aten::mul", 4, 5, place),
+        event("python_function", "train.py(3): loop", 1, 39, place),
+    ]
+    trace = opened(tmp_path / "x", text(events))
+    operators, functions = trace.operators(PID), trace.python_functions(PID)
+    assert operators is not None
+    assert functions is not None
+    names = [operators.names[name] for name in operators.packed_name.values.tolist()]
+    assert names == ["aten::mul", "aten::add"]
+    assert operators.external is not None
+    assert operators.external.values.tolist() == [NULL, 7]
+    assert functions.external is None
+    assert functions.length_ns.tolist() == [39_000]
+
+
+def test_an_accelerator_that_is_not_read_is_named(tmp_path: Path) -> None:
+    """Annotations of Gloo alone would make it a rank without a GPU, which it is not."""
+    events = [
+        annotation("gloo:all_reduce", 1, 5, thread=2),
+        annotation("DistributedDataParallel.forward", 6, 9),
+    ]
+    trace = opened(tmp_path / "x", text(events))
+    assert [rank.device for rank in open_report(trace)] == [None]
+    assert not trace.notes
+    unread = [event("mtia_ccp_events", "matmul", start, 1, (0, 3)) for start in (2, 7)]
+    trace = opened(tmp_path / "y", text([*events, *unread]))
+    assert open_report(trace) == []
+    (note,) = trace.notes
+    assert "2 events of an accelerator (mtia_ccp_events) are not read" in note
+    assert ("mtia_ccp_events", 2) in {(table.name, table.num_rows) for table in trace.contents()}

@@ -182,3 +182,27 @@ def test_eight_ranks_of_one_step_are_brought_together() -> None:
     assert max(apart for *_, apart in operations) <= 7_000  # on one clock
     (late,) = [finding for finding in result.findings if finding.id == "straggler"]
     assert late.metrics["rank"] == 7
+
+
+@pytest.mark.slow
+@pytest.mark.traces
+def test_every_operator_and_function_of_the_host_is_read(real: tuple[Path, dict[str, Any]]) -> None:
+    path, facts = real
+    trace = open_trace(path)
+    origin = origin_of(trace)
+    (process,) = {key.process for key in trace.operations}
+    for categories, table in (
+        (("cpu_op", "Operator"), trace.operators(process)),
+        (("python_function",), trace.python_functions(process)),
+    ):
+        expected = sorted(
+            (event["start"], event["end"], int(event["tid"]), event["name"])
+            for event in kineto.events(facts, *categories)
+        )
+        assert (table is None) == (not expected)
+        if table is None:
+            continue
+        names = [table.names[number] for number in table.packed_name.values.tolist()]
+        columns = (table.start_ns + origin, table.end_ns + origin, table.packed_thread.values)
+        read = zip(*(column.tolist() for column in columns), names, strict=True)
+        assert sorted(read) == expected

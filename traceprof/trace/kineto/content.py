@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import re
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from traceprof.errors import TraceFormatError
 from traceprof.trace.columns import ColumnBuilder
 from traceprof.trace.kineto.document import KinetoDocument
 from traceprof.trace.kineto.events import EventDecoder, Kind
@@ -18,6 +20,7 @@ from traceprof.trace.model.special_values import NULL, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from traceprof.intervals import Int64
     from traceprof.progress import Progress
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 START, LENGTH, PROCESS, THREAD = "start", "length", "process", "thread"
 DEVICE, STREAM, CORRELATION, NAME, BYTES = "device", "stream", "correlation", "name", "bytes"
 RECORD_STREAM, EVENT, RECORD = "record stream", "event", "record"
+EXTERNAL = "external"
 SIGNATURE, FACTS, IS_OPEN = "signature", "facts", "is open"
 
 _OF_GPU = {
@@ -55,6 +59,8 @@ _INTEGERS: dict[Kind, dict[str, str]] = {
     Kind.BACKWARD: _OF_HOST,
     Kind.OVERHEAD: _OF_HOST | {CORRELATION: "correlation"},
     Kind.MARK: _OF_HOST,
+    Kind.HOST_OPERATOR: _OF_HOST | {EXTERNAL: "external"},
+    Kind.PYTHON: _OF_HOST,
 }
 # Columns without which an event of the kind is unusable.
 _NEEDED = {
@@ -66,7 +72,11 @@ _NEEDED = {
     Kind.OPERATOR: (PROCESS, THREAD),
     Kind.BACKWARD: (PROCESS, THREAD),
     Kind.OVERHEAD: (PROCESS, THREAD),
+    Kind.HOST_OPERATOR: (PROCESS, THREAD),
+    Kind.PYTHON: (PROCESS, THREAD),
 }
+_COUNTED_TWICE = frozenset({Kind.OPERATOR, Kind.BACKWARD})  # also among all operators
+_NOT_FIRST = frozenset({Kind.HOST_OPERATOR, Kind.PYTHON})  # times do not count from them
 ANNOTATION = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):(\w+)")
 """Annotations of calls by back ends of PyTorch; the group is the function."""
 _COMPLETE, _INSTANTS = "X", ("i", "I")
@@ -116,6 +126,7 @@ class Content:
         thread_names: by thread.
         process_names: by process.
         num_unusable: the number of events that were left out.
+        num_unread: events of accelerators that are not read, by category.
     """
 
     facts: Mapping[str, Any]
@@ -129,6 +140,7 @@ class Content:
     thread_names: Mapping[int, str] = field(default_factory=dict)
     process_names: Mapping[int, str] = field(default_factory=dict)
     num_unusable: int = 0
+    num_unread: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_content(file: TraceFile, progress: Progress | None = None) -> Content:
@@ -149,6 +161,30 @@ def read_content(file: TraceFile, progress: Progress | None = None) -> Content:
             else "JSON that holds no complete event of torch.profiler's"
         )
     return content
+
+
+def only_process(content: Content, path: Path) -> int:
+    """Return the process of the trace: that of the host's events.
+
+    Raises:
+        TraceFormatError: there are several: the processes of GPU operations are unknown.
+    """
+    processes = {
+        process
+        for kind in (Kind.API_CALL, Kind.ANNOTATION, Kind.OPERATOR)
+        if kind in content.tables
+        for process in content.tables[kind][PROCESS].counted()[0].tolist()
+    }
+    if len(processes) > 1:
+        raise TraceFormatError(
+            f"cannot read {path}",
+            f"it holds the host's events of {len(processes)} processes, like traces that were"
+            " merged into one: the processes of GPU operations are unknown",
+            "give the traces that each process wrote, or their folder",
+        )
+    if not processes and Kind.HOST_OPERATOR in content.tables:
+        return int(content.tables[Kind.HOST_OPERATOR][PROCESS].first)
+    return processes.pop() if processes else max(content.process_names, default=0)
 
 
 @contextmanager
@@ -176,6 +212,7 @@ class _Tables:
         self._thread_names: dict[int, str] = {}
         self._process_names: dict[int, str] = {}
         self._num_unusable = 0
+        self._num_unread = Counter[str]()
 
     def text(self, events: bytes) -> None:
         """Add a JSON list of events."""
@@ -202,6 +239,7 @@ class _Tables:
             thread_names=self._thread_names,
             process_names=self._process_names,
             num_unusable=self._num_unusable + self._decoder.num_unusable,
+            num_unread=dict(self._num_unread),
         )
 
     def _add(self, by_kind: Mapping[Kind, Events]) -> None:
@@ -212,6 +250,8 @@ class _Tables:
                 self._note(events)
             elif kind == Kind.SPAN:
                 self._count_from(events.start_ns[events.start_ns != NULL])
+            elif kind == Kind.UNREAD:
+                self._num_unread.update(events.values("cat"))
             elif kind != Kind.MARK:
                 self._add_rows(kind, events)
 
@@ -245,7 +285,8 @@ class _Tables:
             [*needed, is_complete, events.length_ns >= 0, np.abs(events.start_ns) < _BEYOND_NS]
         )
         if not is_usable.all():
-            self._num_unusable += int((is_complete & ~is_usable).sum())
+            if kind not in _COUNTED_TWICE:
+                self._num_unusable += int((is_complete & ~is_usable).sum())
             events = events.chosen(is_usable)
             columns = {name: values[is_usable] for name, values in columns.items()}
             if len(events) == 0:
@@ -263,7 +304,8 @@ class _Tables:
         if kind == Kind.ANNOTATION:
             finished = events.arguments("finished")
             columns[IS_OPEN] = np.array([value is False for value in finished], np.int64)
-        self._count_from(columns[START])
+        if kind not in _NOT_FIRST:
+            self._count_from(columns[START])
         self._append(kind, columns)
 
     def _append(self, kind: Kind, columns: Mapping[str, Int64]) -> None:

@@ -34,6 +34,7 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     device: int | None = None
     stream: int | None = None
     correlation: int | None = None
+    external: int | None = msgspec.field(name="External id", default=None)
     bytes: int | None = None
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
@@ -108,6 +109,9 @@ class Kind(IntEnum):
     BACKWARD = 10
     OTHER = 11  # without a category: names of processes, marks
     MARK = 12
+    HOST_OPERATOR = 13  # all operators: those of other kinds, too
+    PYTHON = 14
+    UNREAD = 15  # work of accelerators that no part of the analysis knows
 
 
 _KINDS = {
@@ -121,6 +125,8 @@ _KINDS = {
     Kind.OVERHEAD: ("overhead",),
     Kind.SPAN: ("Trace",),
     Kind.MARK: ("cpu_instant_event",),
+    Kind.PYTHON: ("python_function",),
+    Kind.UNREAD: ("mtia_ccp_events", "mtia_workloadd", "mtia_insight", "hpu_op", "glow_runtime"),
     Kind.OTHER: (None,),
 }
 
@@ -129,7 +135,7 @@ _KINDS = {
 _KIND_OF = {name: int(kind) for kind, names in _KINDS.items() for name in names}
 AROUND_CALLS = "record_param_comms"
 """The operator around each call of a back end of communication that has streams."""
-# Operators that are needed: those of communication, and those that autograd runs.
+# Operators that are also kept apart: those of communication, and those that autograd runs.
 _OPERATORS = {
     Kind.OPERATOR: (AROUND_CALLS, "c10d::"),
     Kind.BACKWARD: ("autograd::engine::evaluate_function",),
@@ -248,7 +254,9 @@ def _sorted_by_kind(rows: Sequence[AnyEvent]) -> dict[Kind, Sequence[AnyEvent]]:
             indices = np.flatnonzero(number == kind).tolist()
             by_kind[Kind(kind)] = [*map(rows.__getitem__, indices)]
     operators = by_kind.pop(Kind.OPERATOR, [])
-    # Most are PyTorch's operators, which are not needed: they are checked only once.
+    if operators:
+        by_kind[Kind.HOST_OPERATOR] = operators
+    # Most are PyTorch's own: they are checked only once.
     names = map(attrgetter("name"), operators)
     few = [*compress(operators, map(methodcaller("startswith", _PREFIXES), names))]
     for kind, prefixes in _OPERATORS.items():

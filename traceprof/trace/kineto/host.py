@@ -1,4 +1,4 @@
-"""Host calls of a trace: API calls, waits, recordings of events, blocked launches."""
+"""Host events of a trace: operators, Python functions, API calls, waits, blocked launches."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from traceprof.trace.model.host import (
     LaunchStalls,
     Synchronizations,
 )
+from traceprof.trace.model.host_code import HostCode
 from traceprof.trace.model.kinds import SynchronizationKind
 from traceprof.trace.model.special_values import NULL
 
@@ -52,6 +53,31 @@ def read_api_calls(content: Content) -> dict[int, ApiCalls]:
             columns[table.NAME].taken(in_order),
         )
     return calls
+
+
+def read_host_code(content: Content, process: int, kind: Kind) -> HostCode | None:
+    """Return the operators or Python functions of a process, in order of start.
+
+    Args:
+        content: of the trace.
+        process: the process.
+        kind: `HOST_OPERATOR` or `PYTHON`.
+    """
+    columns = content.tables.get(kind)
+    if columns is None:
+        return None
+    rows = np.flatnonzero(columns[table.PROCESS].isin([process]))
+    start = columns[table.START].at(rows) - (content.first_ns or 0)
+    order = np.argsort(start, kind="stable")
+    rows = rows[order]
+    return HostCode(
+        pack(start[order]),
+        columns[table.LENGTH].taken(rows),
+        columns[table.THREAD].taken(rows),
+        columns[table.NAME].taken(rows),
+        columns[table.EXTERNAL].taken(rows) if table.EXTERNAL in columns else None,
+        content.names,
+    )
 
 
 def read_synchronizations(content: Content) -> Synchronizations | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceprof.trace.kineto.content import START
 from traceprof.trace.kineto.events import Kind
 from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.trace import Content as Table
 
 if TYPE_CHECKING:
     from traceprof.trace.kineto.content import Content
@@ -48,6 +50,18 @@ HOW_TO_COLLECT = HowToCollect(
 
 assert HOW_TO_COLLECT.texts.keys() == set(Part)  # noqa: S101  (no part may be forgotten)
 
+_TABLES = {
+    Kind.KERNEL: ("kernel", "kernels"),
+    Kind.COPY: ("gpu_memcpy", "memory copies"),
+    Kind.MEMORY_SET: ("gpu_memset", "memory sets"),
+    Kind.API_CALL: ("cuda_runtime", "API calls"),
+    Kind.SYNCHRONIZATION: ("cuda_sync", "synchronizations"),
+    Kind.ANNOTATION: ("user_annotation", "annotations"),
+    Kind.MARK: ("instant events", "marks"),
+    Kind.HOST_OPERATOR: ("cpu_op", "operators"),
+    Kind.PYTHON: ("python_function", "Python functions"),
+}
+
 _KINDS = {
     Part.GPU_OPERATIONS: (Kind.KERNEL, Kind.COPY, Kind.MEMORY_SET),
     Part.KERNELS: (Kind.KERNEL,),
@@ -64,3 +78,12 @@ def holds(content: Content, part: Part) -> bool:
     if part is Part.GRAPH_KERNELS:
         return True  # a graph's kernels are always recorded one by one
     return any(kind in content.tables for kind in _KINDS.get(part, ()))
+
+
+def contents(content: Content) -> list[Table]:
+    """Return the categories of events that are not empty, with their counts."""
+    tables, unread = content.tables, content.num_unread
+    return [
+        *(Table(*_TABLES[kind], len(tables[kind][START])) for kind in tables if kind in _TABLES),
+        *(Table(name, "events of an accelerator: not read", unread[name]) for name in unread),
+    ]

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.errors import TraceFormatError
 from traceprof.trace.kineto import gpu, host, parts
 from traceprof.trace.kineto.communication import read_calls
-from traceprof.trace.kineto.content import PROCESS, START, read_content
+from traceprof.trace.kineto.content import only_process, read_content
 from traceprof.trace.kineto.events import Kind
 from traceprof.trace.kineto.labels import read_label_ranges
 from traceprof.trace.kineto.metadata import Metadata
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.progress import Progress
-    from traceprof.trace.kineto.content import Content
     from traceprof.trace.kineto.ranges import Annotations
     from traceprof.trace.model.host import (
         ApiCalls,
@@ -49,26 +47,13 @@ if TYPE_CHECKING:
         Synchronizations,
     )
     from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
+    from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
     from traceprof.trace.model.trace import Section, SectionData
 
 _NO_COUNTERS = Counters({}, {}, (), (), has_gpu_samples=False)
-_TABLES = {
-    Kind.KERNEL: ("kernel", "kernels"),
-    Kind.COPY: ("gpu_memcpy", "memory copies"),
-    Kind.MEMORY_SET: ("gpu_memset", "memory sets"),
-    Kind.API_CALL: ("cuda_runtime", "API calls"),
-    Kind.SYNCHRONIZATION: ("cuda_sync", "synchronizations"),
-    Kind.ANNOTATION: ("user_annotation", "annotations"),
-    Kind.MARK: ("instant events", "marks"),
-}
-_OF_HOST = (
-    Kind.API_CALL,
-    Kind.ANNOTATION,
-    Kind.OPERATOR,
-)  # with the process, first ones first
 
 
 class KinetoTrace(Trace):
@@ -106,7 +91,7 @@ class KinetoTrace(Trace):
         self._file = TraceFile(path)
         try:
             self._content = read_content(self._file, progress)
-            self._process = _only_process(self._content, path)
+            self._process = only_process(self._content, path)
         except BaseException:
             self.close()
             raise
@@ -173,6 +158,11 @@ class KinetoTrace(Trace):
             return bool((column >= 0).any())
         return parts.holds(self._content, part)
 
+    @property
+    def has_unread_accelerator(self) -> bool:
+        """True if an accelerator worked whose events are not read."""
+        return bool(self._content.num_unread)
+
     @cached_property
     def notes(self) -> Sequence[str]:
         """Notes for readers about the data of this trace."""
@@ -186,6 +176,12 @@ class KinetoTrace(Trace):
             notes.append(
                 f"{self._content.num_unusable} events have no time, process or device, or end"
                 " before they start: left out"
+            )
+        if self._content.num_unread:
+            unread = self._content.num_unread
+            notes.append(
+                f"{sum(unread.values())} events of an accelerator ({', '.join(sorted(unread))}) are"
+                " not read: what it did is unknown"
             )
         unknown = gpu.num_of_unknown_size(self._content)
         if unknown:
@@ -236,6 +232,14 @@ class KinetoTrace(Trace):
     def host_activity(self, process: int) -> HostActivity:
         """Return nothing: it is not recorded."""
         return NO_ACTIVITY
+
+    def operators(self, process: int) -> HostCode | None:
+        """Return the operators that a process ran, or None if there are none."""
+        return self._operators if process == self._process else None
+
+    def python_functions(self, process: int) -> HostCode | None:
+        """Return the functions of Python that a process ran, or None if they are unknown."""
+        return self._python_functions if process == self._process else None
 
     def samples(self, process: int) -> ThreadSamples:
         """Return nothing: it is not recorded."""
@@ -360,12 +364,7 @@ class KinetoTrace(Trace):
 
     def contents(self) -> Sequence[Table]:
         """Return the categories of events that are not empty, with their counts."""
-        tables = self._content.tables
-        return [
-            Table(*_TABLES[kind], len(columns[START]))
-            for kind, columns in tables.items()
-            if kind in _TABLES
-        ]
+        return parts.contents(self._content)
 
     @property
     def gpus(self) -> Sequence[str]:
@@ -396,6 +395,14 @@ class KinetoTrace(Trace):
         return host.read_event_records(self._content, self._api_calls.get(self._process))
 
     @cached_property
+    def _operators(self) -> HostCode | None:
+        return host.read_host_code(self._content, self._process, Kind.HOST_OPERATOR)
+
+    @cached_property
+    def _python_functions(self) -> HostCode | None:
+        return host.read_host_code(self._content, self._process, Kind.PYTHON)
+
+    @cached_property
     def _annotations(self) -> dict[int, Annotations]:
         return read_annotations(self._content)
 
@@ -417,25 +424,3 @@ class KinetoTrace(Trace):
             for operations in self.operations.values()
             for group in (operations.copies,)
         )
-
-
-def _only_process(content: Content, path: Path) -> int:
-    """Return the process of the trace: that of the host's events.
-
-    Raises:
-        TraceFormatError: there are several: the processes of GPU operations are unknown.
-    """
-    processes = {
-        process
-        for kind in _OF_HOST
-        if kind in content.tables
-        for process in content.tables[kind][PROCESS].counted()[0].tolist()
-    }
-    if len(processes) > 1:
-        raise TraceFormatError(
-            f"cannot read {path}",
-            f"it holds the host's events of {len(processes)} processes, like traces that were"
-            " merged into one: the processes of GPU operations are unknown",
-            "give the traces that each process wrote, or their folder",
-        )
-    return processes.pop() if processes else max(content.process_names, default=0)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Synchronizations,
     )
     from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
+    from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
     from traceprof.trace.model.parts import HowToCollect, Part
@@ -141,6 +142,16 @@ class Trace(Protocol):
 
     def host_activity(self, process: int) -> HostActivity:
         """Return the activity of a process's CUDA-calling threads outside of CUDA."""
+
+    def operators(self, process: int) -> HostCode | None:
+        """Return the operators of a framework that a process ran, or None if unknown."""
+
+    def python_functions(self, process: int) -> HostCode | None:
+        """Return the functions of Python that a process ran, or None if they are unknown."""
+
+    @property
+    def has_unread_accelerator(self) -> bool:
+        """True if an accelerator worked whose events are not read."""
 
     def samples(self, process: int) -> ThreadSamples:
         """Return the samples of a process's CUDA-calling threads."""

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.counters import Counters
     from traceprof.trace.model.host import ApiCalls, LaunchStalls, Synchronizations
     from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
+    from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
     from traceprof.trace.model.parts import Part
@@ -231,6 +232,19 @@ class NsightTrace(SectionedExport):
     def range_table(self, process: int) -> RangeTable | None:
         """Return all NVTX ranges of a process, or None if it has none."""
         return self._nvtx_tables.ranges.of(process)
+
+    def operators(self, process: int) -> HostCode | None:  # noqa: ARG002
+        """Return None: frameworks' operators are ranges here, if they are recorded."""
+        return None
+
+    def python_functions(self, process: int) -> HostCode | None:  # noqa: ARG002
+        """Return None: functions of Python are only sampled."""
+        return None
+
+    @property
+    def has_unread_accelerator(self) -> bool:
+        """False: only GPUs are recorded."""
+        return False
 
     def marks(self, process: int) -> Marks | None:
         """Return the NVTX marks of a process, or None if it has none."""
