@@ -3,7 +3,8 @@
     python -m benchmarks.whatif_pairs FOLDER
 
 FOLDER holds recordings before and after changes that their authors made; pairs that it lacks are
-left out. A step is the median one, by this program's own measure; without steps it is the training.
+left out. A step is the mean of the steady ones, by this program's own measure; without steps it is
+the training.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ PAIRS = (
 
 
 def step_ns(path: Path) -> int:
-    """Return the median step of a recording."""
+    """Return the mean steady step of a recording."""
     with closing(analyze(path, options=Options(savings=False))) as analysis:
         headline = analysis.result.headline
         return 0 if headline is None else headline.step_ns

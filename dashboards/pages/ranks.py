@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from dashboards.figures.waits import wait_matrix
@@ -13,6 +12,7 @@ from dashboards.widgets.palette import PARTS
 from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
 from traceprof.analyses import breakdown
+from traceprof.analyses.steps.step_lengths import step_lengths
 from traceprof.errors import one_line
 from traceprof.findings import Severity
 from traceprof.trace.model.parts import Part
@@ -35,7 +35,7 @@ _TIME = (
     Column("window", "window (ms)", 3, 90, "first GPU operation to last"),
     *(Column(measure, f"{name} (%)", 1, 80) for measure, name, _ in PARTS),
     Column("hidden", "comm. hidden (%)", 1, 80, "the share of communication that compute hides"),
-    Column("step", "median step (ms)", 3, 90),
+    Column("step", "step (ms)", 3, 90),
     Column("findings", "findings", None, 150, "how many of each severity"),
 )
 _WORK = (
@@ -111,7 +111,7 @@ def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, An
     if result is None:
         return row
     whole = result.whole
-    steps = [step.measures.window_ns / 1e6 for step in result.steps]
+    lengths = step_lengths(result)
     hidden = whole.hidden_fraction
     return row | {
         "window": whole.window_ns / 1e6,
@@ -121,9 +121,9 @@ def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, An
         "kernels": whole.num_kernels,
         "communications": whole.num_communication,
         "copies": whole.num_copies,
-        "steps": len(steps),
-        "step": median(steps) if steps else None,
-        "slowest": max(steps, default=None),
+        "steps": 0 if lengths is None else lengths.num_steps,
+        "step": None if lengths is None else lengths.mean_ns / 1e6,
+        "slowest": None if lengths is None else lengths.slowest.measures.window_ns / 1e6,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from dash import dcc, html
@@ -14,6 +14,8 @@ from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import PARTS
 from dashboards.widgets.plots import plots
 from traceprof.analyses import breakdown
+from traceprof.analyses.steps.step_lengths import slowest_rank, steady_steps, step_lengths
+from traceprof.reports.time_text import about_steps
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -102,25 +104,29 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
         ]
     )
     body = html.Tbody([_row(view, result) for result in results])
+    slowest = slowest_rank(results)
+    lengths = step_lengths(slowest)
+    notes = [] if lengths is None else about_steps(slowest.rank, lengths)
+    about = [html.P(note, className="note") for note in notes]
     return card(
-        "Medians over the steps",
-        html.Div(html.Table([html.Thead(head), body]), className="scroll"),
-        note="of the whole, and of each part by itself",
+        "Means over the steady steps",
+        html.Div([html.Table([html.Thead(head), body]), *about], className="scroll"),
+        note="what the training pays for a step",
     )
 
 
 def _row(view: View, result: BreakdownResult) -> Component:
     slowest = max(range(len(result.steps)), key=lambda at: result.steps[at].measures.window_ns)
-    measures = [step.measures for step in result.steps]
-    medians = (
-        median(getattr(step, measure) for step in measures) / 1e6
+    steady = steady_steps(result) or result.steps
+    means = (
+        mean(getattr(step.measures, measure) for step in steady) / 1e6
         for measure in ("window_ns", *(part[0] for part in PARTS))
     )
     place = _place(view, result, slowest, slowest)
     cells: list[Any] = [
-        str(len(result.steps)),
-        *(f"{value:.3f}" for value in medians),
-        f"{measures[slowest].window_ns / 1e6:.3f}",
+        str(len(steady)),
+        *(f"{value:.3f}" for value in means),
+        f"{result.steps[slowest].measures.window_ns / 1e6:.3f}",
         dcc.Link(f"step {result.steps[slowest].number}", href=place.href()),
     ]
     return html.Tr(

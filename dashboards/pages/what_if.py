@@ -174,7 +174,7 @@ def _gates(baseline: Baseline) -> Component:
 def _steps(asked: WhatIf) -> Component:
     baseline = asked.baseline
     assert baseline is not None  # noqa: S101  (what is not refused has one)
-    steps = f"the median of {baseline.num_steps}" if baseline.num_steps > 1 else "all that is known"
+    steps = f"the mean of {baseline.num_steps}" if baseline.num_steps > 1 else "all that is known"
     significant = sorted(
         (answer for answer in asked.answers if not answer.is_too_small and answer.refused is None),
         key=lambda answer: answer.change_ns or 0,

@@ -12,6 +12,7 @@ from tests.support.long import few_and_many, for_examples
 from tests.support.opened import ranks_of
 from traceprof.analyses import gpu_idle, host_sync, pageable_copy
 from traceprof.run.opening import Rank, Window
+from traceprof.run.steady_steps import steady_steps
 
 
 def answer(rank: Rank, window: Window) -> Answer:
@@ -31,6 +32,15 @@ def answer(rank: Rank, window: Window) -> Answer:
     )
 
 
+def steady_ranges(rank: Rank, window: Window) -> list[tuple[int, int]]:
+    """Return when the host was in the steady steps."""
+    ranges, steps = rank.step_ranges, rank.steps
+    if ranges is None or steps is None:
+        return []
+    source = steps.source[steady_steps(rank, window).step]
+    return list(zip(ranges.start_ns[source].tolist(), ranges.end_ns[source].tolist(), strict=True))
+
+
 def assert_agreement(path: Path, *cuts: tuple[float, float]) -> list[Answer]:
     """Hold the package to the reference on every rank, in its window and in parts of it.
 
@@ -42,12 +52,13 @@ def assert_agreement(path: Path, *cuts: tuple[float, float]) -> list[Answer]:
         for rank in ranks:
             expected = RankReference(export, rank.process, rank.key.device)
             answers.append(answer(rank, rank.window))
-            assert answers[-1] == expected.answer()
+            assert answers[-1] == expected.answer(steady_ranges(rank, rank.window))
             for cut in cuts:
                 low, high = (
                     rank.window.start_ns + int(rank.window.length_ns * share) for share in cut
                 )
-                assert answer(rank, Window(low, high)) == expected.answer((low, high))
+                ranges = steady_ranges(rank, Window(low, high))
+                assert answer(rank, Window(low, high)) == expected.answer(ranges, (low, high))
         return answers
 
 

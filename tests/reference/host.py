@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import mean
 from typing import Any, NamedTuple
 
 from tests.reference.breakdown import Range, default_is_communication, rows, step_ranges
@@ -224,14 +224,19 @@ class RankReference:
             at = max(at, end)
         return [(s, e) for s, e in gaps if e > window[0] and s < window[1]]
 
-    def answer(self, part: Interval | None = None) -> Answer:
-        """Answer of a part of the recording, by default of all of it."""
+    def answer(self, steady: list[Interval], part: Interval | None = None) -> Answer:
+        """Answer of a part of the recording, by default of all of it.
+
+        Args:
+            steady: the ranges of the steps in it that are steady.
+            part: of the recording.
+        """
         window = part or self.window()
         idle = sum(min(e, window[1]) - max(s, window[0]) for s, e in self.gaps(window))
         copies = self.copies(window, is_all=part is None)
         if not self.has_calls or self.clocks_disagree():
             return Answer(idle, 0, 0, None, None, copies)
-        return Answer(idle, *self.syncs(window), self.per_step(window), copies)
+        return Answer(idle, *self.syncs(window), self.per_step(window, steady), copies)
 
     def chosen(self, window: Interval) -> set[Call]:
         """The synchronizing calls that host-sync judges."""
@@ -276,15 +281,14 @@ class RankReference:
         api = min(spent, key=lambda name: (-spent[name], name), default=None)
         return number, blocked, api
 
-    def per_step(self, window: Interval) -> int | None:
+    def per_step(self, window: Interval, steady: list[Interval]) -> int | None:
         judged = self.chosen(window)
         chosen = [call for _, call in self.calls if call in judged]
         times = [
             sum(call.end - call.start for call in chosen if low <= call.start < high)
-            for low, high in self.steps
-            if low < window[1] and high > window[0]
+            for low, high in steady
         ]
-        return int(median(times)) if times else None
+        return round(mean(times)) if times else None
 
     def copies(self, window: Interval, *, is_all: bool) -> tuple[int, int, int | None, int]:
         chosen = []

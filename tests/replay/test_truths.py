@@ -216,12 +216,12 @@ class Pair:
         build = self.build or SCENARIOS[self.program].build
         return build(np.random.default_rng(seed))
 
-    def changed_step_ns(self, setup: Setup, seed: int) -> float:
-        """Return what a step takes with the change."""
+    def changed_step_ns(self, setup: Setup, seed: int, before: Result) -> float:
+        """Return what a step takes with the change, of those that were steady before."""
         if self.changed is None:
             assert self.other is not None
-            return step_ns(self.other(np.random.default_rng(seed)).run())
-        return step_ns(self.changed(setup))
+            return step_ns(self.other(np.random.default_rng(seed)).run(), before)
+        return step_ns(self.changed(setup), before)
 
 
 def twice_as_fast(setup: Setup) -> Result:
@@ -343,7 +343,7 @@ def outcome(pair: Pair, seed: int, path: Path, *, has_events: bool = True) -> Ou
     assert asked.baseline is not None
     assert only.change_ns is not None
     low, high = (limit - asked.baseline.step_ns for limit in (only.low_ns or 0, only.high_ns or 0))
-    true_ns = pair.changed_step_ns(setup, seed) - before
+    true_ns = pair.changed_step_ns(setup, seed, result) - before
     return Outcome(before, true_ns, only.change_ns, low, high, only.is_bound)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.run.steps.steady_rules import StepUse, step_uses
 from traceprof.simulate.event_model.actions import (
     Busy,
     Call,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from traceprof.intervals import Int64
+    from traceprof.replay.graph.longest_path import Float64
     from traceprof.simulate.event_model.actions import Action, Entry, Stream
     from traceprof.simulate.event_model.engine import Result
     from traceprof.simulate.scenarios.setup import Setup
@@ -65,12 +68,29 @@ def recorded(
     return path
 
 
-def step_ns(result: Result) -> float:
+def step_ns(result: Result, before: Result | None = None) -> float:
+    """Return the mean step of a simulated run, over its ranks.
+
+    Args:
+        result: what happened.
+        before: the run whose steady steps count, where it is another one.
+    """
+    numbers, lengths = _steps(result)
+    known, of_before = _steps(before or result)
+    uses = step_uses(of_before.astype(np.int64), np.zeros(len(known), np.int64), ends_early=True)
+    return float(lengths[np.isin(numbers, known[uses == StepUse.STEADY])].mean())
+
+
+def middle_step_ns(result: Result) -> float:
     """Return the median step of a simulated run, the mean over its ranks."""
+    return float(np.median(_steps(result)[1]))
+
+
+def _steps(result: Result) -> tuple[Int64, Float64]:
     by_number: dict[int, list[int]] = {}
     for row in Ranks(result).breakdown()["steps"]:
         by_number.setdefault(row["step"], []).append(row["window_ns"])
-    return float(np.median([np.mean(lengths) for lengths in by_number.values()]))
+    return np.array(list(by_number)), np.array([np.mean(ns) for ns in by_number.values()])
 
 
 def faster_links(setup: Setup, factor: float) -> Result:

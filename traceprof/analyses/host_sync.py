@@ -32,6 +32,7 @@ from traceprof.host.idle_from_waits import (
     waits_with_cost,
 )
 from traceprof.host.synchronization import by_thread, synchronizing_calls
+from traceprof.run.steady_steps import steady_steps
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
@@ -64,7 +65,7 @@ class HostSyncMetrics(Metrics):
     api: Annotated[str | None, "the call with the most of that time"]
     api_blocked_ns: Annotated[Ns, "how much that is"]
     blocked_per_step_ns: Annotated[
-        Ns | None, "time inside these calls in the median step, null where no step was found"
+        Ns | None, "time inside these calls in the mean steady step, null where no step was found"
     ]
     in_steps: Annotated[
         int, one_of(0, 1), "1 if only calls inside steps were counted, 0 if no step is marked"
@@ -119,7 +120,7 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         blocked_ns=sum(thread.covered.measure_ns for thread in threads.values()),
         api=api,
         api_blocked_ns=api_blocked,
-        blocked_per_step_ns=_median_of_steps(rank, calls, window, np.flatnonzero(chosen)),
+        blocked_per_step_ns=_per_step_ns(rank, calls, window, np.flatnonzero(chosen)),
         in_steps=in_steps,
         coverage=idle_causes(rank).coverage(window),
     )
@@ -257,20 +258,18 @@ def _dominant_api(rank: Rank, calls: ApiCalls, chosen: Int64) -> tuple[str | Non
     return min(by_name.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _median_of_steps(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64) -> int | None:
-    """Return the time in calls of the median step, of steps whose range overlaps the window."""
-    ranges = rank.step_ranges
-    if ranges is None:
+def _per_step_ns(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64) -> int | None:
+    """Return the time in calls within the range of the mean steady step."""
+    ranges, steady = rank.step_ranges, steady_steps(rank, window).step
+    if ranges is None or rank.steps is None or not len(steady):
         return None
-    overlaps = (ranges.start_ns < window.end_ns) & (ranges.end_ns > window.start_ns)
-    if not overlaps.any():
-        return None
+    source = rank.steps.source[steady]
     order = np.argsort(calls.start_ns[chosen], kind="stable")
     start = calls.start_ns[chosen][order]
     spent = np.cumsum(np.append(0, calls.packed_length.at(chosen)[order]))
-    first = np.searchsorted(start, ranges.start_ns[overlaps], side="left")
-    stop = np.searchsorted(start, ranges.end_ns[overlaps], side="left")
-    return int(np.median(spent[stop] - spent[first]))
+    first = np.searchsorted(start, ranges.start_ns[source], side="left")
+    stop = np.searchsorted(start, ranges.end_ns[source], side="left")
+    return round(float((spent[stop] - spent[first]).mean()))
 
 
 def _evidence(rank: Rank, calls: ApiCalls, costs: IdleFromWaits) -> tuple[Evidence, ...]:

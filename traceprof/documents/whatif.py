@@ -33,7 +33,7 @@ _DIRECTIONS: dict[int, Direction] = {1: "send", 2: "receive"}
 
 
 class Baseline(Struct, forbid_unknown_fields=True):
-    """The median step as it was measured, and as it is replayed."""
+    """The mean of the steady steps as it was measured, and as it is replayed."""
 
     step_ns: Count
     replayed_ns: int | None

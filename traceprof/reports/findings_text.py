@@ -76,8 +76,8 @@ def claim_lines(analysis: RunResult, group: Sequence[Finding]) -> list[str]:
     lines = [f"rank {worst.rank}: {one_line(worst.title)} ({_cost(worst, kind)})"]
     per_step = worst.metrics.get("per_step_ns")
     if isinstance(per_step, int):
-        lines.append(f"{duration(per_step)} in the median step")
-    gain = _gain(worst.saving, "the median step" if has_steps else f"the {kind}")
+        lines.append(f"{duration(per_step)} in the mean step")
+    gain = _gain(worst.saving, "a step" if has_steps else f"the {kind}")
     if gain:
         lines.append(gain)
     least = min(group, key=lambda finding: finding.impact_fraction)

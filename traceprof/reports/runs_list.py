@@ -23,7 +23,7 @@ _COMMIT_DIGITS = 10
 def table(runs: Sequence[StoredRun]) -> RenderableType:
     """Return the runs as a table for people."""
     names = ("run", "labels", "commit", "recorded (UTC)", "host")
-    rows = new_table(*names, "ranks", "step (median)", left=names)
+    rows = new_table(*names, "ranks", "step", left=names)
     for run in runs:
         labels = ", ".join(f"{key}={value}" for key, value in run.labels.items())
         rows.add_row(
@@ -35,7 +35,7 @@ def table(runs: Sequence[StoredRun]) -> RenderableType:
             else run.recorded_utc.rstrip("Z").replace("T", " "),
             name_text(_hosts(run.hosts)),
             str(run.num_ranks),
-            _UNKNOWN if run.median_step_ns is None else duration(run.median_step_ns),
+            _UNKNOWN if run.step_ns is None else duration(run.step_ns),
         )
     return Escaped(rows)
 

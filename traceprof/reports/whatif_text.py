@@ -75,7 +75,7 @@ def _refused(answers: Sequence[Answer]) -> list[RenderableType]:
 
 
 def _checks(baseline: Baseline) -> list[RenderableType]:
-    steps = f"median of {baseline.num_steps}" if baseline.num_steps > 1 else "all that is known"
+    steps = f"mean of {baseline.num_steps}" if baseline.num_steps > 1 else "all that is known"
     lines: list[RenderableType] = [
         Text(f"A step takes {duration(baseline.step_ns)} ({steps}). Checks of the replay:")
     ]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Intervals
     from traceprof.run.rank import Rank, Window
 
     Mask = npt.NDArray[np.bool_]
@@ -55,6 +55,15 @@ def steady_steps(rank: Rank, window: Window) -> SteadySteps:
         window: the part of it that is judged.
     """
     return rank.cache.get(_steady_steps, rank, window.start_ns, window.end_ns)
+
+
+def covered_per_step(rank: Rank, window: Window, covered: Intervals) -> int | None:
+    """Return how much of some intervals the mean steady step holds, ns; None without steps."""
+    steps = steady_steps(rank, window)
+    if not len(steps.step):
+        return None
+    of_step = intervals.covered_within(covered, steps.start_ns, steps.end_ns)
+    return round(intervals.total(of_step) / len(of_step))
 
 
 def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:

@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -52,7 +51,9 @@ class StoredRun:
         saved_utc: when the run was saved.
         hosts: the machines.
         num_ranks: how many ranks it has.
-        median_step_ns: the median of the training steps of all ranks; None without steps.
+        step_ns: what a step takes, the mean of the steady ones of the rank where it is longest;
+            without steps all that is judged is one. None without a rank.
+        median_step_ns: the median of the same; None without steps.
     """
 
     name: str
@@ -62,6 +63,7 @@ class StoredRun:
     saved_utc: str
     hosts: tuple[str, ...]
     num_ranks: int
+    step_ns: int | None
     median_step_ns: int | None
 
 
@@ -158,7 +160,7 @@ def stored_runs(path: AnyPath) -> list[StoredRun]:
     with read(path) as connection:
         stored = connection.execute(
             "SELECT name, labels, git_commit, recorded_utc, saved_utc, hosts, num_ranks,"
-            " median_step_ns FROM runs ORDER BY id"
+            " step_ns, median_step_ns FROM runs ORDER BY id"
         ).fetchall()
     return [
         StoredRun(
@@ -169,7 +171,8 @@ def stored_runs(path: AnyPath) -> list[StoredRun]:
             saved_utc=row[4],
             hosts=tuple(json.loads(row[5])),
             num_ranks=row[6],
-            median_step_ns=row[7],
+            step_ns=row[7],
+            median_step_ns=row[8],
         )
         for row in stored
     ]
@@ -192,13 +195,6 @@ def _facts(result: RunResult, run_document: Document, labels: dict[str, str]) ->
         for variable in _COMMIT_VARIABLES
         if session.environment.get(variable)
     ]
-    training = {span.rank: span for span in run_document.training}
-    steps_ns = [
-        step.window_ns
-        for step in run_document.steps
-        if (span := training.get(step.rank)) is None
-        or (span.start_ns <= step.start_ns and step.end_ns <= span.end_ns)
-    ]
     return {
         "labels": json.dumps(labels),
         "git_commit": cell(labels.get("commit") or next(iter(commits), None)),
@@ -206,7 +202,8 @@ def _facts(result: RunResult, run_document: Document, labels: dict[str, str]) ->
         "saved_utc": _utc(datetime.now(timezone.utc).timestamp()),
         "hosts": json.dumps(sorted({rank.host for rank in run_document.run.ranks})),
         "num_ranks": len(run_document.ranks),
-        "median_step_ns": int(median(steps_ns)) if steps_ns else None,
+        "step_ns": run_document.headline.step_ns,
+        "median_step_ns": run_document.headline.median_step_ns,
         "traceprof_version": run_document.traceprof_version,
     }
 

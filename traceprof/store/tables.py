@@ -27,8 +27,8 @@ _KERNELS = "rank_kernels"
 _HOST_COLUMNS: Mapping[str, type] = {"host": str, "gpu_id": str}  # of ranks, from elsewhere
 _RUNS: Mapping[str, type] = {
     "id": int, "name": str, "labels": str, "git_commit": str, "recorded_utc": str,
-    "saved_utc": str, "hosts": str, "num_ranks": int, "median_step_ns": int,
-    "traceprof_version": str,
+    "saved_utc": str, "hosts": str, "num_ranks": int, "step_ns": int,
+    "median_step_ns": int, "traceprof_version": str,
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.support.changes import recorded, step_ns
+from tests.support.changes import middle_step_ns, recorded
 from tests.support.long import long_after
 from traceprof.replay.answers.ask import whatif
 from traceprof.replay.answers.schedules import Pipeline, Stage, schedule_times
@@ -96,7 +96,7 @@ def test_an_order_takes_what_the_simulator_gives(order: str, slowdown: Fraction)
     (estimate,) = (one for one in schedule_times(pipeline(slowdown)) if one.order == order)
     assert estimate.step_ns is not None
     assert estimate.naive_ns is not None
-    truth = step_ns(program(np.random.default_rng(0), order, slowdown).run())
+    truth = middle_step_ns(program(np.random.default_rng(0), order, slowdown).run())
     assert estimate.step_ns == pytest.approx(truth, rel=0.02)
     assert estimate.step_ns >= estimate.naive_ns
     if slowdown == 1:
@@ -119,7 +119,7 @@ def test_orders_of_a_recorded_run(tmp_path: Path) -> None:
     assert whatif(path, assume=["no-sync"]).whatif.schedules == told
     assert [one.order for one in told] == list(ORDERS)
     for one in told:
-        truth = step_ns(program(np.random.default_rng(1), one.order, slowdown).run())
+        truth = middle_step_ns(program(np.random.default_rng(1), one.order, slowdown).run())
         assert one.step_ns == pytest.approx(truth, rel=0.03)
 
 

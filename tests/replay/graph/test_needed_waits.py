@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.support.changes import recorded, step_ns, without_waits
+from tests.support.changes import middle_step_ns, recorded, without_waits
 from traceprof.replay.answers.ask import whatif
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.program_writer import Host
@@ -59,7 +59,7 @@ def test_what_the_host_uses_at_once_is_waited_for(setup: Setup, tmp_path: Path) 
 )
 def test_other_results_may_be_read_later(setup: Setup, tmp_path: Path) -> None:
     result = setup.run()
-    true_ns = step_ns(without_waits(setup)) - step_ns(result)
+    true_ns = middle_step_ns(without_waits(setup)) - middle_step_ns(result)
     path = recorded(setup, tmp_path / "run.sqlite", result)
     (only,) = whatif(path, assume=["no-sync"]).whatif.answers
     assert true_ns < -10_000
@@ -88,7 +88,7 @@ def test_to_free_memory_waits_by_itself(tmp_path: Path) -> None:
     assert -50_000 < waits.change_ns <= 0
     setup = freeing("cudaFreeAsync_v11020")
     result = setup.run()
-    true_ns = step_ns(without_waits(setup)) - step_ns(result)
+    true_ns = middle_step_ns(without_waits(setup)) - middle_step_ns(result)
     path = recorded(setup, tmp_path / "b", result)
     (returns,) = whatif(path, assume=["no-sync"]).whatif.answers
     assert true_ns < -200_000

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-
 from traceprof import intervals
 from traceprof.analyses.exposed_communication.advice import PAGE, advice, cpu_advice
 from traceprof.analyses.exposed_communication.reasons import (
@@ -29,6 +27,7 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
+from traceprof.run.steady_steps import covered_per_step
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
@@ -107,7 +106,7 @@ class ExposedCommunicationResult(RankResult):
         communication_ns: when the rank communicated.
         compute_ns: when it computed.
         exposed_ns: when it communicated and did not compute.
-        per_step_ns: the same of the median training step, None without steps.
+        per_step_ns: the same of the mean steady step, None without steps.
         num_operations: communication operations that are inside the window at all.
         coverage: the share of GPU operations whose kind is known.
         longest: the longest stretches, longest first.
@@ -155,7 +154,7 @@ def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
         communication_ns=communication.measure_ns,
         compute_ns=compute.measure_ns,
         exposed_ns=exposed.measure_ns,
-        per_step_ns=_per_step_ns(rank, window),
+        per_step_ns=covered_per_step(rank, window, rank.exposed),
         num_operations=num_operations,
         coverage=_coverage(rank, window) if num_graphs else 1.0,
         longest=_longest(rank, exposed),
@@ -247,16 +246,6 @@ def _coverage(rank: Rank, window: Window) -> float:
     """Return the share of operations whose kind is known: a whole graph may hide communication."""
     num_known = sum(num_inside(spans, window) for spans in rank.counted)
     return num_known / (num_known + len(rank.operations.graphs))
-
-
-def _per_step_ns(rank: Rank, window: Window) -> int | None:
-    """Return the exposed time of the median training step inside a window, None without any."""
-    if rank.steps is None:
-        return None
-    start, end = rank.steps.start_ns, rank.steps.end_ns
-    inside = (start >= window.start_ns) & (end <= window.end_ns)
-    of_step = intervals.covered_within(rank.exposed, start[inside], end[inside])
-    return int(np.median(of_step)) if len(of_step) else None
 
 
 def _longest(rank: Rank, exposed: intervals.Intervals) -> tuple[Evidence, ...]:

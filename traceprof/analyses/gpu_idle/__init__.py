@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-
 from traceprof import intervals
 from traceprof.analyses.gpu_idle.advice import advice, page_advice, unknown_advice
 from traceprof.analyses.gpu_idle.assumptions import removing
@@ -28,6 +26,7 @@ from traceprof.host.host_ranges import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.idle_causes import MAX_TURNAROUND_NS, IdleCause, idle_causes, why_unknown
 from traceprof.host.idle_details import details
 from traceprof.run.rank import Window
+from traceprof.run.steady_steps import covered_per_step
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
@@ -82,7 +81,7 @@ class GpuIdleMetrics(Metrics):
         " known of the thread",
     ]
     per_step_ns: Annotated[
-        Ns | None, "idle time of the median training step, null where no step was found"
+        Ns | None, "idle time of the mean steady step, null where no step was found"
     ]
     coverage: Annotated[
         Fraction, "the share of the idle time whose next operation has a known launch"
@@ -178,7 +177,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
     metrics = GpuIdleMetrics(
         idle_ns=idle_ns,
         **{f"{cause.value}_ns": by_cause[cause] for cause in IdleCause},
-        per_step_ns=_median_of_steps(rank, window),
+        per_step_ns=_per_step_ns(rank, window),
         coverage=causes.coverage(window),
     )
     return GpuIdleResult(
@@ -230,15 +229,9 @@ def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def _median_of_steps(rank: Rank, window: Window) -> int | None:
-    steps = rank.steps
-    if steps is None:
-        return None
-    steps = steps.chosen((steps.start_ns >= window.start_ns) & (steps.end_ns <= window.end_ns))
-    if not len(steps):
-        return None
-    busy = intervals.covered_within(rank.busy, steps.start_ns, steps.end_ns)
-    return int(np.median(steps.end_ns - steps.start_ns - busy))
+def _per_step_ns(rank: Rank, window: Window) -> int | None:
+    idle = intervals.complement(rank.busy, window.start_ns, window.end_ns)
+    return covered_per_step(rank, window, idle)
 
 
 def _that_matter(

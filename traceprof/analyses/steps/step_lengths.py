@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
 
 WhyLeftOut = Literal["cut", "opening", "rare"]
-_WHY: dict[StepUse, WhyLeftOut] = {
+WHY_LEFT_OUT: dict[StepUse, WhyLeftOut] = {
     StepUse.CUT: "cut",
     StepUse.OPENING: "opening",
     StepUse.RARE: "rare",
@@ -116,8 +116,8 @@ def _kinds(lengths_ns: Int64) -> tuple[StepKind, ...]:
 
 
 def _left_out(result: BreakdownResult) -> list[LeftOutSteps]:
-    groups: dict[StepUse, list[int]] = {use: [] for use in _WHY}
+    groups: dict[StepUse, list[int]] = {use: [] for use in WHY_LEFT_OUT}
     for step in result.steps:
         if step.use:
             groups[step.use].append(step.measures.window_ns)
-    return [LeftOutSteps(_WHY[use], len(ns), sum(ns)) for use, ns in groups.items() if ns]
+    return [LeftOutSteps(WHY_LEFT_OUT[use], len(ns), sum(ns)) for use, ns in groups.items() if ns]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from traceprof.analyses.breakdown import Measures
+from traceprof.analyses.steps.step_lengths import WhyLeftOut
 from traceprof.documents.analysis.rows import record
 from traceprof.findings import Count, Fraction
 from traceprof.kernel_names.arithmetic import PRECISIONS
@@ -29,7 +30,7 @@ class Training(training.Training, frozen=True, kw_only=True):
     rank: Count
 
 
-@record("rank", "step", "start_ns", "end_ns", ..., without="window_start_ns")
+@record("rank", "step", "start_ns", "end_ns", ..., "left_out", without="window_start_ns")
 class Step(Measures, frozen=True, kw_only=True):
     """The same of a training step: the four parts sum to window_ns."""
 
@@ -37,6 +38,14 @@ class Step(Measures, frozen=True, kw_only=True):
     step: Count
     start_ns: int
     end_ns: int
+    left_out: Annotated[
+        WhyLeftOut | Literal["not judged"] | None,
+        Meta(
+            description="Why it does not count for what a step takes, null where it does. `cut`,"
+            " `opening` and `rare` as in `headline.left_out`; `not judged`: no part of what"
+            " findings are about, such as warm-up."
+        ),
+    ]
 
 
 class Beside(Struct, forbid_unknown_fields=True):

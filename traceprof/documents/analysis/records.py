@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from traceprof.analyses.steps.step_lengths import judged_steps
+from traceprof.analyses.steps.step_lengths import WHY_LEFT_OUT, judged_steps
 from traceprof.analyses.steps.step_means import StepTotals
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _breakdown_row = maker(measures.Breakdown, "rank")
 _training_row = maker(measures.Training, "rank")
-_step_row = maker(measures.Step, "rank", "step", "start_ns", "end_ns")
+_step_row = maker(measures.Step, "rank", "step", "start_ns", "end_ns", "left_out")
 _totals_row = maker(communication.CommunicationTotals, "rank", "num_steps")
 _collective_row = maker(communication.Collective, "rank")
 _bucket_row = maker(communication.Bucket, "rank")
@@ -90,7 +90,8 @@ def _steps(result: RunResult) -> Iterator[measures.Step]:
         for step in measured.steps:
             start = step.measures.window_start_ns
             end = start + step.measures.window_ns
-            yield _step_row(step.measures, measured.rank, step.number, start, end)
+            left_out = "not judged" if step.use is None else WHY_LEFT_OUT.get(step.use)
+            yield _step_row(step.measures, measured.rank, step.number, start, end, left_out)
 
 
 def _communication_totals(result: RunResult) -> Iterator[communication.CommunicationTotals]:

@@ -143,9 +143,9 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         how = under.how_to_collect
         return Answer(one.text, one.is_bound, refused=under.why, how_to_collect=how)
     lengths = under.steps
-    step = float(np.median(replay.measured))
-    kept_before, removed_before = np.median(before, axis=0).tolist()[:2]
-    changes = (np.median(lengths, axis=0) - np.median(before, axis=0)).tolist()
+    step, share = float(replay.baseline.step_ns), replay.share
+    kept_before, removed_before = (share @ before).tolist()[:2]
+    changes = (share @ (lengths - before)).tolist()
     change = changes[0]
     misfit = abs(removed_before - kept_before)
     if one.is_bound:
@@ -156,9 +156,9 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
             is_too_small=abs(change) <= misfit, note=one.condition,
         )  # fmt: skip
     for other in under.otherwise:
-        changes += (np.median(other, axis=0) - np.median(before, axis=0)).tolist()
+        changes += (share @ (other - before)).tolist()
     spread = [
-        min(_spread(lengths[:, way]), _spread((lengths - before)[:, way]))
+        min(_spread(lengths[:, way], share), _spread((lengths - before)[:, way], share))
         for way in range(lengths.shape[1])
     ]
     off = abs(change) * max(misfit / step if step else 0.0, RESOLUTION)
@@ -177,10 +177,17 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     )  # fmt: skip
 
 
-def _spread(lengths: Float64) -> float:
-    """Return half of the 95 % interval of a median, by bootstrap over steps."""
-    if len(lengths) < 2:
+def _spread(lengths: Float64, share: Float64) -> float:
+    """Return half of the 95 % interval of a mean, by bootstrap over the steps that count.
+
+    Args:
+        lengths: float64[s], ns.
+        share: float64[s], what each counts for.
+    """
+    counts = np.flatnonzero(share)
+    if len(counts) < 2:
         return 0.0
-    draws = np.random.default_rng(_SEED).integers(0, len(lengths), (_DRAWS, len(lengths)))
-    low, high = np.percentile(np.median(lengths[draws], axis=1), (2.5, 97.5))
+    draws = counts[np.random.default_rng(_SEED).integers(0, len(counts), (_DRAWS, len(counts)))]
+    means = (lengths * share)[draws].sum(axis=1) / share[draws].sum(axis=1)
+    low, high = np.percentile(means, (2.5, 97.5))
     return float(high - low) / 2

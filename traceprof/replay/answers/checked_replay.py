@@ -15,13 +15,19 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses import breakdown, gpu_idle
+from traceprof.analyses.steps.step_lengths import slowest_rank, step_ns
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.host.idle_causes import why_unknown
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
 from traceprof.replay.graph.longest_path import CircularError
 from traceprof.replay.graph.run_graph import in_this_process, reweighed, run_graph
-from traceprof.replay.graph.step_lengths import by_number, measured_steps, replayed_steps
+from traceprof.replay.graph.step_lengths import (
+    by_number,
+    measured_steps,
+    replayed_steps,
+    steady_shares,
+)
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -48,9 +54,10 @@ class Baseline:
     """The step as it was, and as it is replayed.
 
     Attributes:
-        step_ns: the median of the measured steps.
+        step_ns: the mean of all steady steps of the rank where it is longest.
         replayed_ns: of the replayed ones; None where no replay was possible.
-        num_steps: how many there are; 1 is the whole training where no steps are known.
+        num_steps: how many steady ones were replayed; 1 is the whole training where no steps are
+            known.
         gates: the checks.
     """
 
@@ -107,7 +114,7 @@ class CheckedReplay:
         analysis: of the run.
         graph: of it, weighed.
         baseline: the step as it is.
-        measured: float64[s], the steps, ns.
+        share: float64[s], what each counts for in the mean step: they sum to 1.
         as_it_is: float64[s, w], the same replayed, in as many ways as `StepsUnder.steps`.
         communication: float64[s], how long somebody communicated in each.
         lengths: float64[s, w n], the same under each of n assumptions, but for what these change in
@@ -118,7 +125,7 @@ class CheckedReplay:
     analysis: OpenAnalysis
     graph: RunGraph
     baseline: Baseline
-    measured: Float64
+    share: Float64
     as_it_is: Float64
     communication: Float64
     lengths: Float64
@@ -194,7 +201,9 @@ def checked_replay(
     num_operations = sum(facts.num_operations for facts in graph.facts)
     measured = measured_steps(graph)
     replayed, by_end = replayed_steps(graph)
-    baseline = _baseline(graph, measured, replayed)
+    slowest = slowest_rank(analysis.measured.of(breakdown))
+    share_by_begin, share_by_end = steady_shares(graph.marks, slowest)
+    baseline = _baseline(graph, measured, replayed, share_by_begin, step_ns(slowest))
     if num_unlaunched > MAX_UNLAUNCHED * num_operations:
         why = (
             f"the calls that launched {num_unlaunched} of {num_operations} operations are not in"
@@ -210,7 +219,7 @@ def checked_replay(
         analysis=analysis,
         graph=graph,
         baseline=baseline,
-        measured=measured,
+        share=share_by_end,
         as_it_is=by_end[:, :num_ways],
         communication=_communication(analysis, graph),
         lengths=by_end[:, num_ways:-1],
@@ -268,18 +277,20 @@ def _impossible(analysis: OpenAnalysis) -> Refusal | None:
     return None
 
 
-def _baseline(graph: RunGraph, measured: Float64, replayed: Float64) -> Baseline:
-    step = float(np.median(measured))
-    kept, removed = float(np.median(replayed[:, 0])), float(np.median(replayed[:, 1]))
+def _baseline(
+    graph: RunGraph, measured: Float64, replayed: Float64, share: Float64, step_ns: int
+) -> Baseline:
+    step = float(share @ measured)
+    kept, removed = (share @ replayed[:, :2]).tolist()
     has_events = graph.has_event_records
     limit = MAX_MISFIT if has_events else MAX_MISFIT_WITHOUT_EVENTS
     misfit = removed / step - 1 if step else None
     unexplained = abs(kept - removed) / kept if kept else None
     floor = _off_floor(graph, measured, replayed[:, -1])
     return Baseline(
-        step_ns=round(step),
-        replayed_ns=round(removed),
-        num_steps=len(measured),
+        step_ns=step_ns,
+        replayed_ns=round(step_ns * (1 + (misfit or 0.0))),
+        num_steps=int(np.count_nonzero(share)),
         gates=(
             _gate("misfit", misfit, limit),
             _gate("unexplained", unexplained, MAX_UNEXPLAINED),

@@ -226,5 +226,5 @@ def _under(replay: CheckedReplay, atoms: Sequence[str]) -> Answer:
 
 
 def _misfit_ns(replay: CheckedReplay) -> float:
-    kept, removed = np.median(replay.as_it_is, axis=0).tolist()[:2]
+    kept, removed = (replay.share @ replay.as_it_is).tolist()[:2]
     return abs(float(removed - kept))

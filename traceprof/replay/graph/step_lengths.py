@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.replay.graph.longest_path import solve
+from traceprof.run.steps.steady_rules import StepUse
+from traceprof.run.steps.step_kinds import long_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.intervals import Int64
     from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.marks import Marks
@@ -61,6 +64,46 @@ def measured_steps(graph: RunGraph) -> Float64:
     return steps
 
 
+def steady_shares(marks: Sequence[Marks], slowest: BreakdownResult) -> tuple[Float64, Float64]:
+    """Return what each step counts for in the mean of the steady ones.
+
+    Steps that are not steady count nothing. Of a sample, each kind of steps counts as much as it
+    does among all of them. By end, what passes until the next step begins is part of the next one,
+    and the first one has no beginning.
+
+    Args:
+        marks: of the ranks.
+        slowest: the rank whose steady steps they are.
+
+    Returns:
+        By begin and by end, float64[s], which sum to 1 each.
+    """
+    numbers = _numbers(marks)
+    steps = np.unique(np.concatenate(numbers))
+    mark = next((mark for mark in marks if mark.rank == slowest.rank and mark.is_marked), None)
+    known = [step for step in slowest.steps if step.is_training]
+    share = np.zeros(len(steps))
+    if mark is None or not known:
+        return np.full_like(share, 1 / len(steps)), np.full_like(share, 1 / len(steps))
+    number = np.array([step.number for step in known], np.int64)
+    number = np.arange(len(known)) if _come_again(marks) else number
+    is_steady = np.array([step.use is StepUse.STEADY for step in known])
+    is_other = np.array([step.use in (StepUse.OPENING, StepUse.RARE) for step in known])
+    others = np.isin(steps, number[is_other])
+    lengths = np.array([step.measures.window_ns for step in known], np.int64)[is_steady]
+    number = number[is_steady]
+    is_long = long_steps(lengths)
+    groups = [number] if is_long is None else [number[~is_long], number[is_long]]
+    for group in groups:
+        inside = np.isin(steps, group)
+        if inside.any():
+            share[inside] = len(group) / inside.sum()
+    share = share if share.any() else np.ones_like(share)
+    by_end = np.where(others, 0.0, np.append(0.0, share[:-1]))
+    by_end = by_end if by_end.any() else share
+    return share / share.sum(), by_end / by_end.sum()
+
+
 def by_number(marks: Sequence[Marks], values: Sequence[Float64]) -> Float64:
     """Return the mean over ranks of what belongs to the same step.
 
@@ -71,11 +114,18 @@ def by_number(marks: Sequence[Marks], values: Sequence[Float64]) -> Float64:
     Returns:
         float64[steps, k]; where numbers are used twice, steps go by their order.
     """
-    numbers = [mark.number for mark in marks]
-    if any(len(np.unique(number)) < len(number) for number in numbers):
-        numbers = [np.arange(len(number)) for number in numbers]
-    steps, place = np.unique(np.concatenate(numbers), return_inverse=True)
+    steps, place = np.unique(np.concatenate(_numbers(marks)), return_inverse=True)
     sums = np.zeros((len(steps), values[0].shape[1]))
     np.add.at(sums, place, np.concatenate(values))
     means: Float64 = sums / np.bincount(place, minlength=len(steps))[:, np.newaxis]
     return means
+
+
+def _numbers(marks: Sequence[Marks]) -> list[Int64]:
+    """Return the numbers of the steps of each rank: their order where some are used twice."""
+    numbers = [mark.number for mark in marks]
+    return [np.arange(len(number)) for number in numbers] if _come_again(marks) else numbers
+
+
+def _come_again(marks: Sequence[Marks]) -> bool:
+    return any(len(np.unique(mark.number)) < len(mark.number) for mark in marks)
