@@ -73,6 +73,8 @@ def test_the_sample_gives_valid_json_that_holds_its_truth() -> None:
     found = document(SAMPLE)
     truth = json.loads(SAMPLE.with_suffix(".truth.json").read_text())
     assert found["breakdown"] == truth["breakdown"]
+    for step in found["steps"]:
+        del step["left_out"]
     assert found["steps"] == truth["steps"]
 
 

@@ -85,7 +85,8 @@ def _kinds(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401
     """Return the types that a field may have."""
     if _origin(kind) is Literal:
         return (str,)
-    return (kind,) if _origin(kind) in _NESTED else get_args(kind) or (kind,)
+    kinds = (kind,) if _origin(kind) in _NESTED else get_args(kind) or (kind,)
+    return tuple(str if _origin(one) is Literal else one for one in kinds)
 
 
 def _is_nested(kind: Any) -> bool:  # noqa: ANN401
