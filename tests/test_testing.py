@@ -44,10 +44,11 @@ def test_findings_above_a_severity_fail() -> None:
 
 def test_a_step_is_compared_with_a_stored_one(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
+    allowed = ["recording"]
     result = analyze_reports([DDP], OPTIONS)
     save(store, result, "few steps")
     with pytest.raises(AssertionError, match=r"step:\+0\.1% is inconclusive"):
-        of(DDP).step_not_slower_than(f"{store}#few steps", by=0.001)
+        of(DDP).step_not_slower_than(f"{store}#few steps", by=0.001, allow_different=allowed)
     many, slower = document(result), document(result)
     for made, factor in ((many, 1.0), (slower, 1.1)):
         for totals in made.step_totals:
@@ -63,8 +64,10 @@ def test_a_step_is_compared_with_a_stored_one(tmp_path: Path) -> None:
             window_ns = round(factor * (3_500_000 + place % 5 * 1000))
             msgspec.structs.force_setattr(step, "window_ns", window_ns)
     run = RecordedRun(loaded([many]))
-    assert run.step_not_slower_than(many) is run
-    assert run.step_not_slower_than(slower, by=0.0) is run
+    assert run.step_not_slower_than(many, allow_different=allowed) is run
+    with pytest.raises(AssertionError, match="not comparable: the same recording"):
+        run.step_not_slower_than(many)
+    assert run.step_not_slower_than(slower, by=0.0, allow_different=allowed) is run
     with pytest.raises(AssertionError, match=r"step:\+2% is not met"):
-        RecordedRun(loaded([slower])).step_not_slower_than(many)
-    RecordedRun(loaded([slower])).step_not_slower_than(many, by=0.12)
+        RecordedRun(loaded([slower])).step_not_slower_than(many, allow_different=allowed)
+    RecordedRun(loaded([slower])).step_not_slower_than(many, by=0.12, allow_different=allowed)

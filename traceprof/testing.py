@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from traceprof.comparison.ask import compared, without_predictions
+from traceprof.comparison.comparable import check_allowed
 from traceprof.comparison.gates import parse
 from traceprof.comparison.sides import loaded
 from traceprof.errors import UsageError
@@ -101,19 +102,24 @@ class RecordedRun:
             raise AssertionError(f"findings above {limit} in {self._side.name}:\n{claims}")
         return self
 
-    def step_not_slower_than(self, stored: Source, *, by: float = 0.02) -> RecordedRun:
+    def step_not_slower_than(
+        self, stored: Source, *, by: float = 0.02, allow_different: Collection[str] = ()
+    ) -> RecordedRun:
         """Assert that a step is not slower than another recording's; an unclear result fails.
 
         Args:
             stored: `runs.db#NAME`, a saved JSON analysis, or a report.
             by: how much slower it may be, as a fraction; the interval's upper end is judged.
+            allow_different: what may differ, such as `gpu`: else sides that are not comparable
+                fail.
 
         Raises:
             AssertionError: it is slower, or the result is unclear.
             TraceprofError: the other recording cannot be read.
         """
+        check_allowed(allow_different)
         gate = parse(f"step:+{100 * by:f}%")
-        comparison = compared(loaded([stored], self._options), self._side, [gate])
+        comparison = compared(loaded([stored], self._options), self._side, [gate], allow_different)
         if not comparison.is_met:
             said = f"step:+{100 * by:g}% is {comparison.gates[0].outcome}"
             raise AssertionError(f"{said}: {comparison.gates[0].reason} ({self._side.name})")

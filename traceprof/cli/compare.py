@@ -52,6 +52,15 @@ _READ_BY_PEOPLE = ("text", "markdown")
     " the step), finding:ID (not there). Metrics are step, compute, exposed-communication,"
     " exposed-copy and idle. A limit that cannot be checked is not kept. Repeatable.",
 )
+@click.option(
+    "--allow-different",
+    "allow_different",
+    metavar="KIND",
+    multiple=True,
+    help="Compare all the same where this differs: gpu, world-size, recorded-parts, clocks, steps;"
+    " recording: where the same one stands on both sides. Without it the verdict is 'not"
+    " comparable', and every gate fails. Repeatable.",
+)
 @output_options(*_FORMATS)
 @click.option(
     "--annotations",
@@ -72,6 +81,7 @@ def command(
     more_before: tuple[str, ...],
     more_after: tuple[str, ...],
     gates: tuple[str, ...],
+    allow_different: tuple[str, ...],
     output_format: str,
     output: str | None,
     annotations: str | None,
@@ -87,11 +97,13 @@ def command(
     Exit status: 0 done; 1 a gate is not met; 2 an error.
     """
     from traceprof.comparison.ask import compared, without_predictions
+    from traceprof.comparison.comparable import check_allowed
     from traceprof.comparison.gates import parse
     from traceprof.comparison.sides import files_of, loaded
     from traceprof.execution.memory import keep_freed_memory
 
     keep_freed_memory()
+    check_allowed(allow_different)
     limits = [parse(gate) for gate in gates]  # report mistakes before any report is read
     sides = [_sources(before, more_before), _sources(after, more_after)]
     for name, side in zip(("before", "after"), sides, strict=True):
@@ -103,7 +115,7 @@ def command(
     with progress("rows" if is_single else "reports") as shown:
         first = loaded(sides[0], options, listener=shown, jobs=jobs)
         second = loaded(sides[1], without_predictions(options), listener=shown, jobs=jobs)
-    comparison = compared(first, second, limits)
+    comparison = compared(first, second, limits, allow_different)
     _write(comparison, output_format, output)
     if annotations is not None:
         from traceprof.reports.comparison import github

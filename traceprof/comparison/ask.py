@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Analysis
 from traceprof.comparison.communication import communication
-from traceprof.comparison.comparable import comparable
+from traceprof.comparison.comparable import check_allowed, comparable
 from traceprof.comparison.findings import findings
-from traceprof.comparison.gates import change_interval, judged, parse
+from traceprof.comparison.gates import change_of, judged, parse
 from traceprof.comparison.kernels import kernels
+from traceprof.comparison.mean_change import MIN_STEPS, steps_to_find, trend
 from traceprof.comparison.series import CAUSES, COLUMNS, series
 from traceprof.comparison.sides import LoadedSide, loaded
-from traceprof.comparison.statistics import MIN_DRAWN_STEPS, MIN_STEPS
 from traceprof.documents import comparison as d
 from traceprof.documents.analysis.model import Document
 from traceprof.execution.options import Options
+from traceprof.units import duration
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from traceprof.comparison.gates import GateLimit
     from traceprof.comparison.series import Series
@@ -46,6 +47,7 @@ def compare(
     after: Source | Iterable[Source],
     *,
     gates: Iterable[str] = (),
+    allow_different: Collection[str] = (),
     options: Options | None = None,
     listener: Progress | None = None,
     jobs: int | None = None,
@@ -57,20 +59,24 @@ def compare(
             several of these: reports of ranks are one recording, others are repetitions.
         after: the same, of the other side.
         gates: limits that must be kept, such as `step:+2%`.
+        allow_different: what may differ without making the sides incomparable: `gpu`,
+            `world-size`, `recording` (the same one on both sides), `recorded-parts`, `clocks`,
+            `steps`.
         options: what to analyse of reports.
         listener: receives progress updates.
         jobs: how many processes may analyse.
 
     Raises:
-        TraceprofError: a side cannot be read, or a gate is none.
+        TraceprofError: a side cannot be read, a gate is none, or a difference is none.
     """
+    check_allowed(allow_different)
     limits = [parse(gate) for gate in gates]
     options = options or Options()
     sides = [
         loaded([side] if isinstance(side, _ONE) else list(side), how, listener=listener, jobs=jobs)
         for side, how in ((before, options), (after, without_predictions(options)))
     ]
-    return compared(sides[0], sides[1], limits)
+    return compared(sides[0], sides[1], limits, allow_different)
 
 
 def without_predictions(options: Options) -> Options:
@@ -79,7 +85,10 @@ def without_predictions(options: Options) -> Options:
 
 
 def compared(
-    before: LoadedSide, after: LoadedSide, gates: Sequence[GateLimit] = ()
+    before: LoadedSide,
+    after: LoadedSide,
+    gates: Sequence[GateLimit] = (),
+    allow_different: Collection[str] = (),
 ) -> d.Comparison:
     """Compare two sides that are read already.
 
@@ -87,13 +96,14 @@ def compared(
         before: one side.
         after: the other.
         gates: limits that must be kept.
+        allow_different: as in `compare`.
     """
     steps = series(before.captures), series(after.captures)
     means = [_mean_step(side.means) for side in steps]
     changes = _differences(*means)
     matched = kernels(before.captures, after.captures, changes.compute_ns)
-    step = _step(*steps)
-    checked = comparable(before.captures, after.captures)
+    checked = comparable(before.captures, after.captures, allow_different)
+    step = _step(*steps, is_comparable=checked.is_comparable)
     return d.Comparison(
         schema=d.SCHEMA,
         traceprof_version=__version__,
@@ -110,9 +120,9 @@ def compared(
         kernel_matching=matched.matching,
         kernels_beside_ns=matched.beside_ns,
         communication=communication(before.captures, after.captures),
-        findings=findings(before.captures, after.captures, float(steps[0].summary[0])),
-        gates=[judged(gate, *steps, after.captures) for gate in gates],
-        notes=_notes(*steps),
+        findings=findings(before.captures, after.captures, steps[0].step_ns),
+        gates=[judged(gate, *steps, after.captures, checked.reasons) for gate in gates],
+        notes=_notes(*steps, step),
     )
 
 
@@ -130,39 +140,50 @@ def _differences(before: d.Parts, after: d.Parts) -> d.Parts:
     )
 
 
-def _step(before: Series, after: Series) -> d.Step:
-    gate = parse("step:+0%")
-    values = float(before.summary[0]), float(after.summary[0])
-    interval = change_interval(gate, before, after)
-    if interval is not None:
-        interval = type(interval)(interval.low / 100, interval.high / 100)
+def _step(before: Series, after: Series, *, is_comparable: bool) -> d.Step:
+    values = before.step_ns, after.step_ns
+    change = change_of(parse("step:+0%"), before, after)
+    interval = None if change is None else change.interval
+    mix = None if change is None else change.at_same_mix
+    judged = None if change is None else change.judged
     is_several = max(len(before.captures), len(after.captures)) > 1
     has_steps = before.has_steps and after.has_steps
     basis: d.Basis = "training" if not has_steps else "captures" if is_several else "steps"
+    medians = [
+        None if median is None or not has_steps else round(median)
+        for median in (before.median_ns, after.median_ns)
+    ]
     return d.Step(
         before_ns=round(values[0]),
         after_ns=round(values[1]),
+        median_before_ns=medians[0],
+        median_after_ns=medians[1],
         change=values[1] / values[0] - 1 if values[0] else None,
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
-        verdict=_verdict(interval),
+        low=None if interval is None else interval.low / 100,
+        high=None if interval is None else interval.high / 100,
+        at_same_mix=None
+        if mix is None
+        else d.AtSameMix(mix.change / 100, mix.interval.low / 100, mix.interval.high / 100),
+        verdict=_verdict(judged) if is_comparable else "not comparable",
         basis=basis,
     )
 
 
 def _verdict(interval: Interval | None) -> d.Verdict:
+    """Return the verdict of an interval in hundredths."""
     if interval is None:
         return "inconclusive"
     if interval.high < 0:
         return "faster"
     if interval.low > 0:
         return "slower"
-    return "same" if max(-interval.low, interval.high) <= SAME else "inconclusive"
+    return "same" if max(-interval.low, interval.high) <= 100 * SAME else "inconclusive"
 
 
 def _part(part: d.Part, name: str, before: Series, after: Series) -> d.PartChange:
     column = f"{part.replace(' ', '_')}_ns"
-    interval = change_interval(parse(f"{name}:+0ns"), before, after)
+    change = change_of(parse(f"{name}:+0ns"), before, after)
+    interval = None if change is None else change.interval
     values = before.means[column], after.means[column]
     return d.PartChange(
         part=part,
@@ -199,7 +220,7 @@ def _side(side: LoadedSide, steps: Series) -> d.Side:
     )
 
 
-def _notes(before: Series, after: Series) -> list[str]:
+def _notes(before: Series, after: Series, step: d.Step) -> list[str]:
     notes = []
     is_single = len(before.captures) == len(after.captures) == 1
     sides = {"before": before, "after": after}
@@ -213,13 +234,32 @@ def _notes(before: Series, after: Series) -> list[str]:
     for name, side in sides.items():
         if not (is_single and side.has_steps):
             continue
-        if side.num_steps < MIN_STEPS:
-            what = f"of fewer than {MIN_STEPS} no interval is given"
-        elif side.num_steps < MIN_DRAWN_STEPS:
-            what = "the interval is that of normal noise, as wide as so few steps make it"
-        else:
+        (lengths,) = side.lengths
+        if len(lengths) < MIN_STEPS:
+            notes.append(
+                f"{name}, steps to compare: {len(lengths)}; of fewer than {MIN_STEPS} no interval"
+                " is given"
+            )
             continue
-        notes.append(f"{name}, steps to compare: {side.num_steps}; {what}")
+        longer = trend(lengths)
+        if longer is not None:
+            notes.append(
+                f"{name}, the steps change within the recording: those of the second half take"
+                f" {100 * longer:+.1f} % of those of the first"
+            )
+        size = max(abs(step.change or 0.0), SAME)
+        needed = steps_to_find(lengths, size)
+        if step.verdict == "inconclusive" and step.at_same_mix is None and needed > len(lengths):
+            notes.append(
+                f"{name}, steps vary so much that a change of the mean by {100 * size:.1f} % shows"
+                f" in about {needed} steps a side: {len(lengths)} are there"
+            )
+    medians = step.median_before_ns, step.median_after_ns
+    if step.verdict == "inconclusive" and medians[0] and medians[1]:
+        notes.append(
+            f"the median step takes {duration(medians[0])} before and {duration(medians[1])} after"
+            f" ({100 * (medians[1] / medians[0] - 1):+.1f} %); the mean is what the training pays"
+        )
     if is_single:
         notes.append(
             "one recording a side: how much two runs of the same program differ (1 to 2 %, by"

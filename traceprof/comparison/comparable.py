@@ -2,54 +2,85 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from traceprof.documents.comparison import Comparable, Difference
+from traceprof.documents.comparison import Comparable, Difference, Kind
+from traceprof.errors import UsageError
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from traceprof.documents.analysis.model import Document
 
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Of differences that make sides incomparable."""
 _UNKNOWN = "unknown"
 _MAX_CLOCK_RATIO = 10
 _MIN_SHARED = 0.5  # of the steps: so many in two recordings at the same nanoseconds are the same
 
 
-def comparable(before: Sequence[Document], after: Sequence[Document]) -> Comparable:
+def check_allowed(names: Collection[str]) -> None:
+    """Refuse what is no difference that can be allowed.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    for name in names:
+        if name not in KINDS:
+            why = f"{name!r} is no difference that makes sides incomparable"
+            remedy = f"choose one of {', '.join(KINDS)}"
+            raise UsageError("cannot allow that to differ", why, remedy)
+
+
+def comparable(
+    before: Sequence[Document], after: Sequence[Document], allowed: Collection[str] = ()
+) -> Comparable:
     """Return what makes the sides comparable or not.
 
     Args:
         before: the recordings of one side.
         after: those of the other.
+        allowed: kinds of differences, of `KINDS`, that are no reason.
     """
-    reasons: list[str] = []
+    reasons: list[tuple[Kind, str]] = []
     differences: list[Difference] = []
 
-    def compare(what: str, values: tuple[str, str], reason: str | None = None) -> None:
+    def compare(
+        what: str, values: tuple[str, str], kind: Kind | None = None, reason: str = ""
+    ) -> None:
         if values[0] == values[1]:
             return
         differences.append(Difference(what, *values))
-        if reason is not None and _UNKNOWN not in values:
-            reasons.append(f"{reason}: {values[0]} before, {values[1]} after")
+        if kind is not None and _UNKNOWN not in values:
+            reasons.append((kind, f"{reason}: {values[0]} before, {values[1]} after"))
 
     if any(_is_same(one, other) for one in before for other in after):
-        reasons.append("the same recording stands on both sides")
-    compare("GPU", (_gpus(before), _gpus(after)), "other GPUs")
-    compare("ranks", (_ranks(before), _ranks(after)), "another number of ranks")
-    compare("steps", (_steps(before), _steps(after)), "steps are known on one side only")
+        reasons.append(("recording", "the same recording stands on both sides"))
+    compare("GPU", (_gpus(before), _gpus(after)), "gpu", "other GPUs")
+    compare("ranks", (_ranks(before), _ranks(after)), "world-size", "another number of ranks")
+    compare("steps", (_steps(before), _steps(after)), "steps", "steps are not known alike")
     compare(
-        "recorded on one side only", _recorded_alone(before, after), "other parts were recorded"
+        "recorded on one side only",
+        _recorded_alone(before, after),
+        "recorded-parts",
+        "other parts were recorded",
     )
     compare("clocks", (_clocks(before), _clocks(after)))
     unequal = _clock_reason(before, after)
     if unequal is not None:
-        reasons.append(unequal)
+        reasons.append(("clocks", unequal))
     compare("profiler", (_profilers(before), _profilers(after)))
     compare("machines", (_hosts(before), _hosts(after)))
     differences += _command_lines(before, after)
-    return Comparable(not reasons, reasons, differences)
+    kept = [(kind, why) for kind, why in reasons if kind not in allowed]
+    return Comparable(
+        is_comparable=not kept,
+        reasons=[why for _, why in kept],
+        kinds=[kind for kind, _ in kept],
+        allowed=[why for kind, why in reasons if kind in allowed],
+        differences=differences,
+    )
 
 
 def _is_same(one: Document, other: Document) -> bool:
@@ -85,8 +116,11 @@ def _ranks(captures: Sequence[Document]) -> str:
 
 
 def _steps(captures: Sequence[Document]) -> str:
-    is_known = {bool(capture.steps) for capture in captures}
-    return "some" if len(is_known) > 1 else "known" if is_known.pop() else "not known"
+    sources = {
+        capture.headline.steps_source.value if capture.steps else "not known"
+        for capture in captures
+    }
+    return ", ".join(sorted(sources))
 
 
 def _recorded_alone(before: Sequence[Document], after: Sequence[Document]) -> tuple[str, str]:

@@ -1,7 +1,8 @@
-"""Findings of two sides: gone, new, better, worse; what they predicted, and what came."""
+"""Findings of two sides: gone, new, better, worse, unknown; what they predicted, what came."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,12 @@ class _Claim:
     Attributes:
         finding: of the recording in which it costs most.
         ns: what it costs per step, the mean over recordings.
+        ranks: all that have it.
     """
 
     finding: Finding
     ns: float
+    ranks: frozenset[int | None] = frozenset()
 
 
 def findings(
@@ -42,25 +45,38 @@ def findings(
         step_ns: what a step took before.
     """
     sides = [_claims(side) for side in (before, after)]
-    unknown = {gap.id for capture in after for gap in capture.not_applicable}
-    changes = [
-        _change(id_, sides[0].get(id_), sides[1].get(id_), step_ns, is_known=id_ not in unknown)
-        for id_ in dict.fromkeys([*sides[0], *sides[1]])
-    ]
+    changes = []
+    for id_ in dict.fromkeys([*sides[0], *sides[1]]):
+        one, other = sides[0].get(id_), sides[1].get(id_)
+        missing = before if one is None else after if other is None else ()
+        named = one or other
+        ranks = named.ranks if named else frozenset()
+        is_known = not any(_cannot_judge(capture, id_, ranks) for capture in missing)
+        changes.append(_change(id_, one, other, step_ns, is_known=is_known))
     changes.sort(
         key=lambda change: (-abs((change.after_ns or 0) - (change.before_ns or 0)), change.id)
     )
     return changes
 
 
+def _cannot_judge(capture: Document, id_: str, ranks: frozenset[int | None]) -> bool:
+    """Say whether a recording may hide a finding that the other side has on these ranks."""
+    return bool(capture.lost_reports) or any(
+        gap.id == id_ and (gap.rank is None or gap.rank in ranks or None in ranks)
+        for gap in capture.not_applicable
+    )
+
+
 def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:
     """Return the findings of a side by id."""
     worst: dict[str, _Claim] = {}
     total: dict[str, float] = {}
+    ranks: defaultdict[str, set[int | None]] = defaultdict(set)
     for capture in captures:
         steps = {rank.rank: training_steps(capture, rank.rank) for rank in capture.ranks}
         of_capture: dict[str, _Claim] = {}
         for finding in capture.findings:
+            ranks[finding.id].add(finding.rank)
             claim = _Claim(finding, finding.impact_ns / steps.get(finding.rank, 1))
             known = of_capture.get(finding.id)
             if known is None or known.ns < claim.ns:
@@ -69,20 +85,21 @@ def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:
             total[id_] = total.get(id_, 0.0) + claim.ns
             if id_ not in worst or worst[id_].ns < claim.ns:
                 worst[id_] = claim
-    return {id_: _Claim(claim.finding, total[id_] / len(captures)) for id_, claim in worst.items()}
+    return {
+        id_: _Claim(claim.finding, total[id_] / len(captures), frozenset(ranks[id_]))
+        for id_, claim in worst.items()
+    }
 
 
 def _change(
     id_: str, one: _Claim | None, other: _Claim | None, step_ns: float, *, is_known: bool
 ) -> FindingChange:
     before_ns, after_ns = (None if claim is None else round(claim.ns) for claim in (one, other))
-    came = None
-    if is_known or other is not None:
-        came = (before_ns or 0) - (after_ns or 0)
+    came = (before_ns or 0) - (after_ns or 0) if is_known else None
     named = other or one
     return FindingChange(
         id=id_,
-        status=_status(one, other, step_ns),
+        status=_status(one, other, step_ns) if is_known else "unknown",
         before_ns=before_ns,
         after_ns=after_ns,
         severity_before=None if one is None else one.finding.severity,

@@ -7,26 +7,24 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from traceprof.analyses.registry import FINDING_IDS
-from traceprof.comparison.statistics import MIN_STEPS, Interval, of_captures, of_draws, of_few_steps
+from traceprof.comparison.mean_change import MeanChange, mean_change
+from traceprof.comparison.statistics import Interval, of_captures
 from traceprof.documents.comparison import GateResult
 from traceprof.errors import UsageError, closest
 from traceprof.findings import Severity
 from traceprof.units import duration, parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from traceprof.comparison.series import Series
     from traceprof.comparison.statistics import Float64
     from traceprof.documents.analysis.model import Document
     from traceprof.documents.comparison import Outcome
 
-# By the place of what they measure in a summary of steps.
-METRICS = {"step": 0, "compute": 2, "exposed-communication": 3, "exposed-copy": 4, "idle": 5}
-_MEAN = 1  # the mean step's place there
+# By the place of what they measure in a series; the step itself has a series of its own.
+METRICS = {"step": 0, "compute": 1, "exposed-communication": 2, "exposed-copy": 3, "idle": 4}
 _LIMIT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*(%|pp|ns|us|µs|ms|s)\s*")
 _MAX_RATIO = 1e6  # an interval that reaches further says nothing
 _FINDING = "finding"
@@ -69,7 +67,7 @@ def parse(text: str) -> GateLimit:
     if metric not in METRICS:
         known = [*METRICS, _FINDING]
         near = closest(metric, known)
-        remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(known)}"
+        remedy = f"{f'did you mean {near}? ' if near else ''}choose one of {', '.join(known)}"
         raise UsageError(what, f"there is no metric {metric!r}", remedy)
     match = _LIMIT.fullmatch(limit) if colon else None
     if match is None:
@@ -83,7 +81,11 @@ def parse(text: str) -> GateLimit:
 
 
 def judged(
-    gate: GateLimit, before: Series, after: Series, captures_after: Sequence[Document]
+    gate: GateLimit,
+    before: Series,
+    after: Series,
+    captures_after: Sequence[Document],
+    reasons: Sequence[str] = (),
 ) -> GateResult:
     """Say whether a gate is met: its interval's upper end must keep the limit.
 
@@ -92,17 +94,25 @@ def judged(
         before: the steps of one side.
         after: those of the other.
         captures_after: the recordings of the other side.
+        reasons: why the sides are not comparable; then every gate fails.
     """
-    if gate.finding:
-        return _judged_finding(gate, captures_after)
-    value = _value(gate, before.summary, after.summary)
-    interval = change_interval(gate, before, after)
-    if interval is None or value is None:
-        why = "there is no interval: see the notes" if interval is None else "it was 0 before"
+    result = _judged_finding(gate, captures_after) if gate.finding else _judged(gate, before, after)
+    if reasons:
+        result.outcome, result.reason = "not met", f"not comparable: {'; '.join(reasons)}"
+    return result
+
+
+def _judged(gate: GateLimit, before: Series, after: Series) -> GateResult:
+    change = change_of(gate, before, after)
+    if change is None or change.judged is None:
+        value = None if change is None else change.change
+        why = "it was 0 before" if change is None else "there is no interval: see the notes"
         return GateResult(gate.text, "inconclusive", value, None, None, gate.limit, gate.unit, why)
-    low, high = interval
+    low, high = change.judged
     allowed = _written(gate.limit, gate.unit)
-    span = f"{_written(low, gate.unit)} to {_written(high, gate.unit)}"
+    mix = "" if change.at_same_mix is None else " at the same mix of steps"
+    span = f"{_written(low, gate.unit)} to {_written(high, gate.unit)}{mix}"
+    value = change.change if change.at_same_mix is None else change.at_same_mix.change
     outcome: Outcome
     if high <= gate.limit:
         outcome, why = "met", f"{span} keeps {allowed}"
@@ -113,62 +123,59 @@ def judged(
     return GateResult(gate.text, outcome, value, low, high, gate.limit, gate.unit, why)
 
 
-def change_interval(gate: GateLimit, before: Series, after: Series) -> Interval | None:
-    """Return the interval of a change in the unit of a gate; None if it is unknown."""
-    draws = before.drawn(0), after.drawn(1)
-    if draws[0] is not None and draws[1] is not None:
-        values = _values(gate, draws[0], draws[1])
-        return of_draws(values) if math.isfinite(float(values.sum())) else None
-    is_single = len(before.captures) == len(after.captures) == 1
-    num_steps = min(before.num_steps, after.num_steps)
-    if num_steps < MIN_STEPS and (is_single or not num_steps):
-        return None
-    if is_single:
-        return _interval(gate, of_few_steps, before.of_steps, after.of_steps)
-    return _interval(gate, of_captures, before.summaries, after.summaries)
+def change_of(gate: GateLimit, before: Series, after: Series) -> MeanChange | None:
+    """Return a change in the unit of a gate; None where that is a share of nothing."""
+    sides = [_values(gate, side) for side in (before, after)]
+    means = [sum(float(one.mean()) for one in side) / len(side) for side in sides]
+    unit = 1.0
+    if gate.unit == "%":
+        if means[0] <= 0:
+            return None
+        unit = 100 / means[0]
+    change = unit * (means[1] - means[0])
+    if not (before.has_steps and after.has_steps):
+        return MeanChange(change, None, None)
+    if len(before.captures) == len(after.captures) == 1:
+        (one,), (other,) = sides
+        lengths = (
+            (before.lengths[0], after.lengths[0])
+            if gate.metric == "step"
+            else (before.captures[0][:, 0], after.captures[0][:, 0])
+        )
+        return mean_change(unit * one, unit * other, lengths)
+    over = [[float(one.mean()) for one in side] for side in sides]
+    return MeanChange(change, _over_recordings(over, in_shares=gate.unit == "%"), None)
 
 
-def _interval(
-    gate: GateLimit,
-    over: Callable[[Sequence[float], Sequence[float]], Interval | None],
-    before: Sequence[Float64],
-    after: Sequence[Float64],
-) -> Interval | None:
-    """Return the interval over recordings, or steps, given by their summaries."""
-    sides = [[_of_one(gate, summary) for summary in side] for side in (before, after)]
-    if gate.unit != "%":
-        return over(*sides)
+def _over_recordings(sides: Sequence[Sequence[float]], *, in_shares: bool) -> Interval | None:
+    """Return the interval over recordings, given by their means; shares in hundredths."""
+    if not in_shares:
+        return of_captures(*sides)
     if min(map(min, sides)) <= 0:
         return None
     # Machines differ by shares: of logarithms, differences are shares.
-    interval = over(*([math.log(value) for value in side] for side in sides))
+    interval = of_captures(*([math.log(value) for value in side] for side in sides))
     if interval is None or interval.high > math.log(_MAX_RATIO):
         return None
     return Interval(*(100 * math.expm1(end) for end in interval))
 
 
-def _of_one(gate: GateLimit, summary: Float64) -> float:
-    """Return what a gate is about, of one recording."""
-    value = float(summary[METRICS[gate.metric]])
-    return 100 * value / float(summary[_MEAN]) if gate.unit == "pp" else value
+def _values(gate: GateLimit, side: Series) -> Sequence[Float64]:
+    """Return the series of each recording whose mean a gate is about, float64[n] each.
 
-
-def _value(gate: GateLimit, before: Float64, after: Float64) -> float | None:
-    value = float(_values(gate, before[None], after[None])[0])
-    return value if math.isfinite(value) else None
-
-
-def _values(gate: GateLimit, before: Float64, after: Float64) -> Float64:
-    """Return changes in the unit of a gate, float64[n], of n summaries each, float64[n, 6]."""
+    Shares of a step are those of the mean step; a step's part in their noise is that of a ratio.
+    """
+    if gate.metric == "step":
+        return side.lengths
     place = METRICS[gate.metric]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        values: Float64
-        if gate.unit == "pp":
-            values = 100 * (after[:, place] / after[:, _MEAN] - before[:, place] / before[:, _MEAN])
-        elif gate.unit == "%":
-            values = 100 * (after[:, place] / before[:, place] - 1)
-        else:
-            values = after[:, place] - before[:, place]
+    parts = [rows[:, place] for rows in side.captures]
+    if gate.unit != "pp":
+        return parts
+    values = []
+    for part, rows in zip(parts, side.captures, strict=True):
+        mean = float(rows[:, 0].mean())
+        share = float(part.mean()) / mean if mean else 0.0
+        values.append(100 * (share + (part - share * rows[:, 0]) / (mean or 1.0)))
     return values
 
 
@@ -189,7 +196,7 @@ def _judged_finding(gate: GateLimit, captures: Sequence[Document]) -> GateResult
         return GateResult(gate.text, "not met", float(len(findings)), None, None, 0.0, "", why)
     if missing:
         why = f"it can be neither found nor ruled out: {missing[0].reason}"
-        return GateResult(gate.text, "inconclusive", None, None, None, 0.0, "", why)
+        return GateResult(gate.text, "not met", None, None, None, 0.0, "", why)
     why = "it is not there, or reports no fault"
     return GateResult(gate.text, "met", 0.0, None, None, 0.0, "", why)
 

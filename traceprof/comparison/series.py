@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.comparison.statistics import MIN_DRAWN_STEPS, drawn, summary
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -35,6 +33,8 @@ class Series:
     Attributes:
         captures: float64[n, 5] of each recording: a row per step, the columns above, means over the
             ranks. One row without steps.
+        lengths: float64[n] of each recording, the steady steps of the rank where their mean is
+            longest, which says what a step takes; all that is judged without steps.
         means: by column and cause, of the mean step in ns: over the ranks' steady steps, over
             ranks, over recordings. The parts sum to `window_ns`, the causes to `idle_ns`.
         num_left_out: steps that are not compared.
@@ -42,6 +42,7 @@ class Series:
     """
 
     captures: tuple[Float64, ...]
+    lengths: tuple[Float64, ...]
     means: Mapping[str, int]
     num_left_out: int
     has_steps: bool
@@ -49,28 +50,19 @@ class Series:
     @property
     def num_steps(self) -> int:
         """Number of steps that are compared, over all recordings."""
-        return sum(map(len, self.captures)) if self.has_steps else 0
+        return sum(map(len, self.lengths)) if self.has_steps else 0
 
     @property
-    def summaries(self) -> list[Float64]:
-        """Median step and means of the columns of each recording, float64[6]."""
-        return [summary(series) for series in self.captures]
+    def step_ns(self) -> float:
+        """Return what a step takes: the mean, over recordings of their means."""
+        return sum(float(lengths.mean()) for lengths in self.lengths) / len(self.lengths)
 
     @property
-    def summary(self) -> Float64:
-        """Return the means of these over the recordings, float64[6]."""
-        mean: Float64 = np.mean(self.summaries, axis=0)
-        return mean
-
-    @property
-    def of_steps(self) -> list[Float64]:
-        """Return the same of each step of the only recording, as if it were one."""
-        return [summary(self.captures[0][place : place + 1]) for place in range(self.num_steps)]
-
-    def drawn(self, side: int) -> Float64 | None:
-        """Return draws of the only recording; None of several, or of one with too few steps."""
-        is_enough = self.has_steps and len(self.captures[0]) >= MIN_DRAWN_STEPS
-        return drawn(self.captures[0], side) if len(self.captures) == 1 and is_enough else None
+    def median_ns(self) -> float | None:
+        """Return the median step, over recordings the mean of their medians; None without steps."""
+        if not self.has_steps:
+            return None
+        return sum(float(np.median(lengths)) for lengths in self.lengths) / len(self.lengths)
 
 
 def series(captures: Sequence[Document]) -> Series:
@@ -87,7 +79,8 @@ def series(captures: Sequence[Document]) -> Series:
     num_ranks = [max(len({step.rank for step in c.steps}), 1) for c in captures]
     kept = sum(len(array) * ranks for array, ranks in zip(rows, num_ranks, strict=True))
     left_out = (num_steps - kept) // max(num_ranks) if has_steps else 0
-    return Series(tuple(rows), _whole(mean), max(left_out, 0), has_steps)
+    lengths = tuple(_lengths(capture, has_steps=has_steps) for capture in captures)
+    return Series(tuple(rows), lengths, _whole(mean), max(left_out, 0), has_steps)
 
 
 def training_steps(capture: Document, rank: int) -> int:
@@ -138,6 +131,18 @@ def _one_row(capture: Document) -> Float64:
     """Return all that findings are about as one step, float64[1, 5]."""
     means = _means(capture, has_steps=False)
     return np.array([[means[name] for name in COLUMNS]], np.float64)
+
+
+def _lengths(capture: Document, *, has_steps: bool) -> Float64:
+    """Return the steady steps of the rank whose step takes longest, float64[n], n at least 1."""
+    totals = [one for one in capture.step_totals if one.num_steps or not has_steps]
+    if not totals:
+        return np.zeros(1)
+    slowest = max(totals, key=lambda one: (one.window_ns / max(one.num_steps, 1), -one.rank))
+    if not has_steps:
+        return np.array([slowest.window_ns], np.float64)
+    steps = [step.window_ns for step in capture.steps if step.rank == slowest.rank]
+    return np.array([steps[place] for place in slowest.steps], np.float64)
 
 
 def _rows(capture: Document) -> Float64:

@@ -1,4 +1,4 @@
-"""Intervals of differences: blocks of steps drawn again, captures, and many kernels at once."""
+"""Intervals of differences over recordings, Student's t, and many kernels at once."""
 
 from __future__ import annotations
 
@@ -7,27 +7,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from traceprof.analyses.steps.step_means import steps_of_a_block
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
     Float64 = npt.NDArray[np.float64]
+    Mask = npt.NDArray[np.bool_]
 
 LEVEL = 0.95
 """Of intervals: in so many of a hundred the true change lies inside."""
 MAX_FALSE = 0.05
 """Of the kernels that are said to have changed, so many may be wrong."""
-NUM_DRAWS = 2000
-MIN_STEPS = 3
-"""Of each recording: of fewer no interval is given."""
-MIN_DRAWN_STEPS = 6
-"""Of each recording: of fewer the interval is that of normal noise, not of draws."""
-_MEDIAN_ERROR = math.sqrt(math.pi / 2)  # of a median of normal noise, in that of the mean
-_SEED = 20_240_229  # any: the same question has the same answer
-_MAX_VALUES = 4_000_000  # that are drawn at once
 _MAX_T = 1e6
 
 
@@ -41,54 +32,6 @@ class Interval(NamedTuple):
 
     low: float
     high: float
-
-
-def drawn(series: Float64, side: int) -> Float64:
-    """Draw a recording's steps again and again, in blocks of neighbours, and summarize each draw.
-
-    Deviations are widened by what drawing few blocks makes them too small.
-
-    Args:
-        series: float64[n, p], of each step how long it is, then its parts.
-        side: 0 or 1, so that two recordings are drawn apart from each other.
-
-    Returns:
-        float64[NUM_DRAWS, 1 + p], as `summary`.
-    """
-    num = len(series)
-    block = steps_of_a_block(num)
-    blocks = -(-num // block)
-    source = np.random.default_rng([_SEED, side])
-    point = summary(series)
-    draws = np.empty((NUM_DRAWS, len(point)))
-    at_once = max(_MAX_VALUES // (num * series.shape[1]), 1)
-    for first in range(0, NUM_DRAWS, at_once):
-        count = min(at_once, NUM_DRAWS - first)
-        starts = source.integers(0, num, (count, blocks, 1))
-        steps = ((starts + np.arange(block)) % num).reshape(count, -1)[:, :num]
-        values = series[steps]
-        draws[first : first + count, 0] = np.median(values[:, :, 0], axis=1)
-        draws[first : first + count, 1:] = values.mean(axis=1)
-    widened: Float64 = point + (draws - point) * math.sqrt(num / (num - block))
-    return widened
-
-
-def summary(series: Float64) -> Float64:
-    """Return the median length of steps, their mean length, and the means of their parts.
-
-    Args:
-        series: float64[n, p], as above.
-
-    Returns:
-        float64[1 + p].
-    """
-    return np.concatenate([[np.median(series[:, 0])], series.mean(axis=0)])
-
-
-def of_draws(changes: Float64) -> Interval:
-    """Return the interval of changes that were drawn, float64[n]."""
-    low, high = np.quantile(changes, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
-    return Interval(low, high)
 
 
 def of_captures(before: Sequence[float], after: Sequence[float]) -> Interval | None:
@@ -107,16 +50,6 @@ def of_captures(before: Sequence[float], after: Sequence[float]) -> Interval | N
     error = math.sqrt(squares / freedom * (1 / len(before) + 1 / len(after)))
     reach = t_quantile((1 + LEVEL) / 2, freedom) * error
     return Interval(means[1] - means[0] - reach, means[1] - means[0] + reach)
-
-
-def of_few_steps(before: Sequence[float], after: Sequence[float]) -> Interval | None:
-    """Return the interval of the difference of medians of a few steps, if noise is normal."""
-    interval = of_captures(before, after)
-    if interval is None:
-        return None
-    middle = (interval.low + interval.high) / 2
-    reach = _MEDIAN_ERROR * (interval.high - interval.low) / 2
-    return Interval(middle - reach, middle + reach)
 
 
 def t_probability(t: float, freedom: int) -> float:

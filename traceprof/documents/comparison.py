@@ -13,11 +13,12 @@ from msgspec import Meta, Struct
 from traceprof.findings import Count, Fraction, Saving
 
 SCHEMA: Literal["traceprof.comparison/1"] = "traceprof.comparison/1"
-Verdict = Literal["faster", "slower", "same", "inconclusive"]
+Verdict = Literal["faster", "slower", "same", "inconclusive", "not comparable"]
+Kind = Literal["gpu", "world-size", "recording", "recorded-parts", "clocks", "steps"]
 Basis = Literal["steps", "captures", "training"]
 Part = Literal["compute", "exposed communication", "exposed copy", "idle"]
 Rung = Literal["name", "canonical name", "place in the step", "only before", "only after"]
-Status = Literal["gone", "new", "better", "worse", "same"]
+Status = Literal["gone", "new", "better", "worse", "same", "unknown"]
 Outcome = Literal["met", "not met", "inconclusive"]
 
 
@@ -49,23 +50,56 @@ class Comparable(Struct, forbid_unknown_fields=True):
 
     is_comparable: bool
     reasons: Annotated[list[str], Meta(description="Why not.")]
+    kinds: Annotated[
+        list[Kind],
+        Meta(
+            description="Of each reason; `recording`: the same one stands on both sides. What"
+            " `--allow-different` takes."
+        ),
+    ]
+    allowed: Annotated[
+        list[str], Meta(description="What would be a reason, had it not been allowed.")
+    ]
     differences: Annotated[
         list[Difference], Meta(description="All that differs, what was changed on purpose, too.")
     ]
 
 
-class Step(Struct, forbid_unknown_fields=True):
-    """The median step; of several captures the mean of their medians.
+class AtSameMix(Struct, forbid_unknown_fields=True):
+    """The change that short and long steps have in common, as fractions of before."""
 
-    Without steps all that findings are about is one step.
+    change: float
+    low: float
+    high: float
+
+
+class Step(Struct, forbid_unknown_fields=True):
+    """The mean of the steady steps, on the rank where it is longest.
+
+    Of several captures the mean of these. Without steps all that findings are about is one step.
     """
 
     before_ns: Count
     after_ns: Count
-    change: Annotated[float | None, Meta(description="As a fraction of before.")]
+    median_before_ns: Annotated[Count | None, Meta(description="Null without steps.")]
+    median_after_ns: Count | None
+    change: Annotated[float | None, Meta(description="Of the mean, as a fraction of before.")]
     low: Annotated[float | None, Meta(description="The interval's ends; null if there is none.")]
     high: float | None
-    verdict: Verdict
+    at_same_mix: Annotated[
+        AtSameMix | None,
+        Meta(
+            description="Where both sides have short and long steps in equal shares: each kind"
+            " compared with its own. Then the verdict is made from this, and gates are."
+        ),
+    ]
+    verdict: Annotated[
+        Verdict,
+        Meta(
+            description="`faster` or `slower` where the interval excludes 0, else `same` where it"
+            " lies within 1 %. `not comparable` goes before all."
+        ),
+    ]
     basis: Annotated[Basis, Meta(description="What the interval is over; `training`: none.")]
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Side,
     )
 
+_LEVEL = f"{LEVEL * 100:.0f} %"
 MAX_KERNELS = 15  # in a table; the JSON has them all
 MAX_COMMUNICATION = 15
 _MIN_SHOWN = 0.0005  # of the step: a smaller change of a kernel is not shown
@@ -71,10 +72,22 @@ def verdict(comparison: Comparison) -> str:
     what = "The training, without steps," if step.basis == "training" else "A step"
     change = "" if step.change is None else f" ({_signed(step.change)})"
     if step.low is None or step.high is None:
-        return f"{what} takes {values}{change}: inconclusive, no interval can be given."
+        why = step.verdict if step.verdict == "not comparable" else "inconclusive"
+        return f"{what} takes {values}{change}: {why}, no interval can be given."
     over = "over recordings" if step.basis == "captures" else "over steps"
-    span = f"{_signed(step.low)} to {_signed(step.high)}, {LEVEL * 100:.0f} % {over}"
-    return f"{what} takes {values}: {step.verdict}, {_signed(step.change or 0.0)} ({span})."
+    mean = _span(step.change or 0.0, step.low, step.high)
+    mix = step.at_same_mix
+    if mix is None:
+        return f"{what} takes {values}: {step.verdict}, {mean[:-1]}, {_LEVEL} {over})."
+    said = _span(mix.change, mix.low, mix.high)
+    return (
+        f"{what} takes {values}: {step.verdict}, {said[:-1]}, {_LEVEL} {over}) at the same mix of"
+        f" short and long steps; the mean {mean}."
+    )
+
+
+def _span(change: float, low: float, high: float) -> str:
+    return f"{_signed(change)} ({_signed(low)} to {_signed(high)})"
 
 
 def change_text(change_ns: int) -> str:
@@ -104,10 +117,12 @@ def _signed(fraction: float) -> str:
 def _head(comparison: Comparison) -> Iterator[str]:
     for reason in comparison.comparable.reasons:
         yield f"Not comparable: {reason}."
+    for reason in comparison.comparable.allowed:
+        yield f"Compared all the same: {reason}."
     yield verdict(comparison)
     yield f"before: {_side(comparison.before)}"
     yield f"after:  {_side(comparison.after)}"
-    reasons = comparison.comparable.reasons
+    reasons = [*comparison.comparable.reasons, *comparison.comparable.allowed]
     for difference in comparison.comparable.differences:
         pair = f"{difference.before} before, {difference.after} after"
         if any(pair in reason for reason in reasons):
@@ -163,7 +178,7 @@ def _parts(comparison: Comparison) -> Section:
             "",
         )
     )
-    headings = ("part", "before", "after", "change", f"{LEVEL * 100:.0f} %")
+    headings = ("part", "before", "after", "change", _LEVEL)
     return Section("Where it comes from", table=_table(headings, rows, ("part",)))
 
 

@@ -1,0 +1,221 @@
+"""Change of the mean step between two recordings, with its interval, from blocks of steps."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from traceprof.comparison.statistics import LEVEL, Interval, t_quantile
+from traceprof.run.steps.step_kinds import long_steps, regular_spacing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.comparison.statistics import Float64, Mask
+
+MIN_STEPS = 3
+"""Of each recording: of fewer no interval is given."""
+_MIN_BLOCKED_STEPS = 6  # of fewer each step is a block
+_BLOCKS = 10  # at least as many, as far as blocks of two steps make them
+_MAX_BLOCK = 6  # steps; loaders alternate, so that a block has an even number of them
+_MIN_CORRELATION = 0.2  # of neighbouring blocks: below it is noise of so few blocks
+_MAX_CORRELATION = 0.6
+_KINDS_EXPLAINED = 0.90  # of the variance: so clear are kinds whose shares are compared
+_CERTAIN = 0.99  # level at which shares of kinds, or halves of a recording, differ
+
+
+class Mean(NamedTuple):
+    """A mean with its noise.
+
+    Attributes:
+        value: the mean.
+        variance: of the mean.
+        freedom: degrees of freedom of that variance.
+    """
+
+    value: float
+    variance: float
+    freedom: float
+
+
+class AtSameMix(NamedTuple):
+    """The change that short and long steps have in common.
+
+    Attributes:
+        change: each kind after less the same before, weighted by the share of it in both.
+        interval: where it lies.
+    """
+
+    change: float
+    interval: Interval
+
+
+class MeanChange(NamedTuple):
+    """The change of a mean, or of the same steps at the same mix of short and long ones.
+
+    Attributes:
+        change: after less before.
+        interval: where it lies; None where there are too few steps.
+        at_same_mix: the same with equal shares of short and long steps; None where steps are of
+            one kind or the shares differ.
+    """
+
+    change: float
+    interval: Interval | None
+    at_same_mix: AtSameMix | None
+
+    @property
+    def judged(self) -> Interval | None:
+        """The interval that a verdict is made from."""
+        return self.interval if self.at_same_mix is None else self.at_same_mix.interval
+
+
+def mean_change(before: Float64, after: Float64, lengths: tuple[Float64, Float64]) -> MeanChange:
+    """Return the change of the mean of a value of steps, such as their length.
+
+    The interval is Welch's t over means of blocks of neighbouring steps. Blocks have an even
+    number of steps, or as many as the regular distance of long ones, so that alternating steps do
+    not count as noise; where neighbouring blocks are correlated, the variance is widened by
+    (1 + r) / (1 - r).
+
+    Args:
+        before: float64[n], in order of time.
+        after: float64[m].
+        lengths: float64[n] and float64[m], how long the same steps are: they tell the kinds.
+    """
+    sides = (before, after)
+    change = float(after.mean() - before.mean())
+    if min(map(len, sides)) < MIN_STEPS:
+        return MeanChange(change, None, None)
+    blocks = [block_length(length) for length in lengths]
+    means = [mean_of_blocks(side, block) for side, block in zip(sides, blocks, strict=True)]
+    return MeanChange(change, difference(means), _at_same_mix(sides, lengths, blocks))
+
+
+def difference(means: Sequence[Mean], level: float = LEVEL) -> Interval:
+    """Return the interval of the difference of two means (Welch 1947).
+
+    Args:
+        means: before and after.
+        level: of the interval.
+    """
+    before, after = means
+    variance = before.variance + after.variance
+    change = after.value - before.value
+    if variance <= 0:
+        return Interval(change, change)
+    freedom = variance**2 / sum(mean.variance**2 / mean.freedom for mean in (before, after))
+    reach = t_quantile((1 + level) / 2, max(int(freedom), 1)) * math.sqrt(variance)
+    return Interval(change - reach, change + reach)
+
+
+def block_length(lengths: Float64) -> int:
+    """Return how many neighbouring steps make a block.
+
+    Args:
+        lengths: float64[n], how long each step is, in order of time.
+    """
+    num = len(lengths)
+    if num < _MIN_BLOCKED_STEPS:
+        return 1
+    block = max(2 * int(min(num / _BLOCKS, _MAX_BLOCK) / 2), 2)
+    is_long = long_steps(lengths)
+    spacing = None if is_long is None else regular_spacing(is_long)
+    if spacing is None or num < MIN_STEPS * spacing:
+        return block
+    return spacing * max(round(block / spacing), 1)
+
+
+def mean_of_blocks(values: Float64, block: int) -> Mean:
+    """Return the mean of all values, with the noise of the means of blocks.
+
+    Args:
+        values: float64[n], in order of time, n at least twice the block.
+        block: how many neighbouring values make a block.
+    """
+    num_blocks = len(values) // block
+    blocks = values[: num_blocks * block].reshape(num_blocks, block).mean(axis=1)
+    variance = float(blocks.var(ddof=1)) / num_blocks * (num_blocks * block / len(values))
+    deviations = blocks - blocks.mean()
+    squares = float((deviations**2).sum())
+    if num_blocks > MIN_STEPS and squares > 0:
+        correlation = float((deviations[1:] * deviations[:-1]).sum()) / squares
+        if correlation > _MIN_CORRELATION:
+            correlation = min(correlation, _MAX_CORRELATION)
+            variance *= (1 + correlation) / (1 - correlation)
+    return Mean(float(values.mean()), variance, num_blocks - 1)
+
+
+def steps_to_find(values: Float64, share: float) -> int:
+    """Return how many steps a side find a change of the mean in 95 of 100 at 5 % false alarms.
+
+    26 (cv / share)^2, where 26 is 2 (1.96 + 1.64)^2.
+
+    Args:
+        values: float64[n], the lengths of steps in order of time, n at least `MIN_STEPS`.
+        share: the change, 0.01 is 1 %.
+    """
+    mean = mean_of_blocks(values, block_length(values))
+    square = mean.variance * len(values) / mean.value**2
+    return math.ceil(26 * square / share**2)
+
+
+def trend(values: Float64) -> float | None:
+    """Return by which share the second half of a recording is longer; None if not certainly."""
+    halves = values[: len(values) // 2], values[len(values) // 2 :]
+    if min(map(len, halves)) < _MIN_BLOCKED_STEPS:
+        return None
+    means = [mean_of_blocks(half, block_length(half)) for half in halves]
+    low, high = difference(means, level=_CERTAIN)
+    return means[1].value / means[0].value - 1 if low > 0 or high < 0 else None
+
+
+def _at_same_mix(
+    sides: tuple[Float64, Float64], lengths: tuple[Float64, Float64], blocks: list[int]
+) -> AtSameMix | None:
+    kinds = [long_steps(length, _KINDS_EXPLAINED) for length in lengths]
+    if kinds[0] is None or kinds[1] is None:
+        return None
+    masks = (kinds[0], kinds[1])
+    shares = [
+        mean_of_blocks(mask.astype(np.float64), block)
+        for mask, block in zip(masks, blocks, strict=True)
+    ]
+    low, high = difference(shares, level=_CERTAIN)
+    one_step = 1 / min(map(len, masks))  # where a recording begins and ends is chance
+    if low > one_step or high < -one_step:
+        return None
+    num_long = sum(int(mask.sum()) for mask in masks)
+    share = num_long / sum(map(len, masks))
+    short, long = (_of_kind(sides, lengths, masks, is_long=is_long) for is_long in (False, True))
+    pooled = [
+        Mean(
+            (1 - share) * one.value + share * other.value,
+            (1 - share) ** 2 * one.variance + share**2 * other.variance,
+            _freedom(((1 - share) ** 2 * one.variance, one), (share**2 * other.variance, other)),
+        )
+        for one, other in zip(short, long, strict=True)
+    ]
+    return AtSameMix(pooled[1].value - pooled[0].value, difference(pooled))
+
+
+def _of_kind(
+    sides: tuple[Float64, Float64],
+    lengths: tuple[Float64, Float64],
+    masks: tuple[Mask, Mask],
+    *,
+    is_long: bool,
+) -> list[Mean]:
+    means = []
+    for side, length, mask in zip(sides, lengths, masks, strict=True):
+        chosen = mask == is_long
+        means.append(mean_of_blocks(side[chosen], block_length(length[chosen])))
+    return means
+
+
+def _freedom(*parts: tuple[float, Mean]) -> float:
+    """Return the degrees of freedom of a sum of variances (Welch, Satterthwaite)."""
+    squares = sum(variance**2 / mean.freedom for variance, mean in parts)
+    return sum(variance for variance, _ in parts) ** 2 / squares if squares else 1.0
