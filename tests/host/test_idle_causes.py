@@ -59,9 +59,11 @@ def test_agreement_on_samples(path: Path) -> None:
 
 CALLS = (
     "cudaMalloc", "cudaDeviceSynchronize", "cudaEventRecord", "cuModuleLoadData", "cudaMemcpy",
-    "cudaStreamSynchronize", "cudaHostRegister",
+    "cudaStreamSynchronize", "cudaHostRegister", "cudaStreamBeginCapture_v10000",
+    "cudaStreamEndCapture_v10000", "cudaEventCreateWithFlags_v3020",
 )  # fmt: skip
-RANGES = ("step 1", "step 2", "data loading", "x", "Warm-up", "MPI_Send", "ncclCommInitRank")
+RANGES = ("step 1", "step 2", "data loading", "x", "Warm-up", "MPI_Send", "ncclCommInitRank",
+          "garbage collection", "save_checkpoint")  # fmt: skip
 THREADS = (1000, 1001)
 SYSTEM_CALLS = ("poll", "ioctl", "sem_wait")
 

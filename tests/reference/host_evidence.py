@@ -1,16 +1,18 @@
 """What a process's threads did, by kind, from the rows of an export, for tests only.
 
-* set-up: calls that create contexts, load modules and libraries, compile, instantiate graphs,
-  register memory (`SETUP_CALL`); CUPTI's records of loading and compiling; ranges of communicators,
-  library handles, compilation and warm-up (`SETUP_RANGE`); and a call of over 1 ms that launched a
-  kernel's function for the first time on its device.
+* set-up: calls that create contexts, streams, events and graphs, load modules and libraries,
+  compile, instantiate graphs, register memory (`SETUP_CALL`); captures of graphs; CUPTI's records
+  of loading and compiling; ranges of communicators, library handles, compilation and warm-up
+  (`SETUP_RANGE`); and a call of over 1 ms that launched a kernel's function for the first time on
+  its device.
 * allocation: calls that allocate, free, map and unmap memory (`ALLOCATION_CALL`).
 * MPI: rows of the MPI and UCX tables, and ranges named like MPI's, Gloo's or UCX's functions.
 * asleep: off the CPU, from a row of SCHED_EVENTS with ``isSchedIn = 0`` to the thread's next one
   with 1, if there is none for ever. Before its first row a thread is known only if that row takes
   it off the CPU: then it ran. A thread without such rows is asleep in those OSRT calls that block
   (`BLOCKING_OS_CALL`; `ioctl`, `mmap` and the like work in the kernel), and runs otherwise.
-  Of a thread with rows in neither table nothing is known.
+  Of a thread with rows in neither table nothing is known, but that it ran in ranges of garbage
+  collection and of checkpoints (`HOST_WORK_RANGE`).
 * markers: its CUDA calls, and the ends of its ranges.
 """
 
@@ -33,7 +35,10 @@ SETUP_CALL = re.compile(
     # loading of modules and libraries, compilation
     r"|cu(da)?(Module|Library|Link)[A-Z]|cuKernelGetFunction|cuFuncLoad|cuFuncIsLoaded"
     r"|cudaFuncGetAttributes|cudaGetFuncBySymbol|cuGetProcAddress|cudaGetDriverEntryPoint"
-    r"|__cudaRegister|nvrtc|cu(da)?Graph(Instantiate|Upload)"
+    r"|__cudaRegister|nvrtc"
+    # creation of streams, events and graphs; capture
+    r"|cu(da)?(Stream|Event|Graph)Create|cu(da)?Graph(Instantiate|Upload|Add)"
+    r"|cu(da)?Stream(Begin|End)Capture"
     # registration of memory, also of other processes' memory
     r"|cu(da)?(Mem)?Host(Register|Unregister)|cu(da)?Ipc(Open|Close)"
 )
@@ -56,6 +61,11 @@ BLOCKING_OS_CALL = re.compile(
     r"|p?(read|write)v?(64|2|64v2)?|f(read|gets|getc|write|sync|datasync|flush)|f?getc(har)?"
     r"|recv(from|m?msg)?|send(to|m?msg|file)?|accept4?|connect|msg(rcv|snd)|semop|io_getevents)\Z"
 )
+HOST_WORK_RANGE = re.compile(
+    r"\APython GC\b|\bgc[ _.-]collect|\bgarbage[ _-]?collect|\btorch\.save\b"
+    r"|(?i:\b(save|write|store|stage)[ _-]?(checkpoint|state_dict))"
+    r"|(?i:\bcheckpoint[ _-]?(sav|writ|stor|stag))"
+)
 DATA_LOADING_RANGE = re.compile(
     r"data[ _-]?load|load[ _-]?(data|batch)|(fetch|get|next|load)[ _-]?batch"
     r"|batch[ _-]?(fetch|load|generator|wait)|fetch[ _-]?data|data[ _-]?(fetch|wait|iter|next)"
@@ -75,6 +85,16 @@ class Thread(NamedTuple):
     asleep: list[Span]
     known: list[Span]  # when it is known whether it was asleep
     markers: list[Span]
+
+
+def captures(calls: list[Call]) -> list[Span]:
+    """From each call that begins the capture of a graph to the next end of a capture."""
+    ends = sorted(call.end for call in calls if re.match(r"cu(da)?StreamEndCapture", call.name))
+    spans = []
+    for call in calls:
+        if re.match(r"cu(da)?StreamBeginCapture", call.name):
+            spans += [(call.start, end) for end in ends if end >= call.start][:1]
+    return spans
 
 
 class Evidence:
@@ -105,6 +125,7 @@ class Evidence:
         setup = [(call.start, call.end) for call in calls if SETUP_CALL.match(call.name)]
         setup += spans(ranges, SETUP_RANGE) + spans(export.libraries, SETUP_RANGE)
         setup += spans(export.overheads, SETUP_OVERHEAD)
+        setup += captures(calls)
         setup += spans(self.long_first_launches(process), "")
         allocation = [(call.start, call.end) for call in calls if ALLOCATION_CALL.match(call.name)]
         markers = [(call.start, call.end) for call in calls]
@@ -117,7 +138,7 @@ class Evidence:
             loading=union(spans(ranges, DATA_LOADING_RANGE)),
             calls=union((call.start, call.end) for call in calls),
             asleep=asleep,
-            known=known,
+            known=union(known + spans(ranges, HOST_WORK_RANGE)),
             markers=sorted(markers),
         )
 

@@ -15,11 +15,18 @@ SETUP_CALL = re.compile(
     # loading of modules and libraries, compilation, graphs
     r"|cu(?:da)?(?:Module|Library|Link)[A-Z]|cuKernelGetFunction|cuFuncLoad|cuFuncIsLoaded"
     r"|cudaFuncGetAttributes|cudaGetFuncBySymbol|cuGetProcAddress|cudaGetDriverEntryPoint"
-    r"|hipModule(?:Load|GetFunction)|__(?:cuda|hip)Register|nvrtc|cu(?:da)?Graph(?:Instantiate|Upload)"
+    r"|hipModule(?:Load|GetFunction)|__(?:cuda|hip)Register|nvrtc"
+    # streams, events, graphs
+    r"|(?:cuda|cu|hip)(?:Stream|Event|Graph)Create|(?:cuda|cu|hip)Graph(?:Instantiate|Upload|Add)"
+    r"|(?:cuda|cu|hip)Stream(?:Begin|End)Capture"
     # registration of memory, also of other processes' memory
     r"|cu(?:da)?(?:Mem)?Host(?:Register|Unregister)|cu(?:da)?Ipc(?:Open|Close)"
 )
 """API calls, matched from their beginning, that prepare something once."""
+
+BEGIN_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")
+END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
+"""API calls between which a thread captures a graph: nothing that it launches runs."""
 
 SETUP_RANGE = re.compile(
     r"\Anccl(?:CommInit|CommSplit|CommShrink|CommRegister|CommWindowRegister|GetUniqueId)"
@@ -65,7 +72,36 @@ DATA_LOADING = re.compile(
 )
 """Ranges in which data is loaded."""
 
+PYTHON_LOADING = re.compile(
+    r"(?:\A|/)(?:[^/(]*(?:data|loader)[^/(]*\.py|(?:dali|datapipes|torchdata|webdataset)/[^(]*)"
+    r"\(\d+\): __next__"
+)
+"""Functions of Python that return the next item of a data loader."""
+
+PYTHON_SLEEP = re.compile(
+    r"<(?:built-in )?(?:method|function) '?(?:sleep|acquire|select|poll|epoll|wait|waitpid|recv\w*"
+    r"|accept)\b"
+)
+"""Functions of Python in C that wait: for time, a lock, a socket, another process."""
+
+HOST_WORK = re.compile(
+    r"\APython GC\b|\bgc[ _.-]collect|\bgarbage[ _-]?collect"
+    r"|\A<built-in (?:function|method) collect\b"
+    r"|(?i:\b(?:save|write|store|stage)[ _-]?(?:checkpoint|state_dict)"
+    r"|\bcheckpoint[ _-]?(?:sav|writ|stor|stag))|\btorch\.save\b"
+    r"|torch/serialization\.py\(\d+\): save\Z"
+    r"|distributed/checkpoint/\w+\.py\(\d+\): (?:async_)?save\Z"
+)
+"""Ranges and functions of garbage collection and of checkpoints that are written."""
+
 HOST_RANGE = re.compile(
-    "|".join((SETUP_RANGE.pattern, MPI_RANGE.pattern, f"(?i:{DATA_LOADING.pattern})"))
+    "|".join(
+        (
+            SETUP_RANGE.pattern,
+            MPI_RANGE.pattern,
+            HOST_WORK.pattern,
+            f"(?i:{DATA_LOADING.pattern})",
+        )
+    )
 )
 """Ranges of any of these kinds."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host import evidence_names as names
+from traceprof.host.host_code import code_within
 from traceprof.host.host_ranges import host_ranges
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.thread_evidence import host_evidence
@@ -37,8 +38,9 @@ class Detail(NamedTuple):
 def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[Detail, ...]:
     """Return what the launching threads were in during idle time of a cause, the longest first.
 
-    Ranges may lie within each other; each counts in full. For host code these are the innermost
-    functions of the samples, each with its share of the samples, as time.
+    Ranges may lie within each other; each counts in full. For host code these are ranges of garbage
+    collection and of checkpoints, else operators and lines of Python, else the innermost functions
+    of the samples, each with its share of the samples, as time.
 
     Args:
         rank: the rank.
@@ -51,8 +53,8 @@ def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[Detail, ...]:
         return ()
     if cause is IdleCause.SYNC:
         return _waits(rank, window)
-    if cause is IdleCause.HOST_CODE:
-        return _functions(rank, idle)
+    if cause in {IdleCause.HOST_CODE, IdleCause.LAUNCH_BOUND}:
+        return _code(rank, cause, idle)
     spent: dict[str, int] = {}
     for start, end, of_each in _named(rank, evidence, cause):
         covered = intervals.covered_within(idle, start, end)
@@ -95,6 +97,24 @@ def _waits(rank: Rank, window: Window) -> tuple[Detail, ...]:
     for key, idle_ns in zip(ids.tolist(), ns.tolist(), strict=True):
         name = rank.trace.api_names.get(key, "unnamed call")
         spent[name] = spent.get(name, 0) + idle_ns
+    return _longest(spent)
+
+
+def _code(rank: Rank, cause: IdleCause, idle: Intervals) -> tuple[Detail, ...]:
+    """Return the code that the launching threads ran."""
+    threads = idle_causes(rank).threads
+    launching = np.union1d(np.unique(threads.thread), threads.stand_in)
+    spent: dict[str, int] = {}
+    if cause is IdleCause.HOST_CODE:
+        start, end, of_each = _ranges(rank, launching, names.HOST_WORK)
+        covered = intervals.covered_within(idle, start, end).tolist()
+        for name, ns in zip(of_each, covered, strict=True):
+            spent[name] = spent.get(name, 0) + ns
+    code = code_within(rank.trace, rank.process, launching.tolist(), idle)
+    for name, ns in code.items():
+        spent[name] = spent.get(name, 0) + ns
+    if cause is IdleCause.HOST_CODE and not any(spent.values()):
+        return _functions(rank, idle)
     return _longest(spent)
 
 

@@ -1,12 +1,13 @@
 """Activity of each thread of a process that can explain why a GPU idles.
 
-* set-up: API calls, ranges and calls of libraries by name (`traceprof.host.evidence_names`), CUDA's
-  records of loading and compiling, and calls of over `MIN_FIRST_LAUNCH_NS` that launched a kernel
-  for the first time on its device
+* set-up: API calls, ranges and calls of libraries by name (`traceprof.host.evidence_names`),
+  captures of graphs, CUDA's records of loading and compiling, and calls of over
+  `MIN_FIRST_LAUNCH_NS` that launched a kernel for the first time on its device
 * allocation: API calls by name
 * MPI: its calls and UCX's, and ranges named like functions of MPI, Gloo and UCX
 * data loading: ranges by name
-* asleep and awake: `traceprof.host.sleep`
+* asleep and awake: `traceprof.host.sleep`; also by operators and functions of Python, and awake in
+  ranges of garbage collection and of checkpoints
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host import evidence_names as names
+from traceprof.host.host_code import code_evidence
 from traceprof.host.host_ranges import host_ranges, runs_of, runs_of_thread
 from traceprof.host.sleep import Sleep, sleep_of
 from traceprof.run.launching_calls import launching_calls
@@ -69,7 +71,11 @@ class HostEvidence:
         self.is_setup = calls_named(rank, calls, names.SETUP_CALL)
         self.is_setup[_long_first_launches(rank, calls)] = True
         self.is_allocation = calls_named(rank, calls, names.ALLOCATION_CALL)
-        self._process = rank.process
+        self._trace, self._process = rank.trace, rank.process
+        self._captured = [
+            np.flatnonzero(calls_named(rank, calls, pattern))
+            for pattern in (names.BEGIN_CAPTURE, names.END_CAPTURE)
+        ]
         self._ranges: HostRanges = host_ranges(rank.trace)
         self._threads: dict[int, ThreadEvidence] = {}
         self._runs: dict[int, Runs] = {}
@@ -98,7 +104,8 @@ class HostEvidence:
         return self._runs[thread]
 
     def _read(self, thread: int) -> ThreadEvidence:
-        activity = self.activity
+        activity, code = self.activity, code_evidence(self._trace, self._process, thread)
+        sleep = sleep_of(activity, thread)
         return ThreadEvidence(
             mpi=intervals.merge(
                 _spans(activity.mpi_calls, thread),
@@ -106,14 +113,34 @@ class HostEvidence:
             ),
             setup=intervals.merge(
                 self._calls(self._setup_calls, thread),
+                self._captures(thread),
                 self._ranges.of_thread(self._process, thread, names.SETUP_RANGE),
                 _spans(activity.library_calls, thread, names.SETUP_RANGE),
                 _spans(activity.driver_work, thread, names.SETUP_WORK),
             ),
             allocation=self._calls(self._allocations, thread),
-            loading=self._ranges.of_thread(self._process, thread, names.DATA_LOADING),
-            sleep=sleep_of(activity, thread),
+            loading=intervals.merge(
+                self._ranges.of_thread(self._process, thread, names.DATA_LOADING), code.loading
+            ),
+            sleep=Sleep(
+                intervals.merge(sleep.asleep, code.sleep.asleep),
+                intervals.merge(
+                    sleep.awake,
+                    code.sleep.awake,
+                    self._ranges.of_thread(self._process, thread, names.HOST_WORK),
+                ),
+            ),
         )
+
+    def _captures(self, thread: int) -> Intervals:
+        """Return when a thread captured graphs."""
+        begin, end = (
+            chosen[self.calls.packed_thread.at(chosen) == thread] for chosen in self._captured
+        )
+        start, stop = np.sort(self.calls.start_ns[begin]), np.sort(self.calls.ends(end))
+        place = np.searchsorted(stop, start)
+        is_over = place < len(stop)
+        return intervals.union(start[is_over], stop[place[is_over]])
 
     def _calls(self, chosen: Int64, thread: int) -> Intervals:
         """Return when a thread was in one of the chosen calls."""

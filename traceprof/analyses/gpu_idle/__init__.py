@@ -69,12 +69,16 @@ class GpuIdleMetrics(Metrics):
     mpi_ns: Annotated[Ns, "the thread was in calls of MPI, Gloo or UCX"]
     setup_ns: Annotated[
         Ns,
-        "the thread created contexts or communicators, loaded modules and functions, compiled,"
-        " registered memory, or was in a range of warm-up",
+        "the thread created contexts, streams, events, graphs or communicators, captured graphs,"
+        " loaded modules and functions, compiled, registered memory, or was in a range of warm-up",
     ]
     allocation_ns: Annotated[Ns, "the thread allocated or freed memory"]
     waiting_ns: Annotated[Ns, "the thread was asleep otherwise"]
-    host_code_ns: Annotated[Ns, "the thread ran something else than CUDA calls"]
+    host_code_ns: Annotated[
+        Ns,
+        "the thread ran something else than CUDA calls: operators, functions of Python, garbage"
+        " collection, a checkpoint, or it was on a CPU",
+    ]
     unknown_ns: Annotated[
         Ns,
         "none of these can be determined: no launch is known, the queue held work, or nothing is"

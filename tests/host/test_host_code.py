@@ -1,0 +1,129 @@
+"""Operators and functions of Python as evidence, against plain loops."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.opened import ranks_of
+from tests.support.profiler_events import PID, call, event, kernel, write
+from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.host.idle_details import details
+from traceprof.host.nesting import nested
+from traceprof.run.rank import Rank
+
+MAIN = PID, 1
+
+
+def plain_nesting(spans: list[tuple[int, int]]) -> tuple[list[int], list[int], Counter[int]]:
+    """Parents and self time of spans by a stack, and the time of each as the innermost one."""
+    parents, stack = list[int](), list[int]()
+    for start, _ in spans:
+        while stack and spans[stack[-1]][1] <= start:
+            stack.pop()
+        parents.append(stack[-1] if stack else -1)
+        stack.append(len(parents) - 1)
+    innermost: Counter[int] = Counter()
+    for time in range(max(end for _, end in spans)):
+        around = [row for row, (start, end) in enumerate(spans) if start <= time < end]
+        innermost.update(around[-1:])
+    own = [end - start for start, end in spans]
+    for row, parent in enumerate(parents):
+        if parent >= 0:
+            own[parent] -= spans[row][1] - spans[row][0]
+    return parents, own, innermost
+
+
+def random_spans(chooser: random.Random, low: int, high: int, depth: int) -> list[tuple[int, int]]:
+    spans = list[tuple[int, int]]()
+    while high - low > 1 and chooser.random() < 0.8:
+        start = chooser.randint(low, high - 1)
+        end = chooser.randint(start + 1, high)
+        spans.append((start, end))
+        if depth:
+            spans += random_spans(chooser, start, end, depth - 1)
+        low = end
+    return spans
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nesting_agrees_with_a_stack(seed: int) -> None:
+    spans = sorted(random_spans(random.Random(seed), 0, 60, 4) or [(0, 1)])
+    spans.sort(key=lambda span: (span[0], -span[1]))
+    start, end = (np.array(column, np.int64) for column in zip(*spans, strict=True))
+    columns = nested(start, end)
+    parents, own, innermost = plain_nesting(spans)
+    assert columns.parent.tolist() == parents
+    assert columns.self_ns.tolist() == own
+    begin, stop, row = columns.innermost()
+    read: Counter[int] = Counter()
+    for low, high, number in zip(begin.tolist(), stop.tolist(), row.tolist(), strict=True):
+        read[number] += high - low
+    assert read == innermost
+    outermost = columns.inherited(np.where(columns.parent < 0, np.arange(len(spans)), -1))
+    assert (start[outermost] <= start).all()
+    assert (columns.parent[outermost] == -1).all()
+
+
+def rank_with(tmp_path: Path, *events: dict[str, object]) -> Rank:
+    """Return a rank whose second kernel comes 4 ms late: the host is in `events` from 0.1 ms on.
+
+    GPU    k[0..100]                          k[4100..4200]
+    host   L[-20]        events 100 to 4000   L[4090..4095]
+    """
+    around = [
+        kernel(100, 200), kernel(4200, 4300, number=2),
+        call(80, 85), call(4190, 4195, number=2),
+    ]  # fmt: skip
+    path = write(tmp_path / "trace.json", [*around, *events])
+    with ranks_of(path) as (rank,):
+        return rank
+
+
+def causes_of(rank: Rank) -> dict[str, int]:
+    within = idle_causes(rank).within(rank.window)
+    return {cause.value: ns // 1000 for cause, ns in within.items() if ns}
+
+
+@pytest.mark.parametrize(
+    ("category", "name", "cause"),
+    [
+        ("cpu_op", "aten::item", "host_code"),
+        ("cpu_op", "Python GC", "host_code"),
+        ("python_function", "train.py(12): log", "host_code"),
+        ("python_function", "torch/serialization.py(850): save", "host_code"),
+        ("python_function", "my/loader.py(70): __next__", "data_loading"),
+        ("python_function", "/data/me/parser.py(70): __next__", "host_code"),
+        ("python_function", "<built-in method acquire of _thread.lock object at 0x7f>", "waiting"),
+        ("user_annotation", "save_checkpoint", "host_code"),
+        ("user_annotation", "garbage collection", "host_code"),
+        ("user_annotation", "anything", "unknown"),
+    ],
+)
+def test_causes_by_what_the_host_ran(category: str, name: str, cause: str, tmp_path: Path) -> None:
+    rank = rank_with(tmp_path, event(category, name, 200, 3000, MAIN))
+    expected = Counter({"launch_bound": 10, "unknown": 990}) + Counter({cause: 3000})
+    assert causes_of(rank) == expected
+
+
+def test_code_is_named_by_operator_and_line(tmp_path: Path) -> None:
+    """aten::to calls aten::copy_, and is called by a line of the program, through PyTorch."""
+    rank = rank_with(
+        tmp_path,
+        event("python_function", "a/b/train.py(7): step", 200, 3000, MAIN),
+        event("python_function", "torch/nn/modules/module.py(1): forward", 300, 2000, MAIN),
+        event("cpu_op", "aten::to", 1000, 900, MAIN),
+        event("cpu_op", "aten::copy_", 1100, 700, MAIN),
+        event("cpu_op", "aten::to", 1000, 900, (PID, 2)),
+    )
+    rows = details(rank, rank.window, IdleCause.HOST_CODE)
+    assert [(row.name, row.ns // 1000) for row in rows] == [
+        ("b/train.py(7): step", 2100), ("aten::to in b/train.py(7): step", 900),
+    ]  # fmt: skip
+
+
+def test_another_thread_proves_nothing(tmp_path: Path) -> None:
+    rank = rank_with(tmp_path, event("cpu_op", "aten::to", 200, 3000, (PID, 2)))
+    assert causes_of(rank) == {"launch_bound": 10, "unknown": 3990}
