@@ -34,7 +34,7 @@ quick-tests: $(VENV)/installed-test
 all-tests: $(VENV)/installed-test
 	$(BIN)/pytest -n auto
 
-verify: $(VENV)/installed-test  ## Run the long tests: fuzzing, statistics, more real exports
+verify: $(VENV)/installed-test $(VENV)/otava/installed  ## Run the long tests: fuzzing, statistics, more real exports
 	$(BIN)/pytest -n auto -m long --part $(PART)
 
 lint: $(VENV)/installed-test  ## Lint, check the formatting, imports and words
@@ -77,6 +77,12 @@ clean:  ## Remove what the other goals made
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
+
+# docs/trends.md runs it; in an environment of its own, since it pins numpy 2.2.
+$(VENV)/otava/installed: $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)/otava
+	$(VENV)/otava/bin/python -m pip install --quiet --disable-pip-version-check apache-otava==0.8.0
+	@touch $@
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .

@@ -41,6 +41,38 @@ def test_runs_that_were_saved_are_listed(
     assert [(row["name"], row["num_ranks"]) for row in listed] == [("baseline", 2), ("ddp", 2)]
 
 
+def test_numbers_of_runs_are_written_as_csv(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "runs.db"
+    result = tmp_path / "result.json"
+    for name, sample in (("before", "late-allreduce"), ("after", "ddp")):
+        report = DDP.with_stem(sample)
+        saving = ("--format", "json", "-o", result, "--save", store, "--name", name)
+        assert run("analyze", report, *saving) == EXIT_DONE
+    assert run("compare", f"{store}#before", f"{store}#after", "--format", "json") == EXIT_DONE
+    compared = json.loads(capsys.readouterr().out)
+    assert run("runs", store, "--format", "csv") == EXIT_DONE
+    heading, *rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
+    assert heading[:4] == ["time", "run", "commit", "step_ns"]
+    for row, side in zip(rows, ("before", "after"), strict=True):
+        assert row[1] == side
+        assert int(row[3]) == compared["step"][f"{side}_ns"]
+        parts = compared[f"mean_{side}"]
+        for column, value in zip(heading[4:], row[4:], strict=True):
+            assert int(value) == parts[column]
+    metric = ("--metric", "finding:late-allreduce")
+    assert run("runs", store, "--format", "csv", *metric) == EXIT_DONE
+    heading, *rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
+    assert heading == ["time", "run", "commit", "late_allreduce_ns"]
+    (late,) = (row for row in compared["findings"] if row["id"] == "late-allreduce")
+    assert [int(row[3]) for row in rows] == [late["before_ns"], 0]
+    assert run("runs", store, *metric) == EXIT_ERROR
+    assert "add --format csv" in capsys.readouterr().err
+    assert run("runs", store, "--format", "csv", "--metric", "steps") == EXIT_ERROR
+    assert "choose one of step, compute" in capsys.readouterr().err
+
+
 def test_a_name_that_is_taken_is_told_before_the_analysis(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,11 +1,10 @@
 """Runs of one simulated program: what differs by chance is no change, and one per cent is one."""
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.support.stretched import stretch
 from traceprof.analysis import Options
 from traceprof.comparison.ask import compare
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
@@ -17,19 +16,6 @@ def simulated(path: Path, seed: int) -> Path:
     """Write a run of 62 steps, two of which are warm-up and the last one."""
     simulate_ddp(path, gpus=2, steps=62, kernels_per_step=24, seed=seed)
     return path
-
-
-def stretch(path: Path, factor: float) -> None:
-    """Let everything in an export take so many times as long."""
-    with closing(sqlite3.connect(path)) as connection, connection:
-        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        for (table,) in tables.fetchall():
-            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-            for column in {"start", "end"}.intersection(columns):
-                connection.execute(
-                    f'UPDATE {table} SET "{column}" = CAST(round("{column}" * ?) AS INTEGER)',
-                    (factor,),
-                )
 
 
 @pytest.mark.long

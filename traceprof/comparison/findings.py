@@ -51,7 +51,7 @@ def findings(
         missing = before if one is None else after if other is None else ()
         named = one or other
         ranks = named.ranks if named else frozenset()
-        is_known = not any(_cannot_judge(capture, id_, ranks) for capture in missing)
+        is_known = not any(may_hide(capture, id_, ranks) for capture in missing)
         changes.append(_change(id_, one, other, step_ns, is_known=is_known))
     changes.sort(
         key=lambda change: (-abs((change.after_ns or 0) - (change.before_ns or 0)), change.id)
@@ -59,12 +59,23 @@ def findings(
     return changes
 
 
-def _cannot_judge(capture: Document, id_: str, ranks: frozenset[int | None]) -> bool:
-    """Say whether a recording may hide a finding that the other side has on these ranks."""
+def may_hide(capture: Document, id_: str, ranks: frozenset[int | None] | None = None) -> bool:
+    """Say whether a recording may hide a finding.
+
+    Args:
+        capture: an analysis.
+        id_: of the finding, which it has not.
+        ranks: where the finding would be; None for any.
+    """
     return bool(capture.lost_reports) or any(
-        gap.id == id_ and (gap.rank is None or gap.rank in ranks or None in ranks)
+        gap.id == id_ and (ranks is None or gap.rank is None or gap.rank in ranks or None in ranks)
         for gap in capture.not_applicable
     )
+
+
+def costs(captures: Sequence[Document]) -> dict[str, float]:
+    """Return what each finding of a side costs per step in ns, by id."""
+    return {id_: claim.ns for id_, claim in _claims(captures).items()}
 
 
 def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:

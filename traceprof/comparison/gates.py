@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 METRICS = {"step": 0, "compute": 1, "exposed-communication": 2, "exposed-copy": 3, "idle": 4}
 _LIMIT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*(%|pp|ns|us|µs|ms|s)\s*")
 _MAX_RATIO = 1e6  # an interval that reaches further says nothing
-_FINDING = "finding"
+FINDING = "finding"
 _FORMS = "write METRIC:LIMIT, such as step:+2%, idle:+0.5ms or exposed-communication:+1pp"
 
 
@@ -58,14 +58,14 @@ def parse(text: str) -> GateLimit:
     """
     metric, colon, limit = (part.strip() for part in text.partition(":"))
     what = f"cannot read the gate {text!r}"
-    if metric == _FINDING:
+    if metric == FINDING:
         if limit not in FINDING_IDS:
             near = closest(limit, FINDING_IDS)
             remedy = f"did you mean {near}?" if near else f"choose one of {', '.join(FINDING_IDS)}"
             raise UsageError(what, f"there is no finding {limit!r}", remedy)
         return GateLimit(text, metric, finding=limit)
     if metric not in METRICS:
-        known = [*METRICS, _FINDING]
+        known = [*METRICS, FINDING]
         near = closest(metric, known)
         remedy = f"{f'did you mean {near}? ' if near else ''}choose one of {', '.join(known)}"
         raise UsageError(what, f"there is no metric {metric!r}", remedy)

@@ -73,7 +73,7 @@ def loaded(
         text = os.fspath(source)
         run = run_of_store(text)
         if run is not None:
-            captures.append(_converted(load(*run), text))
+            captures.append(stored(*run))
         elif os.path.isdir(text):  # noqa: PTH112  (Path raises where it may not look)
             paths += reports_in(Path(text))
         elif (saved := _saved(Path(text))) is not None:
@@ -84,6 +84,15 @@ def loaded(
         results = analyze_captures(paths, options, jobs=jobs, listener=listener)
         captures = [*map(document, results), *captures]
     return LoadedSide(_name(sources), tuple(captures))
+
+
+def stored(path: str | os.PathLike[str], name: str) -> Document:
+    """Return the analysis of a run of a store.
+
+    Raises:
+        TraceprofError: there is no such run, or another version wrote it.
+    """
+    return _converted(load(path, name), f"{os.fspath(path)}#{name}")
 
 
 def files_of(sources: Sequence[str]) -> list[Path]:
