@@ -241,12 +241,14 @@ class FindingKind:
         removed_by: the names of the assumptions of a replay that remove it, or a function that
             returns them for the same finding on all ranks; empty where none fits.
         same_time_as: the id of another finding that may be about the same time, else None.
+        changes_kernels: whether compute takes less time without it.
     """
 
     metrics: type[Metrics]
     part: TimePart | None = None
     removed_by: tuple[str, ...] | Callable[[Sequence[Finding]], tuple[str, ...]] = ()
     same_time_as: str | None = None
+    changes_kernels: bool = False
 
     def assumed(self, group: Sequence[Finding]) -> tuple[str, ...]:
         """Return the names of the assumptions that remove a finding; empty where none fits.

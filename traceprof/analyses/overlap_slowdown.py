@@ -84,7 +84,11 @@ class OverlapSlowdownMetrics(Metrics):
     ]
 
 
-FINDINGS = {ID: FindingKind(OverlapSlowdownMetrics, removed_by=("no-overlap-slowdown",))}
+FINDINGS = {
+    ID: FindingKind(
+        OverlapSlowdownMetrics, removed_by=("no-overlap-slowdown",), changes_kernels=True
+    )
+}
 
 # Fewer kernels show nothing.
 MIN_OVERLAPPED = 20

@@ -78,7 +78,7 @@ class FullPrecisionMatmulMetrics(Metrics):
     ]
 
 
-FINDINGS = {ID: FindingKind(FullPrecisionMatmulMetrics)}
+FINDINGS = {ID: FindingKind(FullPrecisionMatmulMetrics, changes_kernels=True)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,14 @@ def step_ns(result: BreakdownResult) -> int:
     return result.judged.window_ns if lengths is None else lengths.mean_ns
 
 
+def compute_ns(result: BreakdownResult) -> float:
+    """Return what compute covers in a step of a rank, the mean; see `step_ns`."""
+    steps = steady_steps(result)
+    if not steps:
+        return result.judged.compute_ns
+    return sum(step.measures.compute_ns for step in steps) / len(steps)
+
+
 def _mean(lengths_ns: Int64) -> int:
     return round(int(lengths_ns.sum()) / len(lengths_ns))
 

@@ -72,7 +72,7 @@ class StragglerMetrics(Metrics):
     ]
 
 
-FINDINGS = {ID: FindingKind(StragglerMetrics, removed_by=("no-straggler",))}
+FINDINGS = {ID: FindingKind(StragglerMetrics, removed_by=("no-straggler",), changes_kernels=True)}
 
 # Operations whose causes are looked for, from the latest ones of each rank to the least late, so
 # that their median is that of all: enough for a majority.

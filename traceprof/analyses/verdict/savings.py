@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from traceprof.analyses.steps.step_lengths import judged_steps, step_ns
+from traceprof.analyses.registry import FINDINGS
+from traceprof.analyses.steps.step_lengths import compute_ns, judged_steps, step_ns
 from traceprof.findings import Count, Saving
 
 if TYPE_CHECKING:
@@ -73,8 +74,47 @@ def bounded(
         breakdowns: where the time of its ranks went.
     """
     of_rank = {result.rank: result for result in breakdowns}
+    return within_reach(
+        [
+            replace(finding, saving=_bound(finding, of_rank.get(finding.rank)))
+            for finding in findings
+        ],
+        breakdowns,
+    )
+
+
+def within_reach(
+    findings: Sequence[Finding], breakdowns: Sequence[BreakdownResult]
+) -> tuple[Finding, ...]:
+    """Return findings whose savings are no more than can go.
+
+    A finding that leaves kernels as they are gains no more than what of a step is not compute on
+    its rank.
+
+    Args:
+        findings: of the run, with savings.
+        breakdowns: where the time of its ranks went.
+    """
+    rest = {result.rank: round(step_ns(result) - compute_ns(result)) for result in breakdowns}
     return tuple(
-        replace(finding, saving=_bound(finding, of_rank.get(finding.rank))) for finding in findings
+        finding
+        if finding.saving is None
+        or finding.rank not in rest
+        or FINDINGS[finding.id].changes_kernels
+        else replace(finding, saving=_at_most(finding.saving, rest[finding.rank]))
+        for finding in findings
+    )
+
+
+def _at_most(saving: Saving, most_ns: int) -> Saving:
+    def limited(value: int | None) -> int | None:
+        return None if value is None else min(value, most_ns)
+
+    return replace(
+        saving,
+        step_ns=limited(saving.step_ns),
+        low_ns=limited(saving.low_ns),
+        high_ns=min(saving.high_ns, most_ns),
     )
 
 

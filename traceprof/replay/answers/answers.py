@@ -13,8 +13,9 @@ from traceprof.replay.answers.critical_path import RankPath, critical_paths
 from traceprof.replay.answers.pipeline import pipeline_of
 from traceprof.replay.answers.schedules import ScheduleTime, schedule_times
 from traceprof.replay.assumptions.assumption import defaults
-from traceprof.replay.assumptions.run_change import CannotChange
+from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
 from traceprof.replay.assumptions.sends import sends_of
+from traceprof.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,8 @@ RESOLUTION = 0.01
 A replay does not know how long an operation waits for what did not hold it when it was measured:
 up to some microseconds each. Simulated programs of known change are missed by up to 0.5 %.
 """
+MAX_BELOW_LEAST = 0.001
+"""So much may an answer lie below what a step takes at least, as a share: rounding."""
 _DRAWS, _SEED = 1000, 1
 _OTHER_COMMUNICATORS = (
     "operations that wait for communication are taken not to need that of other communicators"
@@ -148,9 +151,10 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     changes = (share @ (lengths - before)).tolist()
     change = changes[0]
     misfit = abs(removed_before - kept_before)
+    least = min(replay.least_ns(place, one), step)
     if one.is_bound:
         change = min([change, *changes[2:]])  # less may have been waited for than is taken
-        at = max(round(step + change), 0)
+        at = max(round(step + change), round(least))
         return Answer(
             one.text, is_bound=True, step_ns=at, low_ns=at, high_ns=at, change_ns=at - round(step),
             is_too_small=abs(change) <= misfit, note=one.condition,
@@ -165,6 +169,16 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     low = step + min(changes) - max(spread) - off
     high = step + max(changes) + max(spread) + off
     high = min(high, step) if max(changes) <= 0 else high
+    if high < (1 - MAX_BELOW_LEAST) * least:
+        why = (
+            f"the replay gives {duration(round(step + change))}, less than the"
+            f" {duration(round(least))} that what remains on the GPU takes: it lets kernels run"
+            " side by side that ran one after the other"
+        )
+        missing = missing_event_records(replay.analysis, replay.graph, "what streams waited for")
+        how = None if missing is None else missing.how_to_collect
+        return Answer(one.text, is_bound=False, refused=why, how_to_collect=how)
+    change, low, high = max(change, least - step), max(low, least), max(high, least)
     note = "; ".join(filter(None, (one.condition, under.note)))
     if changes[2] > change + off:
         note = "; ".join(filter(None, (note, _OTHER_COMMUNICATORS)))

@@ -15,7 +15,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses import breakdown, gpu_idle
-from traceprof.analyses.steps.step_lengths import slowest_rank, step_ns
+from traceprof.analyses.steps.step_lengths import compute_ns, slowest_rank, step_ns
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.host.idle_causes import why_unknown
 from traceprof.replay.assumptions.assumption import Variant
@@ -114,7 +114,8 @@ class CheckedReplay:
         analysis: of the run.
         graph: of it, weighed.
         baseline: the step as it is.
-        share: float64[s], what each counts for in the mean step: they sum to 1.
+        share: float64[s], what each counts for in the mean step, by end: they sum to 1.
+        share_by_begin: the same by begin.
         as_it_is: float64[s, w], the same replayed, in as many ways as `StepsUnder.steps`.
         communication: float64[s], how long somebody communicated in each.
         lengths: float64[s, w n], the same under each of n assumptions, but for what these change in
@@ -126,6 +127,7 @@ class CheckedReplay:
     graph: RunGraph
     baseline: Baseline
     share: Float64
+    share_by_begin: Float64
     as_it_is: Float64
     communication: Float64
     lengths: Float64
@@ -156,6 +158,22 @@ class CheckedReplay:
             least = self.communication[:, np.newaxis]
             under = replace(under, steps=np.maximum(under.steps, least))
         return under
+
+    def least_ns(self, place: int, assumption: Assumption) -> float:
+        """Return what a step takes at least under one of the assumptions.
+
+        That is the longest sum of one stream's remaining work, and what the kernels of the rank
+        whose step takes longest cover, less what they are taken to be faster. Kernels may run side
+        by side that ran one after the other, but nothing says that they would be as fast then.
+        """
+        if assumption.changes_run:
+            return 0.0
+        column, share = self.first + self.as_it_is.shape[1] * place, self.share_by_begin
+        parts = [one for one in self.graph.remaining if len(one.number) == len(share)]
+        streams = [float(share @ one.stream_ns[:, column]) for one in parts]
+        removed = [float(share @ one.removed_ns[:, column]) for one in parts]
+        slowest = slowest_rank(self.analysis.measured.of(breakdown))
+        return max([compute_ns(slowest) - max(removed, default=0.0), *streams])
 
     def under(self, assumption: Assumption) -> CheckedReplay:
         """Replay the same steps under another assumption, if the graph's processes are kept."""
@@ -220,6 +238,7 @@ def checked_replay(
         graph=graph,
         baseline=baseline,
         share=share_by_end,
+        share_by_begin=share_by_begin,
         as_it_is=by_end[:, :num_ways],
         communication=_communication(analysis, graph),
         lengths=by_end[:, num_ways:-1],
@@ -281,6 +300,8 @@ def _baseline(
     graph: RunGraph, measured: Float64, replayed: Float64, share: Float64, step_ns: int
 ) -> Baseline:
     step = float(share @ measured)
+    if not any(mark.is_marked for mark in graph.marks):
+        step_ns = max(step_ns, round(step))  # GPUs of one process begin together
     kept, removed = (share @ replayed[:, :2]).tolist()
     has_events = graph.has_event_records
     limit = MAX_MISFIT if has_events else MAX_MISFIT_WITHOUT_EVENTS

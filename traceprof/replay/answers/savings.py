@@ -10,7 +10,7 @@ from msgspec import structs
 
 from traceprof.analyses import breakdown
 from traceprof.analyses.registry import FINDINGS
-from traceprof.analyses.verdict.savings import Gain, Savings
+from traceprof.analyses.verdict.savings import Gain, Savings, within_reach
 from traceprof.findings import Basis, Saving, by_id
 from traceprof.replay.answers.answers import answered
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
@@ -75,6 +75,7 @@ def with_savings(
         for finding in verdict.findings
     )
     savings = _together(headline, replay, assumed, answers)
+    findings = within_reach(findings, analysis.measured.of(breakdown))
     return replace(verdict, findings=findings, headline=replace(headline, savings=savings))
 
 

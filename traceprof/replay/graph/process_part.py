@@ -13,6 +13,7 @@ from traceprof.replay.graph.marks import begun_together, marks_of, step_operatio
 from traceprof.replay.graph.matched import Matched
 from traceprof.replay.graph.process_facts import facts_of
 from traceprof.replay.graph.process_graph import EdgeKind, edges_of, in_pieces, observe
+from traceprof.replay.graph.remaining_work import RemainingWork
 from traceprof.replay.graph.weight_sets import WeightSets, difference, or_last
 from traceprof.replay.graph.weights import Weigher, as_measured
 
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.process_graph import Edges, Process
     from traceprof.replay.graph.sample import Sample
     from traceprof.replay.graph.weight_sets import Int32
-    from traceprof.replay.graph.weights import Weighing
+    from traceprof.replay.graph.weights import Durations, Weighing
     from traceprof.run.opening import Rank
 
 FIRST_NODE = ROOT + 1
+_NOTHING = np.empty((0, 0))
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class ProcessPart(NamedTuple):
         scales: by what the transfers of each group are multiplied.
         marks: of its ranks.
         facts: of the process.
+        remaining: the work that remains in each step.
         kept: what is needed to weigh its edges again, without its ranks; None if not asked for.
     """
 
@@ -86,6 +89,7 @@ class ProcessPart(NamedTuple):
     scales: Sequence[WeightSets]
     marks: Sequence[Marks]
     facts: ProcessFacts
+    remaining: RemainingWork
     kept: Kept | None
 
     def moved(self, by: int) -> ProcessPart:
@@ -170,7 +174,6 @@ def process_part(
     process = in_pieces(observed, np.concatenate(alone), FIRST_NODE)
     del observed
     edges = edges_of(number, process, is_member)
-    weights, scales = weighed(process, edges, operations, variants)
     marks = [
         marks_of(rank, process, steps) for (_, rank), steps in zip(ranks, of_ranks, strict=True)
     ]
@@ -178,6 +181,8 @@ def process_part(
         marks = [mark.compared(sample) for mark in marks]
     elif all(len(mark.others) for mark in marks):
         marks = begun_together(marks)
+    remaining = RemainingWork(marks[0].number, marks[0].limits_ns, _NOTHING, _NOTHING)
+    weights, scales, remaining = weighed(process, edges, operations, variants, remaining)
     for _, rank in ranks:
         rank.release()
     work = process.work
@@ -192,6 +197,7 @@ def process_part(
         scales=scales,
         marks=marks,
         facts=facts_of(process),
+        remaining=remaining,
         kept=Kept(replace(process, ranks=()), edges, operations, places),
     )
 
@@ -201,15 +207,18 @@ def weighed(
     edges: Sequence[Edges],
     matched: Sequence[Int64],
     variants: Sequence[Weighing],
-) -> tuple[WeightSets, list[WeightSets]]:
-    """Return the weights of edges, and the factors of transfers, by variant.
+    remaining: RemainingWork,
+) -> tuple[WeightSets, list[WeightSets], RemainingWork]:
+    """Return the weights of edges, the factors of transfers, and remaining work, by variant.
 
     Args:
         process: with its pieces.
         edges: of the process.
         matched: by group of ranks, the operations that are matched with others.
         variants: the ways to weigh them.
+        remaining: the steps of the process.
     """
+    sets: list[Durations] = []
     measured = as_measured(process)
     weigher = Weigher(process, measured)
     full = [weigher.of(part) for part in edges]
@@ -224,6 +233,7 @@ def weighed(
             assumption = variant.assumption
             assumed = variant.assumed(process, measured)
         durations = variant.durations(assumed)
+        sets.append(durations)
         # Most assumptions only remove waits: what takes as long as before is not weighed again.
         if weigher.takes_as_long(durations):
             latest, weights = weigher, full
@@ -244,4 +254,5 @@ def weighed(
     return (
         WeightSets(np.concatenate(full), tuple(others)),
         [WeightSets(*pair) for pair in zip(factors, map(tuple, scales), strict=True)],
+        remaining.under(process, measured, sets),
     )

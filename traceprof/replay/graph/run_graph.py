@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.marks import Marks
     from traceprof.replay.graph.process_facts import ProcessFacts
     from traceprof.replay.graph.process_part import Kept, ProcessPart
+    from traceprof.replay.graph.remaining_work import RemainingWork
     from traceprof.replay.graph.sample import Sample
     from traceprof.replay.graph.weights import Weighing
     from traceprof.run.opening import Rank
@@ -73,6 +74,7 @@ class RunGraph:
         marks: of each rank.
         facts: of each process.
         matched: by group of ranks, the operations in which its ranks wait for each other.
+        remaining: the work of each process that remains in each step, by variant.
         kept: what is needed to weigh the edges of each process again; empty if not asked for.
     """
 
@@ -82,6 +84,7 @@ class RunGraph:
     marks: tuple[Marks, ...]
     facts: tuple[ProcessFacts, ...]
     matched: tuple[Matched, ...]
+    remaining: tuple[RemainingWork, ...] = ()
     kept: tuple[Kept, ...] = ()
 
     @property
@@ -130,7 +133,7 @@ def run_graph(
     node = 1
     edges: list[EdgeList] = []
     marks: list[Marks] = []
-    weights, facts, kept = [], [], []
+    weights, facts, kept, remaining = [], [], [], []
     scales: list[dict[int, WeightSets]] = [{} for _ in places]
     num_operations = sum(len(rank.operations) for rank in analysis.run.ranks)
     processes = list(enumerate(owners.values()))
@@ -141,6 +144,7 @@ def run_graph(
         node = part.facts.end_node
         edges += part.edges
         weights.append(part.weights)
+        remaining.append(part.remaining)
         marks += part.marks
         for (group, column), own, scale in zip(part.places, part.matched, part.scales, strict=True):
             matched[group].start_ns[:, column] = own.start_ns
@@ -161,7 +165,10 @@ def run_graph(
         np.concatenate([part.target for part in edges]),
     )
     joined = WeightSets.joined([*weights, *transfer_weights(matched, scales)])
-    return RunGraph(tuple(edges), plan, joined, tuple(marks), tuple(facts), matched, tuple(kept))
+    return RunGraph(
+        tuple(edges), plan, joined, tuple(marks), tuple(facts), matched, tuple(remaining),
+        tuple(kept),
+    )  # fmt: skip
 
 
 def _reopen(analysis: OpenAnalysis) -> None:
@@ -177,14 +184,17 @@ def reweighed(graph: RunGraph, variants: Sequence[Weighing]) -> RunGraph:
         variants: the ways to weigh it.
     """
     scales: list[dict[int, WeightSets]] = [{} for _ in graph.matched]
-    weights = []
-    for part in graph.kept:
-        of_part, part_scales = weighed(part.process, part.edges, part.operations, variants)
+    weights, remaining = [], []
+    for part, steps in zip(graph.kept, graph.remaining, strict=True):
+        of_part, part_scales, of_steps = weighed(
+            part.process, part.edges, part.operations, variants, steps
+        )
         weights.append(of_part)
+        remaining.append(of_steps)
         for (group, column), scale in zip(part.places, part_scales, strict=True):
             scales[group][column] = scale
     joined = WeightSets.joined([*weights, *transfer_weights(graph.matched, scales)])
-    return replace(graph, weights=joined)
+    return replace(graph, weights=joined, remaining=tuple(remaining))
 
 
 def clock_shift(analysis: OpenAnalysis, rank: Rank) -> int:

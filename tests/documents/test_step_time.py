@@ -1,0 +1,95 @@
+"""A step takes as long in every output: text, JSON, what-if, comparison, store, frames, pages."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dashboards.address import Address
+from dashboards.pages import overview
+from dashboards.pages import steps as steps_page
+from tests.support.opened import analysis_of
+from tests.support.traces import SAMPLE_FOLDER, SAMPLES
+from tests.support.trees import text
+from traceprof.analyses import breakdown
+from traceprof.analyses.steps.step_lengths import step_lengths
+from traceprof.comparison.ask import compare
+from traceprof.documents.analysis.records import document
+from traceprof.replay.answers.ask import whatif
+from traceprof.reports.headline_text import headline_lines
+from traceprof.store.runs import save, stored_runs
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_WITHIN = 0.001
+
+
+def assert_all_say_the_same(report: Path, store: Path) -> None:
+    """Hold every output to what a plain mean of the rows of steps gives."""
+    with analysis_of(report) as analysis:
+        result = analysis.result
+        written = document(result)
+        frame = analysis.to_pandas("steps")
+    said = written.headline.step_ns
+    if said is None:
+        assert not written.step_totals
+        return
+    same = pytest.approx(said, rel=_WITHIN, abs=1)
+    counted = frame[frame["left_out"].isna()]
+    means = counted.groupby("rank")["window_ns"].mean()
+    if len(means):
+        assert means.max() == same
+        rows = [
+            [row.window_ns for row in written.steps if row.rank == rank and row.left_out is None]
+            for rank in {row.rank for row in written.steps}
+        ]
+        slowest = max((row for row in rows if row), key=statistics.mean)
+        assert written.headline.median_step_ns == pytest.approx(statistics.median(slowest), abs=1)
+        kinds = written.headline.step_kinds
+        assert sum(kind.num_steps for kind in kinds) == len(slowest)
+        assert sum(kind.num_steps * kind.mean_ns for kind in kinds) / len(slowest) == same
+    else:
+        assert (written.headline.median_step_ns, written.headline.step_kinds) == (None, [])
+    totals = written.step_totals
+    assert max(one.window_ns / max(one.num_steps, 1) for one in totals) == same
+    (line, *_) = headline_lines(result)
+    assert f" takes {duration(said)} " in line.replace(",", " ")
+    save(store, result, "run")
+    assert [run.step_ns for run in stored_runs(store)] == [same]
+    compared = compare(report, report)
+    assert compared.step.before_ns == same
+    assert compared.step.after_ns == same
+    baseline = whatif(report, assume=["no-sync"]).whatif.baseline
+    # Without steps the GPUs of one process begin together in a replay.
+    if baseline is not None and (len(means) or len(written.ranks) == 1):
+        assert baseline.step_ns == same
+
+
+@pytest.mark.all_samples
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+def test_in_samples(sample: Path, tmp_path: Path) -> None:
+    assert_all_say_the_same(sample, tmp_path / "runs.db")
+
+
+@pytest.mark.long
+def test_in_real_traces(real_trace: Path, tmp_path: Path) -> None:
+    assert_all_say_the_same(real_trace, tmp_path / "runs.db")
+
+
+def test_pages_say_it() -> None:
+    with analysis_of(SAMPLE_FOLDER / "training.sqlite") as analysis:
+        headline = analysis.result.headline
+        assert headline is not None
+        shown = text(steps_page.layout(analysis, Address()))
+        for result in analysis.of(breakdown):
+            lengths = step_lengths(result)
+            assert lengths is not None
+            assert f"{lengths.mean_ns / 1e6:.3f}" in shown
+        assert "cut by the recording's edge" in shown
+        assert f"A step takes  {duration(headline.step_ns)}" in text(
+            overview.layout(analysis, Address())
+        )
