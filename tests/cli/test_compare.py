@@ -60,6 +60,14 @@ def test_text_says_first_what_is_not_comparable(capsys: pytest.CaptureFixture[st
     assert run("compare", AFTER, AFTER) == EXIT_DONE
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "Not comparable: the same recording stands on both sides."
+    gate = ("--gate", "step:+90%", "--format", "junit")
+    assert run("compare", AFTER, AFTER, *gate) == EXIT_FINDINGS
+    written = capsys.readouterr().out
+    assert 'message="not comparable: the same recording stands on both sides"' in written
+    assert run("compare", AFTER, AFTER, *gate, "--allow-different", "recording") == EXIT_DONE
+    assert "<failure" not in capsys.readouterr().out
+    assert run("compare", AFTER, AFTER, "--allow-different", "gpus") == EXIT_ERROR
+    assert "choose one of gpu, world-size, recording" in capsys.readouterr().err
     assert run("compare", BEFORE, AFTER) == EXIT_DONE
     out = capsys.readouterr().out
     assert "Not comparable" not in out

@@ -23,6 +23,7 @@ from traceprof.errors import TraceprofError
 from traceprof.findings import NotApplicable
 from traceprof.reports.comparison.sections import verdict
 from traceprof.reports.json import render
+from traceprof.run.steps.step_ranges import StepsSource
 from traceprof.store.runs import save
 
 LATE, DDP = SAMPLE_FOLDER / "late-allreduce.sqlite", SAMPLE_FOLDER / "ddp.sqlite"
@@ -79,7 +80,10 @@ def test_what_is_told_sums(changed: Comparison) -> None:
 
 @pytest.mark.parametrize("sample", long_after(4, [*SAMPLES[:12], SAMPLE_FOLDER / "gloo.sqlite"]))
 def test_all_samples_can_be_compared(sample: Path) -> None:
-    comparison = compare(document_of(TRAINING), document_of(sample), gates=["step:+2%"])
+    document = document_of(sample)
+    comparison = compare(document_of(TRAINING), document, gates=["step:+2%"])
+    if document.headline.steps_source != StepsSource.NONE:
+        assert comparison.step.after_ns == document.headline.step_ns
     assert_sums(comparison)
     msgspec.json.encode(comparison)
 

