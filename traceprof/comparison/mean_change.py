@@ -151,7 +151,7 @@ def mean_of_blocks(values: Float64, block: int) -> Mean:
 def steps_to_find(values: Float64, share: float) -> int:
     """Return how many steps a side find a change of the mean in 9 of 10 at 5 % false alarms.
 
-    26 (cv / share)^2, where 26 is 2 (1.96 + 1.64)^2: 95 of 100 if the noise were known, not measured.
+    26 (cv / share)^2, where 26 is 2 (1.96 + 1.64)^2: 95 of 100 if the noise were known.
 
     Args:
         values: float64[n], the lengths of steps in order of time, n at least `MIN_STEPS`.
