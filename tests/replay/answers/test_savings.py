@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from statistics import mean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +28,7 @@ from traceprof.replay.assumptions.assumption import Variant, parse
 from traceprof.replay.graph.run_graph import in_this_process, reweighed, run_graph
 from traceprof.replay.graph.sample import MIN_LEAD, MIN_STEPS, sample_of
 from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
+from traceprof.run.steps.steady_rules import StepUse
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
 
@@ -117,13 +119,23 @@ def test_without_a_replay_a_finding_saves_at_most_what_it_costs() -> None:
     result = analyze_reports([SAMPLE], _NO_REPLAY)
     assert result.headline is not None
     assert result.headline.savings is None
-    steps = {rank.rank: len(rank.steps) for rank in result.breakdown}
+    steps = {
+        rank.rank: [step.measures for step in rank.steps if step.use is StepUse.STEADY]
+        for rank in result.breakdown
+    }
+    parts = {"gpu-idle": "idle_ns", "exposed-copy": "exposed_copy_ns"}
+    parts["exposed-communication"] = "exposed_communication_ns"
     assert len(by_finding(result)) == len(result.findings) > 0
     for finding, saving in by_finding(result):
         assert saving.basis is Basis.BOUND
         assert saving.assume is None
-        cost = finding.impact_ns / steps[finding.rank]
-        assert cost <= saving.high_ns <= cost + 1
+        of_rank = steps[finding.rank]
+        most = [finding.impact_ns / len(of_rank), mean([step.window_ns for step in of_rank])]
+        if finding.id in parts:
+            most.append(mean([getattr(step, parts[finding.id]) for step in of_rank]))
+        if finding.id not in {"overlap-slowdown", "full-precision-matmul", "straggler"}:
+            most.append(mean([step.window_ns - step.compute_ns for step in of_rank]))
+        assert saving.high_ns == pytest.approx(min(most), abs=1)
 
 
 def test_a_report_without_calls_is_not_replayed(tmp_path: Path) -> None:
@@ -171,7 +183,7 @@ def test_a_sample_is_replayed_as_it_was_measured(tmp_path: Path) -> None:
         assert np.array_equal(steps[:, 0], measured_steps(graph))
         for rank in sample.steps.values():
             assert len(rank) == MIN_STEPS + MIN_LEAD + 1
-        middle = np.mean([step.number for step in analysis.result.breakdown[0].steps])
+        middle = mean([step.number for step in analysis.result.breakdown[0].steps])
         assert np.mean(sample.compared) == pytest.approx(middle, abs=1)
         by_number = {
             step.number: [rank.steps[step.number].measures.window_ns for rank in

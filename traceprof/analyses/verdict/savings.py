@@ -9,8 +9,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from traceprof.analyses.registry import FINDINGS
-from traceprof.analyses.steps.step_lengths import compute_ns, judged_steps, step_ns
-from traceprof.findings import Count, Saving
+from traceprof.analyses.steps.step_lengths import compute_ns, steady_steps, step_ns
+from traceprof.findings import Count, Saving, TimePart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.findings import Finding
 
+_MEASURES: dict[TimePart, str] = {
+    "exposed communication": "exposed_communication_ns",
+    "exposed copies": "exposed_copy_ns",
+    "idle": "idle_ns",
+}
 GateName = Literal["misfit", "unexplained", "host-floor"]
 
 
@@ -121,6 +126,10 @@ def _at_most(saving: Saving, most_ns: int) -> Saving:
 def _bound(finding: Finding, breakdown: BreakdownResult | None) -> Saving | None:
     if breakdown is None:
         return None
-    num_steps = max(len(judged_steps(breakdown)), 1)
-    at_most = min(-(-finding.impact_ns // num_steps), step_ns(breakdown))
-    return Saving.at_most(at_most)
+    # Of the impact no more lies in steady steps than all of it.
+    steps = [step.measures for step in steady_steps(breakdown)] or [breakdown.judged]
+    most = [-(-finding.impact_ns // len(steps)), step_ns(breakdown)]
+    part = FINDINGS[finding.id].part
+    if part is not None:
+        most.append(-(-sum(getattr(one, _MEASURES[part]) for one in steps) // len(steps)))
+    return Saving.at_most(min(most))
