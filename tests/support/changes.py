@@ -69,7 +69,10 @@ def recorded(
 
 
 def step_ns(result: Result, before: Result | None = None) -> float:
-    """Return the mean step of a simulated run, over its ranks.
+    """Return the mean step of a simulated run, over its ranks, of steps amid others.
+
+    How the first one begins is the recording's beginning: a change may let the host get ahead in
+    it, which no later step gains again.
 
     Args:
         result: what happened.
@@ -78,7 +81,8 @@ def step_ns(result: Result, before: Result | None = None) -> float:
     numbers, lengths = _steps(result)
     known, of_before = _steps(before or result)
     uses = step_uses(of_before.astype(np.int64), np.zeros(len(known), np.int64), ends_early=True)
-    return float(lengths[np.isin(numbers, known[uses == StepUse.STEADY])].mean())
+    steady = known[1:][uses[1:] == StepUse.STEADY]
+    return float(lengths[np.isin(numbers, steady)].mean())
 
 
 def middle_step_ns(result: Result) -> float:
