@@ -33,8 +33,8 @@ class StepTotals(Struct, frozen=True, forbid_unknown_fields=True):
     steps: Annotated[
         tuple[Count, ...],
         Meta(
-            description="Their places among the rank's `steps`, from 0. Left out are warm-up, slow"
-            " steps at the beginning, and the last one, which ends with its last operation."
+            description="Their places among the rank's `steps`, from 0: those whose `left_out` is"
+            " null."
         ),
     ]
     window_ns: Count

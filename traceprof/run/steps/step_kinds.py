@@ -24,7 +24,8 @@ def long_steps(lengths_ns: npt.ArrayLike, min_explained: float = MIN_EXPLAINED) 
     """Return which steps are of the longer of two kinds; None where all are of one kind.
 
     The kinds are divided at the cut of the sorted logarithms of the lengths that explains most of
-    their variance (Otsu 1979, exact).
+    their variance, tried one by one (Otsu, "A threshold selection method from gray-level
+    histograms", 1979).
 
     Args:
         lengths_ns: float64[n] or int64[n], in any order.
