@@ -220,8 +220,15 @@ class Pair:
         """Return what a step takes with the change, of those that were steady before."""
         if self.changed is None:
             assert self.other is not None
-            return step_ns(self.other(np.random.default_rng(seed)).run(), before)
-        return step_ns(self.changed(setup), before)
+            changed = self.other(np.random.default_rng(seed)).run()
+        else:
+            changed = self.changed(setup)
+        return step_ns(changed, before, counts_first=self.counts_first)
+
+    @property
+    def counts_first(self) -> bool:
+        """Whether the first step counts: see `step_ns`."""
+        return self.assume == "no-data-loading"
 
 
 def twice_as_fast(setup: Setup) -> Result:
@@ -335,7 +342,7 @@ class Outcome:
 def outcome(pair: Pair, seed: int, path: Path, *, has_events: bool = True) -> Outcome:
     setup = pair.setup(seed)
     result = setup.run()
-    before = step_ns(result)
+    before = step_ns(result, counts_first=pair.counts_first)
     recorded(setup, path, result, has_events=has_events)
     asked = whatif(path, assume=[pair.assume]).whatif
     (only,) = asked.answers

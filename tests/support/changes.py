@@ -68,7 +68,7 @@ def recorded(
     return path
 
 
-def step_ns(result: Result, before: Result | None = None) -> float:
+def step_ns(result: Result, before: Result | None = None, *, counts_first: bool = False) -> float:
     """Return the mean step of a simulated run, over its ranks, of steps amid others.
 
     How the first one begins is the recording's beginning: a change may let the host get ahead in
@@ -77,11 +77,14 @@ def step_ns(result: Result, before: Result | None = None) -> float:
     Args:
         result: what happened.
         before: the run whose steady steps count, where it is another one.
+        counts_first: whether the first one counts, too: where a wait for input, which ends a step,
+            keeps the host from getting ahead.
     """
     numbers, lengths = _steps(result)
     known, of_before = _steps(before or result)
     uses = step_uses(of_before.astype(np.int64), np.zeros(len(known), np.int64), ends_early=True)
-    steady = known[1:][uses[1:] == StepUse.STEADY]
+    first = 0 if counts_first else 1
+    steady = known[first:][uses[first:] == StepUse.STEADY]
     return float(lengths[np.isin(numbers, steady)].mean())
 
 
