@@ -13,6 +13,7 @@ from tests.support.builders import TraceBuilder, global_tid
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.host.stalls import host_stalls
 from traceprof.run.opening import Window
 from traceprof.run.training import training_of
 
@@ -75,9 +76,21 @@ def generated(seed: int) -> TraceBuilder:
     unit = chooser.choice([1, US, 50 * US])
     add_operations(trace, chooser, unit)
     add_host(trace, chooser, unit)
+    if chooser.randrange(2):
+        add_stalls(trace, chooser)
     if chooser.randrange(6) == 0:
         trace.without("NVTX_EVENTS", "endGlobalTid")
     return trace.shuffled(seed)
+
+
+def add_stalls(trace: TraceBuilder, chooser: random.Random) -> None:
+    """Add calls that are alike, and a few that take far longer."""
+    for number in range(40):
+        start = number * 500 * US
+        length = 2 * US if chooser.random() < 0.95 else chooser.randrange(500, 4000) * US
+        trace.api("cudaLaunchKernel", start, start + length, tid=1000)
+        if chooser.random() < 0.1:
+            trace.api("cuLaunchKernel", start + US, start + length // 2 + US, tid=1000)
 
 
 def add_operations(trace: TraceBuilder, chooser: random.Random, unit: int) -> None:
@@ -175,3 +188,12 @@ def test_what_goes_away_without_waits(tmp_path: Path) -> None:
         assert causes.sync_ns_without(window, costs.call) == whole
         assert causes.sync_ns_without(window, costs.call[1:]) == 0
         assert causes.sync_ns_without(window, costs.call[:1]) == whole - 400 * US
+
+
+def test_generated_exports_have_stalls(tmp_path: Path) -> None:
+    """The comparison above would say little if there were none."""
+    num = 0
+    for seed in range(30):
+        with ranks_of(generated(seed).write(tmp_path / f"{seed}.sqlite")) as ranks:
+            num += sum(len(host_stalls(rank)) for rank in ranks if rank.device is not None)
+    assert num > 10

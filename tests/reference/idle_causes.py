@@ -20,6 +20,7 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
    b. in set-up: `setup_ns`
    c. in an allocation: `allocation_ns`
    d. in a data loading range: `data_loading_ns`
+   d'. stalled (`tests.reference.stalls`): `stalled_ns`
    e. in any other CUDA call: `launch_bound_ns`
    f. asleep, with a stand-in both: `data_loading_ns` where the gap ends with the copy of a batch,
       else `waiting_ns`
@@ -50,6 +51,7 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -58,12 +60,13 @@ from tests.reference.breakdown import COMMUNICATION, COMPUTE
 from tests.reference.host_evidence import Evidence
 from tests.reference.nsight_export import HOST_TO_DEVICE, Call, Export, Operation, export_of
 from tests.reference.spans import Span, both, clipped, union, without
+from tests.reference.stalls import ProcessStalls
 from tests.reference.training import StepBoundaries
 from tests.reference.waits import incurred_debts
 
 CAUSES = (
     "launch_bound_ns", "turnaround_ns", "sync_ns", "data_loading_ns", "mpi_ns", "setup_ns",
-    "allocation_ns", "waiting_ns", "host_code_ns", "unknown_ns",
+    "allocation_ns", "stalled_ns", "waiting_ns", "host_code_ns", "unknown_ns",
 )  # fmt: skip
 BETWEEN_MARKERS_NS = 500_000
 TURNAROUND_NS = 20_000
@@ -111,6 +114,10 @@ class RankIdle:
         self.busiest = min(compute, key=lambda stream: (-compute[stream], stream), default=None)
         self.boundaries = StepBoundaries(export, process, self.operations)
         self._launching: dict[tuple[int, ...], list[Span]] = {}
+
+    @cached_property
+    def stalls(self) -> ProcessStalls:
+        return ProcessStalls(self.evidence, self.process)
 
     def answer(self, window: Span | None = None) -> IdleCauses:
         low, high = window or self.span()
@@ -193,6 +200,7 @@ class RankIdle:
         for thread in threads:
             asleep = both(asleep, thread.asleep)
             awake += without(clipped(thread.known, low, high), thread.asleep)
+        stalled = union(span for number in numbers for span in self.stalls.of_thread(number))
         launching = clipped(self.launching(numbers), low, high)
         launching += clipped([(call.start, op.start)], low, high)
         layers = [
@@ -200,6 +208,7 @@ class RankIdle:
             ("setup_ns", of_any("setup")),
             ("allocation_ns", of_any("allocation")),
             ("data_loading_ns", of_any("loading")),
+            ("stalled_ns", clipped(stalled, low, high)),
             ("launch_bound_ns", of_any("calls")),
             ("data_loading_ns" if self.is_batch(op, call) else "waiting_ns", asleep),
             ("launch_bound_ns", union(launching)),

@@ -21,7 +21,7 @@ COLUMNS = (
 """Of a series: how long a step is, and the parts that sum to it."""
 CAUSES = (
     "launch_bound_ns", "turnaround_ns", "sync_ns", "data_loading_ns", "mpi_ns", "setup_ns",
-    "allocation_ns", "waiting_ns", "host_code_ns", "unknown_ns",
+    "allocation_ns", "stalled_ns", "waiting_ns", "host_code_ns", "unknown_ns",
 )  # fmt: skip
 """Of idle time."""
 

@@ -8,7 +8,8 @@ process's last call before a, and launches to X, too.
 2. b <= s: the operation was in the queue when the gap began. The first `MAX_TURNAROUND_NS` are
    *turn-around*, the rest is *unknown*.
 3. Else the first of these that holds for T or U decides (`traceprof.host.thread_evidence`): *MPI*;
-   *set-up*; *allocation*; *data loading* (a range); any other CUDA call, then it is *launch-bound*;
+   *set-up*; *allocation*; *data loading* (a range); *stalled* (`traceprof.host.stalls`); any other
+   CUDA call, then it is *launch-bound*;
    asleep, both T and U: *data loading* if the gap ends with the copy of a batch, else *waiting*;
    from a on, or between two markers less than 0.5 ms apart: *launch-bound*; awake: *host code*;
    else *unknown*.
@@ -32,6 +33,7 @@ from traceprof.host.launching_threads import (
     launching_threads,
     streams_by_thread,
 )
+from traceprof.host.stalls import host_stalls
 from traceprof.host.sync_costs import NO_SYNC_COSTS, sync_costs
 from traceprof.host.sync_idle import AttributableIdle, SyncIdle
 from traceprof.host.synchronization import clocks_disagree
@@ -42,6 +44,7 @@ from traceprof.trace.model.parts import Part
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from traceprof.host.stalls import HostStalls
     from traceprof.host.thread_evidence import HostEvidence
     from traceprof.intervals import Int64
     from traceprof.run.rank import Mask, Rank, Window
@@ -64,6 +67,7 @@ class IdleCause(Enum):
     MPI = "mpi"
     SETUP = "setup"
     ALLOCATION = "allocation"
+    STALLED = "stalled"
     WAITING = "waiting"
     HOST_CODE = "host_code"
     UNKNOWN = "unknown"
@@ -200,9 +204,10 @@ def _explain(rank: Rank) -> IdleCauses:
     is_batch = are_batches(rank, calls, idle, threads, streams_of)
     parts: dict[IdleCause, list[Intervals]] = {cause: [] for cause in IdleCause}
     spans: list[Intervals] = []
+    stalls = host_stalls(rank)
     for numbers, rows in threads.groups():
         group = Intervals(late.start_ns[rows], late.end_ns[rows])
-        known = _ThreadPair(evidence, calls, numbers)
+        known = _ThreadPair(evidence, stalls, calls, numbers)
         launching = intervals.union(since[rows], group.end_ns)
         pieces = known.split(group, launching, is_batch[rows])
         for cause, piece in pieces.items():
@@ -255,8 +260,15 @@ def _attributable(pieces: Mapping[IdleCause, Intervals]) -> list[Intervals]:
 class _ThreadPair:
     """A launching thread and its stand-in, or the thread alone."""
 
-    def __init__(self, evidence: HostEvidence, calls: ApiCalls, numbers: tuple[int, ...]) -> None:
-        self._evidence, self._calls, self._numbers = evidence, calls, numbers
+    def __init__(
+        self,
+        evidence: HostEvidence,
+        stalls: HostStalls,
+        calls: ApiCalls,
+        numbers: tuple[int, ...],
+    ) -> None:
+        self._evidence, self._stalls = evidence, stalls
+        self._calls, self._numbers = calls, numbers
         self._threads = [evidence.thread(number) for number in numbers]
 
     def split(
@@ -276,6 +288,7 @@ class _ThreadPair:
             (IdleCause.SETUP, [thread.setup for thread in threads]),
             (IdleCause.ALLOCATION, [thread.allocation for thread in threads]),
             (IdleCause.DATA_LOADING, [thread.loading for thread in threads]),
+            (IdleCause.STALLED, [self._stalls.of_thread(number) for number in self._numbers]),
         ):
             layer = intervals.merge(*spans)
             pieces[cause] = intervals.intersect(left, layer)

@@ -11,6 +11,7 @@ from traceprof.host import evidence_names as names
 from traceprof.host.host_code import code_within
 from traceprof.host.host_ranges import host_ranges
 from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.intervals import BEYOND_NS, Intervals
 
@@ -75,6 +76,11 @@ def _named(rank: Rank, evidence: HostEvidence, cause: IdleCause) -> Iterator[_Na
         yield _ranges(rank, launching, names.MPI_RANGE)
     if cause is IdleCause.DATA_LOADING:
         yield _ranges(rank, launching, names.DATA_LOADING)
+    if cause is IdleCause.STALLED:
+        stalls = host_stalls(rank)
+        rows = np.flatnonzero(np.isin(stalls.thread[stalls.piece], launching))
+        of_each = [stalls.names[row] for row in stalls.piece[rows].tolist()]
+        yield stalls.begin_ns[rows], stalls.stop_ns[rows], of_each
     if cause is IdleCause.ALLOCATION:
         yield _calls(rank, evidence, evidence.is_allocation)
     if cause is IdleCause.SETUP:

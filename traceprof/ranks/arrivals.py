@@ -59,6 +59,7 @@ _CATEGORIES = {
     IdleCause.HOST_CODE: "host code",
     IdleCause.SETUP: "set-up",
     IdleCause.ALLOCATION: "set-up",
+    IdleCause.STALLED: "host code",
 }
 
 

@@ -45,6 +45,7 @@ CAUSE_WORDS = {
     "mpi_ns": "MPI",
     "setup_ns": "set-up",
     "allocation_ns": "allocation",
+    "stalled_ns": "stalls of the host",
     "waiting_ns": "sleep",
     "host_code_ns": "code on the host",
     "unknown_ns": "unknown",

@@ -22,13 +22,14 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
+from traceprof.host import stalls
 from traceprof.host.host_ranges import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.idle_causes import MAX_TURNAROUND_NS, IdleCause, idle_causes, why_unknown
 from traceprof.host.idle_details import details
 from traceprof.run.rank import Window
 from traceprof.run.steady_steps import covered_per_step
 from traceprof.trace.model.parts import HowToCollect, Part
-from traceprof.units import duration
+from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,7 +45,7 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 class GpuIdleMetrics(Metrics):
     """Numbers of `gpu-idle`: of each cause, `{cause}_ns`."""
 
-    idle_ns: Annotated[Ns, "the sum of the ten causes, exactly, and the impact"]
+    idle_ns: Annotated[Ns, "the sum of the eleven causes, exactly, and the impact"]
     launch_bound_ns: Annotated[
         Ns,
         "the thread that launched what ended the gap was launching: it was in CUDA calls, or its"
@@ -73,6 +74,12 @@ class GpuIdleMetrics(Metrics):
         " loaded modules and functions, compiled, registered memory, or was in a range of warm-up",
     ]
     allocation_ns: Annotated[Ns, "the thread allocated or freed memory"]
+    stalled_ns: Annotated[
+        Ns,
+        "beyond its usual time the thread was in a call, an operator or a silence that took over"
+        f" {stalls.MIN_FACTOR} times that: it was most likely taken off its core, or waited for a"
+        " lock",
+    ]
     waiting_ns: Annotated[Ns, "the thread was asleep otherwise"]
     host_code_ns: Annotated[
         Ns,
@@ -105,6 +112,7 @@ CAUSES = {
     IdleCause.MPI: "MPI",
     IdleCause.SETUP: "set-up",
     IdleCause.ALLOCATION: "allocation",
+    IdleCause.STALLED: "stalled",
     IdleCause.WAITING: "waiting",
     IdleCause.HOST_CODE: "host code",
     IdleCause.UNKNOWN: "unknown",
@@ -118,6 +126,7 @@ _BECAUSE = {
     IdleCause.MPI: "the host was in MPI",
     IdleCause.SETUP: "the host set something up for the first time",
     IdleCause.ALLOCATION: "the host allocated or freed memory",
+    IdleCause.STALLED: "the host was held up in what is quick else",
     IdleCause.WAITING: "the launching thread slept",
     IdleCause.HOST_CODE: "the host ran code of its own between launches",
     IdleCause.UNKNOWN: "of something that the report does not show",
@@ -306,4 +315,10 @@ def _advice(result: GpuIdleResult) -> list[str]:
     return lines
 
 
-PAGE = {"advice": page_advice()}
+PAGE = {
+    "advice": page_advice(),
+    "stall_factor": str(stalls.MIN_FACTOR),
+    "stall_excess": duration(stalls.MIN_EXCESS_NS),
+    "stall_pending": str(stalls.MIN_PENDING),
+    "stall_recurring": percent(stalls.MAX_RECURRING),
+}

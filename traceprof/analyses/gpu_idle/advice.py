@@ -39,6 +39,13 @@ _ANY_PROGRAM: Advice = {
             " once before what is to be quick"
         ),
     ),
+    IdleCause.STALLED: (
+        (
+            "The host's thread was held up: give each rank cores of its own (numactl, srun"
+            " --cpu-bind=cores, deepspeed --bind_cores_to_rank), keep the threads of all ranks"
+            " together below the cores (OMP_NUM_THREADS), and raise a container's CPU quota"
+        ),
+    ),
     IdleCause.WAITING: (
         (
             "Find what the launching thread sleeps for: a lock that another thread holds, a file, a"
@@ -100,6 +107,12 @@ _PYTORCH: Advice = {
         (
             "A data loader's queue counts here where no step is marked: record with python -m"
             " instrument, which names data loading and steps"
+        ),
+    ),
+    IdleCause.STALLED: (
+        (
+            "Collect garbage when it suits: gc.freeze() after the first step, gc.disable(), and"
+            " gc.collect() every N steps on all ranks at once"
         ),
     ),
     IdleCause.HOST_CODE: (

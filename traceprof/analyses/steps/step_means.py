@@ -52,6 +52,7 @@ class StepTotals(Struct, frozen=True, forbid_unknown_fields=True):
     waiting_ns: Count
     host_code_ns: Count
     unknown_ns: Count
+    stalled_ns: Count = 0
 
 
 def run(rank: Rank, window: Window) -> StepTotals:

@@ -16,6 +16,7 @@ from traceprof.trace.model.host import (
     LaunchStalls,
     Synchronizations,
 )
+from traceprof.trace.model.host_activity import NO_SPANS, ThreadSpans
 from traceprof.trace.model.host_code import HostCode
 from traceprof.trace.model.kinds import SynchronizationKind
 from traceprof.trace.model.special_values import NULL
@@ -154,6 +155,18 @@ def read_launch_stalls(content: Content, process: int) -> LaunchStalls | None:
         columns[table.THREAD].at(rows),
         columns[table.CORRELATION].at(rows),
     )
+
+
+def read_overhead(content: Content) -> ThreadSpans:
+    """Return the work of CUDA and of the profiler itself: loading, requests of buffers."""
+    columns = content.tables.get(Kind.OVERHEAD)
+    if columns is None:
+        return NO_SPANS
+    start = columns[table.START].values - (content.first_ns or 0)
+    end = start + columns[table.LENGTH].values
+    order = np.lexsort((end, start))
+    thread, name = columns[table.THREAD].values, columns[table.NAME].values
+    return ThreadSpans(start[order], end[order], thread[order], name[order], content.names)
 
 
 def _ids(values: Int64) -> Int64:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -230,8 +231,8 @@ class KinetoTrace(Trace):
         return host.read_launch_stalls(self._content, process)
 
     def host_activity(self, process: int) -> HostActivity:
-        """Return nothing: it is not recorded."""
-        return NO_ACTIVITY
+        """Return CUDA's and the profiler's own work inside calls: nothing else is recorded."""
+        return self._activity if process == self._process else NO_ACTIVITY
 
     def operators(self, process: int) -> HostCode | None:
         """Return the operators that a process ran, or None if there are none."""
@@ -393,6 +394,10 @@ class KinetoTrace(Trace):
     @cached_property
     def _event_records(self) -> EventRecords | None:
         return host.read_event_records(self._content, self._api_calls.get(self._process))
+
+    @cached_property
+    def _activity(self) -> HostActivity:
+        return replace(NO_ACTIVITY, driver_work=host.read_overhead(self._content))
 
     @cached_property
     def _operators(self) -> HostCode | None:

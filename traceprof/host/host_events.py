@@ -1,0 +1,163 @@
+"""CUDA calls and operators of a process's threads, each with the time that is its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.host.nesting import nested
+from traceprof.trace.model.kinds import waits_for_gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.run.rank import Mask, Rank
+    from traceprof.trace.model.host import ApiCalls
+
+_MAX_ROWS = 1 << 19  # of more events some are left out: see `host_events`
+_BLOCK_ROWS = 1 << 10
+_MAX_BUSY = 0.1  # of a silence, that other threads of the process may have events for
+
+
+@dataclass(frozen=True, slots=True)
+class HostEvents:
+    """CUDA calls, operators and the silences between them, in no order.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n].
+        own_ns: int64[n], the length less the events inside it.
+        thread: int64[n].
+        name: int64[n], equal for events of one kind and name, and for silences between such.
+        call: int64[n], index of a call; -1 for an operator, -2 for a silence.
+        piece: int64[m], the event of each stretch of time that is an event's own.
+        begin_ns: int64[m], the start of the stretch.
+        stop_ns: int64[m], its end.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    own_ns: Int64
+    thread: Int64
+    name: Int64
+    call: Int64
+    piece: Int64
+    begin_ns: Int64
+    stop_ns: Int64
+
+
+_NO_EVENTS = HostEvents(*[np.empty(0, np.int64)] * 9)
+
+
+class _Outermost(NamedTuple):
+    """The outermost events of a thread."""
+
+    thread: int
+    start_ns: Int64
+    end_ns: Int64
+    name: Int64
+
+
+def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
+    """Return the events of a rank's process.
+
+    There are silences only where operators are known: without these nothing tells code that runs
+    from code that does not. Of more than half a million events these are some blocks, evenly
+    spread, and all that begin within an event of `min_ns` or longer that is no wait by its name.
+
+    Args:
+        rank: any rank of the process.
+        calls: of the process.
+        min_ns: the length from which on no event is left out.
+    """
+    waits = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
+    start, length = calls.start_ns, calls.length_ns
+    is_long = length >= min_ns
+    is_long[is_long] = ~np.isin(calls.packed_name.at(is_long), waits)
+    operators = rank.trace.operators(rank.process)
+    if operators is not None:
+        start = np.append(start, operators.start_ns)
+        length = np.append(length, operators.length_ns)
+        is_long = np.append(is_long, operators.length_ns >= min_ns)
+    elif not is_long.any():
+        return _NO_EVENTS
+    chosen = _some(start, length, is_long)
+    start, length = start[chosen], length[chosen]
+    call, operator = chosen[chosen < len(calls)], chosen[chosen >= len(calls)] - len(calls)
+    thread, name = calls.packed_thread.at(call), 2 * calls.packed_name.at(call)
+    if operators is not None:
+        thread = np.append(thread, operators.packed_thread.at(operator))
+        name = np.append(name, 2 * operators.packed_name.at(operator) + 1)
+        call = np.append(call, np.full(len(operator), -1))
+    order = np.lexsort((-length, start, thread))
+    edges = np.flatnonzero(np.diff(thread[order])) + 1
+    parts = list[HostEvents]()
+    outer = list[_Outermost]()
+    offset = 0
+    for rows in np.split(order, edges):
+        spans = nested(start[rows], start[rows] + length[rows])
+        begin, stop, piece = spans.innermost()
+        columns = spans.start_ns, spans.end_ns, spans.self_ns, thread[rows], name[rows], call[rows]
+        parts.append(HostEvents(*columns, piece + offset, begin, stop))
+        offset += len(rows)
+        roots = np.flatnonzero(spans.parent < 0)
+        ends = spans.end_ns[roots]
+        outer.append(
+            _Outermost(int(thread[rows[0]]), spans.start_ns[roots], ends, name[rows[roots]])
+        )
+    if operators is not None and len(chosen) == len(calls) + len(operators):
+        parts.append(_silences(rank, outer, offset))
+    fields = HostEvents.__slots__
+    return HostEvents(
+        *(np.concatenate([getattr(part, field) for part in parts]) for field in fields)
+    )
+
+
+def _some(start: Int64, length: Int64, is_long: Mask) -> Int64:
+    """Return the events to look at, as indices."""
+    if len(start) <= _MAX_ROWS:
+        return np.arange(len(start))
+    block = np.arange(len(start)) // _BLOCK_ROWS
+    every = -(-len(start) // _MAX_ROWS)
+    long = intervals.union(start[is_long], start[is_long] + length[is_long])
+    within = np.searchsorted(long.start_ns, start, side="right") - 1
+    inside = (within >= 0) & (start < long.end_ns[within]) if len(long) else is_long
+    return np.flatnonzero((block % every == 0) | inside)
+
+
+def _silences(rank: Rank, outer: Sequence[_Outermost], offset: int) -> HostEvents:
+    """Return the times between outermost events in which the rest of the process is silent, too.
+
+    Args:
+        rank: any rank of the process.
+        outer: for each thread starts, ends and names of its outermost events.
+        offset: the number of other events.
+    """
+    steps = rank.step_ranges
+    step_starts = np.empty(0, np.int64) if steps is None else np.sort(steps.start_ns)
+    busy = [intervals.union(start, end) for _, start, end, _ in outer]
+    columns: list[tuple[Int64, Int64, Int64, Int64]] = []
+    for number, (thread, start, end, name) in enumerate(outer):
+        begin, stop = np.maximum.accumulate(end)[:-1], start[1:]
+        others = intervals.merge(*busy[:number], *busy[number + 1 :])
+        covered = intervals.covered_within(others, begin, np.maximum(begin, stop))
+        counts = (stop > begin) & (covered <= _MAX_BUSY * (stop - begin))
+        counts &= _num_before(step_starts, begin) == _num_before(step_starts, stop)
+        rows = np.flatnonzero(counts)
+        # Pairs of names as numbers that no event has.
+        pair = -1 - (name[:-1][rows] * (1 << 31) + name[1:][rows])
+        columns.append((begin[rows], stop[rows], np.full(len(rows), thread), pair))
+    begin, stop, threads, pairs = (
+        np.concatenate([part[place] for part in columns]) for place in range(4)
+    )
+    index = np.arange(len(begin))
+    kind = np.full(len(begin), -2)
+    return HostEvents(begin, stop, stop - begin, threads, pairs, kind, index + offset, begin, stop)
+
+
+def _num_before(times: Int64, limits: Int64) -> Int64:
+    return np.searchsorted(times, limits, side="left")

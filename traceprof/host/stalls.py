@@ -1,0 +1,297 @@
+"""Stalls of the host: calls, operators and silences that took far longer than usual.
+
+The thread was most likely held up: taken off its core, by the GIL, a lock, a page fault, garbage
+collection. Stalled is what took over `MIN_FACTOR` times its usual time, and over `MIN_EXCESS_NS`
+beyond it, by its own time (less calls and operators inside). Usual is the median of the same name,
+of a silence of the same names before and after, of at least `MIN_SAMPLES`.
+
+None of these is a stall: waits for the GPU, allocation and set-up; a call whose own copy is
+pageable or to the host, or is over when it returns; with `MIN_PENDING` operations or more of the
+process pending; while another thread of the process waits for the GPU for over half of it; what
+ends at most `MAX_AFTER_NS` after an operation of the process; the first launch of a kernel, and the
+operators around it; what touches a record of loading or of the profiler's buffers; the first of its
+name; data loading; what recurs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.host.host_events import host_events
+from traceprof.host.thread_evidence import host_evidence
+from traceprof.run.launching_calls import launching_calls
+from traceprof.trace.model.kinds import CopyKind, MemoryKind, waits_for_gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceprof.host.host_events import HostEvents
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run.rank import Mask, Rank
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.operations import Copies
+
+MIN_FACTOR = 20
+MIN_EXCESS_NS = 1_000_000
+MIN_USUAL_NS = 1_000
+MIN_SAMPLES = 5
+MIN_PENDING = 200
+MAX_AFTER_NS = 30_000
+MAX_RECURRING = 0.05
+"""Of the events of a name: more do not stall, they vary."""
+MIN_STEPS = 3
+"""Of so many steps an event that is long at the same place of most is no stall."""
+_SILENCE = -2
+
+
+@dataclass(frozen=True, slots=True)
+class HostStalls:
+    """The stalls of a process, by start.
+
+    Attributes:
+        start_ns: int64[n].
+        end_ns: int64[n].
+        thread: int64[n].
+        excess_ns: int64[n], the time beyond the usual.
+        usual_ns: int64[n].
+        names: n names, of a silence those before and after it.
+        is_silence: bool[n].
+        piece: int64[m], the stall of each stretch of stalled time.
+        begin_ns: int64[m].
+        stop_ns: int64[m].
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    excess_ns: Int64
+    usual_ns: Int64
+    names: tuple[str, ...]
+    is_silence: Mask
+    piece: Int64
+    begin_ns: Int64
+    stop_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def of_thread(self, thread: int) -> Intervals:
+        """Return when a thread was stalled."""
+        chosen = self.thread[self.piece] == thread
+        return intervals.union(self.begin_ns[chosen], self.stop_ns[chosen])
+
+
+_NOTHING = np.empty(0, np.int64)
+NO_STALLS = HostStalls(
+    start_ns=_NOTHING,
+    end_ns=_NOTHING,
+    thread=_NOTHING,
+    excess_ns=_NOTHING,
+    usual_ns=_NOTHING,
+    names=(),
+    is_silence=np.empty(0, np.bool_),
+    piece=_NOTHING,
+    begin_ns=_NOTHING,
+    stop_ns=_NOTHING,
+)
+
+
+def host_stalls(rank: Rank) -> HostStalls:
+    """Return the stalls of a rank's process; kept for all ranks of the process."""
+    return rank.process_cache.get(_host_stalls, rank)
+
+
+def _host_stalls(rank: Rank) -> HostStalls:
+    calls = rank.calls
+    if calls is None or not len(calls):
+        return NO_STALLS
+    events = host_events(rank, calls, MIN_EXCESS_NS)
+    rows, usual = _long_ones(events)
+    for excluded in (_by_own_kind, _by_copies, _by_operations, _by_threads):
+        if len(rows):
+            keep = ~excluded(rank, calls, events, rows)
+            rows, usual = rows[keep], usual[keep]
+    keep = ~_recurring(rank, events, rows)
+    rows, usual = rows[keep], usual[keep]
+    if not len(rows):
+        return NO_STALLS
+    order = np.argsort(events.start_ns[rows], kind="stable")
+    rows, usual = rows[order], usual[order]
+    number = np.full(len(events.start_ns), -1)
+    number[rows] = np.arange(len(rows))
+    pieces = np.flatnonzero(number[events.piece] >= 0)
+    piece = number[events.piece[pieces]]
+    begin = np.maximum(events.begin_ns[pieces], events.start_ns[rows][piece] + usual[piece])
+    is_left = begin < events.stop_ns[pieces]
+    return HostStalls(
+        events.start_ns[rows],
+        events.end_ns[rows],
+        events.thread[rows],
+        events.own_ns[rows] - usual,
+        usual,
+        tuple(_text(rank, name) for name in events.name[rows].tolist()),
+        events.call[rows] == _SILENCE,
+        piece[is_left],
+        begin[is_left],
+        events.stop_ns[pieces][is_left],
+    )
+
+
+def _long_ones(events: HostEvents) -> tuple[Int64, Int64]:
+    """Return the events that took far longer than usual, and their usual time."""
+    names = np.unique(events.name[events.own_ns > MIN_EXCESS_NS])
+    rows = np.flatnonzero(np.isin(events.name, names))
+    rows = rows[np.lexsort((events.own_ns[rows], events.name[rows]))]
+    edges = np.flatnonzero(np.diff(events.name[rows])) + 1
+    first, stop = np.append(0, edges), np.append(edges, len(rows))
+    count = stop - first
+    if not len(rows):
+        return _NOTHING, _NOTHING
+    middle = (
+        events.own_ns[rows[first + (count - 1) // 2]] + events.own_ns[rows[first + count // 2]]
+    ) // 2
+    usual = np.repeat(np.maximum(middle, MIN_USUAL_NS), count)
+    own = events.own_ns[rows]
+    is_long = (own > MIN_FACTOR * usual) & (own - usual > MIN_EXCESS_NS)
+    is_long &= np.repeat(count, count) >= MIN_SAMPLES
+    return rows[is_long], usual[is_long]
+
+
+def _by_own_kind(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
+    """Return which events wait, allocate, set up, load data, or are the first of their name."""
+    evidence = host_evidence(rank)
+    assert evidence is not None  # noqa: S101  (there are calls)
+    call = events.call[rows]
+    waits = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
+    is_other = evidence.is_setup | evidence.is_allocation | calls.packed_name.isin(waits)
+    excluded = (call >= 0) & is_other[call]
+    for thread in np.unique(events.thread[rows]).tolist():
+        known = evidence.thread(thread)
+        spans = intervals.merge(known.setup, known.allocation, known.loading, known.mpi)
+        start, end = events.start_ns[rows], events.end_ns[rows]
+        inside = 2 * intervals.covered_within(spans, start, end) > end - start
+        excluded |= inside & (events.thread[rows] == thread)
+    for row, name in enumerate(events.name[rows].tolist()):
+        first = events.start_ns[events.name == name].min()
+        excluded[row] |= events.start_ns[rows[row]] == first
+    return excluded
+
+
+def _by_copies(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
+    """Return which calls made a copy for which they may have waited."""
+    excluded = np.zeros(len(rows), np.bool_)
+    for copies, call in _copies(rank, calls):
+        waits = _is_pageable(copies) | (copies.kind == CopyKind.DEVICE_TO_HOST)
+        waits |= calls.ends(call) >= copies.end_ns
+        excluded |= np.isin(events.call[rows], call[waits & (call >= 0)])
+    return excluded
+
+
+def _copies(rank: Rank, calls: ApiCalls) -> Iterator[tuple[Copies, Int64]]:
+    """Yield the copies on each device of a rank's process, and their calls, -1 where unknown."""
+    for key, operations in rank.trace.operations.items():
+        if key.process == rank.process and len(operations.copies):
+            yield operations.copies, launching_calls(operations.copies, calls)
+
+
+def _is_pageable(copies: Copies) -> Mask:
+    mask: Mask = (copies.source_memory == MemoryKind.PAGEABLE) | (
+        copies.destination_memory == MemoryKind.PAGEABLE
+    )
+    return mask
+
+
+def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
+    """Return which events met a full queue, ended with an operation, or launched a kernel first."""
+    start, end = events.start_ns[rows], events.end_ns[rows]
+    excluded = np.zeros(len(rows), np.bool_)
+    launches, ends, firsts = [_NOTHING], [_NOTHING], [_NOTHING]
+    for key, operations in rank.trace.operations.items():
+        if key.process != rank.process:
+            continue
+        for group in operations.groups:
+            call = launching_calls(group, calls)
+            known = call >= 0
+            launches.append(calls.start_ns[call[known]])
+            ends.append(group.end_ns[known])
+        kernels = operations.kernels
+        call = launching_calls(kernels, calls)
+        order = np.flatnonzero(call >= 0)
+        order = order[np.lexsort((calls.start_ns[call[order]], kernels.name[order]))]
+        is_first = np.diff(kernels.name[order], prepend=-1) != 0
+        firsts.append(call[order[is_first]])
+        if key != rank.key:
+            operations.release()
+    launched, ended = np.sort(np.concatenate(launches)), np.sort(np.concatenate(ends))
+    pending = np.searchsorted(launched, start, side="right") - np.searchsorted(ended, start)
+    excluded |= pending >= MIN_PENDING
+    last = np.searchsorted(ended, end, side="right") - 1
+    excluded |= (last >= 0) & (end - ended[last] <= MAX_AFTER_NS)
+    first = np.concatenate(firsts)
+    for thread in np.unique(events.thread[rows]).tolist():
+        times = np.sort(calls.start_ns[first[calls.packed_thread.at(first) == thread]])
+        inside = np.searchsorted(times, end) > np.searchsorted(times, start)
+        excluded |= inside & (events.thread[rows] == thread) & (events.call[rows] != _SILENCE)
+    return excluded
+
+
+def _by_threads(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
+    """Return during which events another thread waited for the GPU, or the profiler worked."""
+    start, end = events.start_ns[rows], events.end_ns[rows]
+    waits = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
+    is_blocking = calls.packed_name.isin(waits)
+    for copies, call in _copies(rank, calls):
+        pageable = _is_pageable(copies)
+        is_blocking[call[pageable & (call >= 0)]] = True
+    blocking = np.flatnonzero(is_blocking)
+    excluded = np.zeros(len(rows), np.bool_)
+    for thread in np.unique(events.thread[rows]).tolist():
+        others = blocking[calls.packed_thread.at(blocking) != thread]
+        waiting = intervals.union(calls.start_ns[others], calls.ends(others))
+        inside = 2 * intervals.covered_within(waiting, start, end) > end - start
+        excluded |= inside & (events.thread[rows] == thread)
+    for work in (
+        rank.trace.host_activity(rank.process).driver_work,
+        rank.trace.profiler_overhead(rank.process),
+    ):
+        spans = intervals.union(work.start_ns, np.minimum(work.end_ns, intervals.BEYOND_NS))
+        excluded |= intervals.covered_within(spans, start, end) > 0
+    return excluded
+
+
+def _recurring(rank: Rank, events: HostEvents, rows: Int64) -> Mask:
+    """Return which events are long too often, or at the same place of most steps."""
+    excluded = np.zeros(len(rows), np.bool_)
+    steps = rank.step_ranges
+    starts = _NOTHING if steps is None else np.sort(steps.start_ns)
+    of_row = events.name[rows]
+    for name in np.unique(of_row).tolist():
+        here = np.flatnonzero(of_row == name)
+        same = np.sort(events.start_ns[events.name == name])
+        excluded[here] |= len(here) > max(MAX_RECURRING * len(same), 1)
+        if len(starts) < MIN_STEPS:
+            continue
+        step = np.searchsorted(starts, same, side="right") - 1
+        first = np.searchsorted(step, step)
+        place = np.searchsorted(same, events.start_ns[rows[here]])
+        nth = place - first[place]
+        for number in np.unique(nth).tolist():
+            in_steps = np.unique(step[place[nth == number]])
+            if 2 * len(in_steps) > len(starts):
+                excluded[here[nth == number]] = True
+    return excluded
+
+
+def _text(rank: Rank, name: int) -> str:
+    """Return the name of an event, of a silence those before and after it."""
+    if name < 0:
+        before, after = divmod(-1 - name, 1 << 31)
+        return f"between {_text(rank, before)} and {_text(rank, after)}"
+    operators = rank.trace.operators(rank.process)
+    if name % 2 and operators is not None:
+        return operators.names[name // 2]
+    return rank.trace.api_names.get(name // 2, "unnamed call")
