@@ -93,6 +93,7 @@ class ProcessStalls:
                 len(known) >= 5
                 and ns > 20 * usual
                 and ns - usual > MS
+                and not self._is_usual(call)
                 and not self._is_excused(call)
             ):
                 begin = call.start + usual
