@@ -91,6 +91,7 @@ def add_stalls(trace: TraceBuilder, chooser: random.Random) -> None:
         trace.api("cudaLaunchKernel", start, start + length, tid=1000)
         if chooser.random() < 0.1:
             trace.api("cuLaunchKernel", start + US, start + length // 2 + US, tid=1000)
+    trace.nesting()
 
 
 def add_operations(trace: TraceBuilder, chooser: random.Random, unit: int) -> None:
@@ -188,6 +189,14 @@ def test_what_goes_away_without_waits(tmp_path: Path) -> None:
         assert causes.sync_ns_without(window, costs.call) == whole
         assert causes.sync_ns_without(window, costs.call[1:]) == 0
         assert causes.sync_ns_without(window, costs.call[:1]) == whole - 400 * US
+
+
+def test_stalls_are_found_without_calls_of_operations(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(0, MS, launch=False).kernel(99 * MS, 100 * MS, launch=False)
+    for start in range(8):
+        trace.api("cudaEventQuery", (2 + start) * MS, (2 + start) * MS + 5 * US)
+    trace.api("cudaEventQuery", 20 * MS, 90 * MS)
+    assert_agreement(trace.write(tmp_path / "t.sqlite"))
 
 
 def test_generated_exports_have_stalls(tmp_path: Path) -> None:

@@ -75,7 +75,10 @@ class ProcessStalls:
                     inside[stack[-1]].append(call)
                 stack.append(call)
         return {
-            call: without([(call.start, call.end)], union((c.start, c.end) for c in children))
+            call: without(
+                [(call.start, call.end)],
+                union((c.start, max(c.end, c.start + 1)) for c in children),
+            )
             for call, children in inside.items()
         }
 

@@ -189,6 +189,18 @@ class TraceBuilder:
             random.Random(seed).shuffle(rows)
         return self
 
+    def nesting(self) -> Self:
+        """End the calls so far within the call of their thread around them, as real ones do."""
+        around: dict[object, list[int]] = defaultdict(list)
+        rows = self._rows[schema.API_CALL.name]
+        for row in sorted(rows, key=lambda row: (int(row["start"] or 0), -int(row["end"] or 0))):
+            ends = around[row["globalTid"]]
+            while ends and ends[-1] <= int(row["start"] or 0):
+                ends.pop()
+            ends.append(min([int(row["end"] or 0), *ends]))
+            row["end"] = ends[-1]
+        return self
+
     def write(self, path: Path) -> Path:
         """Write the export, which must be new, and return its path."""
         with NsightWriter(path, self._schema_version) as writer:

@@ -229,8 +229,7 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
     launched, ended = np.sort(np.concatenate(launches)), np.sort(np.concatenate(ends))
     pending = np.searchsorted(launched, start, side="right") - np.searchsorted(ended, start)
     excluded |= pending >= MIN_PENDING
-    last = np.searchsorted(ended, end, side="right") - 1
-    excluded |= (last >= 0) & (end - ended[last] <= MAX_AFTER_NS)
+    excluded |= np.searchsorted(ended, end - MAX_AFTER_NS) < np.searchsorted(ended, end, "right")
     first = np.concatenate(firsts)
     for thread in np.unique(events.thread[rows]).tolist():
         times = np.sort(calls.start_ns[first[calls.packed_thread.at(first) == thread]])
