@@ -8,9 +8,11 @@ lock on a file until it is done, and the rank that opened the range closes it wh
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
+import stat
 import tempfile
 import threading
 import time
@@ -42,7 +44,7 @@ class NsightCapture:
 
     def prepare(self) -> None:
         """Take a lock, and open the range if no other rank of the node has done so."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         self._lock = os.open(self._file, flags, 0o600)
         if _is_alone(self._lock):  # left behind by killed processes
             for file in (_opener_file(self._file), _opened_file(self._file)):
@@ -98,7 +100,34 @@ def _session_file() -> Path:
         environment.get("NSYS_PROFILING_SESSION_ID")
         or Path(environment.get("QUADD_INJECTION_CONFIG") or str(os.getpid())).name
     )
-    return Path(tempfile.gettempdir()) / f"traceprof-capture-{os.getuid()}-{session}"
+    return _runtime_folder() / f"traceprof-capture-{session}"
+
+
+def _runtime_folder() -> Path:
+    """Return a folder in which nobody else can write: sessions have names that can be guessed.
+
+    Raises:
+        PermissionError: there is none.
+    """
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    if given and _is_private(Path(given)):
+        return Path(given)
+    folder = Path(tempfile.gettempdir()) / f"traceprof-capture-{os.geteuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if _is_private(folder):
+        return folder
+    raise PermissionError(errno.EPERM, "another user can write to it", str(folder))
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether this is a folder of this user, no link, in which nobody else can write."""
+    try:
+        state = folder.lstat()
+    except OSError:
+        return False
+    is_ours = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
+    return is_ours and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _opener_file(file: Path) -> Path:

@@ -67,15 +67,17 @@ def test_what_a_killed_process_left_the_next_one_removes(tmp_path: Path) -> None
 
     nsys.write_text(f'#!/bin/sh\ntouch "{started}/$$"\nexec sleep 600\n')
     nsys.chmod(0o755)
-    (temporary / "traceprof-1-else").mkdir()  # not by this program: nothing is locked there
+    users = temporary / f"traceprof-{os.geteuid()}"
+    users.mkdir()
+    (users / "1-else").mkdir()  # not by this program: nothing is locked there
     alive, killed = converting(), converting()
     killed.kill()
     killed.wait()
-    assert len(list(temporary.iterdir())) == 3
+    assert len(list(users.iterdir())) == 3
     nsys.write_text("#!/bin/sh\nexit 1\n")
     subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, check=False)
-    names = {folder.name.rpartition("-")[0] for folder in temporary.iterdir()}
-    assert names == {"traceprof-1", f"traceprof-{alive.pid}"}
+    names = {folder.name.rpartition("-")[0] for folder in users.iterdir()}
+    assert names == {"1", str(alive.pid)}
     alive.terminate()
     alive.wait()
-    assert [folder.name for folder in temporary.iterdir()] == ["traceprof-1-else"]
+    assert [folder.name for folder in users.iterdir()] == ["1-else"]

@@ -1,7 +1,9 @@
 """The range around the steps that are recorded: opened once, closed when the last rank is done."""
 
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from instrument import nsight_capture
 from instrument.core import nvtx_injection
-from instrument.nsight_capture import NsightCapture
+from instrument.nsight_capture import NsightCapture, _session_file
 
 # Another rank: takes its part of the lock, and lets go when a line comes.
 OTHER = """
@@ -88,3 +90,23 @@ def test_what_a_killed_job_left_does_not_count(ranges: list[str], tmp_path: Path
 def test_a_rank_that_never_began_ends_nothing(ranges: list[str]) -> None:
     NsightCapture().end()
     assert ranges == []
+
+
+def test_the_session_lies_where_only_this_user_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", os.fspath(tmp_path))
+    monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "1")
+    runtime, ours = tmp_path / "run", tmp_path / f"traceprof-capture-{os.geteuid()}"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", os.fspath(runtime))
+    assert _session_file() == runtime / "traceprof-capture-1"
+    runtime.chmod(0o777)
+    assert _session_file() == ours / "traceprof-capture-1"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert _session_file() == ours / "traceprof-capture-1"
+    assert ours.stat().st_mode & 0o777 == 0o700
+    ours.rmdir()
+    ours.symlink_to(runtime)  # by somebody else
+    with pytest.raises(PermissionError, match="another user can write to it"):
+        _session_file()

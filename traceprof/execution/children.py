@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
 
 import numpy as np
 
-from traceprof.trace.open import ending_with_parent, remove_exports
+from traceprof.trace.programs import ending_with_parent
+from traceprof.trace.temporary_folder import remove_exports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from traceprof.errors import MissingToolError
-from traceprof.trace.nsight.programs import captured
+from traceprof.trace.programs import captured, conversion_limit_s
 
 # `-c, --capture-range=`, `(Experimental) --ib-switch-metrics-device=<…>`, alone on its line.
 _OPTION = re.compile(r"^\s*(?:\([^)]*\)\s*)?(?:-\w,\s*)?--([a-z][\w-]*)")
@@ -57,14 +57,14 @@ class Nsys:
         """Run nsys and return its output.
 
         Raises:
-            MissingToolError: it does not start.
+            MissingToolError: it does not start, or does not answer.
         """
         try:
             done = captured(self.path, *arguments)
         except OSError as error:
             raise MissingToolError(
                 f"cannot use {self.path}",
-                f"it does not start ({error.strerror})",
+                str(error.strerror),
                 "install Nsight Systems again, or record with --with torch",
             ) from error
         return done.stdout + done.stderr
@@ -96,11 +96,11 @@ def import_recorded(importer: Path, recorded: Path, report: Path) -> str | None:
         The reason of a failure; None on success.
     """
     try:
-        done = captured(
-            importer, "--input-file", recorded, "--output-file", report, "--force-overwrite"
-        )
+        arguments = ("--input-file", recorded, "--output-file", report, "--force-overwrite")
+        done = captured(importer, *arguments, max_s=conversion_limit_s(recorded))
     except OSError as error:
-        return f"it does not start ({error.strerror})"
+        report.unlink(missing_ok=True)
+        return str(error.strerror)
     if done.returncode == 0 and report.exists() and report.stat().st_size:
         recorded.unlink(missing_ok=True)
         return None

@@ -14,7 +14,7 @@ from traceprof.recording import nsys as nsys_module
 from traceprof.recording.child import run_to_end
 from traceprof.recording.doctor import diagnose, store
 from traceprof.recording.plan import NSYS, Plan
-from traceprof.trace.open import export_capture
+from traceprof.trace.nsight.conversion import export, find_nsys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +99,7 @@ def _exported(plan: Plan, say: Callable[[str], None]) -> list[Path]:
         return []
     try:
         with tempfile.TemporaryDirectory(dir=plan.folder, prefix=".export-") as folder:
-            partial = export_capture(plan.capture, Path(folder))
+            partial = export(find_nsys(plan.capture), plan.capture, Path(folder))
             shutil.move(partial, plan.export)
     except (TraceprofError, OSError) as error:
         say(f"not exported: {error}")

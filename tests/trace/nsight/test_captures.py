@@ -1,7 +1,9 @@
 """Captures of Nsight Systems, which `nsys` converts: where it fails, lacks or cannot start."""
 
 import os
+import signal
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from tests.support.attempts import attempt
 from tests.support.nsys import profile
 from tests.support.traces import SAMPLE
+from traceprof import open_trace
 
 pytestmark = pytest.mark.slow
 
@@ -122,4 +125,71 @@ def test_a_damaged_report(report: Path, temporary: Path, recorded: bytes) -> Non
         assert "nsys says: " in attempt(report).line
     report.write_bytes(recorded[:5000] + bytes(5000) + recorded[10_000:])
     attempt(report)
+    assert not list(temporary.iterdir())
+
+
+def planted_pipe(temporary: Path) -> None:
+    (temporary / "traceprof-x").mkdir()
+    os.mkfifo(temporary / "traceprof-x" / "in-use")
+
+
+def planted_pipe_of_this_user(temporary: Path) -> None:
+    folder = temporary / f"traceprof-{os.geteuid()}" / "1-x"
+    folder.mkdir(parents=True, mode=0o700)
+    os.mkfifo(folder / "in-use")
+
+
+def planted_link(temporary: Path) -> None:
+    (temporary / "elsewhere" / "1-x").mkdir(parents=True)
+    (temporary / "elsewhere" / "1-x" / "in-use").touch()
+    (temporary / f"traceprof-{os.geteuid()}").symlink_to(temporary / "elsewhere")
+
+
+def planted_link_to_nothing(temporary: Path) -> None:
+    (temporary / f"traceprof-{os.geteuid()}").symlink_to(temporary / "nowhere")
+
+
+def planted_file(temporary: Path) -> None:
+    (temporary / f"traceprof-{os.geteuid()}").touch()
+
+
+def planted_open_folder(temporary: Path) -> None:
+    folder = temporary / f"traceprof-{os.geteuid()}"
+    (folder / "1-x").mkdir(parents=True)
+    (folder / "1-x" / "in-use").touch()
+    folder.chmod(0o777)
+
+
+@pytest.mark.parametrize(
+    ("plant", "num_left"),
+    [
+        (planted_pipe, 2),
+        (planted_pipe_of_this_user, 0),
+        (planted_link, 4),
+        (planted_link_to_nothing, 1),
+        (planted_file, 1),
+        (planted_open_folder, 3),
+    ],
+)
+def test_what_others_planted_in_the_temporary_folder_is_not_touched(
+    report: Path,
+    temporary: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[Path], None],
+    num_left: int,
+) -> None:
+    stand_in(temporary.parent, monkeypatch, f"{EXPORTING}cp '{SAMPLE}' $target")
+    plant(temporary)
+    signal.alarm(60)  # a wait for ever ends this process
+    open_trace(report).close()
+    signal.alarm(0)
+    assert len(list(temporary.rglob("*"))) == num_left
+
+
+def test_nsys_has_a_time_limit(
+    report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(temporary.parent, monkeypatch, "#!/bin/sh\nexec sleep 600")
+    monkeypatch.setattr("traceprof.trace.programs.MAX_ANSWER_S", 0.1)
+    assert "nsys failed: it did not end within 0 s; install" in attempt(report).line
     assert not list(temporary.iterdir())

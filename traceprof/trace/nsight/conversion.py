@@ -1,0 +1,165 @@
+"""A .nsys-rep: converted by the `nsys` on PATH into an export in a temporary folder."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sqlite3
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from traceprof.errors import MissingToolError, TraceFileError, TraceFormatError
+from traceprof.trace.nsight.export import NsightTrace
+from traceprof.trace.nsight.nccl.json_payloads import add_payloads, lacks_payloads
+from traceprof.trace.programs import captured, conversion_limit_s
+from traceprof.trace.temporary_folder import TemporaryFolder
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+    from traceprof.progress import Progress
+
+NSYS_REP = b"NVIDIA Tegra Profiler Report"
+"""The beginning of a .nsys-rep."""
+
+# The year, the number in it and that of the correction: 2023@4@4 in a .nsys-rep, 2023.4.4 by nsys.
+_VERSION = re.compile(r"\b(20\d\d)[.@](\d+)[.@](\d+)")
+_FIRST_WITH_BLOBS = (2024, 5)
+_PAYLOAD_OPTIONS = ("--include-blobs", "--include-json")
+
+
+class ConvertedTrace(NsightTrace):
+    """A .nsys-rep with its export in a temporary folder, which exists until it is closed."""
+
+    def __init__(self, report: Path, progress: Progress | None, *, kernels_on_demand: bool) -> None:
+        nsys = find_nsys(report)
+        try:
+            self._folder = TemporaryFolder()
+        except OSError as error:
+            raise TraceFileError(
+                f"cannot export {report}",
+                f"there is no folder for temporary files ({error.strerror})",
+                "name one in the environment variable TMPDIR",
+            ) from error
+        try:
+            file = export(nsys, report, self._folder.path)
+            super().__init__(report, progress, file=file, kernels_on_demand=kernels_on_demand)
+        except BaseException:
+            self._folder.close()
+            raise
+
+    def close(self) -> None:
+        """Release the export and remove it."""
+        super().close()
+        self._folder.close()
+
+
+def find_nsys(report: Path) -> str:
+    """Return the path of `nsys`.
+
+    Raises:
+        MissingToolError: it is not on PATH.
+    """
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        raise MissingToolError(
+            f"cannot read {report}",
+            "a .nsys-rep must be exported first, and `nsys` is not on PATH",
+            "where Nsight Systems is installed, run: nsys export --type=sqlite"
+            f" {shlex.quote(str(report))}",
+        )
+    return nsys
+
+
+def export(nsys: str, report: Path, folder: Path) -> Path:
+    """Export a .nsys-rep with all data that this nsys can export; return the export.
+
+    Args:
+        nsys: the program.
+        report: the capture.
+        folder: of the export.
+
+    Raises:
+        MissingToolError: nsys does not start.
+        TraceFormatError: the capture cannot be exported.
+    """
+    max_s = conversion_limit_s(report)
+    # nsys gets a plain ASCII name, whatever characters are in the report's own.
+    link, target = folder / "report.nsys-rep", folder / "report.sqlite"
+    link.symlink_to(report.absolute())
+    options = _payload_options(_run(report, nsys, "export", "--help").stdout)
+    command = (nsys, "export", "--type=sqlite", *options, f"--output={target}", str(link))
+    done = _run(report, *command, max_s=max_s)
+    if done.returncode != 0 or not target.exists():
+        raise _not_exported(nsys, report, done)
+    if not options:
+        _add_payloads(nsys, report, link, target)
+    return target
+
+
+def _payload_options(manual: str) -> list[str]:
+    """Return the options of this nsys that export payloads."""
+    return [f"{option}=true" for option in _PAYLOAD_OPTIONS if option in manual]
+
+
+def _add_payloads(nsys: str, report: Path, link: Path, target: Path) -> None:
+    """Add the sizes of NCCL's messages to an export of an nsys that writes them only to JSON."""
+    document = target.with_suffix(".json")
+    with suppress(sqlite3.Error, OSError):  # without them only the sizes are unknown
+        if lacks_payloads(target):
+            command = (nsys, "export", "--type=json", f"--output={document}", str(link))
+            done = _run(report, *command, max_s=conversion_limit_s(report))
+            if done.returncode == 0:
+                add_payloads(target, document)
+    document.unlink(missing_ok=True)
+
+
+def _run(
+    report: Path, *command: str, max_s: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    try:
+        return captured(*command, max_s=max_s)
+    except OSError as error:
+        raise MissingToolError(
+            f"cannot export {report}",
+            f"{command[0]} failed: {error.strerror}",
+            "install Nsight Systems again",
+        ) from error
+
+
+def _not_exported(
+    nsys: str, report: Path, done: subprocess.CompletedProcess[str]
+) -> TraceFormatError:
+    lines = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
+    recorded_by, installed = _recorded_by(report), _version(_run(report, nsys, "--version").stdout)
+    if recorded_by is not None and installed is not None and recorded_by > installed:
+        needed = ".".join(map(str, recorded_by[:2]))
+        with_blobs = "--include-blobs=true " if recorded_by >= _FIRST_WITH_BLOBS else ""
+        return TraceFormatError(
+            f"cannot export {report}",
+            f"Nsight Systems {needed} recorded it, and the nsys on PATH is"
+            f" {'.'.join(map(str, installed[:2]))}",
+            f"install Nsight Systems {needed} or later, or where it is, run: nsys export"
+            f" --type=sqlite {with_blobs}{shlex.quote(str(report))}",
+        )
+    return TraceFormatError(
+        f"cannot export {report}",
+        f"nsys says: {lines[-1].rstrip('.')}",
+        "copy it again if it may be damaged, or use an nsys at least as new as the one that"
+        " recorded it",
+    )
+
+
+def _recorded_by(report: Path) -> tuple[int, ...] | None:
+    """Return the version of the Nsight Systems that wrote a .nsys-rep, None if unknown."""
+    with suppress(OSError), report.open("rb") as file:
+        start = file.read(128)
+        return _version(start.removeprefix(NSYS_REP).decode("ascii", "replace"))
+    return None
+
+
+def _version(text: str) -> tuple[int, ...] | None:
+    version = _VERSION.search(text)
+    return None if version is None else tuple(int(number) for number in version.groups())
