@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dashboards.view import View
     from traceprof.analyses.verdict.headline import Headline
-    from traceprof.analyses.verdict.savings import Savings
+    from traceprof.analyses.verdict.savings import Replay
     from traceprof.findings import Finding
 
 _MAX_ROWS = 7  # the rest stands below, as cards
@@ -67,22 +67,22 @@ def _takes(found: Headline) -> list[Component | str]:
 def _could_take(found: Headline, limit: Finding | None, what_if: str) -> Component:
     """Say what a step could take, and which savings lead there: nothing counts twice."""
     asking = dcc.Link("Ask what if …", href=what_if)
-    savings = found.savings
-    if savings is None:
+    savings, replay = found.savings, found.savings.replay
+    if replay is None:
         text = "What it could take is not known: no finding here can be taken out of a replay. "
         return html.P([text, asking], className="could-take")
-    if savings.possible_ns is None:
-        why = one_line(savings.refused or "it could not be replayed")
+    if savings.possible_step_ns is None:
+        why = one_line(replay.refused or "it could not be replayed")
         parts: list[Component | str] = [f"What it could take cannot be said: {why}. "]
-        if savings.how_to_collect:
-            parts.append(html.Code(f"→ {one_line(savings.how_to_collect)}"))
+        if replay.how_to_collect:
+            parts.append(html.Code(f"→ {one_line(replay.how_to_collect)}"))
         return html.P(parts, className="could-take")
-    source = html.Span(f" {_source(savings)} ", className="note")
+    source = html.Span(f" {_source(replay)} ", className="note")
     if not savings.gains:
         text = f"{without_gains(limit)}."
         return html.P([text, source, asking], className="could-take")
-    possible = duration(savings.possible_ns)
-    limits = between(savings.low_ns or 0, savings.high_ns or 0)
+    possible = duration(savings.possible_step_ns)
+    limits = between(savings.possible_low_ns or 0, savings.possible_high_ns or 0)
     span = "" if limits == possible else f" ({limits})"
     gains: list[Component | str] = []
     for place, gain in enumerate(savings.gains):
@@ -96,9 +96,9 @@ def _could_take(found: Headline, limit: Finding | None, what_if: str) -> Compone
     return html.P([*takes, *gains, ". ", source, asking], className="could-take")
 
 
-def _source(savings: Savings) -> str:
-    misfit = next((gate.value for gate in savings.gates if gate.name == "misfit"), None)
-    steps = "all of it" if savings.num_steps == 1 else f"{savings.num_steps} steps"
+def _source(replay: Replay) -> str:
+    misfit = next((gate.value for gate in replay.gates if gate.name == "misfit"), None)
+    steps = "all of it" if replay.num_steps == 1 else f"{replay.num_steps} steps"
     off = "" if misfit is None else f", which misses what was measured by {percent(abs(misfit))}"
     return f"By a replay of {steps}{off}."
 

@@ -278,7 +278,7 @@ def assert_agreement(path: Path, window: Window | None = None) -> None:
             expected = plain.measured(rank, span, {})
             assert result.operations is not None
             found = result.operations.by_reason().sum(axis=1).tolist()
-            assert result.exposed_ns == expected.exposed_ns == sum(found)
+            assert result.metrics.exposed_ns == expected.exposed_ns == sum(found)
             assert {reason.metric: found[reason] for reason in Reason} == {
                 **expected.reasons, "waiting_ns": 0,
             }  # fmt: skip

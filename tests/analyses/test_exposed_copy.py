@@ -62,8 +62,10 @@ def assert_agreement(path: Path) -> list[ExposedCopy]:
                 assert answers[-1] == expected.measured(span)
                 assert_same_beside(result, beside.measured(expected.rank, span))
                 whole = breakdown.run(rank, window).whole
-                assert (result.exposed_ns, result.copy_ns) == (whole.exposed_copy_ns, whole.copy_ns)
-                assert 0 <= result.hideable_ns <= result.exposed_ns
+                metrics = result.metrics
+                parts = (metrics.exposed_ns, result.copy_ns)
+                assert parts == (whole.exposed_copy_ns, whole.copy_ns)
+                assert 0 <= metrics.hideable_ns <= metrics.exposed_ns
         return answers[:: len(CUTS) + 2]
 
 
@@ -266,12 +268,12 @@ def test_memory_sets(tmp_path: Path) -> None:
 def test_copies_of_unknown_size_count_no_bytes(tmp_path: Path) -> None:
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-40GB").kernel(0, 200, GEMM)
     here: dict[str, int] = {"deviceId": 0, "streamId": 7, "globalPid": 1 << 48 | 1000 << 24}
-    builder.raw("CUPTI_ACTIVITY_KIND_MEMCPY", start=200, end=300, copyKind=1, srcKind=1, dstKind=2,
+    builder.raw("CUPTI_ACTIVITY_KIND_MEMCPY", start=200, end=300, copyKind=1, srcKind=0, dstKind=2,
                 bytes=None, **here)  # fmt: skip
     builder.raw("CUPTI_ACTIVITY_KIND_MEMSET", start=300, end=310, bytes=None, **here)
     finding = only(builder.memcpy(310, 320, bytes=70).kernel(320, 600, GEMM), tmp_path)
     assert (finding.metrics["bytes"], finding.metrics["num_copies"]) == (70, 3)
-    assert finding.evidence[0].label == "Host-to-Device copy, pinned"
+    assert finding.evidence[0].label == "Host-to-Device copy, pageable"
     with ranks_of(tmp_path / "t.sqlite") as (rank,):
         before = surroundings(rank, 0, 600)
         used = link_usage.run(rank, rank.window)
@@ -279,7 +281,7 @@ def test_copies_of_unknown_size_count_no_bytes(tmp_path: Path) -> None:
     assert before is not None
     assert before.bytes_to_gpu == 70
     assert [use.bytes for use in used.uses] == [70]
-    assert pageable.num_large == 0
+    assert pageable.metrics.num_copies == 0
 
 
 def test_memory_that_is_not_told_is_not_called_pinned(tmp_path: Path) -> None:
@@ -335,7 +337,7 @@ def test_the_cost_that_pageable_copy_counts_too_is_told(tmp_path: Path) -> None:
         copies = exposed_copy.run(rank, rank.window)
     assert isinstance(pageable, Finding)
     assert pageable.impact_ns == 80
-    assert pageable.metrics["exposed_copy_ns"] == copies.pageable_ns == 50
+    assert pageable.metrics["exposed_copy_ns"] == copies.metrics.pageable_ns == 50
     assert pageable.title.endswith("80 ns, 50 ns of it in exposed-copy, too")
 
 

@@ -21,7 +21,8 @@ def answer(rank: Rank, window: Window) -> Answer:
     syncs = host_sync.run(rank, window)
     copies = pageable_copy.run(rank, window)
     assert sum(idle.by_cause.values()) == idle.metrics.idle_ns
-    moved = (copies.num_copies, copies.bytes, copies.host_blocked_ns, copies.cost_ns)
+    counts = copies.metrics
+    moved = (counts.num_copies, counts.bytes, counts.host_blocked_ns, copies.cost_ns)
     return Answer(
         idle.metrics.idle_ns,
         syncs.metrics.num_syncs,

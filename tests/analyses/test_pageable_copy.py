@@ -33,7 +33,8 @@ def test_a_batch_from_pageable_memory(tmp_path: Path) -> None:
     builder.memcpy(150, 250, "HtoD", bytes=MIB, pageable=True, launch=(120, 240))
     builder.kernel(200, 400, stream=8, launch=(0, 1))
     (result,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert (result.num_copies, result.bytes, result.host_blocked_ns) == (1, MIB, 120)
+    metrics = result.metrics
+    assert (metrics.num_copies, metrics.bytes, metrics.host_blocked_ns) == (1, MIB, 120)
     assert result.cost_ns == 50 + 30  # the copy alone, and the idle time inside its call
     finding = one(result)
     assert (finding.severity, finding.impact_ns) == (Severity.MEDIUM, 80)
@@ -57,13 +58,13 @@ def test_both_rates_where_there_are_both(tmp_path: Path) -> None:
 def test_small_copies_do_not_count(tmp_path: Path, size: int) -> None:
     builder = TraceBuilder().memcpy(0, 100, "DtoH", bytes=size, pageable=True)
     (result,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert (result.num_copies, pageable_copy.findings(result)) == (0, [])
+    assert (result.metrics.num_copies, pageable_copy.findings(result)) == (0, [])
 
 
 def test_hidden_copies_are_silent(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 1000).memcpy(100, 800, "HtoD", pageable=True, stream=8)
     (result,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert (result.num_copies, result.cost_ns, pageable_copy.findings(result)) == (1, 0, [])
+    assert (result.metrics.num_copies, result.cost_ns, pageable_copy.findings(result)) == (1, 0, [])
 
 
 def test_copies_that_start_outside_the_window_do_not_count(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_copies_that_start_outside_the_window_do_not_count(tmp_path: Path) -> No
     for start in (0, 100, 200):
         builder.memcpy(start, start + 50, "HtoD", pageable=True)
     (result,) = judged(builder.write(tmp_path / "t.sqlite"), Window(10, 130))
-    assert (result.num_copies, result.cost_ns) == (1, 30)
+    assert (result.metrics.num_copies, result.cost_ns) == (1, 30)
 
 
 def test_copies_without_a_launch_tell_no_host_time(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_an_export_without_copies_is_silent(tmp_path: Path) -> None:
 
 def test_known_answers_on_a_real_trace(traces: Path) -> None:
     (result,) = judged(traces / "gpt2_result_2_7B_3.16.1.sqlite")
-    assert (result.num_copies, result.bytes) == (227, 13_626_736_640)
+    assert (result.metrics.num_copies, result.metrics.bytes) == (227, 13_626_736_640)
     finding = one(result)
     assert finding.severity == Severity.HIGH
     assert finding.impact_fraction == pytest.approx(0.49, abs=0.01)

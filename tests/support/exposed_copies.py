@@ -8,19 +8,18 @@ from traceprof.trace.model.kinds import MemoryKind
 
 def answer(result: ExposedCopyResult) -> ExposedCopy:
     """Return what the analysis says, in the reference's words."""
-    parts, gradients = result.parts, [part for part in result.parts if part.is_gradient]
+    metrics, parts = result.metrics, result.parts
+    gradients = [part for part in result.parts if part.is_gradient]
     return ExposedCopy(
         window_ns=result.window_ns,
         copy_ns=result.copy_ns,
-        exposed_ns=result.exposed_ns,
-        by_kind={
-            kind: exposed_ns(part for part in parts if part.direction == kind) for kind in KINDS
-        },
+        exposed_ns=metrics.exposed_ns,
+        by_kind={kind: getattr(metrics, f"{kind}_ns") for kind in KINDS},
         pageable_ns=exposed_ns(part for part in parts if part.memory is MemoryKind.PAGEABLE),
-        same_stream_ns=exposed_ns(part for part in parts if part.is_same_stream),
-        bytes=sum(part.bytes for part in parts),
-        num_copies=sum(part.num_copies for part in parts),
-        gradient_ns=exposed_ns(gradients),
+        same_stream_ns=metrics.same_stream_ns,
+        bytes=metrics.bytes,
+        num_copies=metrics.num_copies,
+        gradient_ns=metrics.gradient_ns,
         gradient_bytes=sum(part.bytes for part in gradients),
         num_gradient_copies=sum(part.num_copies for part in gradients),
     )

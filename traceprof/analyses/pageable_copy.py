@@ -23,6 +23,7 @@ from traceprof.findings import (
     bullets,
     one_of,
     severity_of_cost,
+    share,
 )
 from traceprof.host.synchronization import MAX_STAGED_BYTES, clocks_disagree
 from traceprof.trace.model.kinds import MemoryKind, copy_label
@@ -72,33 +73,20 @@ class PageableCopyResult(RankResult):
 
     Attributes:
         window_ns: the window's length.
-        num_copies: copies of more than `MAX_STAGED_BYTES`.
-        bytes: the bytes of these copies.
-        host_blocked_ns: the durations of their API calls; None where none is in the report.
-        exposed_ns: time in which the GPU did nothing but these copies.
-        cost_ns: that, and the time in which it did nothing at all while the host was inside their
-            calls.
-        direction: `h2d` or `d2h`, whichever carried more; None without copies.
-        gb_per_s: bytes over the union of the pageable copies in that direction.
-        pinned_gb_per_s: the same of copies with pinned memory; None without such.
+        metrics: the numbers of its finding.
+        cost_ns: time in which the GPU did nothing but these copies, or nothing at all while the
+            host was inside their calls.
         is_pytorch: whether the program is known to be PyTorch.
-        num_large: copies of more than `MAX_STAGED_BYTES` in the window that are no peer copies.
-        num_known: those whose kinds of memory are in the report.
+        is_unknown: whether there are large copies, but none whose kinds of memory are known.
         evidence: the copies that took longest, longest first.
+        how_to_collect: what the trace may lack, should it be needed.
     """
 
     window_ns: int
-    num_copies: int
-    bytes: int
-    host_blocked_ns: int | None
-    exposed_ns: int
+    metrics: PageableCopyMetrics
     cost_ns: int
-    direction: str | None
-    gb_per_s: float | None
-    pinned_gb_per_s: float | None
     is_pytorch: bool
-    num_large: int
-    num_known: int
+    is_unknown: bool
     evidence: tuple[Evidence, ...]
     how_to_collect: HowToCollect
 
@@ -115,39 +103,40 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
         direction: intervals.total(copies.bytes[known & mask])
         for direction, mask in pageable.items()
     }
-    direction = max(carried, key=lambda way: carried[way]) if len(chosen) else None
-    rate = pinned_rate = None
-    if direction is not None:
-        rate = _gb_per_s(rank, known & pageable[direction])
-        pinned_rate = _gb_per_s(rank, known & _directions(rank, MemoryKind.PINNED)[direction])
+    direction = max(carried, key=lambda way: carried[way])
+    pinned = _directions(rank, MemoryKind.PINNED)[direction]
     called = rank.launched_by[1][chosen]
     called = np.unique(called[called >= 0])
     blocked = None
     if rank.calls is not None and (len(called) or not len(chosen)):
         blocked = int((rank.calls.end_ns[called] - rank.calls.start_ns[called]).sum())
     exposed = _exposed(rank, window, chosen)
+    num_large, num_known = int(large.sum()), int(known.sum())
+    metrics = PageableCopyMetrics(
+        bytes=sum(carried.values()),
+        num_copies=len(chosen),
+        host_blocked_ns=blocked,
+        exposed_copy_ns=exposed.measure_ns,
+        direction=direction,
+        gb_per_s=_gb_per_s(rank, known & pageable[direction]),
+        pinned_gb_per_s=_gb_per_s(rank, known & pinned),
+        coverage=num_known / num_large if num_large else 1.0,
+    )
     return PageableCopyResult(
         rank=rank.rank,
         how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
-        num_copies=len(chosen),
-        bytes=sum(carried.values()),
-        host_blocked_ns=blocked,
-        exposed_ns=exposed.measure_ns,
+        metrics=metrics,
         cost_ns=_with_idle(rank, window, exposed, called).measure_ns,
-        direction=direction,
-        gb_per_s=rate,
-        pinned_gb_per_s=pinned_rate,
         is_pytorch=rank.program.is_pytorch,
-        num_large=int(large.sum()),
-        num_known=int(known.sum()),
+        is_unknown=num_large > 0 and not num_known,
         evidence=_evidence(rank, chosen),
     )
 
 
 def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
     """Judge the time that pageable copies kept the GPU from its work."""
-    if result.num_large and not result.num_known:
+    if result.is_unknown:
         return [
             NotApplicable(
                 ID,
@@ -156,28 +145,19 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
                 result.rank,
             )
         ]
-    fraction = result.cost_ns / result.window_ns if result.window_ns else 0.0
+    metrics = result.metrics
+    fraction = share(result.cost_ns, result.window_ns)
     severity = severity_of_cost(fraction)
-    if severity is None or result.direction is None:
+    if severity is None or not metrics.num_copies:
         return []
-    metrics = PageableCopyMetrics(
-        bytes=result.bytes,
-        num_copies=result.num_copies,
-        host_blocked_ns=result.host_blocked_ns,
-        exposed_copy_ns=result.exposed_ns,
-        direction=result.direction,
-        gb_per_s=result.gb_per_s,
-        pinned_gb_per_s=result.pinned_gb_per_s,
-        coverage=result.num_known / result.num_large if result.num_large else 1.0,
-    )
-    copies = "1 copy" if result.num_copies == 1 else f"{result.num_copies} copies"
-    end = "from" if result.direction == "h2d" else "to"
-    rate = f" at {result.gb_per_s:.1f} GB/s" if result.gb_per_s else ""
-    exposed = duration(result.exposed_ns)
-    counted = f", {exposed} of it in exposed-copy, too" if result.exposed_ns else ""
+    copies = "1 copy" if metrics.num_copies == 1 else f"{metrics.num_copies} copies"
+    end = "from" if metrics.direction == "h2d" else "to"
+    rate = f" at {metrics.gb_per_s:.1f} GB/s" if metrics.gb_per_s else ""
+    exposed = duration(metrics.exposed_copy_ns)
+    counted = f", {exposed} of it in exposed-copy, too" if metrics.exposed_copy_ns else ""
     title = (
-        f"{copies} {end} pageable host memory ({result.bytes / 1e9:.2f} GB{rate}) kept the GPU from"
-        f" its work for {duration(result.cost_ns)}{counted}"
+        f"{copies} {end} pageable host memory ({metrics.bytes / 1e9:.2f} GB{rate}) kept the GPU"
+        f" from its work for {duration(result.cost_ns)}{counted}"
     )
     return [
         Finding(

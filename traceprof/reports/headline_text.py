@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.analyses.verdict.savings import Savings
+    from traceprof.analyses.verdict.savings import Replay, Savings
     from traceprof.findings import Finding
 
 
@@ -34,9 +34,9 @@ def headline_lines(analysis: RunResult) -> list[str]:
             for place, finding in enumerate(headline.causes)
         )
         lines.append(f"What costs most, of the {kind}: {causes}.")
-    if headline.savings is not None:
+    if headline.savings.replay is not None:
         limit = largest_limit(analysis.findings, headline.step_ns)
-        lines.append(_what_it_could_take(headline.savings, limit))
+        lines.append(_what_it_could_take(headline.savings, headline.savings.replay, limit))
     return lines
 
 
@@ -55,11 +55,11 @@ def _what_it_takes(headline: Headline) -> str:
     return f"A step takes {duration(headline.step_ns)}{where} ({steps})"
 
 
-def _what_it_could_take(savings: Savings, limit: Finding | None) -> str:
-    if savings.possible_ns is None:
-        how = f"; {one_line(savings.how_to_collect)}" if savings.how_to_collect else ""
-        return f"What it could take cannot be said: {one_line(savings.refused or '')}{how}."
-    num, misfit = savings.num_steps, savings.gates[0].value or 0.0
+def _what_it_could_take(savings: Savings, replay: Replay, limit: Finding | None) -> str:
+    if savings.possible_step_ns is None:
+        how = f"; {one_line(replay.how_to_collect)}" if replay.how_to_collect else ""
+        return f"What it could take cannot be said: {one_line(replay.refused or '')}{how}."
+    num, misfit = replay.num_steps, replay.gates[0].value or 0.0
     whole = "all of it" if num == 1 else f"{num} steps"
     source = f"a replay of {whole}, {percent(abs(misfit))} off"
     if not savings.gains:
@@ -67,8 +67,8 @@ def _what_it_could_take(savings: Savings, limit: Finding | None) -> str:
     gains = ", then ".join(
         f"{duration(gain.gain_ns)} less without {gain.finding}" for gain in savings.gains
     )
-    possible = duration(savings.possible_ns)
-    limits = between(savings.low_ns or 0, savings.high_ns or 0)
+    possible = duration(savings.possible_step_ns)
+    limits = between(savings.possible_low_ns or 0, savings.possible_high_ns or 0)
     span = "" if limits == possible else f" ({limits})"
     return f"It could take {possible}{span}: {gains} ({source})."
 

@@ -119,15 +119,15 @@ def test_the_answer_comes_first(analysis: Analysis) -> None:
 def test_what_a_step_could_take_is_said_with_what_brings_it_there(analysis: Analysis) -> None:
     headline = analysis.result.headline
     assert headline is not None
-    savings = headline.savings
+    savings, replay = headline.savings, headline.savings.replay
     shown = " ".join(text(overview.layout(analysis, Address())).split())
-    if savings is None:
+    if replay is None:
         assert "What it could take is not known" in shown
-    elif savings.possible_ns is None:
-        assert savings.refused is not None
-        assert savings.refused in shown
+    elif savings.possible_step_ns is None:
+        assert replay.refused is not None
+        assert replay.refused in shown
     elif savings.gains:
-        assert f"It could take {duration(savings.possible_ns)}" in shown
+        assert f"It could take {duration(savings.possible_step_ns)}" in shown
         for gain in savings.gains:
             assert f"−{duration(gain.gain_ns)} without {gain.finding}" in shown
     for group in by_id(analysis.findings):

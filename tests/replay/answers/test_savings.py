@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.analyses.verdict.run_result import RunResult, Verdict
-    from traceprof.analyses.verdict.savings import Savings
+    from traceprof.analyses.verdict.savings import Replay, Savings
     from traceprof.analysis import Analysis
     from traceprof.findings import Finding, Saving
     from traceprof.replay.graph.sample import Sample
@@ -57,8 +57,13 @@ def by_finding(result: RunResult) -> list[tuple[Finding, Saving]]:
 
 def savings_of(result: RunResult | Verdict) -> Savings:
     assert result.headline is not None
-    assert result.headline.savings is not None
     return result.headline.savings
+
+
+def replay_of(result: RunResult | Verdict) -> Replay:
+    replay = savings_of(result).replay
+    assert replay is not None
+    return replay
 
 
 def chosen(analysis: Analysis, max_operations: int) -> Sample:
@@ -88,7 +93,7 @@ def test_nothing_counts_twice(tmp_path: Path) -> None:
     result = analyze_reports([tmp_path / "run.sqlite"])
     savings, headline = savings_of(result), result.headline
     assert headline is not None
-    assert savings.possible_ns is not None
+    assert savings.possible_step_ns is not None
     assert {"gpu-idle", "host-sync"} <= {finding.id for finding in result.findings}
     assert saving_of(result, "gpu-idle").assume == "no-sync"
     assert [gain.finding for gain in savings.gains].count("host-sync") == 1
@@ -98,11 +103,12 @@ def test_nothing_counts_twice(tmp_path: Path) -> None:
         assert gain.gain_ns > 0
         left -= gain.gain_ns
         assert gain.step_ns == pytest.approx(left, abs=len(savings.gains))
-    assert savings.possible_ns == savings.gains[-1].step_ns
-    assert savings.low_ns is not None
-    assert savings.high_ns is not None
-    assert savings.low_ns <= savings.possible_ns <= savings.high_ns <= headline.step_ns
-    assert all(gate.holds for gate in savings.gates)
+    assert savings.possible_step_ns == savings.gains[-1].step_ns
+    assert savings.possible_low_ns is not None
+    assert savings.possible_high_ns is not None
+    assert savings.possible_low_ns <= savings.possible_step_ns <= savings.possible_high_ns
+    assert savings.possible_high_ns <= headline.step_ns
+    assert all(gate.holds for gate in replay_of(result).gates)
 
 
 def test_bounds_count_for_nothing() -> None:
@@ -117,8 +123,7 @@ def test_bounds_count_for_nothing() -> None:
 
 def test_without_a_replay_a_finding_saves_at_most_what_it_costs() -> None:
     result = analyze_reports([SAMPLE], _NO_REPLAY)
-    assert result.headline is not None
-    assert result.headline.savings is None
+    assert savings_of(result).replay is None
     steps = {
         rank.rank: [step.measures for step in rank.steps if step.use is StepUse.STEADY]
         for rank in result.breakdown
@@ -163,10 +168,11 @@ def test_what_cannot_be_read_again_is_said(tmp_path: Path, monkeypatch: pytest.M
         simulate_scenario("host-sync", tmp_path / f"{number}.sqlite", seed=number)
     monkeypatch.setattr("traceprof.analysis.MAX_READ_AGAIN", 10)
     paths = [tmp_path / "0.sqlite", tmp_path / "1.sqlite"]
-    savings = savings_of(analyze_reports(paths))
-    assert "2 reports would have to be read again" in (savings.refused or "")
-    assert savings.possible_ns is None
-    assert savings_of(analyze_reports(paths, Options(savings=True))).refused != savings.refused
+    result = analyze_reports(paths)
+    why = replay_of(result).refused
+    assert "2 reports would have to be read again" in (why or "")
+    assert savings_of(result).possible_step_ns is None
+    assert replay_of(analyze_reports(paths, Options(savings=True))).refused != why
 
 
 # -- samples --------------------------------------------------------------------------------------
@@ -225,20 +231,20 @@ def test_some_steps_say_what_all_say(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "MAX_OPERATIONS", 1)
     monkeypatch.setattr("traceprof.replay.graph.sample.MIN_STEPS", 3)
     result = analyze_reports([tmp_path / "run.sqlite"])
-    assert savings_of(result).num_steps == 3
+    assert replay_of(result).num_steps == 3
     assert saving_of(result, "host-sync").step_ns == pytest.approx(whole.step_ns, rel=0.05)
 
 
 def test_only_the_steps_that_are_judged_are_replayed(tmp_path: Path) -> None:
     simulate_ddp(tmp_path / "run.sqlite", gpus=2, steps=12, kernels_per_step=60, seed=3)
     result = analyze_reports([tmp_path / "run.sqlite"], Options(steps=(4, 7)))
-    assert savings_of(result).num_steps == 3
+    assert replay_of(result).num_steps == 3
     ranges = Options(time_range=(None, None))
     begin = result.breakdown[0].steps[0].measures.window_start_ns
     short = replace(ranges, time_range=(begin, begin + 1000))
     result = analyze_reports([tmp_path / "run.sqlite"], short)
-    if result.headline is not None and result.headline.savings is not None:
-        assert "no whole step" in (result.headline.savings.refused or "")
+    if result.headline is not None and result.headline.savings.replay is not None:
+        assert "no whole step" in (result.headline.savings.replay.refused or "")
 
 
 def test_every_assumption_of_a_finding_can_be_asked_for() -> None:
@@ -269,9 +275,9 @@ def test_the_page_of_a_finding_says_what_its_saving_is(id_: str) -> None:
 
 def test_clocks_that_disagree_leave_bounds(traces: Path) -> None:
     result = analyze_reports([traces / "a100x4_ddp_bucketcap100mb_2021.sqlite"])
-    assert "clocks of host and GPU disagree" in (savings_of(result).refused or "")
+    assert "clocks of host and GPU disagree" in (replay_of(result).refused or "")
     assert all(saving.basis is Basis.BOUND for _, saving in by_finding(result))
-    assert savings_of(result).possible_ns is None
+    assert savings_of(result).possible_step_ns is None
 
 
 def test_a_real_sample_says_what_the_whole_run_says(
@@ -282,7 +288,7 @@ def test_a_real_sample_says_what_the_whole_run_says(
         whole = with_savings(analysis.result.verdict, analysis)
         monkeypatch.setattr(module, "MAX_OPERATIONS", 10_000)
         some = with_savings(analysis.result.verdict, analysis)
-        assert 10 <= savings_of(some).num_steps < savings_of(whole).num_steps
+        assert 10 <= replay_of(some).num_steps < replay_of(whole).num_steps
         assert whole.headline is not None
         for id_ in ("host-sync", "overlap-slowdown"):
             one, other = saving_of(whole, id_).step_ns, saving_of(some, id_).step_ns

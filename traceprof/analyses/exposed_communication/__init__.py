@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
+from msgspec import structs
+
 from traceprof import intervals
 from traceprof.analyses.exposed_communication.advice import PAGE, advice, cpu_advice
 from traceprof.analyses.exposed_communication.reasons import (
@@ -105,10 +107,8 @@ class ExposedCommunicationResult(RankResult):
         window_ns: the length of the window.
         communication_ns: when the rank communicated.
         compute_ns: when it computed.
-        exposed_ns: when it communicated and did not compute.
-        per_step_ns: the same of the mean steady step, None without steps.
+        metrics: the numbers of its finding.
         num_operations: communication operations that are inside the window at all.
-        coverage: the share of GPU operations whose kind is known.
         longest: the longest stretches, longest first.
         operations: what is exposed of each operation, and why; None without a GPU.
         is_pytorch: whether the program is known to use PyTorch.
@@ -121,10 +121,8 @@ class ExposedCommunicationResult(RankResult):
     window_ns: int
     communication_ns: int
     compute_ns: int
-    exposed_ns: int
-    per_step_ns: int | None
+    metrics: ExposedCommunicationMetrics
     num_operations: int
-    coverage: float
     longest: tuple[Evidence, ...]
     operations: ExposedOperations | None
     is_pytorch: bool
@@ -133,12 +131,6 @@ class ExposedCommunicationResult(RankResult):
     is_compute_known: bool
     how_to_collect: HowToCollect
 
-    @property
-    def overlap_efficiency(self) -> float | None:
-        """Overlap that was achieved over what was possible, 0 to 1; None without communication."""
-        possible = min(self.compute_ns, self.communication_ns)
-        return (self.communication_ns - self.exposed_ns) / possible if possible else None
-
 
 def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
     """Measure a window of a rank."""
@@ -146,19 +138,27 @@ def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
         intervals.clip(covered, window.start_ns, window.end_ns)
         for covered in (rank.exposed, rank.communication, rank.compute)
     )
+    communication_ns, compute_ns = communication.measure_ns, compute.measure_ns
     num_graphs = len(rank.operations.graphs)
-    num_operations = num_inside(rank.communication_spans, window)
+    operations = None if rank.device is None else exposed_operations(rank, window)
+    exposed_ns, possible_ns = exposed.measure_ns, min(compute_ns, communication_ns)
+    metrics = ExposedCommunicationMetrics(
+        exposed_ns=exposed_ns,
+        fraction=share(exposed_ns, communication_ns),
+        overlap_efficiency=(communication_ns - exposed_ns) / possible_ns if possible_ns else None,
+        **_reasons(operations, exposed_ns),  # type: ignore[arg-type]
+        per_step_ns=covered_per_step(rank, window, rank.exposed),
+        coverage=_coverage(rank, window) if num_graphs else 1.0,
+    )
     return ExposedCommunicationResult(
         rank=rank.rank,
         window_ns=window.length_ns,
-        communication_ns=communication.measure_ns,
-        compute_ns=compute.measure_ns,
-        exposed_ns=exposed.measure_ns,
-        per_step_ns=covered_per_step(rank, window, rank.exposed),
-        num_operations=num_operations,
-        coverage=_coverage(rank, window) if num_graphs else 1.0,
+        communication_ns=communication_ns,
+        compute_ns=compute_ns,
+        metrics=metrics,
+        num_operations=num_inside(rank.communication_spans, window),
         longest=_longest(rank, exposed),
-        operations=None if rank.device is None else exposed_operations(rank, window),
+        operations=operations,
         is_pytorch=rank.program.is_pytorch,
         num_graphs=num_graphs,
         has_gpu=rank.device is not None,
@@ -179,7 +179,9 @@ def refined(
     if result.operations is None:
         return result
     waiting = result.operations.waiting_by(ranks.waits_of(result.rank), ranks.ranks)
-    return replace(result, operations=replace(result.operations, waiting=waiting))
+    operations = replace(result.operations, waiting=waiting)
+    metrics = structs.replace(result.metrics, **_reasons(operations, result.metrics.exposed_ns))
+    return replace(result, operations=operations, metrics=metrics)
 
 
 def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable]:
@@ -187,16 +189,17 @@ def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable
     unjudged = _why_unjudged(result)
     if unjudged is not None:
         return [NotApplicable(ID, *unjudged, result.rank)]
-    fraction = share(result.exposed_ns, result.window_ns)
+    exposed_ns = result.metrics.exposed_ns
+    fraction = share(exposed_ns, result.window_ns)
     severity = severity_of_cost(fraction)
     if severity is None:
         return []
     operations, has_compute = result.operations, result.compute_ns > 0
     claim = (
-        f"{duration(result.exposed_ns)} of {duration(result.communication_ns)} of communication is"
+        f"{duration(exposed_ns)} of {duration(result.communication_ns)} of communication is"
         " not hidden by compute"
         if has_compute
-        else f"{duration(result.exposed_ns)} of communication, and no compute that could hide it"
+        else f"{duration(exposed_ns)} of communication, and no compute that could hide it"
     )
     return [
         Finding(
@@ -204,9 +207,9 @@ def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable
             severity,
             result.rank,
             claim if operations is None else title(claim, operations, has_compute=has_compute),
-            result.exposed_ns,
+            exposed_ns,
             fraction,
-            _metrics(result).by_name(),
+            result.metrics.by_name(),
             result.longest if operations is None else evidence(operations),
             cpu_advice()
             if operations is None
@@ -220,26 +223,19 @@ def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable
     ]
 
 
-def _metrics(result: ExposedCommunicationResult) -> ExposedCommunicationMetrics:
-    operations = result.operations
-    reasons: dict[str, int | None] = dict.fromkeys(reason.metric for reason in Reason)
-    reasons[Reason.UNKNOWN.metric] = result.exposed_ns
-    if operations is not None:
-        totals = operations.by_reason().sum(axis=1).tolist()
-        reasons = {reason.metric: totals[reason] for reason in Reason}
-        if operations.waiting.why_unknown is not None:
-            reasons[Reason.WAITING.metric] = None
-    return ExposedCommunicationMetrics(
-        exposed_ns=result.exposed_ns,
-        fraction=share(result.exposed_ns, result.communication_ns),
-        overlap_efficiency=result.overlap_efficiency,
-        **reasons,  # type: ignore[arg-type]
-        per_step_ns=result.per_step_ns,
-        coverage=result.coverage,
-    )
-
-
 # -- numbers --------------------------------------------------------------------------------------
+
+
+def _reasons(operations: ExposedOperations | None, exposed_ns: int) -> dict[str, int | None]:
+    """Return the metric of each reason; None where it cannot be known."""
+    if operations is None:
+        unknown: dict[str, int | None] = dict.fromkeys(reason.metric for reason in Reason)
+        return {**unknown, Reason.UNKNOWN.metric: exposed_ns}
+    totals = operations.by_reason().sum(axis=1).tolist()
+    reasons = {reason.metric: totals[reason] for reason in Reason}
+    if operations.waiting.why_unknown is not None:
+        reasons[Reason.WAITING.metric] = None
+    return reasons
 
 
 def _coverage(rank: Rank, window: Window) -> float:

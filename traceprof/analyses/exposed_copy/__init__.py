@@ -92,85 +92,70 @@ class ExposedCopyResult(RankResult):
 
     Attributes:
         window_ns: the window's length.
+        metrics: the numbers of its finding.
+        copy_ns: the time in which copies ran.
         parts: the exposed copies by kind, the longest first.
-        known_ns: the exposed time of copies whose memory is in the report.
         beside: which kinds of work ran at the same time, one row for each kind.
         is_pytorch: whether the program is known to be PyTorch.
     """
 
     window_ns: int
+    metrics: ExposedCopyMetrics
+    copy_ns: int
     parts: tuple[CopyPart, ...]
-    known_ns: int
     beside: tuple[KindBeside, ...]
     is_pytorch: bool
-
-    @property
-    def copy_ns(self) -> int:
-        """The time in which copies ran."""
-        return self._beside("copy").total_ns
-
-    @property
-    def hideable_ns(self) -> int:
-        """The most that overlap could hide: no longer than other work runs beside no copy."""
-        compute, communication = self._beside("compute"), self._beside("communication")
-        work = compute.total_ns + communication.total_ns - compute.beside_ns["communication"]
-        return min(self.exposed_ns, work - (self.copy_ns - self.exposed_ns))
-
-    @property
-    def exposed_ns(self) -> int:
-        """The time in which copies ran, and neither compute nor communication did."""
-        return exposed_ns(self.parts)
-
-    @property
-    def pageable_ns(self) -> int | None:
-        """The exposed time of copies of pageable memory; None if no copy has a known memory."""
-        with_host = exposed_ns(part for part in self.parts if part.direction in ("h2d", "d2h"))
-        if with_host and self.exposed_ns - self.known_ns == with_host:
-            return None
-        return exposed_ns(part for part in self.parts if part.memory is MemoryKind.PAGEABLE)
-
-    def _beside(self, kind: str) -> KindBeside:
-        return next(row for row in self.beside if row.kind == kind)
 
 
 def run(rank: Rank, window: Window) -> ExposedCopyResult:
     """Measure the copies that nothing hides in the window."""
     owners = copy_owners(rank, window)
-    known = is_memory_known(rank, owners)
+    known_ns = int(owners.exposed_ns[is_memory_known(rank, owners)].sum())
+    parts = copy_parts(rank, window, owners)
+    beside = concurrency(rank, window)
+    of_kind = {row.kind: row for row in beside}
+    copy_ns, total_ns = of_kind["copy"].total_ns, exposed_ns(parts)
+    by_direction = {
+        direction: exposed_ns(part for part in parts if part.direction == direction)
+        for direction in DIRECTIONS
+    }
+    with_host = by_direction["h2d"] + by_direction["d2h"]
+    is_unknown = with_host > 0 and total_ns - known_ns == with_host
+    work = sum(of_kind[kind].total_ns for kind in ("compute", "communication"))
+    work -= of_kind["compute"].beside_ns["communication"]
+    metrics = ExposedCopyMetrics(
+        exposed_ns=total_ns,
+        fraction=share(total_ns, copy_ns),
+        **{f"{direction}_ns": ns for direction, ns in by_direction.items()},
+        pageable_ns=None
+        if is_unknown
+        else exposed_ns(part for part in parts if part.memory is MemoryKind.PAGEABLE),
+        same_stream_ns=exposed_ns(part for part in parts if part.is_same_stream),
+        gradient_ns=exposed_ns(part for part in parts if part.is_gradient),
+        hideable_ns=min(total_ns, work - (copy_ns - total_ns)),
+        bytes=sum(part.bytes for part in parts),
+        num_copies=sum(part.num_copies for part in parts),
+        coverage=share(known_ns, total_ns),
+    )
     return ExposedCopyResult(
         rank=rank.rank,
         window_ns=window.length_ns,
-        parts=copy_parts(rank, window, owners),
-        known_ns=int(owners.exposed_ns[known].sum()),
-        beside=concurrency(rank, window),
+        metrics=metrics,
+        copy_ns=copy_ns,
+        parts=parts,
+        beside=beside,
         is_pytorch=rank.program.is_pytorch,
     )
 
 
 def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
     """Judge the time in which copies kept the GPU from its work."""
-    exposed = result.exposed_ns
+    metrics = result.metrics
+    exposed = metrics.exposed_ns
     fraction = share(exposed, result.window_ns)
     severity = severity_of_cost(fraction)
     if severity is None:
         return []
-    metrics = ExposedCopyMetrics(
-        exposed_ns=exposed,
-        fraction=share(exposed, result.copy_ns),
-        **{
-            f"{direction}_ns": exposed_ns(
-                part for part in result.parts if part.direction == direction
-            )
-            for direction in DIRECTIONS
-        },
-        pageable_ns=result.pageable_ns,
-        same_stream_ns=exposed_ns(part for part in result.parts if part.is_same_stream),
-        gradient_ns=exposed_ns(part for part in result.parts if part.is_gradient),
-        hideable_ns=result.hideable_ns,
-        bytes=sum(part.bytes for part in result.parts),
-        num_copies=sum(part.num_copies for part in result.parts),
-        coverage=share(result.known_ns, exposed),
-    )
     cause, parts = by_cause(result.parts, is_pytorch=result.is_pytorch)[0]
     evidence = sorted(
         (seen for part in parts for seen in part.evidence),
@@ -186,7 +171,7 @@ def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
             fraction,
             metrics.by_name(),
             tuple(evidence[:MAX_EVIDENCE]),
-            advice(result.parts, result.hideable_ns, is_pytorch=result.is_pytorch),
+            advice(result.parts, metrics.hideable_ns, is_pytorch=result.is_pytorch),
         )
     ]
 
@@ -198,9 +183,10 @@ def _title(result: ExposedCopyResult, cause: Cause, parts: Sequence[CopyPart]) -
     """Say how much is exposed, and what most of it is."""
     longest = max(parts, key=lambda part: part.exposed_ns)
     rate = f", at {longest.gb_per_s:.1f} GB/s" if longest.gb_per_s else ""
-    exposed, copied = duration(result.exposed_ns), duration(result.copy_ns)
+    total_ns = result.metrics.exposed_ns
+    exposed, copied = duration(total_ns), duration(result.copy_ns)
     how_much = f"{exposed} of {copied} of copies is hidden by neither compute nor communication"
-    if result.exposed_ns == result.copy_ns:
+    if total_ns == result.copy_ns:
         how_much = f"{copied} of copies, none of it beside compute or communication"
     return f"{how_much}: {duration(exposed_ns(parts))} {cause.name}{rate}"
 

@@ -86,19 +86,13 @@ class Straggler:
     Attributes:
         member: index of the rank, the root.
         lateness: the lateness of the rank that came last because of it, itself or another one.
-        what: why the root was late, see `causes.Cause`.
-        num_alike: how many of the examined operations have this root and cause.
-        num_looked_at: how many operations were examined.
-        late_ns: how late the root was at the median of these.
-        worst: the latest of these.
+        metrics: the numbers of its finding.
+        worst: the causes of the latest operations, all of one root and kind.
     """
 
     member: int
     lateness: Lateness
-    what: str
-    num_alike: int
-    num_looked_at: int
-    late_ns: int
+    metrics: StragglerMetrics
     worst: tuple[Cause, ...]
 
 
@@ -119,20 +113,17 @@ def run(measured: MeasuredRun) -> StragglerResult:
     """Find the ranks that the waits of a run go back to."""
     ranks = measured.ranks
     arrivals = [packed.unpacked for packed in measured.arrivals]
-    stragglers = _stragglers(ranks.lateness, ranks.waits, arrivals)
-    return StragglerResult(ranks, tuple(stragglers))
+    return StragglerResult(ranks, tuple(_stragglers(ranks, arrivals)))
 
 
-def _stragglers(
-    late: Sequence[Lateness], waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]
-) -> list[Straggler]:
+def _stragglers(ranks: RankComparison, arrivals: Sequence[Arrivals]) -> list[Straggler]:
     """Return one straggler for each root, by the rank whose lateness costs most."""
-    causes = Causes(waits, arrivals)
+    causes = Causes(ranks.waits, arrivals)
     by_root: dict[int, Straggler] = {}
-    for lateness in sorted(late, key=lambda lateness: -lateness.total_ns):
-        if not lateness.num_last or not lateness.is_habit(_num_others(lateness, waits) + 1):
+    for late in sorted(ranks.lateness, key=lambda late: -late.total_ns):
+        if not late.num_last or not late.is_habit(_num_others(late, ranks.waits) + 1):
             continue
-        straggler = _root(lateness, causes)
+        straggler = _root(ranks, late, causes)
         if straggler is not None and straggler.member not in by_root:
             by_root[straggler.member] = straggler
     return list(by_root.values())
@@ -144,31 +135,31 @@ def _num_others(late: Lateness, waits: Sequence[GroupWaits]) -> int:
     return max(len(waits[number].group.members) for number in numbers) - 1
 
 
-def _root(late: Lateness, causes: Causes) -> Straggler | None:
+def _root(ranks: RankComparison, late: Lateness, causes: Causes) -> Straggler | None:
     """Return the root and cause of most of a rank's lateness, weighted by how late it was."""
     by_root: dict[tuple[int, str], list[Cause]] = defaultdict(list)
-    looked_at = 0
     last = len(late.operations) - 1
     chosen = np.unique(np.linspace(0, last, min(last + 1, _MAX_CAUSES)).astype(np.int64))
     for number, row, column in late.operations[chosen].tolist():
         cause = causes.of(number, row, column)
         if cause is not None:
             by_root[cause.root, cause.what].append(cause)
-            looked_at += 1
     if not by_root:
         return None
     (member, what), alike = max(
         by_root.items(), key=lambda item: sum(cause.late_ns for cause in item[1])
     )
-    return Straggler(
-        member=member,
-        lateness=late,
-        what=what,
-        num_alike=len(alike),
-        num_looked_at=looked_at,
-        late_ns=int(np.median([cause.late_ns for cause in alike])),
-        worst=tuple(alike[:MAX_EVIDENCE]),
+    metrics = StragglerMetrics(
+        rank=ranks.ranks[member],
+        lateness_ns=int(np.median([cause.late_ns for cause in alike])),
+        share_last=late.share_last,
+        clock_uncertainty_ns=late.uncertainty_ns,
+        cause=what,
+        num_operations=late.num_operations,
+        host=ranks.machines[member],
+        coverage=late.coverage,
     )
+    return Straggler(member, late, metrics, tuple(alike[:MAX_EVIDENCE]))
 
 
 def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
@@ -176,34 +167,22 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
     claims: list[Finding | NotApplicable] = []
     ranks = result.ranks
     for straggler in result.stragglers:
-        late = straggler.lateness
-        impact = min(late.total_ns, ranks.window_ns)
+        metrics = straggler.metrics
+        impact = min(straggler.lateness.total_ns, ranks.window_ns)
         fraction = share(impact, ranks.window_ns)
         severity = severity_of_cost(fraction)
         if severity is None:
             continue
-        rank = ranks.ranks[straggler.member]
-        machine = ranks.machines[straggler.member]
         via = straggler.worst[0].via
-        metrics = StragglerMetrics(
-            rank=rank,
-            lateness_ns=straggler.late_ns,
-            share_last=late.share_last,
-            clock_uncertainty_ns=late.uncertainty_ns,
-            cause=straggler.what,
-            num_operations=late.num_operations,
-            host=machine,
-            coverage=late.coverage,
-        )
         held_up = f", and holds up rank {ranks.ranks[via[0]]}, which arrives last" if via else ""
         claims.append(
             Finding(
                 ID,
                 severity,
-                rank,
-                f"On {machine}, it arrives {duration(straggler.late_ns)} after"
-                f" the rank before it{held_up}: last in {percent(late.share_last)} of"
-                f" {late.num_operations} operations; {texts.BECAUSE[straggler.what]}",
+                metrics.rank,
+                f"On {metrics.host}, it arrives {duration(metrics.lateness_ns)} after"
+                f" the rank before it{held_up}: last in {percent(metrics.share_last)} of"
+                f" {metrics.num_operations} operations; {texts.BECAUSE[metrics.cause]}",
                 impact,
                 fraction,
                 metrics.by_name(),
@@ -215,7 +194,7 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
                     )
                     for cause in straggler.worst
                 ),
-                texts.ADVICE[straggler.what],
+                texts.ADVICE[metrics.cause],
             )
         )
     return claims or _not_resolvable(ranks)

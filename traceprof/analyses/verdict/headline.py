@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.steps.step_lengths import slowest_rank, step_lengths, step_ns
+from traceprof.analyses.verdict.savings import Savings
 from traceprof.findings import Basis, by_id, worst_of
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.steps.step_lengths import StepLengths
-    from traceprof.analyses.verdict.savings import Savings
     from traceprof.findings import Finding
 
 MAX_CAUSES = 3
@@ -30,14 +30,14 @@ class Headline:
             is one step.
         lengths: how long its steps take, None without steps.
         causes: the costliest finding of each of the three ids that cost most, of whatever rank.
-        savings: what a step could take; None where that was not asked.
+        savings: what a step could take.
     """
 
     breakdown: BreakdownResult
     step_ns: int
     lengths: StepLengths | None
     causes: tuple[Finding, ...]
-    savings: Savings | None = None
+    savings: Savings = field(default_factory=Savings)
 
 
 def headline(results: Sequence[BreakdownResult], findings: Sequence[Finding]) -> Headline | None:

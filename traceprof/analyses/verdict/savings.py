@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -44,29 +43,37 @@ class Gain(Struct, frozen=True, forbid_unknown_fields=True):
     step_ns: Annotated[Count, Meta(description="What a step takes then.")]
 
 
-@dataclass(frozen=True, slots=True)
-class Savings:
-    """The possible length of a step without the findings; nothing is counted twice.
+class Replay(Struct, frozen=True, forbid_unknown_fields=True):
+    """The replay of steps from which savings come."""
 
-    Attributes:
-        possible_ns: without all that is counted; None where nothing was replayed.
-        low_ns: the least that it may be.
-        high_ns: the most.
-        gains: what is counted, the largest first.
-        num_steps: how many steps were replayed; 1 is the whole training where none are known.
-        gates: of the replay.
-        refused: why nothing can be replayed, None where it can.
-        how_to_collect: what to record so that it can.
-    """
+    num_steps: Annotated[
+        Count, Meta(description="That were replayed; of a long run not all. 0: none was.")
+    ]
+    gates: tuple[Gate, ...]
+    refused: Annotated[str | None, Meta(description="Why nothing could be replayed, else null.")]
+    how_to_collect: str | None
 
-    possible_ns: int | None = None
-    low_ns: int | None = None
-    high_ns: int | None = None
-    gains: tuple[Gain, ...] = ()
-    num_steps: int = 0
-    gates: tuple[Gate, ...] = ()
-    refused: str | None = None
-    how_to_collect: str | None = None
+
+class Savings(Struct, frozen=True, kw_only=True):
+    """The possible length of a step without the findings; nothing is counted twice."""
+
+    possible_step_ns: Annotated[
+        Count | None,
+        Meta(
+            description="Without the findings of `gains`, all together: `step_ns` less their gains."
+            " Null where nothing could be replayed."
+        ),
+    ] = None
+    possible_low_ns: Annotated[Count | None, Meta(description="The least that it may be.")] = None
+    possible_high_ns: Annotated[Count | None, Meta(description="The most.")] = None
+    gains: Annotated[
+        tuple[Gain, ...],
+        Meta(
+            description="What counts, the largest first: nothing twice, and no bounds. Empty where"
+            " no finding's absence would make a step shorter."
+        ),
+    ] = ()
+    replay: Annotated[Replay | None, Meta(description="Null where none was tried.")] = None
 
 
 def bounded(

@@ -12,7 +12,7 @@ from traceprof.analyses.steps.step_means import StepTotals
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.documents.analysis import communication, measures, reports
-from traceprof.documents.analysis.headline import Headline, Replay
+from traceprof.documents.analysis.headline import Headline
 from traceprof.documents.analysis.model import SCHEMA, Document
 from traceprof.documents.analysis.rows import maker
 from traceprof.findings import Finding, NotApplicable
@@ -39,6 +39,9 @@ _collective_row = maker(communication.Collective, "rank")
 _bucket_row = maker(communication.Bucket, "rank")
 _link_row = maker(communication.LinkUse, "rank")
 _clock_row = maker(reports.Clock, "report", "run")
+_headline_row = maker(
+    Headline, "step_ns", "median_step_ns", "step_kinds", "left_out", "steps_source", "findings"
+)
 _lateness_row = maker(reports.Lateness, "rank", "host")
 
 
@@ -129,30 +132,16 @@ def _kernels(result: RunResult) -> Iterator[measures.Kernel]:
 def _headline(result: RunResult) -> Headline:
     headline = result.headline
     if headline is None:
-        none = StepsSource.NONE
-        return Headline(None, None, [], [], none, None, None, None, [], None, [])
-    savings, lengths = headline.savings or Savings(), headline.lengths
-    return Headline(
-        step_ns=headline.step_ns,
-        median_step_ns=None if lengths is None else lengths.median_ns,
-        step_kinds=[] if lengths is None else list(lengths.kinds),
-        left_out=[] if lengths is None else list(lengths.left_out),
-        steps_source=headline.breakdown.steps_source,
-        possible_step_ns=savings.possible_ns,
-        possible_low_ns=savings.low_ns,
-        possible_high_ns=savings.high_ns,
-        gains=list(savings.gains),
-        replay=None if headline.savings is None else _replay(savings),
-        findings=[finding.id for finding in headline.causes],
-    )
-
-
-def _replay(savings: Savings) -> Replay:
-    return Replay(
-        num_steps=savings.num_steps,
-        gates=list(savings.gates),
-        refused=savings.refused,
-        how_to_collect=savings.how_to_collect,
+        return _headline_row(Savings(), None, None, [], [], StepsSource.NONE, [])
+    lengths = headline.lengths
+    return _headline_row(
+        headline.savings,
+        headline.step_ns,
+        None if lengths is None else lengths.median_ns,
+        [] if lengths is None else list(lengths.kinds),
+        [] if lengths is None else list(lengths.left_out),
+        headline.breakdown.steps_source,
+        [finding.id for finding in headline.causes],
     )
 
 

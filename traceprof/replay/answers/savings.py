@@ -10,7 +10,7 @@ from msgspec import structs
 
 from traceprof.analyses import breakdown
 from traceprof.analyses.registry import FINDINGS
-from traceprof.analyses.verdict.savings import Gain, Savings, within_reach
+from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_reach
 from traceprof.findings import Basis, Saving, by_id
 from traceprof.replay.answers.answers import answered
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
@@ -92,7 +92,7 @@ def not_replayed(
     """
     if verdict.headline is None or not _assumed(verdict):
         return verdict
-    savings = Savings(gates=gates, refused=why, how_to_collect=how)
+    savings = Savings(replay=Replay(0, gates, why, how))
     return replace(verdict, headline=replace(verdict.headline, savings=savings))
 
 
@@ -212,12 +212,11 @@ def _together(
         atoms, last = together, answer
     saving = None if last is None else _saving(last)
     return Savings(
-        possible_ns=before if saving is None else max(before - (saving.step_ns or 0), 0),
-        low_ns=before if saving is None else max(before - saving.high_ns, 0),
-        high_ns=before if saving is None else max(before - (saving.low_ns or 0), 0),
+        possible_step_ns=before if saving is None else max(before - (saving.step_ns or 0), 0),
+        possible_low_ns=before if saving is None else max(before - saving.high_ns, 0),
+        possible_high_ns=before if saving is None else max(before - (saving.low_ns or 0), 0),
         gains=tuple(gains),
-        num_steps=replay.baseline.num_steps,
-        gates=replay.baseline.gates,
+        replay=Replay(replay.baseline.num_steps, replay.baseline.gates, None, None),
     )
 
 

@@ -46,9 +46,9 @@ def critical_paths(analysis: Analysis) -> tuple[StepPath, ...] | Refusal:
 
 def _refusal(analysis: Analysis) -> Refusal | None:
     result = analysis.result
-    savings = None if result.headline is None else result.headline.savings
-    if savings is not None:  # the replay was checked before
-        return Refusal(savings.refused, savings.how_to_collect) if savings.refused else None
+    tried = None if result.headline is None else result.headline.savings.replay
+    if tried is not None:  # the replay was checked before
+        return Refusal(tried.refused, tried.how_to_collect) if tried.refused else None
     measured = {one.rank: one for one in result.breakdown}
     sample = sample_of(analysis.run, measured, MAX_OPERATIONS) if measured else None
     num = sum(len(rank.operations) for rank in analysis.run.ranks)
