@@ -9,15 +9,15 @@ docs/library.md shows what else there is.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from traceprof.errors import TraceprofError
 from traceprof.version import __version__
 
+TYPE_CHECKING = False  # as `typing` has it: no import here delays the guard of the command
 if TYPE_CHECKING:
+    from typing import Any
+
     from traceprof.analysis import Analysis, Options, analyze
     from traceprof.comparison.ask import compare
+    from traceprof.errors import TraceprofError
     from traceprof.findings import Finding, Severity
     from traceprof.frames.open_run import RunFrames, open_run
     from traceprof.replay.answers.ask import whatif
@@ -44,6 +44,7 @@ _LAZY = {
     "Options": "traceprof.analysis",
     "RunFrames": "traceprof.frames.open_run",
     "Severity": "traceprof.findings",
+    "TraceprofError": "traceprof.errors",
     "analyze": "traceprof.analysis",
     "compare": "traceprof.comparison.ask",
     "open_run": "traceprof.frames.open_run",
@@ -55,5 +56,7 @@ _LAZY = {
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (the type is that of the lazily imported name)
     """Import the analyzer on first use, so that `import traceprof` stays free of numpy."""
     if name in _LAZY:
+        from importlib import import_module  # noqa: PLC0415  (see above)
+
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'traceprof' has no attribute {name!r}")

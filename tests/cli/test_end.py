@@ -1,10 +1,14 @@
 """How the process of a command ends."""
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.support.traces import SAMPLE
 from tests.support.workers import MAX_WAIT_S
 from traceprof.cli.main import EXIT_ERROR
 
@@ -25,3 +29,66 @@ def test_threads_that_still_work_are_not_waited_for() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=MAX_WAIT_S)
     assert (done.returncode, done.stdout) == (EXIT_ERROR, "at the end\n")
     assert "no-such-finding" in done.stderr
+
+
+# Imports of `traceprof`, click and numpy come before and after the command has begun.
+_SIGNAL = """
+import os, sys
+from traceprof.__main__ import main
+name, number = sys.argv[1], int(sys.argv[2])
+class Finder:
+    def find_spec(imported, *_):
+        if imported == name:
+            os.kill(os.getpid(), number)
+sys.meta_path.insert(0, Finder)
+sys.argv[:3] = ["traceprof"]
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("traceprof.cli.main", signal.SIGINT),
+        ("click", signal.SIGINT),
+        ("numpy", signal.SIGINT),
+        ("numpy", signal.SIGHUP),
+    ],
+)
+def test_a_signal_ends_the_command_without_a_traceback(
+    name: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", _SIGNAL, name, str(number.value), "analyze", str(SAMPLE)]
+    done = subprocess.run(
+        [*command, "--format", "json", "-o", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=MAX_WAIT_S,
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (128 + number, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["csv", "perfetto"])
+def test_sighup_leaves_nothing_beside_the_output(ending: str, tmp_path: Path) -> None:
+    # While the output is written, when something lies beside it.
+    program = f"""
+import os, signal
+from pathlib import Path
+from traceprof.cli import main, output
+from traceprof.reports import table_files
+from traceprof.reports.perfetto import trace
+def write(*_):
+    assert any(Path({os.fspath(tmp_path)!r}).iterdir())
+    os.kill(os.getpid(), signal.SIGHUP)
+table_files.write = trace.write = write
+main.main(["export", {ending!r}, {os.fspath(SAMPLE)!r}, "-o", {os.fspath(tmp_path / "out")!r}])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=False, timeout=MAX_WAIT_S
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGHUP, b"")
+    assert list(tmp_path.iterdir()) == []

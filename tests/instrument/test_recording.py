@@ -54,9 +54,12 @@ def test_a_script_records_its_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_process_that_is_told_to_end_leaves_a_trace(tmp_path: Path) -> None:
-    status, _ = run(tmp_path, "3")
-    assert status == -signal.SIGTERM
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_process_that_a_signal_ends_leaves_a_trace(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    status, _ = run(tmp_path, "3", str(number.value))
+    assert status == -number
     names = annotated(tmp_path)
     assert {"step 2", "step 3"} <= set(names)
     assert "step 4" not in names

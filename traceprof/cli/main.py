@@ -25,15 +25,17 @@ EXIT_DONE = 0
 EXIT_FINDINGS = 1
 EXIT_ERROR = 2
 EXIT_LEFT_OUT = 3
-_EXIT_INTERRUPTED = 130
-_EXIT_TERMINATED = 143
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Python collects garbage after this many new objects, by default 700: imports create as many all
 # the time, and none of them is garbage.
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 class _Terminated(BaseException):
-    """SIGTERM as an exception, so that clean-up runs."""
+    """A signal that ends the process, as an exception so that clean-up runs."""
+
+
+_received: list[int] = []  # the numbers of such signals
 
 
 class _Commands(SuggestingGroup):
@@ -78,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     out, with --strict.
     """
     code = _run(arguments)
+    if arguments is None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to be interrupted
     if arguments is None and threading.active_count() > 1:
         _leave_threads(code)
     sys.exit(code)
@@ -100,22 +104,25 @@ def _run(arguments: Sequence[str] | None) -> int:
     collected = gc.get_threshold()
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     atexit.register(gc.freeze)  # avoids a last collection when the process ends
-    before = signal.signal(signal.SIGTERM, _terminate)
+    # What is ignored (`nohup`) stays ignored.
+    caught = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    _received.clear()
+    before = {number: signal.signal(number, _end) for number in caught}
     # Read when numpy is imported. Its threads are for large matrices, of which there are none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = cli.main(arguments, prog_name="traceprof", standalone_mode=False)
         sys.stdout.flush()
-    except (click.Abort, KeyboardInterrupt):
-        return _EXIT_INTERRUPTED
-    except _Terminated:
-        return _EXIT_TERMINATED
+    except (click.Abort, KeyboardInterrupt, _Terminated):
+        return 128 + (_received or [signal.SIGINT])[-1]
     except (BrokenPipeError, SystemExit):
         # The reader of stdout has gone (`traceprof … | head`); the analysis is fine.
         # click and rich turn this into a SystemExit.
         _discard(sys.stdout)
         return EXIT_DONE
     except Exception as error:  # noqa: BLE001  (the last resort: one line, never a traceback)
+        if _received:  # the import of a C module makes another error of it
+            return 128 + _received[-1]
         line = _line(error)
         try:
             click.echo(f"traceprof: {line}", err=True)
@@ -123,13 +130,15 @@ def _run(arguments: Sequence[str] | None) -> int:
             _discard(sys.stderr)
         return EXIT_ERROR
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         gc.set_threshold(*collected)
     return code if isinstance(code, int) else EXIT_DONE
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise _Terminated
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    _received.append(number)
+    raise KeyboardInterrupt if number == signal.SIGINT else _Terminated
 
 
 def _prepare_streams() -> None:

@@ -49,7 +49,7 @@ _MAX_SENT_BYTES = 1 << 15  # through a socket; larger objects go into shared mem
 _MIN_MAPPED_BYTES = 1 << 20  # of an array with a mapping of its own; smaller ones share one
 _ALIGNMENT = mmap.ALLOCATIONGRANULARITY
 _POLL_S = 0.05  # the maximum age of the progress while waiting for a child
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Places in a channel's state.
 _SO_FAR, _SENT = slice(0, 2), slice(2, 4)  # rows expected and read: now, and at the last item
 _ENDED, _WHOLE, _FAILED = 4, 1, 2
@@ -212,7 +212,9 @@ class Child(Generic[Item]):
             if os.getppid() != parent_pid:  # it ended before that
                 os._exit(1)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process answers Ctrl-C
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
             os.nice(self._niceness)
             gc.freeze()  # the parent's garbage may be of libraries whose threads do not exist here

@@ -1,7 +1,7 @@
-"""Records its own steps with torch.profiler, and ends as it is told.
+"""Records its own steps with torch.profiler, and ends by a signal if asked to.
 
-`recorded.py FOLDER [NUMBER]`: marks steps, of which 2 to 4 are to be recorded; in the step of this
-number it is told to end.
+`recorded.py FOLDER [STEP [SIGNAL]]`: marks steps, of which 2 to 4 are to be recorded; in this step
+it gets this signal, by default SIGTERM.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
             model(torch.randn(4, 8)).sum().backward()
             optimizer.step()
             if number == end_in:
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), int(sys.argv[3]) if len(sys.argv) > 3 else signal.SIGTERM)
     sys.stdout.write(f"{signal.getsignal(signal.SIGTERM) is signal.SIG_DFL}\n")
 
 
