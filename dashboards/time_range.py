@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from traceprof.analyses.compute import compute_parts
 from traceprof.analyses.kernels import kernel_table
 from traceprof.analyses.registry import ANALYSES
 from traceprof.run.windows import time_window
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dashboards.address import Scope
+    from traceprof.analyses.compute.compute_parts import ComputeParts
     from traceprof.analyses.kernels.kernel_table import KernelTable
     from traceprof.analyses.shape.results import Judge, Result
     from traceprof.run.rank import Rank, Window
@@ -51,6 +53,13 @@ def kernels_within(rank: Rank, scope: Scope) -> KernelTable | None:
     if rank.device is None:
         return None
     return _measured(rank, scope, kernel_table.__name__, kernel_table.run)
+
+
+def compute_within(rank: Rank, scope: Scope) -> ComputeParts | None:
+    """Return what the compute of a rank consisted of in the time chosen, as `kernels_within`."""
+    if rank.device is None:
+        return None
+    return _measured(rank, scope, compute_parts.__name__, compute_parts.run)
 
 
 def _measured(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dashboards.address import TIMELINE
 from dashboards.time_axis import Clock
-from dashboards.time_range import kernels_within, measured_within
+from dashboards.time_range import compute_within, kernels_within, measured_within
 from traceprof.errors import UsageError, one_line
 from traceprof.units import ranks_text
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from dashboards.address import Address
+    from traceprof.analyses.compute.compute_parts import ComputeParts
     from traceprof.analyses.kernels.kernel_table import KernelTable
     from traceprof.analyses.shape.results import Judge, Result
     from traceprof.analysis import Analysis
@@ -79,6 +80,15 @@ class View:
             return tuple(table for table in within if table is not None)
         chosen = (table for table in self.analysis.result.kernels if table.rank in self.numbers)
         return tuple(sorted(chosen, key=lambda table: table.rank))
+
+    @property
+    def compute(self) -> tuple[ComputeParts, ...]:
+        """What the compute of the ranks chosen consists of, in the time chosen."""
+        scope = self.address.chosen
+        if scope.has_range:
+            within = (compute_within(rank, scope) for rank in self.ranks)
+            return tuple(parts for parts in within if parts is not None)
+        return tuple(parts for parts in self.analysis.result.compute if parts.rank in self.numbers)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

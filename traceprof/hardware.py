@@ -154,6 +154,23 @@ def board(gpu: str | None) -> Board | None:
     return next((board for board in BOARDS if re.search(board.pattern, gpu, re.IGNORECASE)), None)
 
 
+def peak_flops_per_s(
+    gpu: str | None, precision: str | None, *, tensor_cores: bool | None
+) -> float | None:
+    """Return the peak rate of a GPU for multiplications and additions; None if it is not known.
+
+    Args:
+        gpu: its name.
+        precision: the number format, such as `bf16`.
+        tensor_cores: whether tensor cores multiply; FP32 without them, all others with them.
+    """
+    known = board(gpu)
+    if known is None or known.rates is None or tensor_cores is not (precision != "fp32"):
+        return None
+    tera: float | None = known.rates._asdict().get(precision or "")
+    return None if tera is None else tera * 1e12
+
+
 def peaks(gpu: str | None, overrides: Mapping[str, float] | None = None) -> Peaks:
     """Return the peak rates of a GPU.
 

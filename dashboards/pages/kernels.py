@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
+    from traceprof.analyses.compute.compute_parts import ComputePart, ComputeParts
     from traceprof.analyses.kernels.kernel_table import KernelTable, KernelUse
     from traceprof.analysis import Analysis
     from traceprof.run.rank import Rank
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 PATH = "/kernels"
 TITLE = "Kernels"
 
+_UNITS = {True: "yes", False: "no", None: ""}
 _MAX_ROWS = 1000  # names; the rest is added up
 _MAX_NAME = 300  # characters: templates can have thousands
 
@@ -55,6 +57,18 @@ _BY_RANK = (
     Column("most", "most (ms)", 3, 80, "on the rank where it takes longest"),
     Column("rank", "on rank", 0, 70),
 )
+
+_COMPUTE = (
+    Column("category", "category", None, 110, "by names; graph: kernels inside CUDA graphs that"
+           " were traced as a whole"),
+    Column("precision", "computes in", None, 110, "by names"),
+    Column("unit", "on tensor cores", None, 110, "by names"),
+    Column("time", "time (ms)", 3, 90, "the mean over the ranks"),
+    Column("share", "of compute (%)", 1, 90),
+    Column("count", "kernels", 0, 80, "of all ranks"),
+    Column("rate", "TFLOP/s", 1, 80, "multiplications and additions by the shapes of operators"),
+    Column("peak", "peak TFLOP/s", 1, 80, "of the GPU, in this format and unit"),
+)  # fmt: skip
 
 
 class Use(NamedTuple):
@@ -106,7 +120,13 @@ def layout(analysis: Analysis, address: Address) -> Component:
         )
         return page(TITLE, lead, card("Kernels", empty))
     total = sum(use.total_ns for use in uses)
-    return page(TITLE, lead, _categories(uses, total), _table(view, uses, total, len(tables)))
+    return page(
+        TITLE,
+        lead,
+        _categories(uses, total),
+        _compute(view.compute),
+        _table(view, uses, total, len(tables)),
+    )
 
 
 def used(tables: Iterable[KernelTable]) -> list[Use]:
@@ -188,6 +208,41 @@ def _categories(uses: Sequence[Use], total_ns: int) -> Component:
         className="legend",
     )
     return card("By category", bar, legend, note="by their names")
+
+
+def _compute(ranks: Sequence[ComputeParts]) -> Component:
+    """Show what compute consists of: of kernels at once the one that began first counts."""
+    by_kind: dict[tuple[str, str, str], list[ComputePart]] = {}
+    for of_rank in ranks:
+        for part in of_rank.parts:
+            unit = _UNITS[part.tensor_cores]
+            by_kind.setdefault((part.category, part.precision or "", unit), []).append(part)
+    all_ns = sum(of_rank.total_ns for of_rank in ranks)
+    rows: list[dict[str, Any]] = []
+    for (category, precision, unit), parts in by_kind.items():
+        total_ns = sum(part.total_ns for part in parts)
+        flops = [part.flops for part in parts if part.flops is not None]
+        is_known = len(flops) == len(parts) and total_ns > 0
+        peaks = {part.peak_flops_per_s for part in parts}
+        peak = peaks.pop() if len(peaks) == 1 else None
+        counts = [part.num_kernels for part in parts if part.num_kernels is not None]
+        rows.append(
+            {
+                "category": category,
+                "precision": precision,
+                "unit": unit,
+                "time": total_ns / len(ranks) / 1e6,
+                "share": 100 * share(total_ns, all_ns),
+                "count": sum(counts) if counts else None,
+                "rate": sum(flops) / total_ns / 1e3 if is_known else None,
+                "peak": None if peak is None else peak / 1e12,
+            }
+        )
+    rows.sort(key=lambda row: -row["time"])
+    note = "of kernels at once, the one that began first counts: the rows add up to all compute"
+    return card(
+        "What compute consists of", table("compute", _COMPUTE, rows, "compute.csv"), note=note
+    )
 
 
 def _table(view: View, uses: Sequence[Use], total_ns: int, num_ranks: int) -> Component:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceprof.analyses.compute import compute_parts
 from traceprof.analyses.gradients import ddp_buckets
 from traceprof.analyses.kernels import kernel_table
 from traceprof.analyses.measurements import process_groups
@@ -44,6 +45,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
     shown = shown_window(rank, window)
     # First, since it needs memory, to which shared intermediate results are added later.
     kernels = kernel_table.run(rank, shown, window) if has_gpu else None
+    compute = compute_parts.run(rank, shown) if has_gpu else None
     is_same = (shown.start_ns, shown.end_ns) == (window.start_ns, window.end_ns)
     for analysis in ANALYSES:
         if analysis.measure is None or not (has_gpu or analysis.is_for_cpu):
@@ -62,6 +64,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
         arrivals=arrivals.PackedArrivals.of(arrivals.run(rank, window)),
         buckets=ddp_buckets.run(rank, shown),
         kernels=kernels,
+        compute=compute,
         process_groups=None if has_gpu else process_groups.run(rank, window),
         shown=shown_results,
         shown_process_groups=None if has_gpu else process_groups.run(rank, shown),

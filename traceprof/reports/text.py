@@ -11,6 +11,7 @@ from rich.text import Text
 
 from traceprof.errors import one_line
 from traceprof.reports.communication_text import communication_tables
+from traceprof.reports.compute_text import compute_lines
 from traceprof.reports.findings_text import findings_section, not_applicable_section
 from traceprof.reports.headline_text import headline_lines
 from traceprof.reports.kernels_text import kernel_tables
@@ -80,7 +81,7 @@ def report(
 def communication_sections(
     analysis: RunResult, *, shows_kernels: bool
 ) -> Iterator[tuple[str, list[RenderableType]]]:
-    """Yield headings and their content: matched operations, communication, kernels.
+    """Yield headings and their content: matched operations, communication, compute, kernels.
 
     Args:
         analysis: what was found out.
@@ -96,6 +97,9 @@ def communication_sections(
             yield arrived_heading(analysis), [transferred]
     for heading, communicated in communication_tables(analysis):
         yield heading, [communicated]
+    compute = compute_lines(analysis)
+    if compute:
+        yield "What compute consists of", [*map(Text, compute)]
     if shows_kernels:
         yield "Kernels, by name", [*kernel_tables(analysis)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -37,10 +37,28 @@ def analysis() -> Iterator[Analysis]:
         yield made
 
 
-def rows(analysis: Analysis, address: Address) -> list[dict[str, object]]:
-    (grid,) = named(kernels.layout(analysis, address), "AgGrid")
-    listed: list[dict[str, object]] = grid.rowData
+def rows(analysis: Analysis, address: Address, *, of_compute: bool = False) -> list[dict[str, Any]]:
+    compute, by_name = named(kernels.layout(analysis, address), "AgGrid")
+    listed: list[dict[str, Any]] = (compute if of_compute else by_name).rowData
     return listed
+
+
+def test_compute_adds_up_to_that_of_the_breakdown(analysis: Analysis) -> None:
+    computed = [measured.whole.compute_ns for measured in analysis.result.breakdown]
+    shown = rows(analysis, Address(), of_compute=True)
+    assert sum(row["time"] for row in shown) * 1e6 == pytest.approx(sum(computed) / len(computed))
+    assert sum(row["share"] for row in shown) == pytest.approx(100)
+    (alone,) = (parts for parts in analysis.result.compute if parts.rank == 1)
+    of_one = rows(analysis, Address(rank=(1,)), of_compute=True)
+    assert [row["time"] * 1e6 for row in of_one] == pytest.approx(
+        [part.total_ns for part in alone.parts]
+    )
+    window = next(rank.window for rank in analysis.run.ranks if rank.rank == 1)
+    middle = (window.start_ns + window.end_ns) // 2
+    halves = ((window.start_ns, middle), (middle, window.end_ns))
+    addresses = [Address(rank=(1,), start_ns=start, end_ns=end) for start, end in halves]
+    both = sum(row["time"] for one in addresses for row in rows(analysis, one, of_compute=True))
+    assert both * 1e6 == pytest.approx(alone.total_ns)
 
 
 def test_times_are_the_means_over_the_ranks_chosen(analysis: Analysis) -> None:
@@ -50,10 +68,10 @@ def test_times_are_the_means_over_the_ranks_chosen(analysis: Analysis) -> None:
         for use in table:
             expected[use.name] = expected.get(use.name, 0) + use.total_ns
     shown = rows(analysis, Address())
-    assert sorted(row["time"] for row in shown) == pytest.approx(  # type: ignore[type-var]
+    assert sorted(row["time"] for row in shown) == pytest.approx(
         sorted(total / len(tables) / 1e6 for total in expected.values())
     )
-    assert sum(row["share"] for row in shown) == pytest.approx(100)  # type: ignore[misc]
+    assert sum(row["share"] for row in shown) == pytest.approx(100)
     (alone,) = (table for table in tables if table.rank == 1)
     of_one = rows(analysis, Address(rank=(1,)))
     assert [row["time"] for row in of_one] == [use.total_ns / 1e6 for use in alone]
@@ -70,7 +88,7 @@ def test_what_is_slower_beside_communication_is_what_overlap_says(analysis: Anal
     slowed = [row for row in rows(analysis, Address(rank=(0,))) if row["slowdown"] is not None]
     assert slowed
     for row in slowed:
-        assert 0 < row["beside"] <= row["time"]  # type: ignore[operator]
+        assert 0 < row["beside"] <= row["time"]
 
 
 def test_the_first_kernel_of_each_name_is_found(analysis: Analysis) -> None:

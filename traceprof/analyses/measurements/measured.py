@@ -16,6 +16,7 @@ from traceprof.analyses.shape.results import Results
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from traceprof.analyses.compute.compute_parts import ComputeParts
     from traceprof.analyses.gradients.ddp_buckets import DdpBucketsResult
     from traceprof.analyses.kernels.kernel_table import KernelTable
     from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
@@ -38,6 +39,7 @@ class RankMeasurements:
         arrivals: when the rank came to each communication operation.
         buckets: the gradient buckets of DistributedDataParallel, in all that is shown.
         kernels: what its kernels took, by name; None for a rank without a GPU.
+        compute: what its compute consists of, in all that is shown; None for a rank without a GPU.
         process_groups: what a rank without a GPU communicated; None for one with a GPU.
         shown: of the analyses that are listed, what they measured of all that is shown.
         shown_process_groups: the process groups of all that is shown.
@@ -49,6 +51,7 @@ class RankMeasurements:
     arrivals: PackedArrivals
     buckets: DdpBucketsResult
     kernels: KernelTable | None
+    compute: ComputeParts | None
     process_groups: ProcessGroupsResult | None
     shown: Mapping[str, RankResult]
     shown_process_groups: ProcessGroupsResult | None
@@ -65,6 +68,7 @@ class RankMeasurements:
             arrivals=self.arrivals.numbered(rank, report),
             buckets=replace(self.buckets, rank=rank),
             kernels=self.kernels and replace(self.kernels, rank=rank),
+            compute=self.compute and self.compute.with_rank(rank),
             process_groups=self.process_groups
             and replace(self.process_groups, rank=rank, report=report),
             shown={name: result.with_rank(rank) for name, result in self.shown.items()},
@@ -116,6 +120,7 @@ class MeasuredRun:
         arrivals: when ranks came to each communication operation.
         buckets: the gradient buckets of DistributedDataParallel.
         kernels: what the kernels of ranks with a GPU took, by name.
+        compute: what the compute of ranks with a GPU consists of.
         process_groups: what ranks without a GPU communicated.
         shown: of the analyses that are listed, what they measured of all that is shown.
         shown_process_groups: the process groups of all that is shown.
@@ -130,6 +135,7 @@ class MeasuredRun:
     arrivals: tuple[PackedArrivals, ...] = ()
     buckets: tuple[DdpBucketsResult, ...] = ()
     kernels: tuple[KernelTable, ...] = ()
+    compute: tuple[ComputeParts, ...] = ()
     process_groups: tuple[ProcessGroupsResult, ...] = ()
     shown: Results = field(default_factory=Results)
     shown_process_groups: tuple[ProcessGroupsResult, ...] = ()

@@ -86,6 +86,7 @@ def _together(reports: Sequence[MeasuredReport], failed: Sequence[FailedReport])
         arrivals=tuple(rank.arrivals for rank in measurements),
         buckets=tuple(rank.buckets for rank in measurements),
         kernels=tuple(rank.kernels for rank in measurements if rank.kernels is not None),
+        compute=tuple(rank.compute for rank in measurements if rank.compute is not None),
         process_groups=tuple(
             rank.process_groups for rank in measurements if rank.process_groups is not None
         ),

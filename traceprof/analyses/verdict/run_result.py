@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.collectives import CollectivesResult
+    from traceprof.analyses.compute.compute_parts import ComputeParts
     from traceprof.analyses.gradients.ddp_buckets import DdpBucketsResult
     from traceprof.analyses.kernels.kernel_table import KernelTable
     from traceprof.analyses.links.link_counters import LinkCountersResult
@@ -126,6 +127,11 @@ class RunResult:
     def kernels(self) -> tuple[KernelTable, ...]:
         """Times of kernels by name, by rank."""
         return self.measured.kernels
+
+    @property
+    def compute(self) -> tuple[ComputeParts, ...]:
+        """What the compute of ranks with a GPU consists of, by rank."""
+        return self.measured.compute
 
     @property
     def step_totals(self) -> tuple[StepTotals, ...]:

@@ -7,13 +7,16 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from traceprof.analyses.breakdown import Measures
+from traceprof.analyses.compute.compute_parts import GRAPH
 from traceprof.analyses.steps.step_lengths import WhyLeftOut
 from traceprof.documents.analysis.rows import record
-from traceprof.findings import Count, Fraction
+from traceprof.findings import Count, Fraction, Number
 from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.kernel_names.categories import Category
 from traceprof.run import training
 from traceprof.run.concurrency import KINDS
+
+_COMPUTE = [*(str(one) for one in Category if one is not Category.COMMUNICATION), GRAPH]
 
 
 @record("rank", ...)
@@ -79,6 +82,50 @@ class Beside(Struct, forbid_unknown_fields=True):
     d2h_ns: Count
     d2d_ns: Count
     memset_ns: Count
+
+
+class Compute(Struct, forbid_unknown_fields=True):
+    """Compute of a rank, by what its kernels do: `total_ns` adds up to `compute_ns` of `breakdown`.
+
+    Of kernels at once, the one that began first counts. None of a rank without a GPU.
+    """
+
+    rank: Count
+    category: Annotated[
+        str,
+        Meta(
+            description="As in `kernels`; `graph`: kernels inside CUDA graphs that were traced as a"
+            " whole.",
+            extra_json_schema={"enum": _COMPUTE},
+        ),
+    ]
+    precision: Annotated[
+        str | None,
+        Meta(
+            description="As in `kernels`; null for graphs.",
+            extra_json_schema={"enum": [*PRECISIONS, None]},
+        ),
+    ]
+    tensor_cores: Annotated[
+        bool | None,
+        Meta(description="Whether it is on tensor cores; null if unknown."),
+    ]
+    total_ns: Count
+    num_kernels: Annotated[
+        Count | None, Meta(description="Kernels that run in the window; null for graphs.")
+    ]
+    flops: Annotated[
+        Count | None,
+        Meta(
+            description="Multiplications and additions, by the shapes of operators or by"
+            " `--flops-per-step`; null where they are not known of all its kernels."
+        ),
+    ]
+    flops_per_s: Annotated[Number | None, Meta(description="`flops` per time.")]
+    peak_flops_per_s: Annotated[
+        Number | None,
+        Meta(description="What the GPU can do in this format and unit; null if unknown."),
+    ]
 
 
 class Kernel(Struct, forbid_unknown_fields=True):

@@ -22,6 +22,7 @@ from traceprof.documents.analysis.headline import Headline
 from traceprof.documents.analysis.measures import (
     Beside,
     Breakdown,
+    Compute,
     Kernel,
     Step,
     Training,
@@ -56,6 +57,7 @@ class Document(Struct):
     links: list[LinkUse]
     collectives: list[Collective]
     buckets: list[Bucket]
+    compute: list[Compute]
     kernels: list[Kernel]
     headline: Headline
     owners: list[Attribution]

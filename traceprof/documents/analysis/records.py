@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _breakdown_row = maker(measures.Breakdown, "rank")
 _training_row = maker(measures.Training, "rank")
+_compute_row = maker(measures.Compute, "rank")
 _step_row = maker(measures.Step, "rank", "step", "start_ns", "end_ns", "left_out")
 _totals_row = maker(communication.CommunicationTotals, "rank", "num_steps")
 _collective_row = maker(communication.Collective, "rank")
@@ -121,6 +122,12 @@ def _buckets(result: RunResult) -> Iterator[communication.Bucket]:
     for measured in result.buckets:
         for use in measured.uses:
             yield _bucket_row(use, measured.rank)
+
+
+def _compute(result: RunResult) -> Iterator[measures.Compute]:
+    for of_rank in result.compute:
+        for part in of_rank.parts:
+            yield _compute_row(part, of_rank.rank)
 
 
 def _kernels(result: RunResult) -> Iterator[measures.Kernel]:
@@ -270,6 +277,7 @@ TABLES: Mapping[str, Table] = {
     "links": Table(communication.LinkUse, _links),
     "collectives": Table(communication.Collective, _collectives),
     "buckets": Table(communication.Bucket, _buckets),
+    "compute": Table(measures.Compute, _compute),
     "kernels": Table(measures.Kernel, _kernels),
     "findings": Table(Finding, _findings),
     "owners": Table(Attribution, attrgetter("attributions")),

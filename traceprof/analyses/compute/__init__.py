@@ -1,0 +1,1 @@
+"""What the compute of a rank consists of."""

@@ -1,0 +1,107 @@
+"""What the compute of a rank consists of, in a few lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from traceprof.errors import one_line
+from traceprof.findings import share
+from traceprof.kernel_names.categories import MAIN_COMPUTE
+from traceprof.reports.kernels_text import kernel_title
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.analyses.compute.compute_parts import ComputePart, ComputeParts, SignatureUse
+    from traceprof.analyses.verdict.run_result import RunResult
+
+_MIN_SHARE = 0.5  # of what is judged: less compute is not what a step takes
+_MIN_SPOKEN = 0.01  # of the compute: less is not worth a word
+_MAX_NAME = 70  # characters of a kernel's name: it stands in one line
+_MATRICES = frozenset(str(category) for category in MAIN_COMPUTE)
+
+
+def compute_lines(analysis: RunResult) -> list[str]:
+    """Return at most five lines; none where no rank computes for half of what is judged.
+
+    They are about the rank that computes longest.
+    """
+    busy = {
+        result.rank: result
+        for result in analysis.breakdown
+        if result.judged.compute_ns >= _MIN_SHARE * result.judged.window_ns
+    }
+    ranks = [parts for parts in analysis.compute if parts.rank in busy and parts.total_ns]
+    if not ranks:
+        return []
+    longest = max(ranks, key=lambda parts: (parts.total_ns, -parts.rank))
+    measured = busy[longest.rank]
+    of_rank = f"rank {longest.rank}, " if len(analysis.breakdown) > 1 else ""
+    is_all = measured.whole.compute_ns == measured.judged.compute_ns
+    recorded = "" if is_all else " in all that was recorded"
+    return [
+        f"{of_rank}{duration(longest.total_ns)}{recorded}: {_categories(longest)}",
+        *_tensor_cores(longest),
+        *(_signature(use, longest.total_ns) for use in longest.largest),
+    ]
+
+
+def by_category(parts: ComputeParts) -> list[tuple[str, list[ComputePart]]]:
+    """Return the parts of each category, both the longest first."""
+    by_name: dict[str, list[ComputePart]] = {}
+    for part in parts.parts:
+        by_name.setdefault(part.category, []).append(part)
+    return sorted(by_name.items(), key=lambda item: -_total(item[1]))
+
+
+def _categories(parts: ComputeParts) -> str:
+    words = [
+        f"{category} {percent(share(total, parts.total_ns))}{_formats(category, rows, parts)}"
+        for category, rows in by_category(parts)
+        if (total := _total(rows)) >= _MIN_SPOKEN * parts.total_ns
+    ]
+    return ", ".join(words)
+
+
+def _formats(category: str, rows: Sequence[ComputePart], parts: ComputeParts) -> str:
+    """Return the number formats of what multiplies matrices."""
+    if category not in _MATRICES:
+        return ""
+    spent: dict[str, int] = {}
+    for row in rows:
+        name = row.precision or "format not known"
+        spent[name] = spent.get(name, 0) + row.total_ns
+    if len(spent) == 1:
+        return f" ({next(iter(spent))})"
+    ordered = sorted(spent.items(), key=lambda item: -item[1])
+    shares = [
+        f"{name} {percent(share(total, parts.total_ns))}"
+        for name, total in ordered
+        if total >= _MIN_SPOKEN * parts.total_ns
+    ]
+    return f" ({', '.join(shares)})" if shares else ""
+
+
+def _tensor_cores(parts: ComputeParts) -> list[str]:
+    """Say what share of the multiplications of matrices is on tensor cores."""
+    matrices = [part for part in parts.parts if part.category in _MATRICES]
+    total = _total(matrices)
+    if total < _MIN_SPOKEN * parts.total_ns:
+        return []
+    on = _total([part for part in matrices if part.tensor_cores])
+    unknown = _total([part for part in matrices if part.tensor_cores is None])
+    words = f"{percent(share(on, total))} of the multiplication of matrices is on tensor cores"
+    if unknown >= _MIN_SPOKEN * total:
+        words += f", of {percent(share(unknown, total))} the names do not say it"
+    return [words]
+
+
+def _signature(use: SignatureUse, total_ns: int) -> str:
+    grid = "" if use.grid is None else f", grid {' x '.join(map(str, use.grid))}"
+    name = one_line(kernel_title(use.name), _MAX_NAME)
+    return f"{percent(share(use.total_ns, total_ns))} {name}{grid}, {use.num_kernels} times"
+
+
+def _total(parts: Sequence[ComputePart]) -> int:
+    return sum(part.total_ns for part in parts)
