@@ -354,8 +354,10 @@ def test_waits_as_a_replay_takes_them_out(
 ) -> None:
     ranks = idle_causes(traces / f"{path}.sqlite")
     for rank, sync, limit in zip(ranks, replayed, most, strict=True):
-        assert rank.causes["sync_ns"] / MS == pytest.approx(sync, rel=0.04)
-        assert rank.causes["sync_ns"] / MS <= limit
+        # The replay let the GPU run ahead of stalls, too; they are a cause of their own.
+        waits = rank.causes["sync_ns"] + rank.causes["stalled_ns"]
+        assert waits / MS == pytest.approx(sync, rel=0.04)
+        assert waits / MS <= limit
 
 
 @pytest.mark.long
