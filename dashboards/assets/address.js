@@ -1,6 +1,6 @@
 // @ts-check
-// Addresses of views, of the parameters in address_table.js: what a choice, a click and a zoom lead to.
-// Functions here change nothing; null says that the view stays as it is.
+// Addresses of views, made of the parameters in address_table.js, for choices, clicks and zooms.
+// Functions return new addresses; null means that the view stays as it is.
 
 import { TABLE } from "./address_table.js";
 
@@ -17,7 +17,7 @@ const CHOSEN = /** @type {Key[]} */ (Object.keys(KEYS)).filter((key) => KEYS[key
 const text = (url) => url.pathname + url.search.replaceAll("%2C", ",");
 
 /**
- * A parameter of an address: null where it is not there, or not of the form that the table says.
+ * A parameter of an address: null where it is missing or has another form than the table says.
  * @param {string} here
  * @param {Key} key
  */
@@ -129,7 +129,7 @@ export function shownTime(here) {
 }
 
 /**
- * The address of the page that asks what if, with what is ticked and what is written.
+ * The address of the what-if page, with the assumptions that are ticked and typed.
  * @param {string} here
  * @param {string[] | null | undefined} ticked
  * @param {string | null | undefined} written
@@ -142,13 +142,13 @@ export function withAssumptions(here, ticked, written) {
 }
 
 /**
- * The address of the timeline as it stands. Moving it does not change what is chosen.
+ * The address of the timeline in its present view. Moving the view changes no choice.
  * @param {string} here
  * @param {Values} shown
  */
 export function withTimeline(here, shown) {
   const url = new URL(here);
-  if (url.pathname !== TABLE.pages.timeline) return text(url); // the reader went on before it was noted
+  if (url.pathname !== TABLE.pages.timeline) return text(url); // another page was opened before
   putScope(url, chosen(url));
   putAll(url, shown);
   return text(url);
@@ -169,7 +169,7 @@ export function withTimes(href, base, start, end) {
 }
 
 /**
- * The address of a time of one rank on the timeline, for a reader who chose nothing.
+ * The address of a time of one rank on the timeline, with no choice of ranks or reports.
  * @param {number} rank
  * @param {string} start ns
  * @param {bigint} end
@@ -187,7 +187,7 @@ export function timelineAt(rank, start, end) {
  */
 export function withSteps(here, steps) {
   const url = new URL(here);
-  if (url.pathname !== TABLE.pages.compare) return text(url); // the reader went on
+  if (url.pathname !== TABLE.pages.compare) return text(url); // another page was opened
   putAll(url, steps);
   return text(url);
 }

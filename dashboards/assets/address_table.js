@@ -1,8 +1,8 @@
 // @ts-check
 // The parameters of addresses, in one table for both sides: modules import it, and
 // dashboards/address.py reads what stands between the first brace and the last as JSON.
-// `pages` are those that others lead to; `patterns` say how forms are written, in the regular
-// expressions that both languages have; `chosen` says what a reader chooses for all pages.
+// `pages` are those that links lead to; `patterns` define the forms, in the subset of regular
+// expressions that both languages share; `chosen` lists the choices that hold for all pages.
 export const TABLE = {
   "pages": { "overview": "/", "timeline": "/timeline", "what-if": "/what-if", "compare": "/compare" },
   "patterns": {

@@ -1,5 +1,5 @@
 // @ts-check
-// All of ours that runs in the browser; Dash starts once this is loaded (dashboards/shell.py). The
+// All our browser code; Dash starts once this is loaded (dashboards/shell.py). The
 // globals are where Dash and dash-ag-grid look for functions by name.
 import { mountCharts } from "./charts/mount.js";
 import { mountComparison } from "./compare/mount.js";

@@ -1,10 +1,10 @@
 // @ts-check
-// Going from one view to another: the address says what is shown.
+// Navigation between views: the address defines what is shown.
 
 /**
- * Go to a view, unless it is null; the browser's way back leads here.
+ * Go to a view, unless it is null; the browser's back button returns to this one.
  * @param {string | null} href
- * @param {{ stay?: boolean }} [how] stay: where the reader has scrolled to
+ * @param {{ stay?: boolean }} [how] stay: keep the scroll position
  */
 export function go(href, { stay = false } = {}) {
   if (href === null || href === location.pathname + location.search) return;

@@ -1,6 +1,6 @@
 // @ts-check
 /// <reference path="./globals.d.ts" />
-// The bar in the browser: the address says what is shown, so the bar only goes there.
+// The bar at the top: the address defines what is shown, so the bar only changes the address.
 // Dash finds these functions as `shell` in `dash_clientside`; see dashboards/shell.py.
 import { shownTime, withAssumptions, withChoice, withTime } from "./address.js";
 import { go } from "./navigation.js";
@@ -43,7 +43,7 @@ async function untilOver(waiting) {
 }
 
 /**
- * Keep the page and what it shows; only the reports and ranks change.
+ * Keep the page and its view; change only reports and ranks.
  * @param {number[] | null} reports
  * @param {number[] | null} ranks
  */
@@ -72,7 +72,7 @@ export function keepTime(clicks) {
 }
 
 /**
- * Ask what a step would take under what is ticked and written.
+ * Ask what a step would take under the assumptions that are ticked and typed.
  * @param {number} clicks
  * @param {number} submits
  * @param {any} ticked
@@ -84,7 +84,7 @@ export function ask(clicks, submits, ticked, written) {
 }
 
 /**
- * Copy the address of the view with its token, for somebody else or another browser.
+ * Copy the address of the view with its token, for another person or browser.
  * @param {number} clicks
  */
 export function copyLink(clicks) {
@@ -101,7 +101,7 @@ async function copy() {
     await navigator.clipboard.writeText(url.href);
     button.textContent = "Copied";
   } catch {
-    // Only pages of this machine, or of https, may write to the clipboard.
+    // Browsers allow writing to the clipboard only on localhost and https.
     window.prompt("The address of this view:", url.href);
     return;
   }
@@ -109,8 +109,8 @@ async function copy() {
 }
 
 /**
- * While the reports are read: say how far that is, and show the page when it is over. A number
- * stands for a preview of what is known so far.
+ * While reports are read: show the progress, and then the page. A number
+ * stands for a preview of the results so far.
  * @param {boolean | number} ready
  */
 export function watch(ready) {

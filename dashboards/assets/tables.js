@@ -3,7 +3,7 @@
 // Tables in the browser.
 import { go } from "./navigation.js";
 
-// Text that begins so is a formula to a spreadsheet, and a name in a trace can be anything.
+// Spreadsheets read text with such a beginning as a formula, and names in traces are arbitrary.
 const FORMULA = /^[=+\-@\t\r\n＝＋－＠]/;
 
 /**
@@ -17,7 +17,7 @@ export function saved({ value }) {
 }
 
 /**
- * A cell that leads to a view: `href` of its row says where. Its text is text.
+ * A cell that links to a view, the `href` of its row. Its text is never markup.
  * @param {{ value: any, data: { href: string } }} cell
  */
 export function Place({ value, data }) {

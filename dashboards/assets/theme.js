@@ -1,5 +1,5 @@
 // @ts-check
-// Light or dark: what the reader chose, else what the system says. It runs before anything is
+// Light or dark, as chosen by the reader, else by the system. It runs before anything is
 // drawn, so it is no module. The button that switches sends the event `traceprof:switch-theme`;
 // code that draws with the theme's colours listens to `traceprof:theme`.
 (() => {
@@ -11,7 +11,7 @@
     try {
       return localStorage.getItem(KEY);
     } catch {
-      return null; // the browser keeps nothing for this site
+      return null; // the browser blocks storage for this site
     }
   };
   const apply = (/** @type {string} */ theme) => {

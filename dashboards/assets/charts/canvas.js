@@ -1,5 +1,5 @@
 // @ts-check
-// A chart on one canvas of its own: its size, and what the pointer and the keys do.
+// A chart on its own canvas: its size, and its handling of pointer and keys.
 import { FONT, Note, arrow, listenToKeys, make } from "./frame.js";
 
 /**
@@ -9,12 +9,12 @@ import { FONT, Note, arrow, listenToKeys, make } from "./frame.js";
 export class CanvasChart {
   /**
    * @param {HTMLElement} root
-   * @param {string} label what it shows, for those who do not see it
+   * @param {string} label its content, for screen readers
    */
   constructor(root, label) {
     this.root = root;
     /** @type {Place | null} */
-    this.at = null; // where the keys have moved to
+    this.at = null; // the place that keys have selected
     this.canvas = make("canvas");
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "application");
@@ -58,7 +58,7 @@ export class CanvasChart {
   }
 
   /**
-   * The place to which an arrow key moves.
+   * The place that an arrow key selects.
    * @param {number} _rows
    * @param {number} _columns
    * @returns {Place | null}

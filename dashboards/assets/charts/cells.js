@@ -1,12 +1,12 @@
 // @ts-check
-// Rows of cells on a canvas: what heat maps of steps and matrices of ranks have in common.
+// Rows of cells on a canvas: the common part of heat maps of steps and matrices of ranks.
 import { CanvasChart } from "./canvas.js";
 import { themeColor } from "./frame.js";
 
 /** @typedef {{ row: number, column: number }} Cell */
 
 const MIN_LABEL = 13; // between names of rows
-const GAP_BELOW = 120; // columns, of which one can see gaps
+const GAP_BELOW = 120; // width in pixels from which columns have gaps
 const FAINTEST = 0.06; // the colour of the least value
 
 /**
@@ -29,7 +29,7 @@ export class CellsChart extends CanvasChart {
    * @param {HTMLElement} root
    * @param {string} label
    * @param {{ rows: { title: string }[], columns: number, rowHeight: number, left: number,
-   *   right: number, top: number, foot: number }} grid what stands around the cells, in pixels
+   *   right: number, top: number, foot: number }} grid the sizes of the grid and its margins, in pixels
    */
   constructor(root, label, grid) {
     super(root, label);
@@ -50,7 +50,7 @@ export class CellsChart extends CanvasChart {
   }
 
   /**
-   * From where to where a column goes.
+   * The left and right end of a column.
    * @param {number} column
    * @returns {[number, number]}
    */
@@ -91,7 +91,7 @@ export class CellsChart extends CanvasChart {
   }
 
   /**
-   * Write under columns, as many as there is room for, and the axis' title below them.
+   * Write labels under columns, as many as fit, and the axis' title below them.
    * @param {CanvasRenderingContext2D} context
    * @param {string[]} texts
    * @param {string} axis

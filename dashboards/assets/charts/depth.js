@@ -1,5 +1,5 @@
 // @ts-check
-// The depth of launch queues over time, a row for each rank, and behind it when the host was blocked.
+// The depth of launch queues over time, a row for each rank; shaded where the host was blocked.
 // @ts-types="../vendor/uPlot/uPlot.d.ts"
 import uPlot from "../vendor/uPlot/uPlot.esm.js";
 import { entry } from "./frame.js";
@@ -8,7 +8,7 @@ import { LIMIT } from "./time_rows.js";
 
 /** @import { DepthRow, RowKind } from "./types.d.ts" */
 
-const [FAINT, STRONG] = [0.08, 0.35]; // the shade of a piece that is hardly blocked, and that is throughout
+const [FAINT, STRONG] = [0.08, 0.35]; // opacity of a piece that is blocked briefly, and of one that is blocked throughout
 const seconds = (/** @type {number[]} */ times) => times.map((time) => time / 1e9);
 
 // The last value holds until the row ends.

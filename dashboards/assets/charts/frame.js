@@ -27,7 +27,7 @@ export const themeColor = (name) =>
   getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 /**
- * Numbers as they are read: with so many digits as count.
+ * Numbers as text, with their significant digits.
  * @param {number} value
  */
 export const text = (value) => {
@@ -37,7 +37,7 @@ export const text = (value) => {
 };
 
 /**
- * Go where a column of a row leads.
+ * Open the page that a column of a row links to.
  * @param {Places} row
  * @param {number} column
  * @param {string} base
@@ -51,7 +51,7 @@ export function follow(row, column, base) {
 export const FONT = "11px system-ui, 'Segoe UI', 'Liberation Sans', sans-serif";
 
 /**
- * The move of an arrow key: rows and columns.
+ * The step of an arrow key, in rows and columns.
  * @param {string} key
  */
 export const arrow = (key) => /** @type {Record<string, [number, number]>} */ ({
@@ -59,9 +59,9 @@ export const arrow = (key) => /** @type {Record<string, [number, number]>} */ ({
 })[key];
 
 /**
- * Have the arrow keys move through a chart, Enter lead where a click does.
+ * Let arrow keys move through a chart, and let Enter act as a click.
  * @param {HTMLElement} root
- * @param {(event: KeyboardEvent) => boolean} act whether it did something
+ * @param {(event: KeyboardEvent) => boolean} act returns whether it handled the key
  */
 export function listenToKeys(root, act) {
   root.addEventListener("keydown", (event) => {
@@ -89,7 +89,7 @@ export function entry(character, color, name) {
   return make("span", "", glyph, name);
 }
 
-/** The note beside the pointer, which is also said aloud. */
+/** The note beside the pointer, which screen readers read aloud, too. */
 export class Note {
   /** @param {HTMLElement} root that it is a part of */
   constructor(root) {

@@ -1,5 +1,5 @@
 // @ts-check
-// A heat map: a row for each rank, a column for each step, dark where it took longest.
+// A heat map: a row for each rank, a column for each step; the longest are darkest.
 import { CellsChart, opacity } from "./cells.js";
 import { follow, text, themeColor } from "./frame.js";
 
@@ -9,11 +9,11 @@ import { follow, text, themeColor } from "./frame.js";
 const AROUND = { left: 70, right: 74, top: 0, foot: 34 }; // names, scale of colours, steps and axis
 const [MIN_ROW, MAX_ROW] = [4, 22]; // height of a row
 const HEIGHT = 480; // of many rows together
-const MIN_PLOT = 44; // in which the scale of colours can be read
+const MIN_PLOT = 44; // least width of a readable scale of colours
 const TICK = 80; // between steps that are named
 
 /**
- * Strength of the colour of a value, 0 to 1; a value outside of the scale has its ends.
+ * Strength of the colour of a value, 0 to 1; values outside the scale have that of its ends.
  * @param {number} value
  * @param {{ low: number, high: number }} scale
  */

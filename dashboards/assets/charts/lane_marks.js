@@ -1,5 +1,5 @@
 // @ts-check
-// The marks of lanes: how bars and points are drawn, and the character that stands for each in the legend.
+// The marks of lanes: drawing of bars and points, and the character of each in the legend.
 
 /** @import { LaneMark } from "./types.d.ts" */
 
@@ -37,7 +37,7 @@ const MARKS = {
     glyph: "●",
     draw(context, spot) {
       circle(context, spot);
-      context.globalAlpha = 0.75; // those of many ranks lie upon each other
+      context.globalAlpha = 0.75; // points of many ranks overlap
       context.fill();
       context.globalAlpha = 1;
     },

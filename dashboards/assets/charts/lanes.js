@@ -1,5 +1,5 @@
 // @ts-check
-// Lanes: a row for each name, in which bars and points stand at their values.
+// Lanes: a row for each name, with bars and points at their values.
 import { go } from "../navigation.js";
 import { CanvasChart } from "./canvas.js";
 import { widest } from "./cells.js";
@@ -15,7 +15,7 @@ const TOP = 4;
 const RIGHT = 18;
 const TICK = 70; // between ticks, at least
 const MAX_NAMES = 0.4; // of the width
-const NEAR = 14; // pixels between the pointer and what it is at
+const NEAR = 14; // pixels, the reach of the pointer
 const MAX_DECADES = 5; // of a logarithmic axis, with three ticks each
 
 /**
@@ -52,7 +52,7 @@ const least = (/** @type {number[]} */ values) => values.reduce((low, value) => 
 const most = (/** @type {number[]} */ values) => values.reduce((high, value) => Math.max(high, value), -Infinity);
 
 /**
- * From where to where the axis goes: all values, and 0 unless it is logarithmic.
+ * The range of the axis: all values, and 0 unless it is logarithmic.
  * @param {Lanes} drawn
  * @returns {[number, number]}
  */
@@ -184,7 +184,7 @@ export class LanesChart extends CanvasChart {
       const end = this.#x(this.#value(place));
       const isBar = this.drawn.series[place.series]?.mark === "bar";
       const isInside = isBar && (x - end) * (x - this.#x(0)) <= 0;
-      // A point that lies on a bar comes before it.
+      // A point takes precedence over the bar under it.
       const away = isInside ? Math.min(Math.abs(x - end), NEAR - 1) : Math.abs(x - end);
       if (away < distance) [nearest, distance] = [place, away];
     }

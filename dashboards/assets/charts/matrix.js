@@ -1,5 +1,5 @@
 // @ts-check
-// A matrix: how much one rank has to do with another one, written into the cells where there is room.
+// A matrix of ranks by ranks, with the values written into the cells where they fit.
 import { CellsChart, widest } from "./cells.js";
 import { FONT, make, themeColor } from "./frame.js";
 
@@ -9,9 +9,9 @@ import { FONT, make, themeColor } from "./frame.js";
 const [MIN_ROW, MAX_ROW] = [4, 34]; // height of a row
 const HEIGHT = 820; // of many rows together
 const MAX_LEFT = 260; // of the names of rows
-const MIN_TEXT = 14; // of a row with text in it
+const MIN_TEXT = 14; // least height of a row with text
 const MARGIN = 8; // on both sides of a text together
-const STRONGEST = 0.5; // of the colour: text on it can be read
+const STRONGEST = 0.5; // strength of the colour from which text on it is light
 
 /**
  * The text of a cell.

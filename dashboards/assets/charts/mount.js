@@ -1,6 +1,6 @@
 // @ts-check
 // Makes charts of the elements that dashboards/widgets/plots.py makes: their attribute `data-plots`
-// says what to draw, and its `kind` names who draws it.
+// holds what to draw, and its `kind` names the chart.
 import { DEPTH } from "./depth.js";
 import { HeatChart } from "./heat.js";
 import { LanesChart } from "./lanes.js";
@@ -21,7 +21,7 @@ const KINDS = {
   stacks: (root, drawn, label) => new StacksChart(root, drawn, label),
 };
 
-/** From now on draw every such element, and anew where what it is to draw changes. */
+/** Draw every such element from now on, and redraw it when its data change. */
 export function mountCharts() {
   /** @type {Map<HTMLElement, { written: string, chart: Chart }>} */
   const mounted = new Map();

@@ -7,13 +7,13 @@ import { FONT, make, themeColor } from "./frame.js";
 const FOOT = 34; // of the x axis and its title, below the last row
 const LEFT = 58; // for the numbers of the y axis
 
-/** Distances between whole numbers of an axis: there is nothing between two steps. */
+/** Distances between ticks at whole numbers, for axes of steps. */
 export const WHOLE = Array.from({ length: 30 }, (_, index) => ([1, 2, 5][index % 3] ?? 1) * 10 ** Math.floor(index / 3));
 
 const textColor = () => themeColor("text-2");
 
 /**
- * Numbers at an axis with as many decimals as make them differ.
+ * Numbers at an axis, with as many decimals as distinguish them.
  * @param {number[]} places
  * @param {number} distance between two of them
  */
@@ -66,7 +66,7 @@ export function rowOptions({ height, width, isLast, axis, unit, top, sync, zooms
 export class Rows {
   /**
    * @param {HTMLElement} root
-   * @param {string} label what they show, for those who do not see it
+   * @param {string} label their content, for screen readers
    */
   constructor(root, label) {
     this.root = root;

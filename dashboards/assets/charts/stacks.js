@@ -1,5 +1,5 @@
 // @ts-check
-// Bars of parts that add up, a row for each rank: steps, by where their time went.
+// Stacked bars, a row for each rank: steps, with their time by kind.
 // @ts-types="../vendor/uPlot/uPlot.d.ts"
 import uPlot from "../vendor/uPlot/uPlot.esm.js";
 import { Note, arrow, follow, legend, listenToKeys, make, text } from "./frame.js";
@@ -9,8 +9,8 @@ import { Rows, WHOLE, rowOptions } from "./plot.js";
 
 const HEIGHT = 90; // of a row
 const HEADROOM = 1.05;
-const GAP_BELOW = 100; // bars, of which one can see gaps
-const MAX_BAR = 160; // pixels: few steps are no walls
+const GAP_BELOW = 100; // width in pixels from which bars have gaps
+const MAX_BAR = 160; // pixels: the widest bar, for runs of few steps
 
 /**
  * Sums from the bottom up to each part, without the parts that are left out.
@@ -53,7 +53,7 @@ export function barLines(row, index, { parts, unit }) {
 }
 
 /**
- * The range of the axis below all rows: where a row is shown from its first place or to its last,
+ * The range of the common axis: where a row is shown from its first place or to its last,
  * the first or last place of all rows, with half a bar beyond.
  * @param {number[]} x of the row, ascending
  * @param {{ x: number[] }[]} rows
@@ -65,7 +65,7 @@ export function axisRange(x, rows, from, to) {
   const [first = 0, second = first + 1] = x;
   const half = (second - first) / 2;
   const last = x.at(-1) ?? first;
-  // Of a single place uPlot makes up a range.
+  // uPlot invents a range for a single place.
   const [isFromFirst, isToLast] = x.length > 1 ? [from === first, to === last] : [true, true];
   const ofAll = rows.flatMap((row) => [row.x[0] ?? first, row.x.at(-1) ?? last]);
   return [isFromFirst ? Math.min(...ofAll) - half : from, isToLast ? Math.max(...ofAll) + half : to];
@@ -121,7 +121,7 @@ export class StacksChart {
   }
 
   /**
-   * The columns of a row as uPlot takes them: whatever is higher is drawn first, and overdrawn.
+   * The columns of a row for uPlot: the highest part is drawn first, the lower ones over it.
    * @param {number} number
    * @returns {uPlot.AlignedData}
    */
@@ -156,7 +156,7 @@ export class StacksChart {
       hooks: { setCursor: [(/** @type {uPlot} */ chart) => this.#onCursor(chart, number)] },
     });
     const [bottom] = /** @type {[uPlot.Axis]} */ (options.axes);
-    bottom.incrs = WHOLE; // there are no steps between steps
+    bottom.incrs = WHOLE; // no fractions of steps
     bottom.grid = { show: false };
     // Half a bar stands before the first step and after the last one.
     options.scales = {
@@ -183,7 +183,7 @@ export class StacksChart {
    */
   #onCursor(chart, number) {
     const { idx, left = -1, top = -1, event } = /** @type {uPlot.Cursor} */ (chart.cursor);
-    // Of the rows that share the pointer, it is in one.
+    // Rows share the pointer's position, but it is over one of them only.
     if (!event || typeof idx !== "number" || left < 0 || top < 0) return;
     if (!(event.target instanceof Node) || !chart.over.contains(event.target)) return;
     const row = this.drawn.rows[number];

@@ -1,5 +1,5 @@
 // @ts-check
-// Rows over one axis of time: dragging chooses a piece of it for all pages, a double click all of it.
+// Rows over one time axis: a drag chooses a range for all pages, a double click all of the time.
 import { withTime } from "../address.js";
 import { go } from "../navigation.js";
 import { Note, arrow, legend, listenToKeys } from "./frame.js";
@@ -9,11 +9,11 @@ import { Rows, rowOptions } from "./plot.js";
 /** @import { RowKind, TimeRow } from "./types.d.ts" */
 
 const HEADROOM = 1.12;
-const MIN_NS = 10; // of a piece of time that is zoomed to
+const MIN_NS = 10; // shortest range to zoom to
 export const LIMIT = "#999999"; // its colour, light and dark
 
 /**
- * The time that all rows are drawn over, since one axis stands below them: seconds.
+ * The common range of all rows, in seconds: they share one axis.
  * @param {{ start: number, end: number }[]} rows
  * @returns {[number, number]}
  */
@@ -22,7 +22,7 @@ export const sharedTime = (rows) => [
 ];
 
 /**
- * The piece that a time is in: the last one that begins before it.
+ * The piece at a time: the last one that begins before it.
  * @param {number[]} times where pieces begin, ascending, and the last one ends
  * @param {number} time
  */
@@ -50,7 +50,7 @@ export class TimeRows {
    * @param {HTMLElement} root
    * @param {{ axis: string, base: string, rows: Row[] }} drawn
    * @param {string} label
-   * @param {RowKind<Row>} kind what is drawn of each row, and said of its pieces
+   * @param {RowKind<Row>} kind the drawing of each row, and the text of its pieces
    */
   constructor(root, drawn, label, kind) {
     this.drawn = drawn;
@@ -86,7 +86,7 @@ export class TimeRows {
         setSelect: [(/** @type {uPlot} */ chart) => this.#onSelect(chart)],
       },
     });
-    // The page is drawn anew for the piece of time: the chart keeps its own scale.
+    // The page is redrawn for the new range, so the chart keeps its scale.
     options.cursor = { ...options.cursor, drag: { x: true, y: false, setScale: false } };
     options.scales = { ...options.scales, x: { time: false, range: sharedTime(drawn.rows) } };
     const [, left] = /** @type {[uPlot.Axis, uPlot.Axis]} */ (options.axes);

@@ -1,8 +1,8 @@
 // @ts-check
-// Draws the sides of a comparison in the element that dashboards/pages/compare.py makes for them.
+// Draws the sides of a comparison in the element that dashboards/pages/compare.py makes.
 import { ComparedTimelines } from "./timelines.js";
 
-/** From now on draw every such element: pages come and go without the document being loaded anew. */
+/** Draw every such element from now on: pages change without reloading the document. */
 export function mountComparison() {
   /** @type {ComparedTimelines | null} */
   let current = null;

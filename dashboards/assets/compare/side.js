@@ -1,5 +1,5 @@
 // @ts-check
-// One side of a comparison: whose step and which is chosen, and its timeline.
+// One side of a comparison: the chosen rank and step, and its timeline.
 import { parameter, timelineAt } from "../address.js";
 import { ask } from "../timeline/data.js";
 import { make } from "../timeline/elements.js";
@@ -48,12 +48,12 @@ export class ComparedSide {
     if (step) this.#draw(step);
   }
 
-  /** Show the step that is wanted of the rank, or the one in the middle where it has no such. */
+  /** Show the chosen step of the rank, or its middle one if it has no such step. */
   async show() {
     const { rank, side } = this;
     try {
       const { steps } = await ask(`${side.path}/steps`, { rank });
-      if (rank !== this.rank) return; // the reader went on
+      if (rank !== this.rank) return; // another page was opened
       this.steps = /** @type {Step[]} */ (steps);
     } catch (error) {
       this.note.textContent = /** @type {Error} */ (error).message;

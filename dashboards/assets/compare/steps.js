@@ -5,7 +5,7 @@ import { duration } from "../timeline/time.js";
 /** @import { Choice, Side, Step } from "./types.d.ts" */
 
 /**
- * The rank and the step that an address chooses, `3.12`; what the side proposes where it has no such.
+ * The rank and step in an address, such as `3.12`; else the side's own proposal.
  * @param {string | null} text
  * @param {Side} side
  * @returns {Choice}

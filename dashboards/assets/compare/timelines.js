@@ -1,6 +1,6 @@
 // @ts-check
-// A step of each side of a comparison: whose and which is chosen, and the timelines below each other,
-// which zoom and move together. 0 is where each step begins.
+// A step of each side of a comparison: the choice of rank and step, and timelines below each other
+// that zoom and move together. Each step begins at 0.
 import { withSteps } from "../address.js";
 import { LinkedTimelines } from "../timeline/linked.js";
 import { ComparedSide } from "./side.js";
@@ -21,7 +21,7 @@ export class ComparedTimelines {
     for (const side of this.sides) side.show();
   }
 
-  /** Show all of the longer step, and note in the address which are shown. */
+  /** Show all of the longer step, and note the chosen steps in the address. */
   changed() {
     const lengths = this.sides.map(({ step }) => step?.length ?? 0);
     this.linked.home = { start: 0, end: Math.max(...lengths, 1) };

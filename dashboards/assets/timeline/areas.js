@@ -1,11 +1,11 @@
 // @ts-check
-// An area of the timeline: rows and a piece of time, what ran there by name, and event by event.
+// An area of the timeline, rows and a range of time: its events by name, and one by one.
 import { AXIS } from "./geometry.js";
 /** @import { Timeline } from "./timeline.js" */
 /** @import { Area, Interval } from "./types.d.ts" */
 
-const MAX_ROWS = 200; // that the server takes at once
-const NO_AREA = new Set(["step", "sample"]); // sources of rows of which no events are counted
+const MAX_ROWS = 200; // most rows of one request
+const NO_AREA = new Set(["step", "sample"]); // sources of rows without countable events
 
 export class TimelineAreas {
   /** @param {Timeline} timeline */
@@ -40,7 +40,7 @@ export class TimelineAreas {
   }
 
   /**
-   * Keep the area between two places on the canvas, and say what ran there.
+   * Keep the area between two places on the canvas, and show what ran there.
    * @param {{ x: number, y: number }} from
    * @param {{ x: number, y: number }} to
    */
@@ -50,7 +50,7 @@ export class TimelineAreas {
     return this.show(this.#between(from.y, to.y, interval));
   }
 
-  /** Say how long what is in sight ran, by name: of the area that is kept, or of the view. */
+  /** Show the time by name: of the area that is kept, or of the view. */
   statistics() {
     const area = this.area ?? this.inSight();
     return area && this.show(area);

@@ -7,7 +7,7 @@
 const keysOf = (text) => (text ? text.split(",") : []);
 
 /**
- * A list with one of its entries where another one stands.
+ * A list with one entry moved to the place of another.
  * @param {string[]} keys
  * @param {string} key
  * @param {number} place
@@ -24,11 +24,11 @@ export class Arrangement {
     /** @type {Set<string>} */
     this.hidden = new Set();
     /** @type {string[]} */
-    this.moved = []; // all tracks of groups in which the reader moved one, in their new order
+    this.moved = []; // all tracks of groups with a moved track, in their new order
   }
 
   /**
-   * Take what an address says; returns how many rows are hidden.
+   * Restore an arrangement from an address; returns the number of hidden rows.
    * @param {(key: "pinned" | "hidden" | "moved") => string | null} parameter
    */
   restore(parameter) {
@@ -38,7 +38,7 @@ export class Arrangement {
     return this.hidden.size;
   }
 
-  /** The address's words for it. */
+  /** The arrangement as written in the address. */
   get parameters() {
     return {
       pinned: this.pinned.join(",") || null,
@@ -48,7 +48,7 @@ export class Arrangement {
   }
 
   /**
-   * Pin a track to the top, or no more; returns whether it is pinned now.
+   * Pin a track to the top, or unpin it; returns whether it is pinned now.
    * @param {string} key
    */
   pin(key) {

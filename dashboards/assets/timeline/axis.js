@@ -7,10 +7,10 @@ import { duration, ticks, ticksFromZero } from "./time.js";
 /** @import { Flag, Grid, State, View } from "./types.d.ts" */
 
 const TICK_PIXELS = 110; // between grid lines, at least
-const LABEL_PIXELS = 24; // which half a label takes
+const LABEL_PIXELS = 24; // half the width of a label
 
 /**
- * The grid lines of a view, none before it is known what there is to show.
+ * The grid lines of a view; none before the extent is known.
  * @param {View | null} view
  * @param {number} plotWidth
  * @param {boolean} isFromZero whether the clock is 0 where a step begins

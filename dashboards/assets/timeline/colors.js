@@ -45,7 +45,7 @@ export function themeOf(element) {
 }
 
 /**
- * Diagonal lines over what communicates: it differs from the rest by more than its colour.
+ * Diagonal lines over communication, which so differs from the rest by more than its colour.
  * @param {CanvasRenderingContext2D} context
  */
 export function hatching(context) {

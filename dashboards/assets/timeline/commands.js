@@ -66,7 +66,7 @@ export async function goToNamesake(timeline, direction) {
 const rowOf = (/** @type {Timeline} */ { pointer, selected }) => pointer.row ?? selected?.row ?? null;
 
 /**
- * Draw rows that were arranged anew, note them in the address, and say what became of them.
+ * Redraw rows after a change of their arrangement, note it in the address, and announce it.
  * @param {Timeline} timeline
  * @param {string} said
  */
@@ -81,7 +81,7 @@ const nameOf = (/** @type {Timeline} */ timeline, /** @type {string} */ key) =>
   timeline.layout.rowOf(key)?.label ?? "row";
 
 /**
- * Pin a row to the top, or no more.
+ * Pin a row to the top, or unpin it.
  * @param {Timeline} timeline
  */
 export function pinRow(timeline) {
@@ -106,7 +106,7 @@ export function showHidden(timeline) {
 }
 
 /**
- * Move a row among those of its thread or GPU: the one that the pointer is on, unless it is given.
+ * Move a row, by default the one under the pointer, among those of its thread or GPU.
  * @param {Timeline} timeline
  * @param {number} places upward below zero
  * @param {string | null} [given] its key

@@ -46,9 +46,9 @@ export class TimelineData {
     /** @type {Map<string, Promise<EventDetails>>} */
     this.events = new Map(); // by id: promises
     /** @type {string | null} */
-    this.failure = null; // why the last tiles did not come
+    this.failure = null; // the error of the last tiles
     this.inFlight = false;
-    this.waiting = false; // after a failure, for the time to try again
+    this.waiting = false; // after a failure, until the next try
     /** @type {{ rows: string[], view: View, columns: number } | null} */
     this.wanted = null;
     /** @type {AbortController | null} */
@@ -75,7 +75,7 @@ export class TimelineData {
   }
 
   /**
-   * The rows of a rank's GPU, which are there soon; and those of its host once they are.
+   * The rows of a rank's GPU, which come first, and those of its host once they are read.
    * @param {number} number
    */
   loadRank(number) {
@@ -135,7 +135,7 @@ export class TimelineData {
   }
 
   /**
-   * Ask for what a view shows of some rows; of several requests in a row the last one counts.
+   * Request the tiles of some rows for a view; of several requests in a row the last one counts.
    * @param {string[]} rows
    * @param {View} view
    * @param {number} columns
@@ -300,7 +300,7 @@ export class TimelineData {
   }
 
   /**
-   * The critical path of a step, or that it is being worked out.
+   * The critical path of a step, or the news that it is being computed.
    * @param {PathWhere} where
    * @returns {Promise<PathReply>}
    */

@@ -19,7 +19,7 @@ export function flagsOf(opened, ranks, shown) {
 }
 
 /**
- * The evidence that an address names: of several by the same number, that in view. A rank can have
+ * The evidence that an address names; of several with the same number, the one in view. A rank can have
  * the same finding of several links.
  * @param {Evidence[]} evidence of a rank
  * @param {string} finding

@@ -5,7 +5,7 @@
 export const GUTTER = 230; // for the names of rows
 export const AXIS = 46; // for the times, and the flags of findings below them
 export const FLAGS = 12; // of these, for the flags
-export const NEAR = 2; // how far the pointer may be from what is small
+export const NEAR = 2; // reach of the pointer around small things
 export const NEAR_MARK = 6; // and from the middle of a mark
 
 const MIN_FLAG = 5; // of a finding, in width

@@ -24,7 +24,7 @@ const isText = (element) =>
   element instanceof Element && element.closest("input, textarea, select, [contenteditable]");
 
 /**
- * Have a timeline do what the reader asks of its canvas, of its search field and by keys.
+ * Connect a timeline to mouse, keys and its search field.
  * @param {Timeline} timeline
  */
 export function listenToInput(timeline) {
@@ -237,7 +237,7 @@ function listenToQuery(timeline) {
       clearTimeout(typing);
       timeline.search.go(event.shiftKey ? "previous" : "next");
     } else if (event.key === "Escape") {
-      event.preventDefault(); // which would empty it: N and P go on with it
+      event.preventDefault(); // Escape would empty the field, but N and P still need the text
       names.hidden = true;
       canvas.focus();
     }

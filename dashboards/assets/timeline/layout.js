@@ -8,12 +8,12 @@ import { grouped } from "./time.js";
 const HEIGHTS = { rank: 28, group: 22, message: 30, gpu: 24, host: 15, path: 20 };
 const GAP = 2; // below a track
 const HEAD = 5; // above the first track, where no rank's name stands there
-const HIGH = new Set(["op", "sample"]); // sources of what the GPU did, and of its counters
+const HIGH = new Set(["op", "sample"]); // sources of GPU operations and counters
 
 export class TimelineLayout {
   /**
-   * numbers: the ranks'; labels: by number; compares: whether several ranks were asked for: then
-   * what their GPUs did is shown at first.
+   * numbers: of the ranks; labels: by number; compares: whether several ranks are chosen: then
+   * only GPU rows are shown at first.
    * @param {number[]} numbers
    * @param {Record<number, string>} labels
    * @param {boolean} compares
@@ -95,7 +95,7 @@ export class TimelineLayout {
   }
 
   /**
-   * Stands for the host's threads until they are read.
+   * A placeholder for the host's threads until they are read.
    * @param {number} number
    * @param {Add} add
    */
@@ -135,7 +135,7 @@ export class TimelineLayout {
   }
 
   /**
-   * The row of a track; where it is folded, what it is folded into.
+   * The row of a track; if that is folded, the row of its group.
    * @param {string} key
    * @returns {Row | undefined}
    */

@@ -10,7 +10,7 @@ export class LinkedTimelines {
     /** @type {Set<Timeline>} */
     this.timelines = new Set();
     /** @type {Timeline | null} */
-    this.active = null; // whose keys are meant: that which the pointer or the focus was on last
+    this.active = null; // the timeline that takes keys: the last one under the pointer or in focus
     /** @type {Interval} */
     this.home = { start: 0, end: 1 };
     /** @type {View | null} */

@@ -1,5 +1,5 @@
 // @ts-check
-// Draws what lies over the rows: evidence, what is selected and linked to it, and the pointer.
+// Draws over the rows: evidence, the selection with its links, and the pointer.
 import { AXIS, FLAGS, GUTTER, NEAR_MARK } from "./geometry.js";
 import { duration, fromZero, seconds } from "./time.js";
 
@@ -32,7 +32,7 @@ export function drawBands(painter, bands) {
 const intervalOf = ({ row, begin, length }) => ({ row, start: begin, end: begin + length });
 
 /**
- * Draw frames around what the pointer is on, what is selected, and what that is linked to.
+ * Draw frames around the event under the pointer, the selection, and its links.
  * @param {TimelinePainter} painter
  * @param {State} state
  */
@@ -88,7 +88,7 @@ export function drawLinks(painter, { selected, together, rowOf }) {
 }
 
 /**
- * Say in a row, at the edge of the view, what is beyond it.
+ * Write at the edge of the view what lies beyond it in a row.
  * @param {TimelinePainter} painter
  * @param {string} text
  * @param {number} x
@@ -128,7 +128,7 @@ function drawArrow({ context, theme }, x1, y1, x2, y2) {
 }
 
 /**
- * Draw the piece that is being chosen to zoom to, else the pointer's time.
+ * Draw the range that is being chosen to zoom to, else the pointer's time.
  * @param {TimelinePainter} painter
  * @param {State} state
  */
@@ -209,7 +209,7 @@ export function drawTogether(painter, { together, rowOf }) {
     context.lineWidth = member.isLast ? 3 : 1.5;
     context.strokeRect(left - 1, row.top, right - left + 2, row.height);
     if (!last || !from || member === last) continue;
-    // Arrival of the last one, by the member's own clock, which may be another machine's.
+    // Arrival of the last rank, on the member's own clock.
     const arrival = painter.x(member.begin + Number(member.wait ?? 0));
     if (arrival > left) { // until the last one comes
       context.globalAlpha = 0.55;

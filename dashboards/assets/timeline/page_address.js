@@ -14,12 +14,12 @@ export class PageAddress {
   /** @param {Timeline} timeline */
   constructor(timeline) {
     this.timeline = timeline;
-    this.noting = 0; // a timer, until what changed is noted
-    this.scope = ""; // what all pages show, as the address said it
-    this.numRestoring = 0; // how often what the address says is on its way to be shown
+    this.noting = 0; // a timer, until changes are noted in the address
+    this.scope = ""; // the choices for all pages, as in the address
+    this.numRestoring = 0; // number of addresses that are still being applied
   }
 
-  /** Show what the address says; again when the reader goes back. */
+  /** Apply the address, also when the reader goes back. */
   async restore() {
     this.numRestoring += 1;
     try {
@@ -61,7 +61,7 @@ export class PageAddress {
   }
 
   /**
-   * Have all pages show a piece of time.
+   * Let all pages show a range of time.
    * @param {number} start
    * @param {number} end
    */
@@ -72,7 +72,7 @@ export class PageAddress {
   }
 
   /**
-   * Keep the address up to date: a jump can be undone by going back, a movement is only noted.
+   * Keep the address up to date: a jump makes an entry in the history, a movement does not.
    * @param {boolean} jump
    */
   note(jump) {
@@ -83,7 +83,7 @@ export class PageAddress {
       // Until the server has answered, this timeline stands under the address of what comes next.
       if (scopeOf(location.href) !== this.scope) return;
       if (!timeline.root.isConnected || !timeline.view) return;
-      // The address still holds what is not shown yet, and would lose it.
+      // The address still holds a choice that is not applied yet, and would lose it.
       if (this.numRestoring) {
         this.noting = setTimeout(write, NOTE_MS);
         return;

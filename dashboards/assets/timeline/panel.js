@@ -20,8 +20,8 @@ const KEYS = [
   ["I H U", "pin a row, hide it, show all"], ["[ ] · drag a name", "move a row"],
   ["Esc", "select nothing"],
 ];
-const FIRST_KEYS = 5; // that are always said
-const NOT_LINKED = new Set(["K", "C", "drag the time axis"]); // what only the timeline of a whole run does
+const FIRST_KEYS = 5; // that are always shown
+const NOT_LINKED = new Set(["K", "C", "drag the time axis"]); // for the timeline of a whole run only
 
 /** @param {Record<string, string>} colors by kind of row */
 const legendOf = (colors) => LEGEND.map(([kind, text]) => {
@@ -120,7 +120,7 @@ export class TimelinePanel {
     );
   }
 
-  // Say all that keys and mouse do, or only what is needed first.
+  // Show the help for all keys and mouse actions, or only for the first ones needed.
   toggleKeys() {
     this.allKeys = !this.allKeys;
     this.showNothing();
@@ -155,7 +155,7 @@ export class TimelinePanel {
   }
 
   /**
-   * Say something to who does not see the canvas.
+   * Announce something to screen readers.
    * @param {string} text
    */
   say(text) {
@@ -163,7 +163,7 @@ export class TimelinePanel {
   }
 
   /**
-   * Say what folded ranks did, which is drawn as strips.
+   * Describe the strips of folded ranks, for screen readers.
    * @param {string[]} texts
    */
   describeStrips(texts) {
@@ -276,7 +276,7 @@ export class TimelinePanel {
       ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
   }
 
-  // -- what the pointer is on -----------------------------------------------------------------
+  // -- the tooltip -----------------------------------------------------------------
 
   /**
    * lines: the first one stands out.

@@ -5,7 +5,7 @@ import { holds } from "./view.js";
 /** @import { PathPart, PathReply, PathWhere, StepPath } from "./types.d.ts" */
 /** @typedef {Extract<PathReply, { state: "known" }>} KnownPath */
 
-const POLL_MS = 500; // the server works it out beside other things
+const POLL_MS = 500; // the server computes it in the background
 const SHARE = 0.9; // of the view
 const PART_SHARE = 0.3;
 
@@ -50,7 +50,7 @@ export class TimelinePath {
     this.asked = 0;
   }
 
-  // Show that of the step that is selected, else of the one in the middle of the view.
+  // Show the path of the selected step, else of the one in the middle of the view.
   toggle() {
     const { opened, selected, view } = this.timeline;
     if (this.step !== null) {
@@ -64,7 +64,7 @@ export class TimelinePath {
   }
 
   /**
-   * Show what the address says.
+   * Apply the address.
    * @param {string | null} step
    */
   restore(step) {
@@ -128,7 +128,7 @@ export class TimelinePath {
     timeline.refresh();
   }
 
-  // Say once more what it is made of.
+  // Show again what it is made of.
   describe() {
     if (this.shown) this.timeline.panel.showPath(this.shown);
   }

@@ -1,5 +1,5 @@
 // @ts-check
-// Draws the critical path: a row of its own on top, and what of it ran in the rows below.
+// Draws the critical path: its own row on top, and its parts in the rows below.
 import { GUTTER } from "./geometry.js";
 /** @import { TimelinePainter } from "./painter.js" */
 /** @import { Row, State, StepPath } from "./types.d.ts" */

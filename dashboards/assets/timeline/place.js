@@ -24,7 +24,7 @@ class LinkedPlace {
   note() { /* the page that holds it does */ }
 
   /**
-   * A piece of a step's time is nothing that other pages could show: it is zoomed to.
+   * Other pages cannot show a part of a step's own time, so it is zoomed to.
    * @param {number} start
    * @param {number} end
    */

@@ -32,7 +32,7 @@ export class TimelinePointer {
   }
 
   /**
-   * The drawing at a place: a row, and the event (with its id) or block there.
+   * The row at a place, and the event (with its id) or block there.
    * @param {number} x
    * @param {number} y
    * @returns {{ row?: Row, hit?: Hit }}
@@ -107,7 +107,7 @@ export class TimelinePointer {
     }
   }
 
-  // More came from the server: what is under the pointer may be something else now.
+  // More data came: something else may be under the pointer now.
   again() {
     if (this.last) this.move(...this.last);
   }
@@ -139,7 +139,7 @@ export class TimelinePointer {
         : blockLines(hit, await data.block(hit.row, hit.start, hit.end));
       if (this.hover === hit) panel.showTooltip(lines, x, y);
     } catch {
-      // The panel says it where the server is gone.
+      // The panel reports a server that is gone.
     }
   }
 

@@ -12,7 +12,7 @@ export class TimelineSearch {
     this.again = 0;
   }
 
-  // Say how many match, without going anywhere; again once everything is read.
+  // Show how many match, without moving the view; again once everything is read.
   async count() {
     const { selected, view } = this.timeline;
     const matches = await this.#ask("next", undefined, selected?.begin ?? view?.start);
@@ -31,7 +31,7 @@ export class TimelineSearch {
     }, AGAIN_MS);
   }
 
-  // Say how many match now, and leave the list of names as it is.
+  // Show how many match now, and leave the list of names as it is.
   async #recount() {
     const { names } = this.timeline.panel;
     const isHidden = names.hidden;
@@ -53,7 +53,7 @@ export class TimelineSearch {
   }
 
   /**
-   * Search for a name that the panel lists; of a long one it shows the beginning.
+   * Search for a name in the panel's list, which shows only the beginning of a long one.
    * @param {string} label
    */
   goTo(label) {

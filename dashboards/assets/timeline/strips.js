@@ -1,6 +1,6 @@
 // @ts-check
-// Strips: what a folded rank's GPU did, in one row. The upper third of it computes, the middle third
-// communicates, the lower third copies; what is empty in all of them is idle.
+// Strips: the GPU's work of a folded rank in one row. The upper third is compute, the middle third
+// communication, the lower third copies; where all are empty the GPU is idle.
 import { HATCHED } from "./colors.js";
 import { GUTTER } from "./geometry.js";
 /** @import { TimelinePainter } from "./painter.js" */

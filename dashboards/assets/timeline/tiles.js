@@ -1,10 +1,10 @@
 // @ts-check
-// Tiles: what the screen can show of one row of events, around one view. dashboards/timeline/tiles.py
-// makes them. Here they are read, asked for, and searched for what is drawn at a time.
+// Tiles: one row of events around one view, at the screen's resolution. They are made in
+// dashboards/timeline/tiles.py. This module requests and reads them, and finds what is drawn at a time.
 /** @import { Shown, Tile, TileReply, View } from "./types.d.ts" */
 
-const MARGIN = 0.25; // of the view, asked for on either side: panning shows something at once
-const MIN_MARGIN = 0.1; // what must be left of it, else it is asked for anew
+const MARGIN = 0.25; // of the view, requested on either side: panning shows something at once
+const MIN_MARGIN = 0.1; // least remaining margin; below it a tile is requested again
 
 /**
  * The window to ask for, to show a view in a number of columns: whole ns from the base.

@@ -1,9 +1,9 @@
 // @ts-check
-// The timeline: what is in view, what is selected, and what mouse, keyboard and address do to it.
+// The timeline: view, selection, and the effects of mouse, keyboard and address.
 // mount.js makes one of the page's element for it. Its parts: data.js asks the server and tiles.js
-// reads what it answers, layout.js says which row stands where, view.js and geometry.js do the
-// arithmetic, painter.js draws, panel.js is what stands around, pointer.js and input.js are mouse
-// and keyboard, search.js searches.
+// reads the answers, layout.js places rows, view.js and geometry.js do the arithmetic, painter.js
+// draws, panel.js holds the parts around the canvas, pointer.js and input.js handle mouse and
+// keyboard, search.js searches.
 import { actionsOf } from "./actions.js";
 import { TimelineData } from "./data.js";
 import { TimelineAreas } from "./areas.js";
@@ -33,7 +33,7 @@ const AHEAD = 100; // pixels outside of sight, in which rows are asked for
 export class Timeline {
   /**
    * @param {HTMLElement} root
-   * @param {LinkedTimelines | null} [linked] those that it moves with; then it stands in no address
+   * @param {LinkedTimelines | null} [linked] those that it moves with; then no address holds its view
    */
   constructor(root, linked = null) {
     this.root = root;
@@ -50,7 +50,7 @@ export class Timeline {
     this.colors = given("colors");
     this.timeLabel = root.dataset.time ?? "";
     this.data = new TimelineData(BigInt(root.dataset.base ?? "0"), () => {
-      if (this.showsWhole) this.showWhole(); // of which more is known now
+      if (this.showsWhole) this.showWhole(); // ranks with new data
       if (!this.chosen) this.pointer.again();
       this.refresh();
     }, root.dataset.path);
@@ -86,12 +86,12 @@ export class Timeline {
 
   // -- the address ------------------------------------------------------------------------------
 
-  /** Show what the address says; again when the reader goes back. */
+  /** Apply the address, also when the reader goes back. */
   start() {
     return this.place.restore();
   }
 
-  /** Keep the address up to date: a jump can be undone by going back. */
+  /** Keep the address up to date: a jump makes an entry in the history. */
   note(jump = false) {
     this.place.note(jump);
   }
@@ -156,7 +156,7 @@ export class Timeline {
   }
 
   /**
-   * Have a piece of time fill so much of the view.
+   * Let a range of time fill such a share of the view.
    * @param {number} start
    * @param {number} end
    * @param {number} [share]
@@ -200,7 +200,7 @@ export class Timeline {
   }
 
   /**
-   * Open what a row is folded into and bring it into sight.
+   * Unfold the group of a row and bring the row into sight.
    * @param {string} key
    */
   reveal(key) {
@@ -230,7 +230,7 @@ export class Timeline {
   #place() {
     const { scroller, spacer } = this.panel;
     const below = this.layout.place(this.opened, this.data.ranks) + AXIS + FOOT;
-    this.root.style.setProperty("--rows", `${below}px`); // which a linked one is as high as
+    this.root.style.setProperty("--rows", `${below}px`); // the height of a linked timeline
     spacer.style.height = `${Math.max(below - scroller.clientHeight, 0)}px`;
     for (const row of this.rows) row.top = AXIS + row.y - (row.pinned ? 0 : scroller.scrollTop);
   }
@@ -352,7 +352,7 @@ export class Timeline {
     const { evidence: ofRank, rows } = this.data.ranks.get(rank) ?? { evidence: [], rows: [] };
     const ofFinding = ofRank.filter((other) => other.number === evidence.number);
     this.panel.showEvidence(rank, ofFinding, ofFinding.indexOf(evidence));
-    // Most findings are about what the GPU did: its last row, and those above it.
+    // Most findings are about GPU operations: the GPU's last row, and those above it.
     const last = rows.findLast((row) => row.source === "op");
     this.#place();
     if (last) this.reveal(last.row);

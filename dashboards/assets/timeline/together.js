@@ -24,7 +24,7 @@ const waited = (/** @type {Together["members"][number]} */ { isLast, wait }) =>
   (isLast ? Infinity : Number(wait ?? 0));
 
 /**
- * The rows of its members that are put below each other, by rank: of many the last one to come, and
+ * The rows of the members to show together, by rank; of many, the last one to come and
  * those that waited longest for it.
  * @param {Together} together
  * @param {number} most
@@ -73,7 +73,7 @@ export class TimelineTogether {
     for (const { rank } of members.slice(0, MAX_OPENED)) {
       if (timeline.numbers.includes(rank)) timeline.opened.add(rank);
     }
-    timeline.layout.compares = true; // only what the GPUs did, so that they are near each other
+    timeline.layout.compares = true; // GPU rows only, so that they are near each other
     await Promise.all([...timeline.opened].map((rank) => data.loadRank(rank)));
     timeline.forgetSelection();
     timeline.selected = event;

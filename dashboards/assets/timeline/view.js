@@ -12,7 +12,7 @@ const FOUND = 0.04; // of the view, with its surroundings
 const MIN_PIXELS = 3; // of an event that can be seen
 
 /**
- * The view with its span and its place inside the limits.
+ * The view, limited in its span and to the extent.
  * @param {View} view
  * @param {Interval} extent
  * @returns {View}
@@ -108,7 +108,7 @@ export function extentOf(ranks) {
 const PAUSE_MS = 700; // after which a movement is one of its own
 const MAX_VIEWS = 50;
 
-/** The views that were left, to go back to. A drag or a turn of the wheel makes many: one is kept. */
+/** The history of views. A drag or a turn of the wheel makes many, of which one is kept. */
 export class ViewHistory {
   constructor() {
     /** @type {View[]} */
