@@ -43,5 +43,5 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  (the type is that of the laz
 
 
 def __dir__() -> list[str]:
-    """Return all names, also those that are imported on first use."""
-    return sorted({*globals(), *_LAZY, *_CALLBACKS})
+    """Return the public names, also those that are imported on first use."""
+    return sorted({*__all__, *_CALLBACKS})

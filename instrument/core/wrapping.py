@@ -14,9 +14,15 @@ from instrument.core import nvtx_ranges
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_frames = torch._C._dynamo.eval_frame  # noqa: SLF001  (all of torch._dynamo takes seconds)
+_frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)  # noqa: SLF001
+"""What torch.compile uses of the interpreter; all of torch._dynamo takes seconds to import."""
 
-suspend = _frames.set_eval_frame
+
+def _no_compiler(_: object = None) -> None:
+    """Stand in where PyTorch has no such name: torch.compile looks at our functions, too."""
+
+
+suspend = getattr(_frames, "set_eval_frame", _no_compiler)
 """`suspend(None)` keeps torch.compile from looking at the functions that this thread calls,
 `suspend(compiler)` allows it again: our own functions between two graphs would become graphs."""
 
@@ -27,10 +33,18 @@ def _by_setting() -> Any:  # noqa: ANN401  (of torch.compile's own)
     return compiler
 
 
-compiler_of_thread: Callable[[], Any] = getattr(_frames, "get_eval_frame_callback", _by_setting)
+compiler_of_thread: Callable[[], Any] = (
+    _no_compiler
+    if suspend is _no_compiler
+    else getattr(_frames, "get_eval_frame_callback", _by_setting)
+)
 """Returns the argument for `suspend` that allows it again; None if nothing is compiled."""
 
-functions_are_overridden = torch._C._len_torch_function_stack  # noqa: SLF001
+functions_are_overridden: Callable[[], int] = getattr(
+    torch._C,  # noqa: SLF001
+    "_len_torch_function_stack",
+    lambda: 1,  # there may be some: ours are hidden from them
+)
 """Returns the number of the user's modes that see calls of PyTorch's functions."""
 
 __all__ = [

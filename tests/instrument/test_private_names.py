@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from instrument import switch
-
 pytestmark = pytest.mark.long
 
 TABLE = Path(__file__).parents[2] / "docs" / "private-names.md"
 ROW = re.compile(r"^\| `(torch[^`]*)` \| (\S+) \| (\S*) ?\| (.*?) ?\|$", re.MULTILINE)
 ROWS = ROW.findall(TABLE.read_text())
-PARTS = [part.rpartition(".")[2] for part in switch.PARTS]
 
 
 def version(text: str) -> tuple[int, ...]:
@@ -50,7 +47,7 @@ def test_a_missing_name(
     assert result["was_there"] == is_known
     assert result["loss"] == without[""]["loss"]
     if is_known:
-        left_out = PARTS if parts == "all" else re.findall(r"\w+", parts)
+        left_out = re.findall(r"\w+", parts)
         said = [line.partition(" is not")[0].rpartition(".")[2] for line in result["logged"]]
         assert said == left_out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import subprocess
 import sys
@@ -38,6 +39,7 @@ def test_twice_is_once(recorded: list[str]) -> None:
     wrapper = dist.all_reduce
     instrument.enable()
     assert dist.all_reduce is wrapper is not original
+    assert inspect.unwrap(wrapper, stop=lambda inner: inner is original) is original
     assert instrument.is_enabled()
     for _ in range(2):
         instrument.disable()
