@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.support.builders import TraceBuilder
 from tests.support.changes import (
     recorded,
     step_ns,
@@ -17,6 +18,7 @@ from tests.support.changes import (
     without_slowdown,
     without_waits,
 )
+from tests.support.profiler_events import PID, call, event, kernel, write
 from traceprof.analysis import Options, analyze
 from traceprof.errors import UsageError
 from traceprof.replay.answers.answers import Answer, answer
@@ -327,6 +329,34 @@ def test_launching_at_once_leaves_mpi_and_what_is_loaded_once(tmp_path: Path) ->
     (only,) = whatif(path, assume=["launch=0"]).whatif.answers
     true_ns = step_ns(without_launching(setup), result) - step_ns(result)
     assert only.change_ns == pytest.approx(true_ns, rel=0.05)
+
+
+def test_a_thread_that_makes_its_first_call_late_waited_for_another(tmp_path: Path) -> None:
+    """Autograd's thread begins when the forward pass is launched, also in a single step."""
+    builder = TraceBuilder()
+    for number in range(20):  # ten calls of each thread, 0.2 ms apart
+        at = 200_000 * number
+        tid = 1000 if number < 10 else 1001
+        builder.kernel(at + 15_000, at + 25_000, launch=(at, at + 10_000), tid=tid)
+    (only,) = whatif(builder.write(tmp_path / "run.sqlite"), assume=["launch=0"]).whatif.answers
+    # 0.19 ms for the hand-over, and then ten kernels of 10 us.
+    assert only.step_ns == pytest.approx(290_000, abs=30_000)
+
+
+@pytest.mark.parametrize(("is_known", "rest_us"), [(True, 10 * 10), (False, 9 * 1990 + 10)])
+def test_operators_between_launches_go_and_silence_stays(
+    tmp_path: Path, is_known: bool, rest_us: int
+) -> None:
+    """Ten kernels of 10 us, launched every 2 ms, with an operator between two launches or none."""
+    events = []
+    for number in range(10):
+        at = 2000 * number
+        events += [call(at, at + 10, number=number + 1)]
+        events += [kernel(at + 15, at + 25, number=number + 1)]
+        if is_known and number < 9:
+            events += [event("cpu_op", "aten::to", at + 12, 1986, (PID, 1))]
+    (only,) = whatif(write(tmp_path / "t.json", events), assume=["launch=0"]).whatif.answers
+    assert only.step_ns == pytest.approx(1000 * rest_us, abs=50_000)
 
 
 def test_a_gpu_that_is_reached_sooner_makes_no_run_longer(tmp_path: Path) -> None:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.weights import Durations
     from traceprof.run.opening import Mask
 
-# A thread launches while its calls are no further apart; longer gaps are work of its own.
-MAX_LAUNCHING_NS = 500_000
 _MAX_UNKNOWN = 0.05  # of the window: idle time without a known cause that may be data loading
 _MAY_DEPEND = (
     "whether communication needs what it waits for in line is not in the report; where it does,"
@@ -126,9 +124,10 @@ def unknown_data_loading(analysis: OpenAnalysis) -> CannotChange | None:
 
 
 def without_launch_time(process: Process, durations: Durations) -> Durations:
-    """Let launches, and gaps between calls close to each other, take no time.
+    """Let launches, and what a thread runs between them, take no time.
 
-    What a CUDA graph does not remove stays: MPI, and what is done once, such as loading a kernel.
+    What a CUDA graph does not remove stays: data loading, MPI, sleep, time in which nobody knows
+    what the thread did, and what is done once, such as loading a kernel.
     """
     calls = process.calls
     rank = process.ranks[0][1]
@@ -141,24 +140,36 @@ def without_launch_time(process: Process, durations: Durations) -> Durations:
     launches = launches[calls.index] & calls.is_outer & ~process.is_held
     inside[launches] = (calls.end_ns - calls.start_ns)[launches]
     outer = np.flatnonzero(calls.is_outer)
-    gap = calls.start_ns[outer[1:]] - calls.end_ns[outer[:-1]]
-    is_short = (calls.thread[outer[1:]] == calls.thread[outer[:-1]]) & (gap < MAX_LAUNCHING_NS)
-    short = outer[1:][is_short]
-    before[short] = gap[is_short] - _busy_ns(evidence, calls.index[short], gap[is_short])
+    since_ns = np.append(0, calls.end_ns[outer[:-1]])
+    follows = np.append(False, calls.thread[outer[1:]] == calls.thread[outer[:-1]])
+    over = np.searchsorted(outer, process.hand_overs.call)
+    since_ns[over] = np.maximum(since_ns[over], calls.end_ns[process.hand_overs.after])
+    follows[over] = True
+    later, gap = outer[follows], (calls.start_ns[outer] - since_ns)[follows]
+    before[later] = _launching_ns(evidence, calls.index[later], gap)
     return replace(durations, in_call_ns=inside, before_call_ns=before)
 
 
-def _busy_ns(evidence: HostEvidence, call: Int64, gap_ns: Int64) -> Int64:
-    """Return the time of MPI and set-up in gaps right before calls, int64[n]."""
-    busy = np.zeros(len(call), np.int64)
+def _launching_ns(evidence: HostEvidence, call: Int64, gap_ns: Int64) -> Int64:
+    """Return how long threads launched, or ran code between launches, right before calls.
+
+    Args:
+        evidence: of the process.
+        call: int64[n], indices into its calls.
+        gap_ns: int64[n], how long before each to look.
+    """
+    launching = np.zeros(len(call), np.int64)
     threads = evidence.calls.packed_thread.at(call)
     until_ns = evidence.calls.start_ns[call]
     for thread in np.unique(threads).tolist():
         rows, of_thread = np.flatnonzero(threads == thread), evidence.thread(thread)
-        spans = intervals.merge(of_thread.mpi, of_thread.setup)
+        runs = evidence.runs((thread,))
+        ran = intervals.merge(intervals.union(runs.start_ns, runs.end_ns), of_thread.sleep.awake)
+        other = (of_thread.mpi, of_thread.setup, of_thread.loading, of_thread.sleep.asleep)
+        spans = intervals.subtract(ran, intervals.merge(*other))
         since_ns = until_ns[rows] - gap_ns[rows]
-        busy[rows] = intervals.covered_within(spans, since_ns, until_ns[rows])
-    return busy
+        launching[rows] = intervals.covered_within(spans, since_ns, until_ns[rows])
+    return launching
 
 
 def without_communication(process: Process, durations: Durations) -> Durations:

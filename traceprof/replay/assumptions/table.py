@@ -170,8 +170,8 @@ ASSUMPTIONS = (
     Entry(
         form="launch=0",
         meaning="launching takes no time, as in a CUDA graph",
-        details="Neither do gaps between calls of less than 0.5 ms. MPI stays, and so does what is"
-        " done once, such as the first launch that loads a kernel.",
+        details="Neither does what the thread runs between launches. Data loading, MPI and sleep"
+        " stay, and so does what is done once, such as the first launch that loads a kernel.",
         change=without_launch_time,
         is_bound=True,
         condition="what a graph costs is left out",

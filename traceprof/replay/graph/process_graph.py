@@ -177,13 +177,15 @@ def observe(
         latencies = measured_latencies(calls, work, NO_STREAM_WAITS)
         late = latencies.unexplained_ns + latencies.crowded_ns
         between = inferred_waits(first, late, calls, work)
+    earliest_ns = int(calls.start_ns.min()) if len(calls) else 0
+    begin_ns = earliest_ns if span is None else span[0] + shift_ns
     return Observed(
         ranks=tuple(ranks),
         calls=calls,
         work=work,
         host_waits=waits,
         lock_waits=lock_waits(calls, work, waits),
-        hand_overs=hand_overs(calls, work, None if span is None else span[0] + shift_ns),
+        hand_overs=hand_overs(calls, work, begin_ns),
         stream_waits=between,
     )
 

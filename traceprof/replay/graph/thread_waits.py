@@ -46,14 +46,14 @@ class HandOvers:
     after: Int64
 
 
-def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int | None = None) -> HandOvers:
+def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int) -> HandOvers:
     """Return where threads that launch wait for each other.
 
     Args:
         calls: of the process.
         work: of all its ranks.
-        begin_ns: when the calls begin that are replayed, where there are others before: a thread
-            that makes its first one later waited as one does that made a call before.
+        begin_ns: when what is replayed begins: a thread that makes its first call later waited as
+            one does that made a call before.
     """
     launches = np.unique(calls.thread[work.call[work.call >= 0]])
     chosen = np.flatnonzero(np.isin(calls.thread, launches) & calls.is_outer)
@@ -61,11 +61,8 @@ def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int | None = None) -> 
     if len(launches) < 2:
         return HandOvers(nothing, nothing)
     is_first = np.append(True, calls.thread[chosen[1:]] != calls.thread[chosen[:-1]])
-    since_ns = np.append(0, calls.end_ns[chosen[:-1]])
-    if begin_ns is not None:
-        since_ns[is_first] = begin_ns
-        is_first[:] = False
-    is_long = ~is_first & (calls.start_ns[chosen] - since_ns > MIN_HAND_OVER_NS)
+    since_ns = np.where(is_first, begin_ns, np.append(0, calls.end_ns[chosen[:-1]]))
+    is_long = calls.start_ns[chosen] - since_ns > MIN_HAND_OVER_NS
     after, since_ns = chosen[is_long], since_ns[is_long]
     by_end = chosen[np.argsort(calls.end_ns[chosen], kind="stable")]
     last = np.searchsorted(calls.end_ns[by_end], calls.start_ns[after], side="right") - 1
