@@ -15,7 +15,7 @@ from dashboards.widgets.palette import COMMUNICATION, COMPUTE, COPY, HOST, IDLE
 from traceprof.errors import one_line
 from traceprof.replay.assumptions.assumption import parse
 from traceprof.replay.assumptions.table import ASSUMPTIONS
-from traceprof.reports.whatif_text import GATES, change_text, path_shares
+from traceprof.reports.whatif_text import GATES, change_text, path_shares, step_text
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -222,12 +222,10 @@ def _steps(asked: WhatIf) -> Component:
 
 def _row(answer: Answer, most: int) -> Component:
     low, high = answer.low_ns or 0, answer.high_ns or 0
-    why = "a limit that no change reaches" if answer.is_bound else ""
-    notes = "; ".join(filter(None, (why, answer.note)))
     return html.Tr(
         [
             html.Th(html.Code(one_line(answer.assume)), scope="row"),
-            html.Td(duration(answer.step_ns or 0), className="number"),
+            html.Td(step_text(answer), className="number"),
             html.Td(
                 _step_bar(
                     answer.step_ns or 0,
@@ -242,7 +240,7 @@ def _row(answer: Answer, most: int) -> Component:
                 className="number",
             ),
             html.Td(change_text(answer), className="number"),
-            html.Td(notes, className="note"),
+            html.Td(answer.note, className="note"),
         ]
     )
 

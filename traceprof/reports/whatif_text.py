@@ -88,25 +88,31 @@ def _checks(baseline: Baseline) -> list[RenderableType]:
 
 
 def _answers(answers: list[Answer]) -> RenderableType:
-    table = new_table("if", "a step takes", "from", "to", "change", "", left=("if", ""))
+    table = new_table("if", "a step takes", "from", "to", "change", left=("if",))
     for answer in sorted(answers, key=lambda answer: answer.change_ns or 0):
         table.add_row(
             Text(one_line(answer.assume)),
-            duration(answer.step_ns or 0),
+            step_text(answer),
             "" if answer.is_bound else duration(answer.low_ns or 0),
             "" if answer.is_bound else duration(answer.high_ns or 0),
             change_text(answer),
-            Text("a limit: no change reaches more" if answer.is_bound else ""),
         )
     return table
 
 
+def step_text(answer: Answer) -> str:
+    """Write what a step takes: `178 ms`, of bounds with `at least`."""
+    least = "at least " if answer.is_bound else ""
+    return f"{least}{duration(answer.step_ns or 0)}"
+
+
 def change_text(answer: Answer) -> str:
-    """Write what a step gains, with its share: `-469 ms (-72.6 %)`."""
+    """Write what a step gains, with its share: `-469 ms (-72.6 %)`, of bounds with `at most`."""
     change = answer.change_ns or 0
     before = (answer.step_ns or 0) - change
     share = f" ({100 * change / before:+.1f} %)" if before else ""
-    return f"{'-' if change < 0 else '+'}{duration(abs(change))}{share}"
+    most = "at most " if answer.is_bound else ""
+    return f"{most}{'-' if change < 0 else '+'}{duration(abs(change))}{share}"
 
 
 def _step_path(path: StepPath) -> list[RenderableType]:

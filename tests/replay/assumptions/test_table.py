@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.cli import run
+from tests.support.opened import analysis_of
+from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses.gpu_idle.assumptions import BY_CAUSE, FASTEST_LAUNCHES
 from traceprof.analyses.registry import FINDINGS
 from traceprof.replay.assumptions.assumption import combined, parse
@@ -53,6 +55,16 @@ def test_findings_name_assumptions_of_the_table() -> None:
             named |= set(kind.removed_by)
     assert len(named) > 5
     assert named <= forms
+
+
+@pytest.mark.parametrize(
+    ("scenario", "is_bound"), [("host-sync", False), ("mpi-wait", True)], ids=["pytorch", "mpi"]
+)
+def test_only_pytorch_can_do_without_all_waits(scenario: str, is_bound: bool) -> None:
+    with analysis_of(SAMPLE_FOLDER / f"{scenario}.sqlite") as analysis:
+        assert parse("no-sync").is_bound_of(analysis) == is_bound
+        assert not parse("no-kernel-sync").is_bound_of(analysis)
+        assert parse("no-sync + launch=0").is_bound_of(analysis)
 
 
 def test_conditions_are_listed_once() -> None:

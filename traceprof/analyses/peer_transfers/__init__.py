@@ -106,8 +106,10 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
         return None
     starts.append(copies.start_ns[orphans])
     ends.append(copies.end_ns[orphans])
-    covered = intervals.union(np.concatenate(starts), np.concatenate(ends))
-    waiting = intervals.clip(covered, window.start_ns, window.end_ns)
+    start, end = np.concatenate(starts), np.concatenate(ends)
+    covered = intervals.union(start, end)
+    of_copy = np.concatenate((sent, *ids, received[~has_first]))
+    waiting = intervals.clip(_underway(of_copy, start, end), window.start_ns, window.end_ns)
     for key in receivers or [rank.key]:
         waiting = intervals.subtract(waiting, _compute(rank, key))
     paired = np.isin(sent, np.concatenate(ids)) if ids else np.zeros(len(first), np.bool_)
@@ -121,6 +123,15 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
         coverage=int(paired.sum()) / len(counted),
     )
     return StagedCopies(metrics, peer_findings.longest(waiting, "copy through the host"))
+
+
+def _underway(copy: Int64, start_ns: Int64, end_ns: Int64) -> Intervals:
+    """Return when copies were underway, from the start of a first leg to the end of the last."""
+    order = np.argsort(copy, kind="stable")
+    first = np.flatnonzero(np.append(True, np.diff(copy[order]) != 0))
+    return intervals.union(
+        np.minimum.reduceat(start_ns[order], first), np.maximum.reduceat(end_ns[order], first)
+    )
 
 
 def _compute(rank: Rank, key: RankKey) -> Intervals:

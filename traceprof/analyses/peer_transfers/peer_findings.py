@@ -40,7 +40,11 @@ class PeerCopyThroughHostMetrics(Metrics):
     gb_per_s: Annotated[Number, "`bytes` over `busy_ns`"]
     num_copies: Annotated[Count, "how many copies"]
     busy_ns: Annotated[Ns, "the union of both legs"]
-    exposed_ns: Annotated[Ns, "how much of that the receiving GPU computes nothing: the impact"]
+    exposed_ns: Annotated[
+        Ns,
+        "how long, from the start of a copy's first leg to the end of its second, the receiving GPU"
+        " computes nothing: the impact",
+    ]
     coverage: Annotated[Fraction, "the share of the copies both of whose legs are in the report"]
 
 

@@ -53,7 +53,7 @@ class Answer:
 
     Attributes:
         assume: the assumption as it was written.
-        is_bound: whether that is a limit that no change of a program reaches.
+        is_bound: whether that is a limit: no change of a program gains more.
         step_ns: None where it is refused.
         low_ns: the least that a step may take; as `step_ns` in bounds.
         high_ns: the most.
@@ -113,7 +113,9 @@ def answer(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> WhatIf:
     asked = list(assumptions) or defaults()
     replay = checked_replay(analysis, asked)
     if isinstance(replay, Refusal):
-        refused = tuple(Answer(one.text, one.is_bound, refused=replay.why) for one in asked)
+        refused = tuple(
+            Answer(one.text, one.is_bound_of(analysis), refused=replay.why) for one in asked
+        )
         return WhatIf(replay.baseline, refused, (), replay.why, replay.how_to_collect)
     answers = [answered(replay, place, one) for place, one in enumerate(asked)]
     if not assumptions:  # what cannot be assumed of this run, however recorded, is no answer then
@@ -142,9 +144,10 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         one: the assumption.
     """
     under, before = replay.of(place, one), replay.as_it_is
+    is_bound = one.is_bound_of(replay.analysis)
     if isinstance(under, CannotChange):
         how = under.how_to_collect
-        return Answer(one.text, one.is_bound, refused=under.why, how_to_collect=how)
+        return Answer(one.text, is_bound, refused=under.why, how_to_collect=how)
     lengths = under.steps
     step, share = float(replay.baseline.step_ns), replay.share
     kept_before, removed_before = (share @ before).tolist()[:2]
@@ -152,20 +155,21 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     change = changes[0]
     misfit = abs(removed_before - kept_before)
     least = min(replay.least_ns(place, one), step)
-    if one.is_bound:
-        change = min([change, *changes[2:]])  # less may have been waited for than is taken
-        at = max(round(step + change), round(least))
-        return Answer(
-            one.text, is_bound=True, step_ns=at, low_ns=at, high_ns=at, change_ns=at - round(step),
-            is_too_small=abs(change) <= misfit, note=one.condition,
-        )  # fmt: skip
     for other in under.otherwise:
         changes += (share @ (other - before)).tolist()
     spread = [
         min(_spread(lengths[:, way], share), _spread((lengths - before)[:, way], share))
         for way in range(lengths.shape[1])
     ]
-    off = abs(change) * max(misfit / step if step else 0.0, RESOLUTION)
+    off = abs(min(changes) if is_bound else change) * max(
+        misfit / step if step else 0.0, RESOLUTION
+    )
+    if is_bound:  # whatever is not known of the run, no change gains more
+        at = max(round(step + min(changes) - off), round(least), 0)
+        return Answer(
+            one.text, is_bound=True, step_ns=at, low_ns=at, high_ns=at, change_ns=at - round(step),
+            is_too_small=abs(min(changes)) <= misfit, note=one.condition,
+        )  # fmt: skip
     low = step + min(changes) - max(spread) - off
     high = step + max(changes) + max(spread) + off
     high = min(high, step) if max(changes) <= 0 else high

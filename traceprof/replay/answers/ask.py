@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceprof.analyses import breakdown
 from traceprof.errors import UsageError
 from traceprof.execution.open_reports import Measurer, close_reports
 from traceprof.replay.answers.answers import WhatIf, answer
@@ -77,12 +78,23 @@ def _chosen(texts: Iterable[str]) -> list[Assumption]:
     return [*chosen, combined(chosen)] if len(chosen) > 1 else chosen
 
 
+def _choice(analysis: OpenAnalysis) -> str:
+    steps = [
+        {step.number for step in result.steps if step.is_training}
+        for result in analysis.measured.of(breakdown)
+    ]
+    known = sorted(set.intersection(*steps)) if steps else []
+    if not known:
+        return "this run has no training step that every rank has"
+    return f"choose one of its {len(known)} from {known[0]} to {known[-1]}"
+
+
 def _path_of(analysis: OpenAnalysis, step: int) -> StepPath:
     path = step_path(analysis, step)
     if path is None:
         raise UsageError(
             f"cannot follow the critical path of step {step}",
-            "not every rank has such a step, a GPU and API calls",
-            "choose a step of `traceprof info`",
+            "it is no training step in which every rank has calls and work on a GPU",
+            _choice(analysis),
         )
     return path

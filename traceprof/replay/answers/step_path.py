@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.run_graph import RunGraph
     from traceprof.run.opening import Rank
 
+_MAX_STEP = np.iinfo(np.int64).max
 PartKind = Literal["compute", "communication", "copy", "host", "delay"]
 
 
@@ -87,6 +88,8 @@ def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | Non
         return None
     sample = None
     if step is not None:
+        if abs(step) > _MAX_STEP:
+            return None
         measured = {result.rank: result for result in analysis.measured.of(breakdown)}
         asked = {rank.rank: np.array([step], np.int64) for rank in ranks}
         sample = sample_of(analysis.run, measured, 0, asked)

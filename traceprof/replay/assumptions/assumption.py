@@ -55,6 +55,11 @@ class Assumption:
         """Whether the answer is a limit that no change of a program can reach."""
         return any(atom.entry.is_bound for atom in self.atoms)
 
+    def is_bound_of(self, analysis: OpenAnalysis) -> bool:
+        """Return whether the answer is such a limit for a run."""
+        of_run = (atom.entry.is_bound_of for atom in self.atoms)
+        return self.is_bound or any(one(analysis) for one in of_run if one is not None)
+
     @property
     def condition(self) -> str:
         """Under which conditions the answer holds."""
@@ -103,8 +108,11 @@ class Assumption:
 
     def refusal(self, analysis: OpenAnalysis) -> CannotChange | None:
         """Return why it cannot be assumed of a run, None if it can."""
-        refusals = (atom.entry.refusal for atom in self.atoms)
-        reasons = (refusal(analysis) for refusal in refusals if refusal is not None)
+        reasons = (
+            atom.entry.refusal(analysis, *atom.value)
+            for atom in self.atoms
+            if atom.entry.refusal is not None
+        )
         return next((reason for reason in reasons if reason is not None), None)
 
     def doubt(self, analysis: OpenAnalysis) -> str | None:

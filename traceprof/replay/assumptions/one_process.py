@@ -7,6 +7,7 @@ it returns what the actions take under the assumption. `table` declares the assu
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,9 +16,11 @@ from traceprof import intervals
 from traceprof.analyses import gpu_idle, nccl_serialization
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.thread_evidence import host_evidence
+from traceprof.kernel_names import function_name
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.slowdown import with_shorter_communication, without_slowdown
 from traceprof.replay.graph.columns import COMMUNICATION, COPY
+from traceprof.replay.graph.needed_waits import round_trips
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
 
@@ -36,6 +39,7 @@ _MAY_DEPEND = (
     "whether communication needs what it waits for in line is not in the report; where it does,"
     " nothing is gained"
 )
+_MAX_NAMES = 3
 _LAUNCHING = (
     ApiCallKind.LAUNCH,
     ApiCallKind.MEMORY_SET,
@@ -82,10 +86,16 @@ def may_be_in_line(analysis: OpenAnalysis) -> str | None:
     return _MAY_DEPEND if may_depend else None
 
 
+def is_no_pytorch(analysis: OpenAnalysis) -> bool:
+    """Return whether a rank of a run shows nothing of PyTorch."""
+    return not all(rank.program.is_pytorch for rank in analysis.run.ranks)
+
+
 def without_data_loading(process: Process, durations: Durations) -> Durations:
-    """Remove the time in which the GPU idled for data loading from the host's time."""
+    """Remove the time in which the GPU idled for data loading, and the time of copies to it."""
     before = durations.before_call_ns.copy()
     calls = process.calls
+    durations = _faster(durations, process.work.is_to_device, 0.0)
     for _, rank in process.ranks:
         causes = idle_causes(rank)
         gaps = causes.gaps
@@ -183,14 +193,59 @@ def with_hidden_communication(process: Process, durations: Durations) -> Duratio
 
 
 def with_hidden_copies(process: Process, durations: Durations) -> Durations:
-    """Let copies take no time of their stream; host waits for them stay."""
-    return _faster(durations, process.work.kind == COPY, 0.0)
+    """Let copies take no time of their stream; host waits for them stay.
+
+    Copies to the host of what goes back to a GPU at once go there directly instead: neither the
+    wait for them nor what the host does until the copy back takes any time.
+    """
+    durations = _faster(durations, process.work.kind == COPY, 0.0)
+    calls, waits = process.calls, process.host_waits
+    since, until = round_trips(process.ranks, calls, process.work, (waits.call, waits.operation))
+    if not len(since):
+        return durations
+    freed = np.zeros(len(calls), np.bool_)
+    freed[since] = True
+    # Calls of a thread are in a row: those after the wait, up to the launch of the copy back.
+    change = np.zeros(len(calls) + 1, np.int64)
+    np.add.at(change, since + 1, 1)
+    np.add.at(change, until + 1, -1)
+    between = (np.cumsum(change)[:-1] > 0) & calls.is_outer
+    outer = np.flatnonzero(calls.is_outer)
+    own, before = durations.in_call_ns.copy(), durations.before_call_ns.copy()
+    own[between] = (calls.end_ns - calls.start_ns)[between]
+    follows = outer[1:][between[outer[1:]]]
+    before[follows] = calls.start_ns[follows] - calls.end_ns[calls.outer[follows - 1]]
+    return replace(durations, is_free_of_wait=freed, in_call_ns=own, before_call_ns=before)
 
 
 def with_faster_links(process: Process, durations: Durations, factor: float) -> Durations:
     """Let communication be `factor` times as fast."""
     durations = with_shorter_communication(process, durations, min(1 / factor, 1.0))
     return _faster(durations, process.work.kind == COMMUNICATION, 1 / factor)
+
+
+def no_such_kernel(
+    analysis: OpenAnalysis, expression: re.Pattern[str], factor: float
+) -> CannotChange | None:
+    """Return that no kernel of a run matches, with the nearest names; None if one does."""
+    del factor
+    names = {name for rank in analysis.run.ranks for name in rank.kernel_names.values()}
+    if not names:
+        return CannotChange("the run has no kernels")
+    if any(expression.search(name) for name in names):
+        return None
+    likeness = {function_name(name): _likeness(expression.pattern, name) for name in names}
+    nearest = sorted(likeness, key=lambda name: (-likeness[name], name))[:_MAX_NAMES]
+    return CannotChange(f"it matches no kernel; the nearest names are {', '.join(nearest)}")
+
+
+def _likeness(pattern: str, name: str) -> float:
+    """Return which share of a pattern's letters a name has at one place, in their order."""
+    matcher = SequenceMatcher(None, pattern.lower(), function_name(name).lower(), autojunk=False)
+    longest = matcher.find_longest_match()
+    low = max(longest.b - longest.a, 0)
+    place = function_name(name).lower()[low : low + len(pattern) + 1]
+    return SequenceMatcher(None, pattern.lower(), place, autojunk=False).ratio()
 
 
 def with_faster_kernels(

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from traceprof.replay.assumptions.bucket_cap import with_bucket_cap
 from traceprof.replay.assumptions.no_straggler import without_stragglers
 from traceprof.replay.assumptions.one_process import (
+    is_no_pytorch,
     may_be_in_line,
+    no_such_kernel,
     unknown_data_loading,
     with_faster_kernels,
     with_faster_links,
@@ -53,12 +55,15 @@ class Entry:
             ranks. None where nothing does.
         value: reads the value of a text, as a tuple of arguments for the functions above. None
             where only `form` can be written.
-        is_bound: whether the answer is a bound, which no change of a program reaches; else it is an
-            estimate.
+        is_bound: whether the answer is a bound, "at most", since nobody can make the change in
+            full; else it is an estimate.
+        is_bound_of: called with the analysis; returns whether it is a bound there. None where
+            `is_bound` holds of every run.
         condition: under which condition the answer holds, in a few words.
         is_default: whether it is answered when no assumption is chosen.
         is_at_least_communication: whether a step takes at least as long as its communication.
-        refusal: returns why it cannot be assumed of a run, None if it can.
+        refusal: called with the analysis and the value; returns why it cannot be assumed of the
+            run, None if it can.
         doubt: returns why it may gain nothing if it is assumed alone, None if it surely gains.
     """
 
@@ -69,10 +74,11 @@ class Entry:
     run_change: Callable[..., RunChange | CannotChange] | None = None
     value: Callable[[str], tuple[Any, ...]] | None = None
     is_bound: bool = False
+    is_bound_of: Callable[[OpenAnalysis], bool] | None = None
     condition: str = ""
     is_default: bool = True
     is_at_least_communication: bool = False
-    refusal: Callable[[OpenAnalysis], CannotChange | None] | None = None
+    refusal: Callable[..., CannotChange | None] | None = None
     doubt: Callable[[OpenAnalysis], str | None] | None = None
 
     @property
@@ -103,18 +109,22 @@ ASSUMPTIONS = (
         meaning="kernels beside communication are as fast as alone",
         details="Only kernels that were also seen alone become faster.",
         change=without_slowdown,
+        is_bound=True,
     ),
     Entry(
         form="no-launch-stall",
         meaning="the launch queue is never full",
         change=without_full_queues,
+        is_bound=True,
     ),
     Entry(
         form="no-sync",
         meaning="the host never waits for the GPU",
         details="Synchronizing calls and blocking copies return at once, except for"
-        " [waits that a program needs](#waits-that-stay).",
+        " [waits that a program needs](#waits-that-stay). An estimate in PyTorch programs,"
+        " which can do without; in others at most.",
         change=without_host_waits,
+        is_bound_of=is_no_pytorch,
         condition="results are taken to be read later, but for those that the host, as far as is"
         " recorded, sends, writes, works on or copies back at once",
     ),
@@ -129,11 +139,12 @@ ASSUMPTIONS = (
     ),
     Entry(
         form="no-data-loading",
-        meaning="the next batch is always there",
-        details="The time in which the GPU idled for data loading is removed from the host's time."
-        " There is no answer if most of the idle time that may be data loading has no known cause,"
-        " as in recordings without thread switches.",
+        meaning="the next batch is always there, on the GPU",
+        details="The time in which the GPU idled for data loading is removed from the host's time,"
+        " and copies to the GPU take none. There is no answer if most of the idle time that may be"
+        " data loading has no known cause, as in recordings without thread switches.",
         change=without_data_loading,
+        is_bound=True,
         refusal=unknown_data_loading,
     ),
     Entry(
@@ -142,6 +153,7 @@ ASSUMPTIONS = (
         details="The ranks that cause the waits of others hold nobody up: the others go on at their"
         " own pace, and only they are counted.",
         run_change=without_stragglers,
+        is_bound=True,
         condition="the late rank is taken to be as fast as the others",
     ),
     Entry(
@@ -190,6 +202,7 @@ ASSUMPTIONS = (
         meaning="kernels whose names match take this multiple of their time",
         change=with_faster_kernels,
         value=pattern_and_factor,
+        refusal=no_such_kernel,
         is_default=False,
     ),
     Entry(
@@ -209,6 +222,8 @@ ASSUMPTIONS = (
     Entry(
         form="copies-hidden",
         meaning="copies take no time of the stream that they are on",
+        details="What is copied to the host and back at once goes directly: both copies, and what"
+        " the host does between them, take no time.",
         change=with_hidden_copies,
         is_bound=True,
     ),
@@ -219,7 +234,7 @@ ASSUMPTIONS = (
 def markdown() -> str:
     """Return the table of the documentation, in Markdown."""
     rows = [
-        f"| `{entry.form}` | {'a limit: ' if entry.is_bound else ''}{entry.meaning}"
+        f"| `{entry.form}` | {'at most: ' if entry.is_bound else ''}{entry.meaning}"
         f"{'. ' + entry.details.removesuffix('.') if entry.details else ''} |"
         for entry in ASSUMPTIONS
     ]

@@ -249,8 +249,8 @@ def _behind_events(
     chain = events.chain_of(device, asked.stream[waiting])
     record = events.record_before(asked.event[waiting], device, place)
     of_event = (asked.stream[waiting] == NULL) & (asked.event[waiting] != NULL) & (record >= 0)
-    chain = np.where(of_event, events.records.chain[record], chain)
-    place = np.where(of_event, events.records.place[record], place)
+    chain[of_event] = events.records.chain[record[of_event]]
+    place[of_event] = events.records.place[record[of_event]]
     known = of_event | ((asked.stream[waiting] != NULL) & (chain >= 0))
     return events.behind(waiting[known], chain[known], place[known])
 

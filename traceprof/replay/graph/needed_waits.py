@@ -9,7 +9,6 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.idle_causes import MAX_STRETCH_NS
 from traceprof.host.thread_evidence import host_evidence
-from traceprof.trace.model.kinds import CopyKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +22,6 @@ MIN_SLEEP_NS = 1_000_000
 """A thread that sleeps so long after a copy came is taken to write or send it, not to be held up
 by the scheduler."""
 _MAX_SCALAR_BYTES = 16  # a complex number: it is looked at, and not worked on for long
-_TO_DEVICE = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 
 
 def needed_at_once(
@@ -77,6 +75,23 @@ def needed_at_once(
     return is_needed | _of_call(calls, waiting, _goes_back(ranks, work, awaited, following))
 
 
+def round_trips(
+    ranks: Sequence[tuple[int, Rank]], calls: HostCalls, work: GpuWork, waits: tuple[Int64, Int64]
+) -> tuple[Int64, Int64]:
+    """Return the calls that wait for what goes back to a GPU at once, each with that launch.
+
+    Args:
+        ranks: of the process, each with its index among those of the run.
+        calls: of the process.
+        work: its operations.
+        waits: int64[m] each, outer calls that wait, and the operations that they wait for.
+    """
+    waiting, awaited = waits
+    following = _launched_next(calls, work, waiting)
+    rows = np.flatnonzero(_goes_back(ranks, work, awaited, following))
+    return waiting[rows], calls.outer[work.call[following[rows]]]
+
+
 def _launched_next(calls: HostCalls, work: GpuWork, waiting: Int64) -> Int64:
     """Return what the thread of each call launches next after it, int64[m]; -1 for nothing."""
     operations = np.flatnonzero(work.call >= 0)
@@ -105,17 +120,12 @@ def _goes_back(
 
     Of several copies that follow each other on a stream, the first or the last one.
     """
-    is_to_device = np.zeros(len(following), np.bool_)
-    for index, rank in ranks:
-        of_rank = (work.rank[following] == index) & (work.group[following] == 1)
-        rows = np.flatnonzero(of_rank & (following >= 0))
-        kinds = rank.operations.copies.kind[work.place[following[rows]]]
-        is_to_device[rows] = np.isin(kinds, _TO_DEVICE)
     begins = np.append(True, ~work.is_to_host[:-1] | (np.diff(work.chain) != 0))
     first = np.maximum.accumulate(np.where(begins, np.arange(len(work)), 0))[awaited]
     size = _bytes(ranks, work, following)
     is_same = (_bytes(ranks, work, awaited) == size) | (_bytes(ranks, work, first) == size)
-    same: Mask = work.is_to_host[awaited] & is_to_device & is_same & (size > 0)
+    to_device = (following >= 0) & work.is_to_device[following]
+    same: Mask = work.is_to_host[awaited] & to_device & is_same & (size > 0)
     return same
 
 

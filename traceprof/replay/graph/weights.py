@@ -34,6 +34,7 @@ class Durations:
         waits_for_gpu: whether the host's waits hold it; those for what it uses at once always do.
         waits_for_kernels: whether those for kernels do; others are for copies, whose data the host
             may need.
+        is_free_of_wait: bool[calls], which hold the host for no operation; None for none.
         stalls: whether a full queue holds the host.
         latency: by what the GPU's own delays are multiplied.
         unexplained: by what the delays without a known reason are multiplied.
@@ -50,6 +51,7 @@ class Durations:
     is_free_of_stream: Mask
     waits_for_gpu: bool = True
     waits_for_kernels: bool = True
+    is_free_of_wait: Mask | None = None
     stalls: bool = True
     latency: float = 1.0
     unexplained: float = 1.0
@@ -202,7 +204,10 @@ class Weigher:
             is_gone[:] = True
         elif not durations.waits_for_kernels:
             is_gone[:] = self._process.is_kernel_awaited[edges.at]
-        tails[is_gone & ~waits.is_needed[edges.at]] = NEVER
+        is_gone &= ~waits.is_needed[edges.at]
+        if durations.is_free_of_wait is not None:
+            is_gone |= durations.is_free_of_wait[waits.call[edges.at]]
+        tails[is_gone] = NEVER
         return tails
 
     def _locked(self, edges: Edges) -> Float64:
