@@ -76,7 +76,7 @@ class Analysis:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The claims, the costliest first."""
+        """The claims, in the order in which to act on them."""
         return self.result.findings
 
     @property

@@ -172,14 +172,14 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
 
     step_ns: Annotated[Count | None, Meta(description="Most likely; null of a bound.")]
     low_ns: Annotated[Count | None, Meta(description="At least; null of a bound.")]
-    high_ns: Annotated[int, Meta(ge=0, description="At most.")]
+    high_ns: Annotated[Count | None, Meta(description="At most; null where nothing is known.")]
     basis: Annotated[
-        Basis,
+        Basis | None,
         Meta(
             description="`replay`: the steps were replayed without it, and the replay fits what was"
             " measured. `bound`: no more than this, by a replay that no program reaches or by what"
-            " the finding costs.",
-            extra_json_schema={"enum": [str(basis) for basis in Basis]},
+            " the finding costs. Null where nothing is known.",
+            extra_json_schema={"enum": [*map(str, Basis), None]},
         ),
     ]
     assume: Annotated[
@@ -189,16 +189,25 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
             " null where the bound is what the finding costs, by step."
         ),
     ]
+    why: Annotated[Text | None, Meta(description="Why no replay says it; null where one does.")] = (
+        None
+    )
 
     @classmethod
-    def at_most(cls, high_ns: int, assume: str | None = None) -> Saving:
+    def at_most(cls, high_ns: int, assume: str | None = None, why: str | None = None) -> Saving:
         """Return a bound.
 
         Args:
             high_ns: what a step would gain at most.
             assume: the assumption that was replayed, None where it is what the finding costs.
+            why: the reason why nothing was replayed, where that is so.
         """
-        return cls(None, None, high_ns, Basis.BOUND, assume)
+        return cls(None, None, high_ns, Basis.BOUND, assume, why)
+
+    @classmethod
+    def unknown(cls, why: str) -> Saving:
+        """Return that nothing is known, for a reason."""
+        return cls(None, None, None, None, None, why)
 
 
 class Finding(Struct, frozen=True, forbid_unknown_fields=True):
@@ -219,7 +228,14 @@ class Finding(Struct, frozen=True, forbid_unknown_fields=True):
     advice: Annotated[
         tuple[Text, ...], Meta(description="What can be done, most promising first.")
     ] = ()
-    saving: Annotated[Saving | None, Meta(description="Null where nothing can be said.")] = None
+    saving: Annotated[
+        Saving | None,
+        Meta(description="Always there for `medium` and `high`; null where nothing was asked."),
+    ] = None
+    part_of: Annotated[
+        str | None,
+        Meta(description="The finding on the same rank whose time includes all of this one's."),
+    ] = None
 
 
 class NotApplicable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -240,14 +256,14 @@ class FindingKind:
         part: the part of a rank's time that is attributed to it, None for most.
         removed_by: the names of the assumptions of a replay that remove it, or a function that
             returns them for the same finding on all ranks; empty where none fits.
-        same_time_as: the id of another finding that may be about the same time, else None.
+        part_of: the id of the finding whose time includes the time of this one, else None.
         changes_kernels: whether compute takes less time without it.
     """
 
     metrics: type[Metrics]
     part: TimePart | None = None
     removed_by: tuple[str, ...] | Callable[[Sequence[Finding]], tuple[str, ...]] = ()
-    same_time_as: str | None = None
+    part_of: str | None = None
     changes_kernels: bool = False
 
     def assumed(self, group: Sequence[Finding]) -> tuple[str, ...]:

@@ -55,9 +55,8 @@ class RecordedRun:
 
     @property
     def findings(self) -> list[Finding]:
-        """All findings, the costliest first."""
-        findings = [finding for capture in self._side.captures for finding in capture.findings]
-        return sorted(findings, key=lambda finding: -finding.impact_ns)
+        """All findings; of each recording in the order in which to act on them."""
+        return [finding for capture in self._side.captures for finding in capture.findings]
 
     def exposed_communication_below(self, share: float) -> RecordedRun:
         """Assert that on every rank less than this share of a step is exposed communication.

@@ -78,7 +78,7 @@ def metric_text(name: str, value: MetricValue) -> str:
 
 def saving_text(saving: Saving | None) -> str:
     """Write what a step would gain without a finding: `1.08 ms`, or `at most 1.4 ms`."""
-    if saving is None:
+    if saving is None or saving.high_ns is None:
         return "not known"
     if saving.high_ns <= 0:
         return "nothing"
@@ -105,7 +105,9 @@ def _saving(saving: Saving | None, unit: str) -> list[Component]:
     """Say what would be gained, and how that is known."""
     if saving is None:
         return []
-    if saving.step_ns is None:
+    if saving.high_ns is None:
+        text = f"What {unit} gains without it is not known: {one_line(saving.why or '')}."
+    elif saving.step_ns is None:
         text = f"Without it {unit} gains {saving_text(saving)}."
     else:
         limits = between(saving.low_ns or 0, saving.high_ns)

@@ -1,4 +1,4 @@
-"""The answer first: what a step takes, what it could take, and what costs most of it, in order."""
+"""The answer first: what a step takes, what it could take, and what to act on, in order."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _no_finding(view: View) -> Component:
 
 def _causes(view: View, groups: Sequence[Sequence[Finding]]) -> Component:
     judged = breakdown.judged_kind(view.analysis.of(breakdown))
-    worst = sorted(map(worst_of, groups), key=lambda finding: -finding.impact_fraction)
+    worst = [*map(worst_of, groups)]
     numbers = {finding.id: [one.rank for one in group] for group in groups for finding in group}
     most = max(finding.impact_fraction for finding in worst) or 1.0
     rows = [
@@ -141,7 +141,7 @@ def _causes(view: View, groups: Sequence[Sequence[Finding]]) -> Component:
         for finding in worst[:_MAX_ROWS]
     ]
     heads = [
-        html.Th("What costs most", scope="col"),
+        html.Th("What to act on first", scope="col"),
         html.Th("what was found, on the rank where it costs most", scope="col"),
         html.Th("on", scope="col"),
         html.Th(f"of the {judged}", scope="col", colSpan=2, className="number"),

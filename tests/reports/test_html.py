@@ -100,7 +100,7 @@ def test_of_a_report_that_is_gone_the_findings_stand(tmp_path: Path) -> None:
 
 
 def test_drawings_stop_where_the_page_would_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "MAX_DRAWN_BYTES", 500)
+    monkeypatch.setattr(html, "MAX_DRAWN_BYTES", 2000)
     with analysis_of(SAMPLES / "training.sqlite") as analysis:
         made = scenes(analysis.result, Options())
         page = html.render(analysis.result, scenes=made)

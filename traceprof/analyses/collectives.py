@@ -66,7 +66,7 @@ class SmallCollectivesMetrics(Metrics):
     coverage: Annotated[Fraction, "the share of communication kernels whose size is known"]
 
 
-FINDINGS = {ID: FindingKind(SmallCollectivesMetrics)}
+FINDINGS = {ID: FindingKind(SmallCollectivesMetrics, part_of="exposed-communication")}
 
 # Fewer are not worth merging.
 MIN_OPERATIONS = 20

@@ -75,7 +75,7 @@ class HostSyncMetrics(Metrics):
     ]
 
 
-FINDINGS = {ID: FindingKind(HostSyncMetrics, removed_by=("no-sync",), same_time_as="gpu-idle")}
+FINDINGS = {ID: FindingKind(HostSyncMetrics, removed_by=("no-sync",), part_of="gpu-idle")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class LateAllreduceMetrics(Metrics):
     ]
 
 
-FINDINGS = {ID: FindingKind(LateAllreduceMetrics)}
+FINDINGS = {ID: FindingKind(LateAllreduceMetrics, part_of="exposed-communication")}
 
 # One step may be an accident, or cut.
 MIN_STEPS = 2

@@ -69,7 +69,13 @@ class NcclSerializationMetrics(Metrics):
     coverage: Annotated[Fraction, "the share of these kernels whose launch is in the capture"]
 
 
-FINDINGS = {ID: FindingKind(NcclSerializationMetrics, removed_by=("no-serialization",))}
+FINDINGS = {
+    ID: FindingKind(
+        NcclSerializationMetrics,
+        removed_by=("no-serialization",),
+        part_of="exposed-communication",
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class PageableCopyMetrics(Metrics):
     ]
 
 
-FINDINGS = {ID: FindingKind(PageableCopyMetrics, same_time_as="exposed-copy")}
+FINDINGS = {ID: FindingKind(PageableCopyMetrics, part_of="exposed-copy")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,9 @@ class _Claim:
 def findings(
     before: Sequence[Document], after: Sequence[Document], step_ns: float
 ) -> list[FindingChange]:
-    """Return what became of each finding, the largest change first.
+    """Return what became of each finding, in the order in which to act on those of before.
+
+    New ones follow, in the order of after.
 
     Args:
         before: the recordings of one side.
@@ -53,9 +55,6 @@ def findings(
         ranks = named.ranks if named else frozenset()
         is_known = not any(may_hide(capture, id_, ranks) for capture in missing)
         changes.append(_change(id_, one, other, step_ns, is_known=is_known))
-    changes.sort(
-        key=lambda change: (-abs((change.after_ns or 0) - (change.before_ns or 0)), change.id)
-    )
     return changes
 
 

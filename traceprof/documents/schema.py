@@ -47,6 +47,8 @@ def schema(document: type[msgspec.Struct], name: str) -> Json:
         for field in definition["properties"].values():
             if "enum" in field and field.pop("$ref", None):  # an Enum: its values, in their order
                 field["type"] = "string"
+            elif "enum" in field and None in field["enum"]:
+                field.pop("anyOf", None)
             if title not in _WITH_OPTIONAL:
                 field.pop("default", None)
         if title not in _WITH_OPTIONAL:  # defaults are for Python: JSON has all fields

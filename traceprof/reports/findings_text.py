@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from traceprof.run.rank import WindowKind
 
 _MAX_UNEXPLAINED = 6
-MAX_EVIDENCE = {Severity.LOW: 1, Severity.MEDIUM: 2, Severity.HIGH: 2}
+MAX_EVIDENCE = {Severity.INFO: 0, Severity.LOW: 1, Severity.MEDIUM: 2, Severity.HIGH: 2}
 """Pieces of evidence that are shown of a finding."""
-MAX_ADVICE = {Severity.INFO: 0, Severity.LOW: 1, Severity.MEDIUM: 2, Severity.HIGH: 2}
-"""Pieces of advice, the most promising; explain and the JSON have the rest."""
+_MAX_ADVICE = {Severity.INFO: 0, Severity.LOW: 1, Severity.MEDIUM: 2, Severity.HIGH: 2}
+_MIN_ADVISED = 3  # findings, of whatever severity
 _SEVERITY_STYLE = {
     Severity.HIGH: "bold white on red",
     Severity.MEDIUM: "bold black on yellow",
@@ -42,8 +42,8 @@ def findings_section(analysis: RunResult) -> Iterable[RenderableType]:
     if not analysis.findings:
         yield Text(no_finding(kind))
     seen: set[tuple[int, int, int]] = set()
-    for group in by_id(analysis.findings):
-        yield _finding_group(analysis, group, seen)
+    for place, group in enumerate(by_id(analysis.findings)):
+        yield _finding_group(analysis, group, seen, max_advice(place, worst_of(group)))
     for line in unexplained_lines(analysis, kind):
         yield Text(line)
 
@@ -61,6 +61,16 @@ def unexplained_lines(analysis: RunResult, kind: WindowKind) -> list[str]:
         f" finding's: {one_line(part.sentence or '')}"
         for part in left[:_MAX_UNEXPLAINED]
     ]
+
+
+def max_advice(place: int, finding: Finding) -> int:
+    """Return how many pieces of advice are shown; explain and the JSON have the rest.
+
+    Args:
+        place: of the finding in the order in which to act, from 0.
+        finding: on the rank where it costs most.
+    """
+    return max(_MAX_ADVICE[finding.severity], place < _MIN_ADVISED)
 
 
 def claim_lines(analysis: RunResult, group: Sequence[Finding]) -> list[str]:
@@ -93,7 +103,7 @@ def evidence_text(evidence: Evidence) -> str:
 
 
 def _finding_group(
-    analysis: RunResult, group: list[Finding], seen: set[tuple[int, int, int]]
+    analysis: RunResult, group: list[Finding], seen: set[tuple[int, int, int]], num_shown: int
 ) -> RenderableType:
     """Show the same finding on several ranks once, by its costliest rank.
 
@@ -101,6 +111,7 @@ def _finding_group(
         analysis: that it is of.
         group: the finding on each rank.
         seen: the intervals shown so far, which are not shown again: rank, start and end.
+        num_shown: how many pieces of advice are shown.
     """
     worst = worst_of(group)
     head = Text.assemble(
@@ -112,17 +123,16 @@ def _finding_group(
         head,
         _indented([Text(line) for line in claim_lines(analysis, group)]),
     ]
-    if worst.severity > Severity.INFO:
-        for evidence in worst.evidence[: MAX_EVIDENCE[worst.severity]]:
-            place = worst.rank, evidence.start_ns, evidence.end_ns
-            if place not in seen:
-                parts.append(OneLine(Text(f"   {evidence_text(evidence)}", "bright_black")))
-            seen.add(place)
-        num_shown = MAX_ADVICE[worst.severity]
-        advice = [Text(f"→ {one_line(text)}", "italic") for text in worst.advice[:num_shown]]
-        more = len(worst.advice) - num_shown
-        if more > 0:
-            advice.append(Text(f"… {more} more: traceprof explain {worst.id}", "bright_black"))
+    for evidence in worst.evidence[: MAX_EVIDENCE[worst.severity]]:
+        place = worst.rank, evidence.start_ns, evidence.end_ns
+        if place not in seen:
+            parts.append(OneLine(Text(f"   {evidence_text(evidence)}", "bright_black")))
+        seen.add(place)
+    advice = [Text(f"→ {one_line(text)}", "italic") for text in worst.advice[:num_shown]]
+    more = len(worst.advice) - num_shown
+    if num_shown and more > 0:
+        advice.append(Text(f"… {more} more: traceprof explain {worst.id}", "bright_black"))
+    if advice:
         parts.append(_indented(advice))
     return Group(*parts, Text(""))
 

@@ -1,12 +1,11 @@
-"""The text report's first lines: what a step takes, what it is made of, what costs most of it."""
+"""The text report's first lines: what a step takes, what it is made of, what to act on."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.registry import FINDINGS
-from traceprof.analyses.verdict.headline import largest_limit
+from traceprof.analyses.verdict.headline import MAX_CAUSES, largest_limit
 from traceprof.errors import one_line
 from traceprof.reports.time_text import CAUSE_WORDS, where_it_went
 from traceprof.units import between, duration, percent
@@ -21,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def headline_lines(analysis: RunResult) -> list[str]:
-    """Return the headline: one line of what a step takes, one of what costs most of it."""
+    """Return the headline: one line of what a step takes, one of what to act on first."""
     headline = analysis.headline
     if headline is None:
         return []
     kind = judged_kind(analysis.breakdown)
     lines = [f"{_what_it_takes(headline)}: {where_it_went(headline.breakdown.judged)}."]
     if headline.causes:
-        ids = [finding.id for finding in headline.causes]
+        named = headline.causes
         causes = "; ".join(
-            _cause(finding) + _same_time(finding.id, ids[:place])
-            for place, finding in enumerate(headline.causes)
+            _cause(finding) + _same_time(finding, named[:place])
+            for place, finding in enumerate(named)
         )
-        lines.append(f"What costs most, of the {kind}: {causes}.")
+        lines.append(f"What to act on first, with its share of the {kind}: {causes}.")
     if headline.savings.replay is not None:
         limit = largest_limit(analysis.findings, headline.step_ns)
         lines.append(_what_it_could_take(headline.savings, headline.savings.replay, limit))
@@ -65,21 +64,20 @@ def _what_it_could_take(savings: Savings, replay: Replay, limit: Finding | None)
     if not savings.gains:
         return f"{without_gains(limit)} ({source})."
     gains = ", then ".join(
-        f"{duration(gain.gain_ns)} less without {gain.finding}" for gain in savings.gains
+        f"{duration(gain.gain_ns)} less without {gain.finding}"
+        for gain in savings.gains[:MAX_CAUSES]
     )
+    if len(savings.gains) > MAX_CAUSES:
+        gains += f", then {len(savings.gains) - MAX_CAUSES} more"
     possible = duration(savings.possible_step_ns)
     limits = between(savings.possible_low_ns or 0, savings.possible_high_ns or 0)
     span = "" if limits == possible else f" ({limits})"
     return f"It could take {possible}{span}: {gains} ({source})."
 
 
-def _same_time(id_: str, named: Sequence[str]) -> str:
+def _same_time(finding: Finding, named: Sequence[Finding]) -> str:
     """Say that a finding is about time that one named before it is about, too."""
-    shared = [
-        one
-        for one in named
-        if FINDINGS[id_].same_time_as == one or FINDINGS[one].same_time_as == id_
-    ]
+    shared = [one.id for one in named if finding.part_of == one.id or one.part_of == finding.id]
     return f" (in {shared[0]}, too)" if shared else ""
 
 
@@ -89,7 +87,7 @@ def without_gains(limit: Finding | None) -> str:
     Args:
         limit: the finding with the largest limit, None without one.
     """
-    if limit is None or limit.saving is None:
+    if limit is None or limit.saving is None or limit.saving.high_ns is None:
         return "Nothing that a replay can take out makes it shorter"
     at_most = duration(limit.saving.high_ns)
     return f"At most {at_most} less without {limit.id}: {limit.saving.assume}, a limit"

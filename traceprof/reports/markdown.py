@@ -6,14 +6,14 @@ import re
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.findings import Severity, by_id, worst_of
+from traceprof.findings import by_id, worst_of
 from traceprof.reports.blocks import Table, blocks, table
 from traceprof.reports.findings_text import (
-    MAX_ADVICE,
     MAX_EVIDENCE,
     claim_lines,
     evidence_text,
     gap_lines,
+    max_advice,
     no_finding,
     unexplained_lines,
 )
@@ -84,24 +84,22 @@ def escaped(text: str) -> str:
 def _findings(analysis: RunResult, kind: WindowKind) -> Iterator[str]:
     if not analysis.findings:
         yield escaped(no_finding(kind))
-    for group in by_id(analysis.findings):
-        yield from _finding(analysis, group)
+    for place, group in enumerate(by_id(analysis.findings)):
+        yield from _finding(analysis, group, max_advice(place, worst_of(group)))
     for line in unexplained_lines(analysis, kind):
         yield f"* {escaped(line)}"
 
 
-def _finding(analysis: RunResult, group: list[Finding]) -> Iterator[str]:
+def _finding(analysis: RunResult, group: list[Finding], num_advice: int) -> Iterator[str]:
     worst = worst_of(group)
     claim, *more = claim_lines(analysis, group)
     ranks = ranks_text([finding.rank for finding in group])
     yield f"* **{worst.severity}** **{escaped(worst.id)}** ({ranks}): {escaped(claim)}"
     for line in more:
         yield f"  * {escaped(line)}"
-    if worst.severity == Severity.INFO:
-        return
     for seen in worst.evidence[: MAX_EVIDENCE[worst.severity]]:
         yield f"  * {escaped(evidence_text(seen))}"
-    for advice in worst.advice[: MAX_ADVICE[worst.severity]]:
+    for advice in worst.advice[:num_advice]:
         yield f"  * → {escaped(advice)}"
 
 

@@ -65,7 +65,9 @@ class NcclP2pSlowerThanCopyMetrics(Metrics):
 
 FINDINGS = {
     "peer-copy-through-host": FindingKind(PeerCopyThroughHostMetrics),
-    "nccl-p2p-slower-than-copy": FindingKind(NcclP2pSlowerThanCopyMetrics),
+    "nccl-p2p-slower-than-copy": FindingKind(
+        NcclP2pSlowerThanCopyMetrics, part_of="exposed-communication"
+    ),
 }
 
 

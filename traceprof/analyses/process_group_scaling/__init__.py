@@ -75,7 +75,7 @@ class ProcessGroupScalingMetrics(Metrics):
     coverage: Annotated[Fraction, "the share of small operations that could be compared"]
 
 
-FINDINGS = {ID: FindingKind(ProcessGroupScalingMetrics)}
+FINDINGS = {ID: FindingKind(ProcessGroupScalingMetrics, part_of="exposed-communication")}
 
 
 class Level(NamedTuple):

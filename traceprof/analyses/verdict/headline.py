@@ -1,11 +1,12 @@
-"""The headline of a run: the length of a step, its parts, and the costliest findings."""
+"""The headline of a run: the length of a step, its parts, and what to act on first."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.steps.step_lengths import slowest_rank, step_lengths, step_ns
+from traceprof.analyses.verdict.order import MIN_SHARE, in_order, is_proven
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.findings import Basis, by_id, worst_of
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding
 
 MAX_CAUSES = 3
-MIN_SHARE = 0.01  # of what is judged: less is no cause that matters
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +29,44 @@ class Headline:
         step_ns: what its step takes, the mean of the steady ones; without steps all that is judged
             is one step.
         lengths: how long its steps take, None without steps.
-        causes: the costliest finding of each of the three ids that cost most, of whatever rank.
+        worst: of each finding's id the costliest, of whatever rank, in the order of findings.
         savings: what a step could take.
     """
 
     breakdown: BreakdownResult
     step_ns: int
     lengths: StepLengths | None
-    causes: tuple[Finding, ...]
+    worst: tuple[Finding, ...] = ()
     savings: Savings = field(default_factory=Savings)
 
+    @property
+    def causes(self) -> tuple[Finding, ...]:
+        """What to act on first: at most three findings, each worth 1 % of a step or more."""
+        return tuple(one for one in self.worst if self._matters(one))[:MAX_CAUSES]
 
-def headline(results: Sequence[BreakdownResult], findings: Sequence[Finding]) -> Headline | None:
-    """Return the headline of a run; None where nothing was measured.
+    def _matters(self, finding: Finding) -> bool:
+        most_ns = None if finding.saving is None else finding.saving.high_ns
+        is_costly = finding.impact_fraction >= MIN_SHARE or is_proven(finding, self.step_ns)
+        return is_costly and (most_ns is None or most_ns >= MIN_SHARE * self.step_ns)
+
+    def updated(self, findings: Sequence[Finding]) -> Headline:
+        """Return the headline with findings in place of those of the same ids."""
+        ids = {finding.id for finding in findings}
+        others = [finding for finding in self.worst if finding.id not in ids]
+        ordered = in_order([*findings, *others], self.step_ns)
+        return replace(self, worst=tuple(map(worst_of, by_id(ordered))))
+
+
+def headline(results: Sequence[BreakdownResult]) -> Headline | None:
+    """Return the headline of a run, without findings; None where nothing was measured.
 
     Args:
         results: where the time of the ranks went.
-        findings: of the run.
     """
     if not results:
         return None
     breakdown = slowest_rank(results)
-    worst = [worst_of(group) for group in by_id(findings)]
-    costly = [finding for finding in worst if finding.impact_fraction >= MIN_SHARE]
-    costly.sort(key=lambda finding: (-finding.impact_fraction, finding.id))
-    lengths = step_lengths(breakdown)
-    return Headline(breakdown, step_ns(breakdown), lengths, tuple(costly[:MAX_CAUSES]))
+    return Headline(breakdown, step_ns(breakdown), step_lengths(breakdown))
 
 
 def largest_limit(findings: Sequence[Finding], step_ns: int) -> Finding | None:
@@ -68,6 +80,7 @@ def largest_limit(findings: Sequence[Finding], step_ns: int) -> Finding | None:
         (finding.saving.high_ns, finding)
         for finding in findings
         if finding.saving is not None
+        and finding.saving.high_ns is not None
         and finding.saving.basis is Basis.BOUND
         and finding.saving.assume is not None
         and finding.saving.high_ns >= MIN_SHARE * step_ns

@@ -11,6 +11,7 @@ from traceprof.analyses import breakdown
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS
 from traceprof.analyses.verdict.attribution import attributions
 from traceprof.analyses.verdict.headline import headline
+from traceprof.analyses.verdict.order import in_order
 from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analyses.verdict.savings import bounded
 from traceprof.findings import Finding, NotApplicable
@@ -42,22 +43,23 @@ def judge(
         if analysis.measure is not None
         for id_ in analysis.findings
     }
-    wanted = [claim for claim in judged if claim.id not in skip and (not only or claim.id in only)]
-    findings = [claim for claim in wanted if isinstance(claim, Finding)]
-    # The costliest first, also where nothing can be done about it.
-    findings.sort(
-        key=lambda finding: (-finding.impact_ns, -finding.severity.level, finding.id, finding.rank)
-    )
-    missing = [claim for claim in wanted if isinstance(claim, NotApplicable)]
-    all_findings = [claim for claim in judged if isinstance(claim, Finding)]
-    all_missing = [claim for claim in judged if isinstance(claim, NotApplicable)]
+
+    def is_wanted(claim: Finding | NotApplicable) -> bool:
+        return claim.id not in skip and (not only or claim.id in only)
+
     breakdowns = measured.results.of(breakdown)
+    head = headline(breakdowns)
+    missing = [claim for claim in judged if isinstance(claim, NotApplicable)]
+    findings = in_order(
+        bounded([claim for claim in judged if isinstance(claim, Finding)], breakdowns),
+        0 if head is None else head.step_ns,
+    )
     return Verdict(
-        findings=bounded(findings, measured.of(breakdown)),
-        not_applicable=tuple(_said_once(missing, num_ranks)),
+        findings=tuple(filter(is_wanted, findings)),
+        not_applicable=tuple(_said_once(list(filter(is_wanted, missing)), num_ranks)),
         notes=tuple(notes_of(measured.run)),
-        headline=headline(breakdowns, all_findings),
-        attributions=tuple(attributions(breakdowns, all_findings, all_missing)),
+        headline=None if head is None else head.updated(findings),
+        attributions=tuple(attributions(breakdowns, findings, missing)),
     )
 
 

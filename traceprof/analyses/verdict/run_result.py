@@ -37,7 +37,7 @@ class Verdict:
     """The verdict on a run.
 
     Attributes:
-        findings: the claims, the costliest first.
+        findings: the claims, in the order in which to act on them.
         not_applicable: findings that could be neither made nor ruled out.
         notes: (report index, note on its data).
         headline: the run in one line, by all findings, also those that were not asked for.
@@ -66,7 +66,7 @@ class RunResult:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The claims, the costliest first."""
+        """The claims, in the order in which to act on them."""
         return self.verdict.findings
 
     @property

@@ -22,6 +22,8 @@ _MEASURES: dict[TimePart, str] = {
     "exposed copies": "exposed_copy_ns",
     "idle": "idle_ns",
 }
+_NOT_REPLAYED = "no step was replayed: at most what it costs in a step"
+_NOT_REMOVABLE = "no replay can remove it: at most what it costs in a step"
 GateName = Literal["misfit", "unexplained", "host-floor"]
 
 
@@ -113,7 +115,7 @@ def within_reach(
         if finding.saving is None
         or finding.rank not in rest
         or FINDINGS[finding.id].changes_kernels
-        else replace(finding, saving=_at_most(finding.saving, rest[finding.rank]))
+        else replace(finding, saving=_at_most(finding.saving, max(rest[finding.rank], 0)))
         for finding in findings
     )
 
@@ -126,17 +128,18 @@ def _at_most(saving: Saving, most_ns: int) -> Saving:
         saving,
         step_ns=limited(saving.step_ns),
         low_ns=limited(saving.low_ns),
-        high_ns=min(saving.high_ns, most_ns),
+        high_ns=limited(saving.high_ns),
     )
 
 
-def _bound(finding: Finding, breakdown: BreakdownResult | None) -> Saving | None:
+def _bound(finding: Finding, breakdown: BreakdownResult | None) -> Saving:
     if breakdown is None:
-        return None
+        return Saving.unknown(f"the time of rank {finding.rank} was not measured")
     # Of the impact no more lies in steady steps than all of it.
     steps = [step.measures for step in steady_steps(breakdown)] or [breakdown.judged]
     most = [-(-finding.impact_ns // len(steps)), step_ns(breakdown)]
     part = FINDINGS[finding.id].part
     if part is not None:
         most.append(-(-sum(getattr(one, _MEASURES[part]) for one in steps) // len(steps)))
-    return Saving.at_most(min(most))
+    why = _NOT_REPLAYED if FINDINGS[finding.id].removed_by else _NOT_REMOVABLE
+    return Saving.at_most(min(most), why=why)

@@ -46,5 +46,6 @@ class Headline(Savings, frozen=True, kw_only=True):
         ),
     ]
     findings: Annotated[
-        list[str], Meta(description="The ids that cost most, each once, the costliest first.")
+        list[str],
+        Meta(description="The ids to act on first, at most three, in the order of `findings`."),
     ]

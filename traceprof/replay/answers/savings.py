@@ -10,6 +10,7 @@ from msgspec import structs
 
 from traceprof.analyses import breakdown
 from traceprof.analyses.registry import FINDINGS
+from traceprof.analyses.verdict.order import MIN_SHARE, in_order
 from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_reach
 from traceprof.findings import Basis, Saving, by_id
 from traceprof.replay.answers.answers import answered
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.run_result import Verdict
     from traceprof.analyses.verdict.savings import Gate
     from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.findings import Finding
     from traceprof.intervals import Int64
     from traceprof.replay.answers.answers import Answer
     from traceprof.replay.graph.run_graph import Share
@@ -67,16 +69,21 @@ def with_savings(
         atoms: answered(replay, place, one)
         for place, (atoms, one) in enumerate(zip(distinct, assumptions, strict=True))
     }
-    assumed = {id_: atoms for id_, atoms in assumed.items() if answers[atoms].refused is None}
-    findings = tuple(
-        structs.replace(finding, saving=_saving(answers[assumed[finding.id]]))
+    saved = [
+        structs.replace(finding, saving=_saving_of(finding, answers[assumed[finding.id]]))
         if finding.id in assumed
         else finding
         for finding in verdict.findings
-    )
-    savings = _together(headline, replay, assumed, answers)
-    findings = within_reach(findings, analysis.measured.of(breakdown))
-    return replace(verdict, findings=findings, headline=replace(headline, savings=savings))
+    ]
+    findings = in_order(within_reach(saved, analysis.measured.of(breakdown)), headline.step_ns)
+    known = {
+        finding.id: assumed[finding.id]
+        for finding in findings
+        if finding.id in assumed and answers[assumed[finding.id]].refused is None
+    }
+    savings = _together(headline, replay, known, answers)
+    headline = replace(headline.updated(findings), savings=savings)
+    return replace(verdict, findings=findings, headline=headline)
 
 
 def not_replayed(
@@ -90,10 +97,18 @@ def not_replayed(
         how: what to do about it.
         gates: the checks of the replay, where it was made.
     """
-    if verdict.headline is None or not _assumed(verdict):
+    assumed = _assumed(verdict)
+    if verdict.headline is None or not assumed:
         return verdict
     savings = Savings(replay=Replay(0, gates, why, how))
-    return replace(verdict, headline=replace(verdict.headline, savings=savings))
+    findings = tuple(
+        structs.replace(finding, saving=_without_answer(finding.saving, why))
+        if finding.id in assumed
+        else finding
+        for finding in verdict.findings
+    )
+    headline = replace(verdict.headline.updated(findings), savings=savings)
+    return replace(verdict, findings=findings, headline=headline)
 
 
 def num_operations(measured: MeasuredRun) -> int:
@@ -164,10 +179,24 @@ def _gain(answer: Answer) -> int:
     return max(-(answer.change_ns or 0), 0)
 
 
+def _without_answer(bound: Saving | None, why: str) -> Saving | None:
+    """Return what a finding costs at most in a step, and why nothing better is known."""
+    if bound is None or bound.high_ns is None:
+        return bound
+    return structs.replace(bound, why=f"at most what it costs in a step, since {why}")
+
+
+def _saving_of(finding: Finding, answer: Answer) -> Saving | None:
+    """Return what a step gains without a finding; its bound, and why, where that is refused."""
+    if answer.refused is not None:
+        return _without_answer(finding.saving, answer.refused)
+    return _saving(answer)
+
+
 def _saving(answer: Answer) -> Saving:
     """Return what a step gains by an answer that is not refused."""
     before = (answer.step_ns or 0) - (answer.change_ns or 0)
-    least = max(before - (answer.high_ns or 0), 0)
+    least = 0 if answer.is_too_small else max(before - (answer.high_ns or 0), 0)
     most = max(before - (answer.low_ns or 0), 0)
     if answer.is_bound:
         return Saving.at_most(most, answer.assume)
@@ -182,16 +211,20 @@ def _together(
 ) -> Savings:
     """Return what a step could take without all findings whose absence can be replayed.
 
-    They come one after the other, the one that gains most by itself first; each counts what it
-    gains beside those before it, if that is known.
+    They come one after the other, in the order of findings; each counts what it gains beside those
+    before it, if that is known and above noise.
+
+    Args:
+        headline: of the run.
+        replay: of its steps.
+        assumed: by finding, what to assume so that it is gone; in the order of findings.
+        answers: to what is assumed.
     """
     worth = [
         (id_, atoms)
         for id_, atoms in assumed.items()
         if not answers[atoms].is_bound and not answers[atoms].is_too_small and _gain(answers[atoms])
     ]
-    # Of two that gain as much, the one that says more.
-    worth.sort(key=lambda pair: (-_gain(answers[pair[1]]), pair[0] == "gpu-idle", pair[0]))
     before = headline.step_ns
     gains: list[Gain] = []
     atoms: tuple[str, ...] = ()
@@ -205,7 +238,7 @@ def _together(
         if answer.refused is not None:
             continue
         gain = _gain(answer) - (0 if last is None else _gain(last))
-        if gain <= _misfit_ns(replay):
+        if gain <= max(_misfit_ns(replay), MIN_SHARE * before):
             continue
         step = max(before - _gain(answer), 0)
         gains.append(Gain(id_, " + ".join(added), gain, step))
@@ -213,7 +246,7 @@ def _together(
     saving = None if last is None else _saving(last)
     return Savings(
         possible_step_ns=before if saving is None else max(before - (saving.step_ns or 0), 0),
-        possible_low_ns=before if saving is None else max(before - saving.high_ns, 0),
+        possible_low_ns=before if saving is None else max(before - (saving.high_ns or 0), 0),
         possible_high_ns=before if saving is None else max(before - (saving.low_ns or 0), 0),
         gains=tuple(gains),
         replay=Replay(replay.baseline.num_steps, replay.baseline.gates, None, None),

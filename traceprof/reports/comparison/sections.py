@@ -298,7 +298,7 @@ def _gain(change: FindingChange) -> str:
 
 def _predicted(change: FindingChange) -> str:
     saving = change.predicted
-    if saving is None:
+    if saving is None or saving.high_ns is None:
         return "" if change.before_ns is None else "unknown"
     if saving.step_ns is None:
         return f"at most {duration(saving.high_ns)}"

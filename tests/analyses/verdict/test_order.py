@@ -1,0 +1,144 @@
+"""The order in which to act: proven gains, then limits, then costs; held on real traces, too."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.opened import analysis_of
+from tests.support.traces import SAMPLES
+from traceprof.analyses.verdict.order import in_order
+from traceprof.findings import Basis, Finding, Saving, Severity, by_id
+from traceprof.reports import markdown, text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analyses.verdict.run_result import RunResult
+
+STEP_NS = 1000
+
+
+def made(
+    id_: str,
+    saving: Saving | None = None,
+    impact_ns: int = 50,
+    rank: int = 0,
+    severity: Severity = Severity.INFO,
+) -> Finding:
+    return Finding(id_, severity, rank, "it is so", impact_ns, impact_ns / 1000, {}, saving=saving)
+
+
+def replayed(step_ns: int, low_ns: int, high_ns: int) -> Saving:
+    return Saving(step_ns, low_ns, high_ns, Basis.REPLAY, "no-sync")
+
+
+def test_proven_gains_come_first_then_limits_then_costs() -> None:
+    expected = [
+        made("overlap-slowdown", replayed(300, 250, 350)),
+        made("straggler", replayed(20, 11, 500)),  # proven, by little
+        made("exposed-copy", Saving.at_most(900), severity=Severity.HIGH),
+        made("launch-queue-stall", replayed(700, 10, 800)),  # it may be noise
+        made("full-precision-matmul", Saving.at_most(400, "x")),
+        made("link-saturated", Saving.unknown("nobody knows"), impact_ns=99),
+        made("link-underused", impact_ns=98),
+    ]
+    mixed = expected.copy()
+    random.Random(1).shuffle(mixed)
+    assert [one.id for one in in_order(mixed, STEP_NS)] == [one.id for one in expected]
+
+
+def test_ranks_of_a_finding_stay_together_where_the_first_is() -> None:
+    findings = [
+        made("exposed-copy", Saving.at_most(40), rank=0),
+        made("gpu-idle", Saving.at_most(50), rank=0),
+        made("exposed-copy", Saving.at_most(60), rank=1),
+    ]
+    ordered = [(one.id, one.rank) for one in in_order(findings, STEP_NS)]
+    assert ordered == [("exposed-copy", 1), ("exposed-copy", 0), ("gpu-idle", 0)]
+
+
+def test_a_part_says_of_what_and_stands_before_it_where_both_gain_as_much() -> None:
+    same = replayed(200, 190, 210)
+    findings = [
+        made("gpu-idle", same, 300, 0),
+        made("host-sync", same, 200, 0),
+        made("host-sync", same, 200, 1),  # its rank does not idle
+        made("pageable-copy", None, 300),
+        made("exposed-copy", None, 299),  # cannot hold all of it
+    ]
+    ordered = in_order(findings, STEP_NS)
+    assert [one.id for one in ordered[:3]] == ["host-sync", "host-sync", "gpu-idle"]
+    parts = {(one.id, one.rank): one.part_of for one in ordered if one.part_of}
+    assert parts == {("host-sync", 0): "gpu-idle"}
+
+
+@pytest.mark.parametrize(
+    ("saving", "severity"),
+    [
+        (replayed(12, 11, 13), Severity.LOW),
+        (replayed(12, 10, 13), Severity.INFO),  # not above 1 %
+        (Saving.at_most(900, "copies-hidden"), Severity.INFO),
+        (None, Severity.INFO),
+    ],
+)
+def test_a_proven_gain_is_no_mere_information(saving: Saving | None, severity: Severity) -> None:
+    (finding,) = in_order([made("host-sync", saving)], STEP_NS)
+    assert finding.severity is severity
+    high = made("host-sync", saving, severity=Severity.HIGH)
+    assert in_order([high], STEP_NS)[0].severity is Severity.HIGH
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+def test_samples_keep_the_order(sample: Path) -> None:
+    with analysis_of(sample) as analysis:
+        _check(analysis.result)
+
+
+def test_real_traces_keep_the_order(real_trace: Path) -> None:
+    with analysis_of(real_trace) as analysis:
+        _check(analysis.result)
+
+
+def _check(result: RunResult) -> None:
+    headline = result.headline
+    if headline is None:
+        assert not result.findings
+        return
+    least_ns = 0.01 * headline.step_ns
+    groups = by_id(result.findings)
+    assert [*result.findings] == [finding for group in groups for finding in group]
+    kinds = [_kind(group, least_ns) for group in groups]
+    assert kinds == sorted(kinds, key=lambda kind: (kind[0], -kind[1]))
+    named = [finding.id for finding in headline.causes]
+    assert len(named) <= 3
+    assert named == [group[0].id for group in groups if group[0].id in named]
+    for finding in headline.causes:
+        assert finding.saving is not None
+        assert finding.saving.high_ns is None or finding.saving.high_ns >= least_ns
+    assert all(gain.gain_ns > least_ns for gain in headline.savings.gains)
+    for group in groups:
+        for one in group:
+            assert one.saving is not None
+            assert bool(one.saving.why) == (one.saving.assume is None)
+    for place, group in enumerate(groups[:3]):
+        advised = [advice[:30] for one in group for advice in one.advice[:1]]
+        for report in (text.render(result), markdown.render(result).replace("\\", "")):
+            assert not advised or any(one in report for one in advised), place
+
+
+def _kind(group: list[Finding], least_ns: float) -> tuple[int, int]:
+    """Say how much is known of a gain, and how much it is."""
+    best = (2, 0)
+    for one in group:
+        saving = one.saving
+        assert saving is not None
+        if saving.basis is Basis.REPLAY and (saving.low_ns or 0) > least_ns:
+            assert one.severity > Severity.INFO
+            kind = (0, saving.step_ns or 0)
+        else:
+            kind = (1, saving.high_ns) if saving.high_ns is not None else (2, 0)
+        best = min(best, kind, key=lambda kind: (kind[0], -kind[1]))
+    return best
