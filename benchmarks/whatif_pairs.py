@@ -67,7 +67,7 @@ def main(folder: Path) -> None:
         asked = whatif(before, assume=[pair.assume]).whatif
         (answer,) = asked.answers
         was, came = step_ns(before), step_ns(after)
-        said = ["cannot be said", "", ""]
+        said = ["no answer", "", ""]
         if answer.refused is None:
             limits = (answer.step_ns or 0, answer.low_ns or 0, answer.high_ns or 0)
             said = [duration(limit) for limit in limits]

@@ -96,7 +96,7 @@ def answers(question: Asked) -> list[Component]:
     asked: WhatIf = question.answer
     parts = [] if asked.baseline is None else [_gates(asked.baseline)]
     if asked.refused is not None:
-        why = f"This cannot be said from this report: {one_line(asked.refused)}."
+        why = f"This report cannot answer it: {one_line(asked.refused)}."
         how = one_line(asked.how_to_collect or "")
         return [card("What a step would take", nothing(why, how)), *parts]
     return [_steps(asked), *parts, *_critical_path(asked)]
@@ -212,7 +212,7 @@ def _steps(asked: WhatIf) -> Component:
         parts.append(html.P(f"No significant change: {', '.join(map(one_line, same))}."))
     parts += [
         html.P(
-            f"{one_line(answer.assume)}: cannot be said: {one_line(answer.refused or '')}"
+            f"{one_line(answer.assume)} has no answer: {one_line(answer.refused or '')}"
             + (f" → {one_line(how)}" if (how := answer.how_to_collect) else "")
         )
         for answer in refused

@@ -73,7 +73,7 @@ def _could_take(found: Headline, limit: Finding | None, what_if: str) -> Compone
         return html.P([text, asking], className="could-take")
     if savings.possible_step_ns is None:
         why = one_line(replay.refused or "it could not be replayed")
-        parts: list[Component | str] = [f"What it could take cannot be said: {why}. "]
+        parts: list[Component | str] = [f"What it could take is unknown: {why}. "]
         if replay.how_to_collect:
             parts.append(html.Code(f"→ {one_line(replay.how_to_collect)}"))
         return html.P(parts, className="could-take")

@@ -67,7 +67,7 @@ def test_bounds_have_one_number(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_run_without_a_gpu_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("whatif", CPU_SAMPLE) == 0
-    assert "Cannot be said from this report: a rank has no GPU" in capsys.readouterr().out
+    assert "This report cannot answer it: a rank has no GPU" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("assume", "said"), [("no-snyc", "did you mean"), ("link", "value")])

@@ -107,7 +107,7 @@ def test_what_answers_is_no_scheduler(
     assert time.monotonic() - began < _LIMIT_S
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"traceprof: cannot use the scheduler {address}: the server there ")
+    assert err.startswith(f"traceprof: cannot use the scheduler {address}: the server at ")
     assert err.count("\n") == 1
 
 
@@ -119,7 +119,7 @@ def test_a_worker_is_no_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
         (worker,) = cluster.workers.values()
         assert run("analyze", "--scheduler", worker.worker_address, str(SAMPLE)) == EXIT_ERROR
     err = capsys.readouterr().err
-    assert "the server there is a part of Dask, but no scheduler; start one with" in err
+    assert "the server at this address belongs to Dask, but is no scheduler; start one with" in err
     assert err.count("\n") == 1
 
 
@@ -196,5 +196,5 @@ def test_tls_with_wrong_settings(
     monkeypatch.setattr("traceprof.execution.scheduler.CONNECT_S", 1)
     with server(silent) as port:
         began = time.monotonic()
-        assert why(f"tls://127.0.0.1:{port}", other).startswith("the server there ")
+        assert why(f"tls://127.0.0.1:{port}", other).startswith("the server at ")
         assert time.monotonic() - began < _LIMIT_S

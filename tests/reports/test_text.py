@@ -81,7 +81,7 @@ def test_the_same_finding_on_many_ranks_is_told_once(
 
 
 def test_more_ranks_than_anybody_reads(tmp_path: Path, opened: list[Analysis]) -> None:
-    assert "and 8 ranks more" in shown(many_ranks(tmp_path, 40), opened)
+    assert "and 8 more ranks" in shown(many_ranks(tmp_path, 40), opened)
 
 
 def test_a_table_in_a_pipe_is_as_wide_as_its_content(

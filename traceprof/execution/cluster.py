@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 def measured_on_cluster(
     tasks: Sequence[Task], scheduler: str
 ) -> Iterator[tuple[int, MeasuredReport | FailedReport]]:
-    """Yield the index of each report, as it is done, and what was measured of it.
+    """Yield the index and the measurements of each report, in the order in which they finish.
 
-    When a worker dies, the scheduler gives its reports to another one, as often as
-    `distributed.scheduler.allowed-failures` allows. It counts a death against every report that
-    the worker held: where several are given up, each is tried alone before it counts as failed.
+    When a worker dies, the scheduler gives its reports to another one, up to
+    `distributed.scheduler.allowed-failures` times. A death counts against every report that the
+    worker held, so reports that are given up together are tried again one by one.
 
     Args:
         tasks: the reports.
@@ -40,7 +40,7 @@ def measured_on_cluster(
     Raises:
         MissingExtraError: `distributed` is not installed.
         UsageError: no scheduler answers at this address, or the options are impossible.
-        WorkerError: the cluster has no workers, or they have not the same traceprof, or the
+        WorkerError: the cluster has no workers, the workers have another traceprof, or the
             scheduler is gone.
     """
     try:
@@ -71,7 +71,7 @@ def measured_on_cluster(
 def _measured(
     client: Client, scheduler: str, tasks: Sequence[Task], indices: Iterable[int]
 ) -> Iterator[tuple[int, MeasuredReport | FailedReport]]:
-    """Yield what was measured of these reports at once; a WorkerError where workers died."""
+    """Yield the measurements of reports that are measured at the same time, or their errors."""
     import distributed  # noqa: PLC0415  (an extra)
 
     futures = {
@@ -90,7 +90,7 @@ def _measured(
             index = futures[future]
             try:
                 measured = future.result()
-            except distributed.KilledWorker as failure:  # also where what was done is lost with it
+            except distributed.KilledWorker as failure:  # also if a finished result died with it
                 yield index, FailedReport(tasks[index].path, _died(tasks[index], failure))
             except distributed.CancelledError as failure:
                 raise _disconnected(scheduler) from failure
@@ -104,7 +104,7 @@ def _measured(
 
 
 def _seen(task: Task, measured: MeasuredReport | FailedReport) -> MeasuredReport | FailedReport:
-    """Say of a report that a worker cannot read what is said of it here, and by its name here."""
+    """Return a failure with the error and the path that this machine would report."""
     if isinstance(measured, MeasuredReport):
         return measured
     error = measured.error
@@ -117,8 +117,8 @@ def _seen(task: Task, measured: MeasuredReport | FailedReport) -> MeasuredReport
             task.path,
             TraceFileError(
                 f"cannot read {task.path}",
-                f"it is here, but for a worker {error.why}",
-                "put reports where all workers see them at the same path",
+                f"it is here, but on a worker {error.why}",
+                "put reports where all workers find them at the same path",
             ),
         )
     here, there = one_line(task.path), one_line(task.path.absolute())
@@ -129,7 +129,7 @@ def _seen(task: Task, measured: MeasuredReport | FailedReport) -> MeasuredReport
 def _died(task: Task, error: KilledWorker) -> WorkerError:
     return WorkerError(
         f"cannot analyse {task.path}",
-        f"the workers that did it died, the last of them {error.last_worker.address}",
+        f"the workers that analysed it died, the last one at {error.last_worker.address}",
         "look at their logs: perhaps memory ran out",
     )
 
@@ -138,7 +138,7 @@ def _disconnected(scheduler: str) -> WorkerError:
     return WorkerError(
         f"cannot go on with the scheduler {scheduler}",
         "the connection is lost",
-        "look whether it still runs, and analyse once more",
+        "check that it still runs, and analyse again",
     )
 
 

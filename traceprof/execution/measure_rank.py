@@ -25,7 +25,7 @@ _REASONS = {
     Part.API_CALLS: "the report has no CUDA API calls: what the host did is not known",
     Part.GPU_OPERATIONS: "the report has no GPU operation",
 }
-"""Why an analysis cannot run, by what the trace lacks, where its name alone does not say enough."""
+"""Reasons why an analysis cannot run, by missing part, where its name is not enough."""
 
 
 def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
@@ -43,7 +43,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
     shown_results: dict[str, RankResult] = {}
     missing: dict[str, tuple[NotApplicable, ...]] = {}
     shown = shown_window(rank, window)
-    # First, since it needs memory, to which shared intermediate results are added later.
+    # First: it needs the most memory, and later analyses keep shared results.
     kernels = kernel_table.run(rank, shown, window) if has_gpu else None
     compute = compute_parts.run(rank, shown) if has_gpu else None
     is_same = (shown.start_ns, shown.end_ns) == (window.start_ns, window.end_ns)

@@ -1,7 +1,7 @@
-"""Connection to a scheduler of `distributed`, or an error that says why there is none.
+"""Connection to a scheduler of `distributed`, with its checks and errors.
 
 Dask's own client trusts any server: it reads the first bytes as a length, allocates that much
-memory and waits without end. So the server's greeting is checked first.
+memory and waits forever. So the server's greeting is checked first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from traceprof.errors import UsageError, WorkerError
 if TYPE_CHECKING:
     from distributed import Client, Security
 
-CONNECT_S = 10  # a scheduler answers at once, or is not there
+CONNECT_S = 10  # a running scheduler answers at once
 WORKERS_S = 30  # a cluster may just be starting
 _PAUSE_S = 0.2
 _GREETING = b"pickle-protocol"  # a word in the first message of a server
@@ -49,20 +49,20 @@ def connected(scheduler: str) -> Client:
     except ssl.SSLError as error:
         why, remedy = f"TLS fails ({error.reason or error})", _SET_TLS
     except OSError:
-        why = "nothing answers there"
+        why = "nothing answers at this address"
     except ImportError as error:
         raise WorkerError(
             f"cannot use the scheduler {scheduler}",
             str(error),
             "install the same version of distributed everywhere",
         ) from error
-    except (AssertionError, LookupError, TypeError):  # a worker, whose greeting is the same
-        why = "the server there is a part of Dask, but no scheduler"
+    except (AssertionError, LookupError, TypeError):  # a worker greets in the same way
+        why = "the server at this address belongs to Dask, but is no scheduler"
     except ValueError as error:
         why = str(error)
     else:
         return _with_workers(client, scheduler)
-    # A half-made client closes itself when it is collected, which blocks for ever if another one
+    # A half-made client closes itself when it is collected, which blocks forever if another one
     # is being made then.
     gc.collect()
     raise UsageError(f"cannot use the scheduler {scheduler}", why, remedy)
@@ -139,11 +139,11 @@ def _check_greeting(scheduler: str, security: Security) -> None:
             if length <= _MAX_GREETING:
                 greeting = _received(connection, length, deadline)
     except TimeoutError:
-        raise ValueError("the server there does not greet as Dask does") from None
+        raise ValueError("the server at this address does not greet as Dask does") from None
     finally:
         plain.close()
     if _GREETING not in greeting:
-        raise ValueError("the server there is no scheduler of Dask")
+        raise ValueError("the server at this address is no scheduler of Dask")
 
 
 def _socket(host: str, port: int, deadline: float) -> socket.socket:

@@ -57,7 +57,7 @@ def _what_it_takes(headline: Headline) -> str:
 def _what_it_could_take(savings: Savings, replay: Replay, limit: Finding | None) -> str:
     if savings.possible_step_ns is None:
         how = f"; {one_line(replay.how_to_collect)}" if replay.how_to_collect else ""
-        return f"What it could take cannot be said: {one_line(replay.refused or '')}{how}."
+        return f"What it could take is unknown: {one_line(replay.refused or '')}{how}."
     num, misfit = replay.num_steps, replay.gates[0].value or 0.0
     whole = "all of it" if num == 1 else f"{num} steps"
     source = f"a replay of {whole}, {percent(abs(misfit))} off"

@@ -80,7 +80,7 @@ def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
         )
     yield table
     if len(order) > _MAX_RANKS:
-        yield Text(f"… and {len(order) - _MAX_RANKS} ranks more: --format json has them all")
+        yield Text(f"… and {len(order) - _MAX_RANKS} more ranks: --format json has them all")
     if not is_one_report:
         yield Text(f"The rank numbers come from {_SOURCES[analysis.run.rank_source]}.")
     if any(clock.source == "session start" for clock in comparison.clocks.hosts):

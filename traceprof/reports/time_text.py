@@ -67,7 +67,7 @@ _PARTS = (
 
 
 def breakdown_table(analysis: RunResult, *, ascii_only: bool) -> RenderableType:
-    """Return where the time went that findings are about, by rank, and what is not of it."""
+    """Return the parts of the judged time by rank, and notes on the rest."""
     legend = Text("  ").join(
         Text.assemble((plain if ascii_only else mark, colour), f" {heading}".replace("\n", " "))
         for _, heading, colour, mark, plain in _PARTS
@@ -77,7 +77,7 @@ def breakdown_table(analysis: RunResult, *, ascii_only: bool) -> RenderableType:
 
 
 def parts_table(analysis: RunResult) -> Table:
-    """Return where the time went that findings are about: a line for each rank."""
+    """Return the parts of the judged time: a line for each rank."""
     headings = [part[1] for part in _PARTS]
     kind = str(judged_kind(analysis.breakdown))
     table = new_table("rank", "GPU", kind, "", *headings, "comm\nhidden", left=("GPU", ""))
@@ -97,15 +97,15 @@ def parts_table(analysis: RunResult) -> Table:
 
 
 def below_the_table(analysis: RunResult) -> list[str]:
-    """Say how many ranks the table lacks, and what came before and after the training."""
+    """Return notes on ranks left out of the table, and on the time outside the training."""
     left_out = len(analysis.breakdown) - _MAX_RANKS
-    lines = [f"… and {left_out} ranks more: --format json has them all"] if left_out > 0 else []
+    lines = [f"… and {left_out} more ranks: --format json has them all"] if left_out > 0 else []
     by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
     return [*lines, *outside_the_training(by_rank)]
 
 
 def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
-    """Say what came before and after the training, by what was seen of it; it is no finding."""
+    """Describe the time before and after the training, which is no finding."""
     lines = []
     for word, parts in (
         ("Before", [(result.rank, result.before, result.seen_before) for result in results]),
@@ -142,7 +142,7 @@ def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
 
 
 def _made_of(part: Measures, seen: Surroundings | None) -> str:
-    """Say what a time outside the training was spent with, the most first."""
+    """Return the parts of a time outside the training, the longest first."""
     uploaded = "" if seen is None else f", {size_text(seen.bytes_to_gpu)} to the GPU"
     shares = [
         (part.compute_ns, f"compute ({part.num_kernels} kernels)"),
@@ -155,7 +155,7 @@ def _made_of(part: Measures, seen: Surroundings | None) -> str:
 
 
 def _causes(part: Measures, seen: Surroundings | None) -> str:
-    """Say why the GPU idled outside the training, as far as a cause takes a tenth of that."""
+    """Return the causes of idle time outside the training that take a tenth of it or more."""
     causes = {} if seen is None else seen.idle_by_cause
     by_size = sorted(causes.items(), key=lambda item: -item[1])
     words = [
@@ -242,7 +242,7 @@ def steps_table(results: Sequence[BreakdownResult]) -> RenderableType | None:
 
 
 def about_steps(rank: int, lengths: StepLengths) -> list[str]:
-    """Say of which kinds the steps of a rank are, and which do not count."""
+    """Return notes on kinds of steps, and on steps that do not count."""
     notes = []
     if len(lengths.kinds) > 1:
         kinds = " and ".join(f"{one.num_steps} of {duration(one.mean_ns)}" for one in lengths.kinds)
@@ -262,7 +262,7 @@ def _means(steps: Sequence[StepMeasures]) -> list[str]:
 
 
 def where_it_went(measures: Measures) -> str:
-    """Say what a time is made of, such as `75 % idle`, in the order of the tables."""
+    """Return the parts of a time, such as `75 % idle`, in the order of the tables."""
     parts = [
         f"{percent(getattr(measures, name) / measures.window_ns)} {_SPOKEN[name]}"
         for name, *_ in _PARTS

@@ -25,12 +25,12 @@ def schedule_lines(whatif: WhatIf) -> list[RenderableType]:
     if not whatif.schedules:
         return []
     table = new_table(
-        "passes in the order", "take", "if communication slowed nothing down",
+        "passes in the order", "take", "without slowdown beside communication",
         left=("passes in the order",),
     )  # fmt: skip
     for one in whatif.schedules:
         table.add_row(one.order, _time(one.step_ns), _time(one.naive_ns))
-    return [Text(""), Text("A step of these stages, without what is no pass:"), table]
+    return [Text(""), Text("A step of these stages, passes only:"), table]
 
 
 def _time(time_ns: int | None) -> str:
@@ -41,7 +41,7 @@ def blocked_lines(whatif: WhatIf) -> list[RenderableType]:
     """Say which sends waited behind which, and which stage waited for them."""
     if whatif.unknown_sends is not None:
         why = one_line(whatif.unknown_sends)
-        return [Text(f"Which sends wait behind others of their stream cannot be said: {why}")]
+        return [Text(f"Which sends wait behind others of their stream is unknown: {why}")]
     if not whatif.blocked_sends:
         return []
     table = new_table(
@@ -56,7 +56,7 @@ def blocked_lines(whatif: WhatIf) -> list[RenderableType]:
     more = len(whatif.blocked_sends) - _MAX_SHOWN
     lines: list[RenderableType] = [
         Text(""),
-        Text("Sends and receives that both sides were ready for wait on their stream:"),
+        Text("Sends and receives that wait on their stream although both sides are ready:"),
         table,
     ]
     if more > 0:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _MAX_PARTS = 20  # of a step's critical path; the JSON has them all
 _MIN_SHARE = 0.001  # of the critical path: less is not worth a word
 GATES = {
-    "misfit": "the replay of what was measured misses the step by",
-    "unexplained": "delays without a recorded reason make, of the step,",
-    "host-floor": "without the GPU's time it is off what the host needs by",
+    "misfit": "the replay misses the measured step by",
+    "unexplained": "delays without a recorded reason take, of the step,",
+    "host-floor": "with GPU times at zero it misses the host's own time by",
 }
 
 
@@ -36,11 +36,11 @@ def report(asked: Asked) -> RenderableType:
     whatif = asked.whatif
     parts: list[RenderableType] = [Text(one_line(report.path)) for report in asked.run.reports[:3]]
     if len(asked.run.reports) > 3:
-        parts.append(Text(f"… and {len(asked.run.reports) - 3} reports more"))
+        parts.append(Text(f"… and {len(asked.run.reports) - 3} more reports"))
     if whatif.baseline is not None:
         parts += _checks(whatif.baseline)
     if whatif.refused is not None:
-        parts.append(Text(f"Cannot be said from this report: {one_line(whatif.refused)}"))
+        parts.append(Text(f"This report cannot answer it: {one_line(whatif.refused)}"))
         if whatif.how_to_collect:
             parts.append(Text(f"→ {one_line(whatif.how_to_collect)}", "italic"))
         return Group(*parts)
@@ -64,10 +64,10 @@ def report(asked: Asked) -> RenderableType:
 
 
 def _refused(answers: Sequence[Answer]) -> list[RenderableType]:
-    """Say what cannot be said, and what to record for it once."""
+    """Say which answers are refused, and once what to record for them."""
     refused = [answer for answer in answers if answer.refused is not None]
     lines: list[RenderableType] = [
-        Text(f"{answer.assume} cannot be said: {one_line(answer.refused or '')}")
+        Text(f"{answer.assume} has no answer: {one_line(answer.refused or '')}")
         for answer in refused
     ]
     hows = dict.fromkeys(answer.how_to_collect for answer in refused if answer.how_to_collect)
@@ -134,7 +134,7 @@ def _step_path(path: StepPath) -> list[RenderableType]:
 
 
 def path_shares(whatif: WhatIf) -> dict[str, float]:
-    """Return what the critical path is made of, by name, in shares; without what is too little."""
+    """Return the parts of the critical path by name, as shares; very small ones are left out."""
     parts = {
         "compute": sum(path.compute_ns for path in whatif.critical_path),
         "communication": sum(path.communication_ns for path in whatif.critical_path),

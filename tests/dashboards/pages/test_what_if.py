@@ -69,7 +69,7 @@ def test_what_cannot_be_said_is_refused_with_its_reason() -> None:
         refused = replayed(cpu, WhatIfQuestion(()))
     assert refused.refused is not None
     shown = text(what_if.answers(Asked(refused, is_over=True)))
-    assert "cannot be said from this report" in shown
+    assert "This report cannot answer it" in shown
     assert refused.refused in shown
 
 

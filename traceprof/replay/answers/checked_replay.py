@@ -348,10 +348,10 @@ def _off_floor(graph: RunGraph, measured: Float64, without: Float64) -> float | 
 def _why_not(gate: Gate) -> str:
     share = "unknown" if gate.value is None else f"{100 * gate.value:.1f} %"
     return {
-        "misfit": f"the replay of what was measured misses the step by {share}",
+        "misfit": f"the replay misses the measured step by {share}",
         "unexplained": f"delays without a recorded reason make {share} of the step",
-        "host-floor": f"without the GPU's time the replayed step is {share} off what the host needs"
-        " by itself: some of what the host waits for is not recorded",
+        "host-floor": f"with GPU times at zero the replay misses the host's own time by {share}"
+        ": some of what the host waits for is not recorded",
     }[gate.name]
 
 

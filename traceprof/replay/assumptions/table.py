@@ -161,14 +161,14 @@ ASSUMPTIONS = (
         meaning="streams run the sends first that are ready first",
         details="A send or receive is ready when both sides are.",
         run_change=order_of_readiness,
-        condition="sends are launched when they were",
+        condition="sends are launched at the same times as before",
     ),
     Entry(
         form="send-order=best",
         meaning="sends are in the best order that was found",
         details="The order is the same in every step.",
         run_change=best_order,
-        condition="sends are launched when they were",
+        condition="sends are launched at the same times as before",
     ),
     Entry(
         form="bucket-cap-mb=100",
