@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from playwright.sync_api import expect
 
-from dashboards.pages.registry import PAGES
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
 from traceprof.documents.analysis.records import document
@@ -187,18 +186,6 @@ def test_the_queue_says_how_deep_it_is_and_for_how_long_the_host_is_blocked(
     note = page.locator("#queue-depth .chart-note")
     expect(note).to_contain_text("launches pending")
     expect(note).to_contain_text("host blocked in a launch for")
-
-
-def test_no_page_loads_plotly(page: Page, serve: Serve) -> None:
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    url = serve(SAMPLE.with_stem("overlap-slowdown"))
-    for module in PAGES:
-        page.goto(f"{url}{module.PATH}")
-        page.locator(f"h1:text-is('{module.TITLE}')").wait_for()
-        page.wait_for_load_state("networkidle")
-    assert asked
-    assert [each for each in asked if "plotly" in each or "graph" in each] == []
 
 
 @pytest.mark.long

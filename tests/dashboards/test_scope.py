@@ -15,6 +15,7 @@ from dashboards.address import Address, Scope, parse
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from dashboards.view import View
+from tests.support.opened import analysis_of
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from traceprof.analyses import breakdown, launch_queue
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def analysis() -> Iterator[Analysis]:
-    with closing(analyze(SAMPLE)) as made:
+    with analysis_of(SAMPLE) as made:
         yield made
 
 
@@ -85,7 +86,11 @@ def test_evidence_leaves_what_is_chosen_as_it_is(analysis: Analysis) -> None:
 # -- in the browser -------------------------------------------------------------------------------
 
 
-def test_a_time_range_holds_on_every_page(page: Page, sample_url: str, analysis: Analysis) -> None:
+def test_a_time_range_holds_on_every_page_and_none_loads_plotly(
+    page: Page, sample_url: str, analysis: Analysis
+) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
     step = analysis.result.breakdown[0].steps[1].measures
     chosen = {
         "rank": "1",
@@ -103,6 +108,9 @@ def test_a_time_range_holds_on_every_page(page: Page, sample_url: str, analysis:
         expect(said).to_have_text(text)
         assert {name: query(page)[name] for name in chosen} == chosen
         expect(page.locator("#choose-rank")).to_contain_text("rank 1")
+        page.wait_for_load_state("networkidle")
+    assert asked
+    assert [url for url in asked if "plotly" in url or "graph" in url] == []
 
 
 @pytest.mark.long

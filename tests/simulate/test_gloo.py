@@ -8,11 +8,8 @@ import msgspec
 import pytest
 
 from tests.reference.host_ranks import HostStep, host_ranks
-from tests.support.databases import dump
-from tests.support.traces import CPU_SAMPLE
 from traceprof.analysis import analyze
 from traceprof.documents.analysis.records import document
-from traceprof.errors import UsageError
 from traceprof.simulate import simulate_gloo
 
 RUNS = [
@@ -68,36 +65,3 @@ def test_truth_is_what_the_analysis_finds(run: tuple[Path, dict[str, Any]]) -> N
 def test_a_pair_alone_is_no_finding(tmp_path: Path) -> None:
     truth = json.loads(simulate_gloo(tmp_path / "t.sqlite", pairs=1).read_text())
     assert (truth["findings"], truth["silent"]) == ([], ["process-group-scaling"])
-
-
-def test_the_same_arguments_make_the_same_export(tmp_path: Path) -> None:
-    truths = [
-        simulate_gloo(tmp_path / f"{index}.sqlite", pairs=2, seed=seed)
-        for index, seed in enumerate((5, 5, 6))
-    ]
-    first, again, other = (dump(tmp_path / f"{index}.sqlite")[4:] for index in range(3))
-    assert first == again != other
-    texts = [truth.read_text() for truth in truths]
-    assert texts[0] == texts[1] != texts[2]
-
-
-def test_sample_is_what_the_simulation_makes(tmp_path: Path) -> None:
-    path = tmp_path / "gloo.sqlite"
-    truth = simulate_gloo(path)
-    assert dump(path) == dump(CPU_SAMPLE)
-    assert truth.read_text() == CPU_SAMPLE.with_suffix(".truth.json").read_text()
-
-
-@pytest.mark.parametrize("arguments", [{"pairs": 0}, {"operations": 24}, {"seed": -1}])
-def test_impossible_arguments(tmp_path: Path, arguments: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="the least is"):
-        simulate_gloo(tmp_path / "x.sqlite", **arguments)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["x.sqlite", "x.truth.json"])
-def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("precious")
-    with pytest.raises(UsageError, match=f"{name}: it exists already"):
-        simulate_gloo(tmp_path / "x.sqlite")
-    assert [file.name for file in tmp_path.iterdir()] == [name]

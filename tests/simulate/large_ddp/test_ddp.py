@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from tests.reference.breakdown import reference
-from tests.support.databases import dump, query
-from tests.support.traces import SAMPLE
-from traceprof.errors import UsageError
+from tests.support.databases import query
 from traceprof.simulate import simulate_ddp
 from traceprof.simulate.kernels import ALL_REDUCE
 
@@ -164,44 +162,6 @@ def test_names_of_ranges(run: Run) -> None:
     assert all(name.startswith("aten::") and domain is None for name, domain in found)
     kernels = sum(rank["num_kernels"] for rank in truth["breakdown"])
     assert kernels / 4 <= sum(found.values()) <= kernels / 3
-
-
-def test_same_arguments_make_the_same_export(tmp_path: Path) -> None:
-    arguments = {"gpus": 3, "steps": 2, "kernels_per_step": 30}
-    paths = [tmp_path / f"{name}.sqlite" for name in ("first", "again", "other")]
-    truths = [
-        simulate_ddp(path, **arguments, seed=seed)
-        for path, seed in zip(paths, (5, 5, 6), strict=True)
-    ]
-    first, again, other = map(dump, paths)
-    assert first == again != other
-    texts = [truth.read_text() for truth in truths]
-    assert texts[0] == texts[1] != texts[2]
-
-
-def test_sample_is_what_the_simulation_makes(tmp_path: Path) -> None:
-    path = tmp_path / "ddp.sqlite"
-    truth = simulate_ddp(path, gpus=2, steps=6, kernels_per_step=40, seed=1)
-    assert dump(path) == dump(SAMPLE)
-    assert truth.read_text() == SAMPLE.with_suffix(".truth.json").read_text()
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"gpus": 0}, {"steps": 0}, {"kernels_per_step": 19}, {"seed": -1}]
-)
-def test_impossible_arguments(tmp_path: Path, arguments: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="the least is"):
-        simulate_ddp(tmp_path / "x.sqlite", **arguments)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["x.sqlite", "x.truth.json"])
-def test_nothing_is_overwritten(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("precious")
-    with pytest.raises(UsageError, match=f"{name}: it exists already"):
-        simulate_ddp(tmp_path / "x.sqlite")
-    assert [file.name for file in tmp_path.iterdir()] == [name]
-    assert (tmp_path / name).read_text() == "precious"
 
 
 def test_nsys_stats_reads_it(tmp_path: Path, nsys: str) -> None:

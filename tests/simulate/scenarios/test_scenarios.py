@@ -19,7 +19,6 @@ from tests.reference.training import training
 from tests.support.databases import dump, query
 from tests.support.long import in_turn
 from tests.support.traces import SAMPLE_FOLDER
-from traceprof.errors import UsageError
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.simulate.event_model.lost_time import IDLE_CAUSES
 from traceprof.simulate.scenarios.setup import FINDINGS
@@ -332,17 +331,6 @@ def test_calls_and_ranges_of_a_thread_nest(latest: tuple[Path, Truth]) -> None:
         ends.append(end)
 
 
-def test_the_same_seed_makes_the_same_export(tmp_path: Path) -> None:
-    truths = [
-        simulate_scenario("overlap-slowdown", tmp_path / f"{index}.sqlite", seed=seed)
-        for index, seed in enumerate((5, 5, 6))
-    ]
-    first, again, other = (dump(tmp_path / f"{index}.sqlite") for index in range(3))
-    assert first == again != other
-    texts = [truth.read_text() for truth in truths]
-    assert texts[0] == texts[1] != texts[2]
-
-
 @pytest.mark.all_samples
 def test_sample_is_what_the_simulation_makes(latest: tuple[Path, Truth]) -> None:
     path, truth = latest
@@ -576,14 +564,3 @@ def test_nsys_stats_reads_it(version: str, made: Any, nsys: str) -> None:
     assert busy[2] == sum(rank["copy_ns"] for rank in ranks)
     assert "dataloader" not in parts[3]
     assert ":step 7" in parts[3]
-
-
-def test_unknown_scenarios(tmp_path: Path) -> None:
-    for arguments, message in (
-        ({"name": "no-such"}, "there is no such scenario"),
-        ({"name": "healthy", "seed": -1}, "the least is 0"),
-        ({"name": "healthy", "schema_version": "9.9"}, "cannot write schema version"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            simulate_scenario(path=tmp_path / "x.sqlite", **arguments)
-    assert list(tmp_path.iterdir()) == []
