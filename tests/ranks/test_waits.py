@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.arrivals import arrivals, session
 from traceprof.ranks.clocks import measured
+from traceprof.ranks.comparison import RankComparison
 from traceprof.ranks.lateness import lateness
 from traceprof.ranks.matching import Unmatched, match
 from traceprof.ranks.transfers import Key, latency_and_rate, transfers
@@ -287,3 +288,24 @@ def test_lateness_of_each_rank() -> None:
     assert late[3].coverage == 1.0
     assert late[3].is_habit(4)
     assert late[3].total_ns == 0  # nothing of it was exposed
+
+
+@pytest.mark.parametrize(("num_unknown", "expected"), [(0, False), (2, False), (3, True)])
+def test_waits_of_a_rank_are_unknown_where_those_of_most_operations_are(
+    num_unknown: int, *, expected: bool
+) -> None:
+    start = np.arange(6)[:, np.newaxis] * 10 * MS + np.array([[0, 1000]])
+    waits, clocks, _ = met(start, start[:, 1:] + np.array([[MS, MS]]), ["a"] * 2)
+    is_unknown = (np.arange(6) < num_unknown) | (np.arange(6) >= 4)
+    waits = replace(
+        waits,
+        uncertainty_ns=np.full(2, MS),
+        late_ns=np.where(is_unknown, 0, 2 * MS)[:, np.newaxis].repeat(2, axis=1),
+        is_known=np.ones(6, np.bool_),
+        is_inside=np.arange(6) < 4,  # what lies outside the window counts for nothing
+    )
+    assert waits.is_unknown.tolist() == is_unknown.tolist()
+    compared = RankComparison(
+        (0, 1), (0, 0), ("a", "a"), clocks, (waits,), (), {}, np.zeros((2, 2), np.int64), (), 1
+    )
+    assert compared.are_waits_unknown(0) == expected

@@ -1,0 +1,134 @@
+"""Parts of a comparison that are made of two documents, by hand: communication, clocks, shares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.comparison.test_compare import DDP, LATE, document_of
+from traceprof.comparison.communication import communication
+from traceprof.comparison.comparable import comparable
+from traceprof.comparison.gates import change_of, parse
+from traceprof.comparison.series import Series
+
+if TYPE_CHECKING:
+    from traceprof.documents.analysis.communication import CommunicationTotals
+    from traceprof.documents.analysis.model import Document
+    from traceprof.documents.comparison import CommunicationChange
+
+
+def used(
+    rank: int,
+    name: str | None,
+    count: int,
+    ns: int,
+    *,
+    known: int = 0,
+    operation: str = "AllReduce",
+) -> CommunicationTotals:
+    """Return the totals of two steps; of what is matched a fifth is waiting."""
+    return msgspec.structs.replace(
+        document_of(DDP).communication_totals[0], rank=rank, operation=operation,
+        communicator=name, num_steps=2, count=count, bytes=None, total_ns=ns, num_matched=known,
+        wait_ns=ns // 5, transfer_ns=ns - ns // 5,
+    )  # fmt: skip
+
+
+def changes(
+    before: list[list[CommunicationTotals]], after: list[list[CommunicationTotals]]
+) -> list[CommunicationChange]:
+    """Compare recordings with these totals."""
+    document = document_of(DDP)
+    sides: list[list[Document]] = [
+        [msgspec.structs.replace(document, communication_totals=rows) for rows in side]
+        for side in (before, after)
+    ]
+    return communication(*sides)
+
+
+def test_communication_is_that_of_a_step_and_rank_in_the_mean_of_recordings() -> None:
+    one = [used(0, "a", 4, 1000, known=4), used(1, "a", 4, 3000, known=4)]
+    other = [used(0, "a", 8, 3000, known=8), used(1, "a", 8, 5000, known=7)]
+    (change,) = changes([one, one], [one, other])
+    assert (change.operation, change.before, change.after) == ("AllReduce", "a", "a")
+    assert (change.count_before, change.count_after) == (2.0, 3.0)
+    assert (change.before_ns, change.after_ns, change.change_ns) == (1000, 1500, 500)
+    # Of the other recording an operation has no counterpart on other ranks.
+    assert (change.wait_before_ns, change.transfer_before_ns) == (200, 800)
+    assert (change.wait_after_ns, change.transfer_after_ns) == (None, None)
+
+
+def test_communicators_of_other_names_are_matched_by_their_ranks_and_nearest_count() -> None:
+    before = [
+        used(0, "x", 10, 1000),
+        used(0, "y", 2, 400),
+        used(0, "gone", 1, 60, operation="Send"),
+    ]
+    after = [used(0, "q", 3, 500), used(0, "p", 9, 900), used(1, "new", 2, 8000)]
+    pairs = {(change.before, change.after): change for change in changes([before], [after])}
+    assert set(pairs) == {("x", "p"), ("y", "q"), ("gone", None), (None, "new")}
+    gone, new = pairs["gone", None], pairs[None, "new"]
+    assert (gone.operation, gone.change_ns, gone.count_after, gone.wait_after_ns) == (
+        "Send",
+        -30,
+        0,
+        0,
+    )
+    assert (new.count_before, new.before_ns, new.after_ns) == (0, 0, 2000)  # of two ranks
+    assert next(iter(pairs)) == (None, "new")  # the largest change first
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ([5], [7], None),  # one report has one clock, whatever it says
+        ([None], [9, 9], None),
+        ([0, 100], [0, 1000], None),
+        ([0, 100], [0, 1001], "clocks are 10 times as uncertain on one side"),
+        ([0, 3000], [0, 200, 100], "clocks are 15 times as uncertain on one side"),
+        ([0, None], [0, 10], "the clocks of the ranks cannot be compared before"),
+        ([0, 10], [None, None], "the clocks of the ranks cannot be compared after"),
+        ([0, None], [None, None], None),
+    ],
+)
+def test_clocks_must_be_as_certain_on_both_sides(
+    before: list[int | None], after: list[int | None], reason: str | None
+) -> None:
+    documents = [document_of(DDP), document_of(LATE)]
+    for document, uncertainties in zip(documents, (before, after), strict=True):
+        clock = document.run.clocks[0]
+        document.run.clocks = [
+            msgspec.structs.replace(clock, uncertainty_ns=value) for value in uncertainties
+        ]
+    found = comparable(documents[:1], documents[1:])
+    assert [
+        why for kind, why in zip(found.kinds, found.reasons, strict=True) if kind == "clocks"
+    ] == [why for why in found.reasons if reason is not None and why.startswith(reason)]
+    assert (reason is not None) == ("clocks" in found.kinds)
+
+
+def steps_with_idle(share: float, seed: int) -> Series:
+    """Return steps of other lengths, the same share of each of which is idle."""
+    lengths = np.random.default_rng(seed).uniform(1e6, 3e6, 40)
+    rows = np.zeros((40, 5))
+    rows[:, 0], rows[:, 4] = lengths, share * lengths
+    return Series((rows,), (lengths,), {}, 0, has_steps=True)
+
+
+def test_a_share_of_a_step_varies_only_where_its_steps_do() -> None:
+    before, after = steps_with_idle(0.2, 0), steps_with_idle(0.3, 1)
+    in_shares = change_of(parse("idle:+1pp"), before, after)
+    assert in_shares is not None
+    assert in_shares.judged is not None
+    assert (in_shares.change, *in_shares.judged) == pytest.approx((10.0, 10.0, 10.0))
+    in_time = change_of(parse("idle:+1ms"), before, after)
+    assert in_time is not None
+    assert in_time.judged is not None
+    low, high = in_time.judged
+    means = [float(side.captures[0][:, 4].mean()) for side in (before, after)]
+    assert in_time.change == pytest.approx(means[1] - means[0])
+    assert low < in_time.change < high
+    assert change_of(parse("exposed-copy:+1%"), before, after) is None  # a share of nothing
