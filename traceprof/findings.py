@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, auto
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
@@ -247,6 +247,15 @@ class NotApplicable(Struct, frozen=True, forbid_unknown_fields=True):
     rank: Annotated[Count | None, Meta(description="Null: the whole run.")] = None
 
 
+class Sight(Enum):
+    """What a report must show of a rank so that a finding can be ruled out."""
+
+    OPERATIONS = auto()
+    """Every operation by itself."""
+    NAMES = auto()
+    """Every operation by itself, and by its name what it does."""
+
+
 @dataclass(frozen=True)
 class FindingKind:
     """The declaration of a kind of finding.
@@ -258,6 +267,8 @@ class FindingKind:
             returns them for the same finding on all ranks; empty where none fits.
         part_of: the id of the finding whose time includes the time of this one, else None.
         changes_kernels: whether compute takes less time without it.
+        needs: what a report must show of a rank so that it can be ruled out; None where nothing
+            hides it. Where that is hidden and it is not found, it is not applicable.
     """
 
     metrics: type[Metrics]
@@ -265,6 +276,7 @@ class FindingKind:
     removed_by: tuple[str, ...] | Callable[[Sequence[Finding]], tuple[str, ...]] = ()
     part_of: str | None = None
     changes_kernels: bool = False
+    needs: Sight | None = None
 
     def assumed(self, group: Sequence[Finding]) -> tuple[str, ...]:
         """Return the names of the assumptions that remove a finding; empty where none fits.

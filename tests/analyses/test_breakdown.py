@@ -432,13 +432,6 @@ def test_just_below_the_threshold_nothing_is_said(tmp_path: Path) -> None:
     assert [claim.id for claim in found] == ["exposed-communication"]
 
 
-def test_no_communication_is_said_to_be_unjudged(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 9).write(tmp_path / "t.sqlite")
-    findings, (missing,) = judged(path, "exposed-communication")
-    assert findings == ()
-    assert (missing.id, missing.rank) == ("exposed-communication", None)
-
-
 def test_an_export_without_gpu_work_is_said_to_be_unjudged(tmp_path: Path) -> None:
     path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
     findings, missing = judged(path)

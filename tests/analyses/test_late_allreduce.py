@@ -117,8 +117,7 @@ def test_a_kernel_whose_name_hides_the_operation_is_known_by_its_call(tmp_path: 
         with ranks_of(builder.write(tmp_path / f"{operation}.sqlite")) as (rank,):
             result = late_allreduce.run(rank, rank.window)
             assert result.metrics.num_late_steps == num_late
-            (judged_as,) = late_allreduce.findings(result)
-            assert isinstance(judged_as, Finding if num_late else NotApplicable)
+            assert len(late_allreduce.findings(result)) == (num_late > 0)
 
 
 def test_buckets_beside_the_backward_are_not_late(tmp_path: Path) -> None:
@@ -258,9 +257,7 @@ def test_a_tail_of_less_than_a_hundredth_is_not_worth_a_word(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("builder", "why", "how"),
     [
-        (steps_of([]), "no communication kernel", "--communication-kernel"),
-        (steps_of([]).kernel(50, 60, SCATTER), "no AllReduce kernel", "REGEX=AllReduce"),
-        (steps_of([]).graph(5, 9), "traced as a whole", "--cuda-graph-trace=node"),
+        (steps_of([]).kernel(50, 60, "ncclDevKernel_Generic_4"), "not known", "REGEX=AllReduce"),
         (TraceBuilder().kernel(0, 9).kernel(9, 20, NCCL), "no training step", "--step-pattern"),
         (steps_of([(610, 880)], num=2), "1 steps can be judged", "record several steps"),
         (steps_of([(610, 880)]).kernel(50, 60, SCATTER), "ReduceScatter", "exposed-communication"),

@@ -224,11 +224,6 @@ def test_without_communication_there_is_nothing_to_say(tmp_path: Path) -> None:
     assert nccl_serialization.findings(result(TraceBuilder().kernel(0, 5), tmp_path)) == []
 
 
-def test_a_graph_may_hide_communication(tmp_path: Path) -> None:
-    (missing,) = nccl_serialization.findings(result(TraceBuilder().graph(0, 5), tmp_path))
-    assert isinstance(missing, NotApplicable)
-
-
 def test_a_window_judges_what_starts_in_it(tmp_path: Path) -> None:
     path = sends(communicators=(7, 8), peers=(1, 1)).write(tmp_path / "t.sqlite")
     (found,) = results(path, Window(40 * MS, 100 * MS))

@@ -33,7 +33,7 @@ def assert_agreement(
             result = overlap_slowdown.run(rank, Window(*window) if window else rank.window)
             results.append(result)
             other = expected[rank.process, rank.key.device]
-            for name in ("num_communication", "num_graphs", "num_beside", "num_half", "half_ns",
+            for name in ("num_communication", "num_beside", "num_half", "half_ns",
                          "half_wall_ns", "num_disturbed", "wall_excess_ns", "hidden_ns",
                          "num_sms_taken", "max_sms_taken"):  # fmt: skip
                 assert getattr(result, name) == getattr(other, name), name
@@ -172,7 +172,7 @@ def test_kernels_count_in_the_window_that_they_start_in(tmp_path: Path) -> None:
     assert result.wall_excess_ns == 6 * 50
     (result,) = assert_agreement(path, (5000, 5000))
     assert (result.num_half, result.window_ns) == (0, 0)
-    assert judged(path, (5000, 5000))[0].id == "overlap-slowdown"
+    assert judged(path, (5000, 5000)) == []
 
 
 def test_without_grids_kernels_are_told_apart_by_name(tmp_path: Path) -> None:
@@ -364,8 +364,6 @@ def test_a_slowdown_of_nothing_is_not_claimed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("builder", "why", "how"),
     [
-        (TraceBuilder().kernel(0, 100), "no communication kernel", "--communication-kernel"),
-        (TraceBuilder().graph(0, 100), "traced as a whole", "--cuda-graph-trace=node"),
         (run_of(times=19), "19 (100.0 % of their time)", "no_sync()"),
         (
             run_of().kernel(10_000, 40_000, NCCL).kernel(10_000, 40_000, "relu"),

@@ -31,7 +31,6 @@ class Rank:
     """Everything that the analysis counts, sums and compares for one rank."""
 
     num_communication: int
-    num_graphs: int
     num_beside: int
     num_half: int
     half_ns: int
@@ -202,7 +201,6 @@ def rank(
     )
     return Rank(
         num_communication=len(inside(communication_kernels)) + len(inside(peers)),
-        num_graphs=len(graphs),
         num_beside=num_beside,
         num_half=len(halves),
         half_ns=sum(end - start for start, end in halves),

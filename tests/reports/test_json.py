@@ -97,7 +97,8 @@ def test_the_schema_refuses_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_only_and_skip_choose_findings(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 10).kernel(900, 1000).write(tmp_path / "t.sqlite")
+    builder = TraceBuilder().kernel(0, 10).kernel(900, 1000).graph(20, 900)
+    path = builder.write(tmp_path / "t.sqlite")
     assert document(path, only=["exposed-communication"])["findings"] == []
     assert document(path, skip=["gpu-idle"])["findings"] == []
     only = document(path, only=["exposed-communication"])["not_applicable"]

@@ -33,6 +33,7 @@ from traceprof.findings import (
     NotApplicable,
     Number,
     Positive,
+    Sight,
     Text,
     bullets,
     one_of,
@@ -66,7 +67,9 @@ class SmallCollectivesMetrics(Metrics):
     coverage: Annotated[Fraction, "the share of communication kernels whose size is known"]
 
 
-FINDINGS = {ID: FindingKind(SmallCollectivesMetrics, part_of="exposed-communication")}
+FINDINGS = {
+    ID: FindingKind(SmallCollectivesMetrics, part_of="exposed-communication", needs=Sight.NAMES)
+}
 
 # Fewer are not worth merging.
 MIN_OPERATIONS = 20

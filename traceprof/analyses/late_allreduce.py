@@ -20,7 +20,6 @@ from traceprof.analyses.gradients.gradient_buckets import (
     steps_of_kernels,
 )
 from traceprof.analyses.shape.results import RankResult
-from traceprof.communication.no_communication import NO_COMMUNICATION, num_inside
 from traceprof.findings import (
     MAX_EVIDENCE,
     Count,
@@ -31,10 +30,12 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Sight,
     bullets,
     severity_of_cost,
     share,
 )
+from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
@@ -68,7 +69,9 @@ class LateAllreduceMetrics(Metrics):
     ]
 
 
-FINDINGS = {ID: FindingKind(LateAllreduceMetrics, part_of="exposed-communication")}
+FINDINGS = {
+    ID: FindingKind(LateAllreduceMetrics, part_of="exposed-communication", needs=Sight.NAMES)
+}
 
 # One step may be an accident, or cut.
 MIN_STEPS = 2
@@ -81,11 +84,10 @@ class LateAllReduceResult(RankResult):
     Attributes:
         window_ns: length of the window.
         metrics: the numbers of its finding; of no late step, `hideable_fraction` is 0.
-        communicates: whether any communication runs in the window.
+        num_unknown: communication kernels that start in the window whose operation is unknown.
         num_all_reduces: AllReduce kernels that start in the window.
         num_reduce_scatters: ReduceScatter kernels that start in the window: where parameters are
             sharded, these reduce the gradients.
-        num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
         how_to_collect: what the trace may lack, should it be needed.
         has_steps: whether any training step is known.
         steps: the steps judged.
@@ -94,10 +96,9 @@ class LateAllReduceResult(RankResult):
 
     window_ns: int
     metrics: LateAllreduceMetrics
-    communicates: bool
+    num_unknown: int
     num_all_reduces: int
     num_reduce_scatters: int
-    num_graphs: int
     how_to_collect: HowToCollect
     has_steps: bool
     steps: StepTails
@@ -133,10 +134,9 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
         how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         metrics=metrics,
-        communicates=num_inside(rank.communication_spans, window) > 0,
+        num_unknown=int((of_operation(rank, UNKNOWN_OPERATION) & inside).sum()),
         num_all_reduces=num_all_reduces,
         num_reduce_scatters=int((of_operation(rank, "ReduceScatter") & inside).sum()),
-        num_graphs=len(rank.operations.graphs),
         has_steps=bool((step >= 0).any()),
         steps=steps,
         worst=_evidence(rank, steps, tails),
@@ -225,22 +225,15 @@ def _missing(result: LateAllReduceResult) -> NotApplicable | None:
     return None
 
 
-def _without_all_reduce(result: LateAllReduceResult) -> NotApplicable:
-    if result.num_graphs:
-        return NotApplicable(
-            ID,
-            f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them"
-            " is not recorded",
-            result.how_to_collect(Part.GRAPH_KERNELS),
-            result.rank,
-        )
-    if not result.communicates:
-        return NotApplicable(ID, *NO_COMMUNICATION, result.rank)
+def _without_all_reduce(result: LateAllReduceResult) -> NotApplicable | None:
+    if not result.num_unknown:
+        return None
     return NotApplicable(
         ID,
-        "no AllReduce kernel ran in the time judged",
-        "where kernels of another name reduce"
-        " gradients, give it with --communication-kernel REGEX=AllReduce",
+        f"which operation {result.num_unknown} communication kernels are is not known, and no other"
+        " is AllReduce",
+        f"{result.how_to_collect(Part.COMMUNICATION_CALLS)}, or --communication-kernel"
+        " REGEX=AllReduce",
         result.rank,
     )
 

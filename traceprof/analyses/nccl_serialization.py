@@ -22,6 +22,7 @@ from traceprof.findings import (
     NotApplicable,
     Ns,
     Severity,
+    Sight,
     bullets,
     severity_of_cost,
     share,
@@ -74,6 +75,7 @@ FINDINGS = {
         NcclSerializationMetrics,
         removed_by=("no-serialization",),
         part_of="exposed-communication",
+        needs=Sight.NAMES,
     )
 }
 
@@ -94,7 +96,6 @@ class SerializationResult(RankResult):
         among_compute: the longest communication kernels on streams that compute as well.
         compute_streams: these streams.
         has_events: whether inputs are known from event records, not from the order of launches.
-        num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
         how_to_collect: how to record parts that the trace may lack.
     """
 
@@ -108,7 +109,6 @@ class SerializationResult(RankResult):
     among_compute: tuple[Evidence, ...]
     compute_streams: tuple[int, ...]
     has_events: bool
-    num_graphs: int
     how_to_collect: HowToCollect
 
 
@@ -160,14 +160,13 @@ def run(rank: Rank, window: Window) -> SerializationResult:
         among_compute=queueing.among_compute(rank, queue, on_compute),
         compute_streams=tuple(sorted({*queue.stream[on_compute].tolist()})),
         has_events=queue.has_events,
-        num_graphs=len(rank.operations.graphs),
     )
 
 
 def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
     """Judge what was measured."""
     if not result.metrics.num_operations:
-        return [_hidden_in_graphs(result)] if result.num_graphs else []
+        return []
     if not result.num_judged:
         return [
             NotApplicable(
@@ -235,16 +234,6 @@ def _title(result: SerializationResult) -> str:
     if metrics.known_blocked_ns == metrics.blocked_ns:
         return f"{title}, always in the order of their own communicator"
     return f"{title}; whether they depend on each other is not in the export"
-
-
-def _hidden_in_graphs(result: SerializationResult) -> NotApplicable:
-    return NotApplicable(
-        ID,
-        f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them is not"
-        " recorded",
-        result.how_to_collect(Part.GRAPH_KERNELS),
-        result.rank,
-    )
 
 
 def _advice(result: SerializationResult) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from traceprof import intervals
 from traceprof.analyses.kernels.beside_communication import MIN_ALONE, beside_communication
 from traceprof.analyses.kernels.by_signature import Comparison, SignatureSlowdown, slowdowns
 from traceprof.analyses.shape.results import RankResult
-from traceprof.communication.no_communication import NO_COMMUNICATION
 from traceprof.findings import (
     MAX_EVIDENCE,
     Count,
@@ -30,6 +29,7 @@ from traceprof.findings import (
     Number,
     Positive,
     Severity,
+    Sight,
     bullets,
     severity_of_cost,
 )
@@ -86,7 +86,10 @@ class OverlapSlowdownMetrics(Metrics):
 
 FINDINGS = {
     ID: FindingKind(
-        OverlapSlowdownMetrics, removed_by=("no-overlap-slowdown",), changes_kernels=True
+        OverlapSlowdownMetrics,
+        removed_by=("no-overlap-slowdown",),
+        changes_kernels=True,
+        needs=Sight.NAMES,
     )
 }
 
@@ -111,7 +114,6 @@ class OverlapSlowdownResult(RankResult):
     Attributes:
         window_ns: length of the window.
         num_communication: communication kernels and peer copies that start in the window.
-        num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
         how_to_collect: how to record parts that the trace may lack.
         num_beside: compute kernels and whole graphs during which something communicated.
         num_half: the overlapped kernels: something communicated for at least half of their time.
@@ -132,7 +134,6 @@ class OverlapSlowdownResult(RankResult):
 
     window_ns: int
     num_communication: int
-    num_graphs: int
     how_to_collect: HowToCollect
     num_beside: int
     num_half: int
@@ -188,7 +189,6 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         num_communication=int(communicates.sum() + peers.sum()),
-        num_graphs=len(graphs),
         num_beside=int(beside.is_beside.sum() + graphs_beside.sum()),
         num_half=int(is_half.sum()),
         half_ns=intervals.total(beside.length_ns[is_half]),
@@ -264,16 +264,8 @@ def _sms_taken(rank: Rank, chosen: Mask) -> Int64:
 
 def _missing(result: OverlapSlowdownResult) -> NotApplicable | None:
     """Return why no comparison can be made, if it could matter."""
-    if result.num_graphs and not result.num_communication:
-        return NotApplicable(
-            ID,
-            f"{result.num_graphs} CUDA graphs were traced as a whole: the kernels inside them are"
-            " not recorded",
-            result.how_to_collect(Part.GRAPH_KERNELS),
-            result.rank,
-        )
     if not result.num_communication:
-        return NotApplicable(ID, *NO_COMMUNICATION, result.rank)
+        return None
     # Slowdown cannot cost more than all the time of the overlapped kernels.
     could_cost = result.half_wall_ns / result.window_ns if result.window_ns else 0.0
     enough = (

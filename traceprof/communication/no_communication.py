@@ -1,7 +1,8 @@
-"""The common answer of communication analyses for a rank that did not communicate."""
+"""Whether a rank communicates, and what may be communication under another name."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,11 +12,16 @@ from traceprof import intervals
 if TYPE_CHECKING:
     from traceprof.run.rank import Spans, Window
 
-NO_COMMUNICATION = (
-    "no communication kernel and no peer copy ran in the time judged",
-    "where kernels of another name communicate, give it with --communication-kernel REGEX",
+_LIKE_COMMUNICATION = re.compile(
+    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|bcast|send|recv|receive"
+    r"|exchange|halo|shmem|symm_?mem|peer|remote|p2p|nccl|rccl",
+    re.IGNORECASE,
 )
-"""The reason why nothing can be judged, and how to collect it."""
+
+
+def looks_like_communication(name: str) -> bool:
+    """Return whether a kernel's name, which no pattern knows, may mean communication."""
+    return _LIKE_COMMUNICATION.search(name) is not None
 
 
 def num_inside(spans: Spans, window: Window) -> int:

@@ -8,6 +8,7 @@ from traceprof.analyses.compute import compute_parts
 from traceprof.analyses.gradients import ddp_buckets
 from traceprof.analyses.kernels import kernel_table
 from traceprof.analyses.measurements import process_groups
+from traceprof.analyses.measurements.hidden import hidden_of
 from traceprof.analyses.measurements.measured import RankMeasurements
 from traceprof.analyses.registry import ANALYSES
 from traceprof.analyses.steps import step_means
@@ -65,6 +66,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
         buckets=ddp_buckets.run(rank, shown),
         kernels=kernels,
         compute=compute,
+        hidden=hidden_of(rank, window),
         process_groups=None if has_gpu else process_groups.run(rank, window),
         shown=shown_results,
         shown_process_groups=None if has_gpu else process_groups.run(rank, shown),

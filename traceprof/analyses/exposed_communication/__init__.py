@@ -16,7 +16,7 @@ from traceprof.analyses.exposed_communication.reasons import (
 )
 from traceprof.analyses.exposed_communication.text import evidence, title
 from traceprof.analyses.shape.results import RankResult
-from traceprof.communication.no_communication import NO_COMMUNICATION, num_inside
+from traceprof.communication.no_communication import num_inside
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
@@ -26,16 +26,17 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Sight,
     severity_of_cost,
     share,
 )
 from traceprof.run.steady_steps import covered_per_step
-from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.opening import Rank, Window
+    from traceprof.trace.model.parts import HowToCollect, Part
 
 __all__ = ["FINDINGS", "PAGE", "REQUIRES", "findings", "refined", "run"]
 
@@ -94,7 +95,10 @@ class ExposedCommunicationMetrics(Metrics):
 
 FINDINGS = {
     ID: FindingKind(
-        ExposedCommunicationMetrics, part="exposed communication", removed_by=("perfect-overlap",)
+        ExposedCommunicationMetrics,
+        part="exposed communication",
+        removed_by=("perfect-overlap",),
+        needs=Sight.NAMES,
     )
 }
 
@@ -112,7 +116,6 @@ class ExposedCommunicationResult(RankResult):
         longest: the longest stretches, longest first.
         operations: what is exposed of each operation, and why; None without a GPU.
         is_pytorch: whether the program is known to use PyTorch.
-        num_graphs: CUDA graphs traced as a whole: what ran inside is not known.
         has_gpu: whether the rank has one; otherwise ranges of its CPU were measured.
         is_compute_known: whether it is known when the rank computed.
         how_to_collect: what the trace may lack, should it be needed.
@@ -126,7 +129,6 @@ class ExposedCommunicationResult(RankResult):
     longest: tuple[Evidence, ...]
     operations: ExposedOperations | None
     is_pytorch: bool
-    num_graphs: int
     has_gpu: bool
     is_compute_known: bool
     how_to_collect: HowToCollect
@@ -139,7 +141,6 @@ def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
         for covered in (rank.exposed, rank.communication, rank.compute)
     )
     communication_ns, compute_ns = communication.measure_ns, compute.measure_ns
-    num_graphs = len(rank.operations.graphs)
     operations = None if rank.device is None else exposed_operations(rank, window)
     exposed_ns, possible_ns = exposed.measure_ns, min(compute_ns, communication_ns)
     metrics = ExposedCommunicationMetrics(
@@ -148,7 +149,7 @@ def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
         overlap_efficiency=(communication_ns - exposed_ns) / possible_ns if possible_ns else None,
         **_reasons(operations, exposed_ns),  # type: ignore[arg-type]
         per_step_ns=covered_per_step(rank, window, rank.exposed),
-        coverage=_coverage(rank, window) if num_graphs else 1.0,
+        coverage=_coverage(rank, window) if len(rank.operations.graphs) else 1.0,
     )
     return ExposedCommunicationResult(
         rank=rank.rank,
@@ -160,7 +161,6 @@ def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
         longest=_longest(rank, exposed),
         operations=operations,
         is_pytorch=rank.program.is_pytorch,
-        num_graphs=num_graphs,
         has_gpu=rank.device is not None,
         is_compute_known=rank.device is not None or len(rank.compute) > 0,
         how_to_collect=rank.trace.how_to_collect,
@@ -259,16 +259,8 @@ def _longest(rank: Rank, exposed: intervals.Intervals) -> tuple[Evidence, ...]:
 
 def _why_unjudged(result: ExposedCommunicationResult) -> tuple[str, str] | None:
     """Return what is missing to judge, and how to collect it; None where nothing is."""
-    if result.num_graphs and not result.num_operations:
-        return (
-            (
-                f"{result.num_graphs} CUDA graphs were traced as a whole: communication inside them"
-                " is not recorded"
-            ),
-            result.how_to_collect(Part.GRAPH_KERNELS),
-        )
     if not result.num_operations and result.has_gpu:
-        return NO_COMMUNICATION
+        return None
     if not result.communication_ns and not result.has_gpu:
         return (
             "no range of a communication call lies in the time judged",

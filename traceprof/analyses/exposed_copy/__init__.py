@@ -25,6 +25,7 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Sight,
     bullets,
     severity_of_cost,
     share,
@@ -82,7 +83,12 @@ class ExposedCopyMetrics(Metrics):
 
 
 FINDINGS = {
-    ID: FindingKind(ExposedCopyMetrics, part="exposed copies", removed_by=("copies-hidden",))
+    ID: FindingKind(
+        ExposedCopyMetrics,
+        part="exposed copies",
+        removed_by=("copies-hidden",),
+        needs=Sight.OPERATIONS,
+    )
 }
 
 

@@ -24,6 +24,7 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Sight,
     bullets,
     one_of,
     severity_of_cost,
@@ -78,7 +79,7 @@ class FullPrecisionMatmulMetrics(Metrics):
     ]
 
 
-FINDINGS = {ID: FindingKind(FullPrecisionMatmulMetrics, changes_kernels=True)}
+FINDINGS = {ID: FindingKind(FullPrecisionMatmulMetrics, changes_kernels=True, needs=Sight.NAMES)}
 
 
 @dataclass(frozen=True, slots=True)

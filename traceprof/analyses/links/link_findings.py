@@ -20,6 +20,7 @@ from traceprof.findings import (
     Ns,
     Number,
     Positive,
+    Sight,
     one_of,
     severity_of_cost,
 )
@@ -73,7 +74,9 @@ class LinkMetrics(Metrics, kw_only=True):
     ]
 
 
-FINDINGS = dict.fromkeys(("link-saturated", "link-underused"), FindingKind(LinkMetrics))
+FINDINGS = dict.fromkeys(
+    ("link-saturated", "link-underused"), FindingKind(LinkMetrics, needs=Sight.OPERATIONS)
+)
 SATURATED = 0.85
 """Nobody gets much more: packet headers take 10 to 18 % of PCIe's peak, and 8 to 16 % of NVLink's
 (copy engines reach 380 of 450 GB/s on an H100, 396 on an H200)."""

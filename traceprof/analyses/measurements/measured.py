@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.compute.compute_parts import ComputeParts
     from traceprof.analyses.gradients.ddp_buckets import DdpBucketsResult
     from traceprof.analyses.kernels.kernel_table import KernelTable
+    from traceprof.analyses.measurements.hidden import Hidden
     from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
     from traceprof.analyses.shape.results import Judge, RankResult, Result
     from traceprof.analyses.steps.step_means import StepTotals
@@ -40,6 +41,7 @@ class RankMeasurements:
         buckets: the gradient buckets of DistributedDataParallel, in all that is shown.
         kernels: what its kernels took, by name; None for a rank without a GPU.
         compute: what its compute consists of, in all that is shown; None for a rank without a GPU.
+        hidden: what its report hides of it.
         process_groups: what a rank without a GPU communicated; None for one with a GPU.
         shown: of the analyses that are listed, what they measured of all that is shown.
         shown_process_groups: the process groups of all that is shown.
@@ -52,6 +54,7 @@ class RankMeasurements:
     buckets: DdpBucketsResult
     kernels: KernelTable | None
     compute: ComputeParts | None
+    hidden: tuple[Hidden, ...]
     process_groups: ProcessGroupsResult | None
     shown: Mapping[str, RankResult]
     shown_process_groups: ProcessGroupsResult | None
@@ -69,6 +72,7 @@ class RankMeasurements:
             buckets=replace(self.buckets, rank=rank),
             kernels=self.kernels and replace(self.kernels, rank=rank),
             compute=self.compute and self.compute.with_rank(rank),
+            hidden=self.hidden,
             process_groups=self.process_groups
             and replace(self.process_groups, rank=rank, report=report),
             shown={name: result.with_rank(rank) for name, result in self.shown.items()},
@@ -121,6 +125,7 @@ class MeasuredRun:
         buckets: the gradient buckets of DistributedDataParallel.
         kernels: what the kernels of ranks with a GPU took, by name.
         compute: what the compute of ranks with a GPU consists of.
+        hidden: what reports hide of ranks, by the rank.
         process_groups: what ranks without a GPU communicated.
         shown: of the analyses that are listed, what they measured of all that is shown.
         shown_process_groups: the process groups of all that is shown.
@@ -136,6 +141,7 @@ class MeasuredRun:
     buckets: tuple[DdpBucketsResult, ...] = ()
     kernels: tuple[KernelTable, ...] = ()
     compute: tuple[ComputeParts, ...] = ()
+    hidden: Mapping[int, tuple[Hidden, ...]] = field(default_factory=dict)
     process_groups: tuple[ProcessGroupsResult, ...] = ()
     shown: Results = field(default_factory=Results)
     shown_process_groups: tuple[ProcessGroupsResult, ...] = ()

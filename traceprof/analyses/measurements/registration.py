@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
+from traceprof.analyses.measurements.hidden import not_ruled_out
 from traceprof.analyses.shape.results import Judge, RankResult, Results
 
 if TYPE_CHECKING:
@@ -121,11 +122,16 @@ class Analysis:
             judged = [
                 claim for result in measured.results.of(module) for claim in module.findings(result)
             ]
-            return [*judged, *measured.missing.get(module.__name__, ())]
+            claims = [*judged, *measured.missing.get(module.__name__, ())]
+            ranks = [result.rank for result in measured.results.of(module)]
+            hidden = {rank: measured.hidden.get(rank, ()) for rank in ranks}
+            return [*claims, *not_ruled_out(module.FINDINGS, claims, hidden)]
 
         def judge_run(measured: MeasuredRun) -> list[Finding | NotApplicable]:
             judged: list[Finding | NotApplicable] = module.findings(module.run(measured))
-            return judged
+            if judged or len(measured.run.ranks) < 2:
+                return judged
+            return not_ruled_out(module.FINDINGS, (), measured.hidden)
 
         def refine(results: Results, ranks: RankComparison) -> Results:
             if refined is None:

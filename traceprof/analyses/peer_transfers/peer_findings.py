@@ -17,6 +17,7 @@ from traceprof.findings import (
     NotApplicable,
     Ns,
     Number,
+    Sight,
     bullets,
     one_of,
     severity_of_cost,
@@ -64,9 +65,9 @@ class NcclP2pSlowerThanCopyMetrics(Metrics):
 
 
 FINDINGS = {
-    "peer-copy-through-host": FindingKind(PeerCopyThroughHostMetrics),
+    "peer-copy-through-host": FindingKind(PeerCopyThroughHostMetrics, needs=Sight.OPERATIONS),
     "nccl-p2p-slower-than-copy": FindingKind(
-        NcclP2pSlowerThanCopyMetrics, part_of="exposed-communication"
+        NcclP2pSlowerThanCopyMetrics, part_of="exposed-communication", needs=Sight.NAMES
     ),
 }
 

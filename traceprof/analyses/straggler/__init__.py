@@ -23,6 +23,7 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Sight,
     severity_of_cost,
     share,
 )
@@ -72,7 +73,11 @@ class StragglerMetrics(Metrics):
     ]
 
 
-FINDINGS = {ID: FindingKind(StragglerMetrics, removed_by=("no-straggler",), changes_kernels=True)}
+FINDINGS = {
+    ID: FindingKind(
+        StragglerMetrics, removed_by=("no-straggler",), changes_kernels=True, needs=Sight.NAMES
+    )
+}
 
 # Operations whose causes are looked for, from the latest ones of each rank to the least late, so
 # that their median is that of all: enough for a majority.

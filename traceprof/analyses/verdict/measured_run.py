@@ -87,6 +87,7 @@ def _together(reports: Sequence[MeasuredReport], failed: Sequence[FailedReport])
         buckets=tuple(rank.buckets for rank in measurements),
         kernels=tuple(rank.kernels for rank in measurements if rank.kernels is not None),
         compute=tuple(rank.compute for rank in measurements if rank.compute is not None),
+        hidden={rank.step_totals.rank: rank.hidden for rank in measurements},
         process_groups=tuple(
             rank.process_groups for rank in measurements if rank.process_groups is not None
         ),

@@ -26,6 +26,7 @@ HOW_TO_COLLECT = HowToCollect(
         Part.KERNELS: _PROFILE,
         Part.COPIES: _PROFILE,
         Part.COPY_MEMORY: f"{_NSYS} --trace=cuda,nvtx …",
+        Part.EVERY_OPERATION: f"{_PROFILE} around fewer steps, to the end of the job",
         Part.GRAPH_KERNELS: _PROFILE,
         Part.API_CALLS: _PROFILE,
         Part.SYNCHRONIZATIONS: _SYNC,
@@ -75,6 +76,8 @@ _KINDS = {
 
 def holds(content: Content, part: Part) -> bool:
     """Return whether a trace holds a part that is one of its tables."""
+    if part is Part.EVERY_OPERATION:
+        return not content.is_cut
     if part is Part.GRAPH_KERNELS:
         return True  # a graph's kernels are always recorded one by one
     return any(kind in content.tables for kind in _KINDS.get(part, ()))

@@ -20,6 +20,8 @@ class Part(Enum):
     """Memory copies."""
     COPY_MEMORY = auto()
     """The kinds of memory of copies."""
+    EVERY_OPERATION = auto()
+    """All that the GPU did in the capture; missing if the profiler lost some."""
     GRAPH_KERNELS = auto()
     """The kernels inside CUDA graphs; missing if graphs were traced as a whole."""
     API_CALLS = auto()

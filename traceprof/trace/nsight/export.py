@@ -19,6 +19,7 @@ from traceprof.trace.model.host import (
     EventRecords,
 )
 from traceprof.trace.model.host_activity import NO_ACTIVITY, NO_SAMPLES, NO_SPANS
+from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.model.trace import Content
 from traceprof.trace.nsight import host, host_activity, notes, schema
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
-    from traceprof.trace.model.parts import Part
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
     from traceprof.trace.model.trace import Session
 
@@ -101,6 +101,8 @@ class NsightTrace(SectionedExport):
 
     def holds(self, part: Part) -> bool:
         """Return whether the export holds a part."""
+        if part is Part.EVERY_OPERATION:
+            return not any("cuda" in warning.lower() for warning in self.target.diagnostics())
         return holds(self, self._database, part)
 
     @property

@@ -50,6 +50,7 @@ HOW_TO_COLLECT = HowToCollect(
             "export the .nsys-rep again with a newer Nsight Systems (srcKind and dstKind of"
             f" {schema.MEMCPY.name})"
         ),
+        Part.EVERY_OPERATION: "record fewer steps: nsys profile --capture-range=cudaProfilerApi …",
         Part.GRAPH_KERNELS: "nsys profile --cuda-graph-trace=node …",
         Part.API_CALLS: "nsys profile --trace=cuda …",
         Part.SYNCHRONIZATIONS: "nsys profile --trace=cuda …",

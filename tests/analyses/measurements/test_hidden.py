@@ -1,0 +1,144 @@
+"""What a report hides is not absent: findings are not applicable, `compare` says unknown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.builders import TraceBuilder
+from traceprof.analyses.measurements.hidden import MIN_IN_GRAPHS, MIN_UNKNOWN
+from traceprof.analyses.registry import FINDINGS
+from traceprof.analysis import Options, analyze_reports
+from traceprof.communication.no_communication import looks_like_communication
+from traceprof.comparison.ask import compare
+from traceprof.findings import Sight
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.analyses.verdict.run_result import RunResult
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+ALL = {id_ for id_, kind in FINDINGS.items() if kind.needs}
+BY_NAME = {id_ for id_, kind in FINDINGS.items() if kind.needs is Sight.NAMES}
+OF_RUNS = {"straggler"}  # of which one rank has none
+
+
+def steps_of(num: int = 8) -> TraceBuilder:
+    """Build steps of 100 µs: 60 µs of compute, then 20 µs of communication that nothing hides."""
+    builder = TraceBuilder()
+    for step in range(num):
+        begin = 100_000 * step
+        builder.nvtx(f"step {step}", begin, begin + 90_000)
+        builder.kernel(begin + 10_000, begin + 70_000, "gemm", launch=(begin + 10, begin + 20))
+        launch = (begin + 30, begin + 40)
+        builder.kernel(begin + 70_000, begin + 90_000, NCCL, stream=20, launch=launch)
+    return builder
+
+
+def in_graphs(num: int = 8) -> TraceBuilder:
+    """Build the same steps, each a CUDA graph that was traced as a whole."""
+    builder = TraceBuilder()
+    for step in range(num):
+        begin = 100_000 * step
+        builder.nvtx(f"step {step}", begin, begin + 90_000)
+        builder.graph(begin + 10_000, begin + 90_000, launch=(begin + 10, begin + 20))
+    return builder
+
+
+def analyzed(builder: TraceBuilder, path: Path) -> RunResult:
+    return analyze_reports([builder.write(path)], Options(savings=False))
+
+
+def unknown(result: RunResult, words: str) -> dict[str, str]:
+    """Return how to show what is hidden, by the finding that it may hide."""
+    return {gap.id: gap.how_to_collect for gap in result.not_applicable if words in gap.reason}
+
+
+def test_what_graphs_hide_is_not_applicable(tmp_path: Path) -> None:
+    result = analyzed(in_graphs(), tmp_path / "t.sqlite")
+    gaps = unknown(result, "traced as a whole")
+    assert gaps.keys() == ALL - OF_RUNS
+    assert all("--cuda-graph-trace=node" in how for how in gaps.values())
+
+
+@pytest.mark.parametrize(("graph_ns", "hides"), [(100_000, False), (120_000, True)])
+def test_graphs_too_short_for_a_finding_hide_none(
+    tmp_path: Path, graph_ns: int, *, hides: bool
+) -> None:
+    builder = TraceBuilder().kernel(0, 9_890_000).kernel(10_990_000, 11_000_000)
+    result = analyzed(builder.graph(9_900_000, 9_900_000 + graph_ns), tmp_path / "t.sqlite")
+    assert (graph_ns / 11e6 >= MIN_IN_GRAPHS) == hides
+    assert bool(unknown(result, "traced as a whole")) == hides
+
+
+def test_what_is_seen_beside_graphs_is_found(tmp_path: Path) -> None:
+    builder = steps_of().graph(12_000, 60_000)
+    result = analyzed(builder, tmp_path / "t.sqlite")
+    found = {finding.id for finding in result.findings}
+    gaps = unknown(result, "traced as a whole")
+    assert "exposed-communication" in found
+    assert not found & gaps.keys()
+    assert "nccl-serialization" in gaps
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("my_fft_stage3", "--kernels"), ("myHaloExchange", "--communication-kernel")],
+)
+@pytest.mark.parametrize(("share", "hides"), [(MIN_UNKNOWN, False), (MIN_UNKNOWN + 0.01, True)])
+def test_unknown_names_over_a_tenth_of_the_time_hide_what_is_known_by_name(
+    tmp_path: Path, name: str, how: str, share: float, *, hides: bool
+) -> None:
+    begin = round(1_000_000 * (1 - share))
+    builder = TraceBuilder().kernel(0, begin).kernel(begin, 1_000_000, name)
+    gaps = unknown(analyzed(builder, tmp_path / "t.sqlite"), "names are unknown")
+    assert gaps.keys() == (BY_NAME - OF_RUNS if hides else set())
+    assert all(how in remedy for remedy in gaps.values())
+
+
+def test_known_names_hide_nothing_where_nothing_communicates(tmp_path: Path) -> None:
+    result = analyzed(TraceBuilder().kernel(0, 1000), tmp_path / "t.sqlite")
+    assert not {gap.id for gap in result.not_applicable} & BY_NAME
+
+
+@pytest.mark.parametrize(
+    ("warning", "hides"),
+    [
+        ("Not all CUDA events might have been collected.", True),
+        ("Not all NVTX events might have been collected.", False),
+    ],
+)
+def test_lost_events_hide_findings(tmp_path: Path, warning: str, *, hides: bool) -> None:
+    builder = TraceBuilder().kernel(0, 1000).raw("DIAGNOSTIC_EVENT", text=warning)
+    gaps = unknown(analyzed(builder, tmp_path / "t.sqlite"), "lost events")
+    assert gaps.keys() == (ALL - OF_RUNS if hides else set())
+
+
+def test_a_finding_in_a_graph_is_not_gone(tmp_path: Path) -> None:
+    before = steps_of().write(tmp_path / "before.sqlite")
+    after = in_graphs().write(tmp_path / "after.sqlite")
+    gates = ["finding:exposed-communication", "finding:nccl-serialization"]
+    comparison = compare(str(before), str(after), gates=gates)
+    changes = {change.id: change for change in comparison.findings}
+    assert changes["exposed-communication"].status == "unknown"
+    assert changes["exposed-communication"].came_ns is None
+    assert [gate.outcome for gate in comparison.gates] == ["not met", "not met"]
+    other = compare(str(after), str(before))
+    assert {one.id: one.status for one in other.findings}["exposed-communication"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("name", "looks"),
+    [
+        ("void my::all_reduce_rows<float>(float*)", True),
+        ("halo_exchange_kernel", True),
+        ("alltoall_v2", True),
+        ("jacobi_kernel", False),
+        ("semi_discrete_step_257_gpu", False),
+        ("reduce_rows", False),
+    ],
+)
+def test_a_name_may_look_like_communication(name: str, *, looks: bool) -> None:
+    assert looks_like_communication(name) == looks

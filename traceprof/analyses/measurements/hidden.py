@@ -1,0 +1,120 @@
+"""What a report hides of a rank, so that findings that need it cannot be ruled out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from traceprof import intervals
+from traceprof.communication.no_communication import looks_like_communication
+from traceprof.findings import NotApplicable, Sight, share
+from traceprof.kernel_names.categories import kernel_kind
+from traceprof.trace.model.parts import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from traceprof.findings import Finding, FindingKind
+    from traceprof.intervals import Intervals
+    from traceprof.run.rank import Rank, Window
+
+MIN_IN_GRAPHS = 0.01
+"""The share of the time judged from which on graphs may hide a finding: less makes none."""
+MIN_UNKNOWN = 0.10
+"""The share of the time of kernels from which on those of unknown names may hide a finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Something that a report hides of a rank.
+
+    Attributes:
+        reason: what is hidden.
+        how_to_collect: what shows it.
+        is_only_names: whether the operations themselves are there.
+    """
+
+    reason: str
+    how_to_collect: str
+    is_only_names: bool = False
+
+    def hides(self, kind: FindingKind) -> bool:
+        """Return whether a finding of a kind may be there and not be seen."""
+        return kind.needs is Sight.NAMES or (
+            kind.needs is Sight.OPERATIONS and not self.is_only_names
+        )
+
+
+def hidden_of(rank: Rank, window: Window) -> tuple[Hidden, ...]:
+    """Return what is hidden of a rank in the window that is judged."""
+    if rank.device is None:
+        return ()
+    return tuple(_hidden(rank, window))
+
+
+def not_ruled_out(
+    kinds: Mapping[str, FindingKind],
+    claims: Collection[Finding | NotApplicable],
+    hidden: Mapping[int, tuple[Hidden, ...]],
+) -> list[Finding | NotApplicable]:
+    """Return the findings that were not made and may be hidden.
+
+    Args:
+        kinds: the findings that the analysis can make, by id.
+        claims: what it claims, and what it could not judge.
+        hidden: what is hidden, by rank; of ranks that were judged.
+    """
+    claimed = {(claim.id, claim.rank) for claim in claims}
+    return [
+        NotApplicable(id_, hides[0].reason, hides[0].how_to_collect, rank)
+        for rank, several in hidden.items()
+        for id_, kind in kinds.items()
+        if (hides := [one for one in several if one.hides(kind)]) and (id_, rank) not in claimed
+    ]
+
+
+def _hidden(rank: Rank, window: Window) -> Iterator[Hidden]:
+    if not rank.trace.holds(Part.EVERY_OPERATION):
+        yield Hidden(
+            "the profiler lost events: some GPU operations may be missing",
+            rank.trace.how_to_collect(Part.EVERY_OPERATION),
+        )
+    graphs = rank.operations.graphs
+    if len(graphs):
+        inside = intervals.union(graphs.start_ns, graphs.end_ns)
+        if share(_measure_ns(inside, window), window.length_ns) >= MIN_IN_GRAPHS:
+            yield Hidden(
+                "CUDA graphs were traced as a whole: the kernels inside them are not recorded",
+                rank.trace.how_to_collect(Part.GRAPH_KERNELS),
+            )
+    yield from _unknown_names(rank, window)
+
+
+def _unknown_names(rank: Rank, window: Window) -> Iterator[Hidden]:
+    kernels, names = rank.operations.kernels, rank.kernel_names
+    unknown = {
+        id_
+        for id_ in set(rank.trace.signatures.name.tolist())
+        if id_ not in rank.communication_operations
+        and not kernel_kind(names.get(id_, ""), communicates=False).is_known
+    }
+    chosen = kernels.are_named(unknown)
+    if not chosen.any():
+        return
+    time = intervals.union(kernels.start_ns[chosen], kernels.ends(chosen))
+    whole_ns = _measure_ns(intervals.merge(rank.compute, rank.communication), window)
+    if share(_measure_ns(time, window), whole_ns) <= MIN_UNKNOWN:
+        return
+    texts = sorted(names[id_] for id_ in unknown if id_ in names)
+    yield Hidden(
+        "over 10 % of the time of kernels is in some whose names are unknown:"
+        " what they do is not known",
+        "give those that communicate with --communication-kernel REGEX (--kernels lists them)"
+        if any(map(looks_like_communication, texts))
+        else "see what they are: traceprof analyze --kernels",
+        is_only_names=True,
+    )
+
+
+def _measure_ns(covered: Intervals, window: Window) -> int:
+    return intervals.clip(covered, window.start_ns, window.end_ns).measure_ns
