@@ -5,20 +5,24 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
-from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, _run
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, _run
 from traceprof.trace.nsight import schema
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 # What could not be done, why, and what to do.
 _LINE = re.compile(r"traceprof: (?P<what>cannot .+?): (?P<why>.+); (?P<remedy>.+)\n")
+_USAGE = re.compile(r"traceprof: .+(?:; .+| \(see traceprof.* --help\))\n")
+
+# Beside an answer: reports that were left out, and what could not be added.
+_NOTE = re.compile(r"traceprof: (?:left out|no critical path|a trace with|.* no critical).*")
 
 # What traceprof reads of tables that hold no events.
 SMALL_TABLES = {
@@ -119,26 +123,44 @@ def attempt(path: Path, command: str = "analyze", *, is_changed: bool = False) -
         is_changed: whether somebody else changes the file meanwhile.
     """
     arguments = ["analyze", "--format", "json"] if command == "analyze" else [command]
+    return tried(path, [*arguments, os.fspath(path)], is_changed=is_changed)
+
+
+def tried(
+    path: Path, arguments: Sequence[str], *, is_changed: bool = False, may_be_misused: bool = False
+) -> Outcome:
+    """Run a command on a file; check that it answers or refuses, and leaves no trace.
+
+    Args:
+        path: of the file.
+        arguments: of the command.
+        is_changed: whether somebody else changes the file meanwhile.
+        may_be_misused: whether the fault may be one of the options.
+    """
     before = None if is_changed else folder_of(path)
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = _run([*arguments, os.fspath(path)])
+        code = _run(arguments)
     outcome = Outcome(code, out.getvalue(), err.getvalue())
-    assert_contract(outcome, is_json=command == "analyze")
+    is_json = [*arguments[:3]] == ["analyze", "--format", "json"]
+    assert_contract(outcome, is_json=is_json, line=_USAGE if may_be_misused else _LINE)
     assert before is None or folder_of(path) == before
     return outcome
 
 
-def assert_contract(outcome: Outcome, *, is_json: bool = True) -> None:
+def assert_contract(
+    outcome: Outcome, *, is_json: bool = True, line: re.Pattern[str] = _LINE
+) -> None:
     """Assert that there is an answer, or exactly one line that says what, why and what to do."""
-    if outcome.code == EXIT_DONE:
-        assert outcome.err == ""
-        assert not is_json or json.loads(outcome.out)["schema"] == "traceprof.analysis/1"
+    if outcome.code in {EXIT_DONE, EXIT_FINDINGS}:
+        assert all(_NOTE.fullmatch(line) for line in outcome.err.splitlines()), outcome.err
+        if is_json and outcome.out:
+            assert json.loads(outcome.out)["schema"] == "traceprof.analysis/1"
         return
     assert outcome.code == EXIT_ERROR
     assert outcome.out == ""
     assert outcome.err.count("\n") == 1
-    assert _LINE.fullmatch(outcome.err), outcome.err
+    assert line.fullmatch(outcome.err), outcome.err
     assert outcome.err.rstrip("\n").isprintable()
 
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support.attempts import Outcome
-from tests.support.fuzz import running
+from tests.support.fuzz import commands, running
 from tests.support.fuzz.running import results
-from tests.support.long import long_after, rows_long_after
-from tests.support.traces import SAMPLE
+from tests.support.long import rows_long_after
 from traceprof.cli.main import EXIT_DONE
 
 pytestmark = [
@@ -21,10 +20,19 @@ pytestmark = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", long_after(1, range(3)))
-def test_damaged_exports(tmp_path: Path, seed: int) -> None:
-    tried = list(results(tmp_path, 10, seed))
-    assert len(tried) == 10
+def test_few_damaged_files(tmp_path: Path) -> None:
+    assert_answers(tmp_path, 12)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(0, 10_000, 250))
+def test_ten_thousand_damaged_files(tmp_path: Path, first: int) -> None:
+    assert_answers(tmp_path, 250, first)
+
+
+def assert_answers(folder: Path, num: int, first: int = 0) -> None:
+    tried = list(results(folder, num, 1, first))
+    assert len(tried) == num
     assert [result for result in tried if result.problem is not None] == []
 
 
@@ -68,14 +76,15 @@ def accepting_all(path: Path) -> None:
 def test_wrong_answers_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[Path], None], problem: str
 ) -> None:
-    def attempt(path: Path, *_: object, **__: Any) -> Outcome:
-        if path != SAMPLE:
-            answer(path)
+    def tried(path: Path, *_: object, **__: Any) -> Outcome:
+        answer(path)
         return Outcome(EXIT_DONE, "", "")
 
-    monkeypatch.setattr(running, "attempt", attempt)
+    monkeypatch.setattr(running, "tried", tried)
     monkeypatch.setattr(running, "MAX_S", 1)
     monkeypatch.setattr(running, "_KINDS", ("sql",))
+    whole = ["analyze", "--format", "json", commands.REPORT]
+    monkeypatch.setattr(commands, "chosen_arguments", lambda *_: whole)
     # One after the other, until one was damaged where it matters.
     problems = (result.problem or "" for result in results(tmp_path, 9, 1))
     assert any(problem in text for text in problems)

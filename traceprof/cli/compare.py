@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from traceprof.cli.inputs import expand, progress
+from traceprof.cli.inputs import ReportPath, expand, progress
 from traceprof.cli.judging import judging_options
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
 from traceprof.cli.output import STDOUT, check_output, output_options, write_output
@@ -27,8 +27,8 @@ _READ_BY_PEOPLE = ("text", "markdown")
 
 
 @click.command("compare", short_help="Say whether a change helped, and where.")
-@click.argument("before", required=False, metavar="BEFORE", type=click.Path(readable=False))
-@click.argument("after", required=False, metavar="AFTER", type=click.Path(readable=False))
+@click.argument("before", required=False, metavar="BEFORE", type=ReportPath())
+@click.argument("after", required=False, metavar="AFTER", type=ReportPath())
 @click.option(
     "--before",
     "more_before",

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import glob
-import os
 import sys
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from traceprof.errors import TraceFileError
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from traceprof.cli.progress import CountBar
     from traceprof.run.summary import FailedReport
 
-# Existence is checked on opening, where every other fault of a file is found too.
+
+class ReportPath(click.Path):
+    """A path as it is: opening it finds every fault; the shell completes it."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None  # noqa: ANN401
+    ) -> str:  # fmt: skip
+        """Return the path."""
+        del param, ctx
+        return str(value)
+
+
 reports_argument = click.argument(
-    "reports", nargs=-1, required=True, metavar="REPORT...", type=click.Path(readable=False)
+    "reports", nargs=-1, required=True, metavar="REPORT...", type=ReportPath()
 )
 
 
@@ -31,29 +38,9 @@ def expand(reports: Sequence[str]) -> list[Path]:
     Raises:
         TraceFileError: a pattern matches no file, or a folder contains no report.
     """
-    paths: list[Path] = []
-    for report in reports:
-        if os.path.isdir(report):  # noqa: PTH112  (Path raises where it may not look)
-            from traceprof.trace.folder import reports_in
+    from traceprof.trace.folder import report_paths
 
-            paths += reports_in(Path(report))
-        elif os.path.lexists(report) or not glob.has_magic(report):
-            paths.append(Path(report))
-        else:
-            paths += _fitting(report)
-    once: dict[str, Path] = {}
-    for path in paths:
-        once.setdefault(os.path.realpath(path), path)
-    return [*once.values()]
-
-
-def _fitting(pattern: str) -> list[Path]:
-    names = sorted(glob.glob(pattern))  # noqa: PTH207  (Path.glob takes no absolute pattern)
-    if not names:
-        raise TraceFileError(
-            f"cannot read {pattern}", "no file fits this pattern", "check the path"
-        )
-    return [Path(name) for name in names]
+    return report_paths(reports)
 
 
 def print_failures(reports: Iterable[FailedReport]) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Analysis, analyze_captures
-from traceprof.documents.analysis.model import SCHEMA, Document
+from traceprof.documents.analysis.model import Document
+from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES, read_document
 from traceprof.documents.analysis.records import document
-from traceprof.errors import TraceFileError, UsageError
+from traceprof.errors import UsageError
 from traceprof.store.files import is_store
-from traceprof.store.runs import load, stored_runs
+from traceprof.store.runs import load_json, stored_runs
 from traceprof.trace.folder import reports_in
 
 if TYPE_CHECKING:
@@ -92,7 +90,7 @@ def stored(path: str | os.PathLike[str], name: str) -> Document:
     Raises:
         TraceprofError: there is no such run, or another version wrote it.
     """
-    return _converted(load(path, name), f"{os.fspath(path)}#{name}")
+    return read_document(load_json(path, name), f"{os.fspath(path)}#{name}")
 
 
 def files_of(sources: Sequence[str]) -> list[Path]:
@@ -125,15 +123,10 @@ def _saved(path: Path) -> Document | None:
             head = file.read(_HEAD)
             if not head.lstrip().startswith(b"{") or not _SCHEMA.search(head):
                 return None
-            content = head + file.read()
+            content = head + file.read(MAX_DOCUMENT_BYTES)
     except OSError:
         return None  # whoever opens it as a report says what is wrong
-    try:
-        return _converted(json.loads(content), str(path))
-    except ValueError as error:
-        raise TraceFileError(
-            f"cannot read {path}", f"it is no JSON: {error}", "write the analysis again"
-        ) from error
+    return read_document(content, str(path))
 
 
 def _refuse_store(path: Path) -> None:
@@ -146,25 +139,6 @@ def _refuse_store(path: Path) -> None:
         "it is a store of runs",
         f"say which run: {path}#{names[0]}" if names else "save a run first",
     )
-
-
-def _converted(written: Any, name: str) -> Document:  # noqa: ANN401  (JSON)
-    """Return a document of its types.
-
-    Raises:
-        TraceFileError: it is another one, or from another version.
-    """
-    schema = written.get("schema") if isinstance(written, dict) else None
-    if schema != SCHEMA:
-        why = f"it is {schema!r}, not an analysis"
-        raise TraceFileError(f"cannot compare {name}", why, "use analyze --format json")
-    try:
-        return msgspec.convert(written, Document)
-    except msgspec.ValidationError as error:
-        why = f"another version of traceprof wrote it ({error})"
-        raise TraceFileError(
-            f"cannot compare {name}", why, "analyse the reports again with this version"
-        ) from error
 
 
 def _name(sources: Sequence[Source]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals, labels
-from traceprof.trace.model.call_labels import CallLabel, operation_of, read_call
+from traceprof.trace.model.call_labels import CallLabel, number_of, operation_of, read_call
 from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
@@ -212,8 +212,7 @@ def _role(label: Label, call: CallLabel | None) -> _Role:
 
 
 def _fact(label: Label, name: str) -> int:
-    text = label.facts.get(name, "")
-    return int(text) if text.isdecimal() and len(text) < 15 else -1
+    return number_of(label.facts.get(name))
 
 
 def _bucket_kinds(ranges: LabelRanges) -> Mask:

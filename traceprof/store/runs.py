@@ -6,15 +6,17 @@ import json
 import os
 import zlib
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES
 from traceprof.documents.analysis.records import document
-from traceprof.errors import UsageError, one_line
+from traceprof.errors import TraceFileError, UsageError, one_line
+from traceprof.findings import Count  # noqa: TC001  (msgspec converts to it)
 from traceprof.store.files import (
     connected,
     errors,
@@ -28,7 +30,7 @@ from traceprof.store.tables import LISTS, cell, columns, rows, with_numbers, wri
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.documents.analysis.model import Document
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 
 # Set by programs for continuous integration.
 _COMMIT_VARIABLES = ("GIT_COMMIT", "GITHUB_SHA", "CI_COMMIT_SHA", "BUILDKITE_COMMIT", "CIRCLE_SHA1")
+
+_Utc = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+
+_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -57,14 +63,17 @@ class StoredRun:
     """
 
     name: str
-    labels: Mapping[str, str]
+    labels: dict[str, str]
     git_commit: str | None
-    recorded_utc: str | None
-    saved_utc: str
+    recorded_utc: _Utc | None
+    saved_utc: _Utc
     hosts: tuple[str, ...]
-    num_ranks: int
-    step_ns: int | None
-    median_step_ns: int | None
+    num_ranks: Count
+    step_ns: Count | None
+    median_step_ns: Count | None
+
+
+_RUN_COLUMNS = tuple(field.name for field in fields(StoredRun))
 
 
 def check(path: AnyPath, name: str | None = None) -> None:
@@ -139,6 +148,16 @@ def load(path: AnyPath, name: str) -> dict[str, Any]:
     Raises:
         TraceprofError: there is no such store, or no such run in it.
     """
+    loaded: dict[str, Any] = json.loads(load_json(path, name))
+    return loaded
+
+
+def load_json(path: AnyPath, name: str) -> bytes:
+    """Return the text of the JSON document of a run.
+
+    Raises:
+        TraceprofError: there is no such store, or no such run in it, or it was changed.
+    """
     with read(path) as connection:
         row = connection.execute(
             "SELECT json_zlib FROM documents JOIN runs ON runs.id = run WHERE name = ?", [name]
@@ -147,8 +166,25 @@ def load(path: AnyPath, name: str) -> dict[str, Any]:
         names = [run.name for run in stored_runs(path)]
         there = f"choose one of {', '.join(names)}" if names else "save one first"
         raise UsageError(f"cannot read {name!r} of {path}", "there is no run of this name", there)
-    loaded: dict[str, Any] = json.loads(zlib.decompress(row[0]))
-    return loaded
+    try:
+        return _unpacked(row[0])
+    except (zlib.error, TypeError) as error:
+        raise _changed(path, f"the document of {name!r} cannot be unpacked ({error})") from error
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """Unpack a document, if it is as large as documents are: memory is finite.
+
+    Raises:
+        zlib.error: it is no document.
+    """
+    unpacker, size, rest = zlib.decompressobj(), 0, packed
+    while rest and not unpacker.eof:
+        size += len(unpacker.decompress(rest, _PIECE_BYTES))
+        if size > MAX_DOCUMENT_BYTES:
+            raise zlib.error(f"it has over {MAX_DOCUMENT_BYTES >> 20} MiB")
+        rest = unpacker.unconsumed_tail
+    return zlib.decompress(packed)
 
 
 def stored_runs(path: AnyPath) -> list[StoredRun]:
@@ -158,24 +194,29 @@ def stored_runs(path: AnyPath) -> list[StoredRun]:
         TraceprofError: there is no such store.
     """
     with read(path) as connection:
-        stored = connection.execute(
-            "SELECT name, labels, git_commit, recorded_utc, saved_utc, hosts, num_ranks,"
-            " step_ns, median_step_ns FROM runs ORDER BY id"
-        ).fetchall()
-    return [
-        StoredRun(
-            name=row[0],
-            labels=json.loads(row[1]),
-            git_commit=row[2],
-            recorded_utc=row[3],
-            saved_utc=row[4],
-            hosts=tuple(json.loads(row[5])),
-            num_ranks=row[6],
-            step_ns=row[7],
-            median_step_ns=row[8],
+        names = ", ".join(_RUN_COLUMNS)
+        stored = connection.execute(f"SELECT {names} FROM runs ORDER BY id").fetchall()  # noqa: S608
+    return [_stored_run(row, path) for row in stored]
+
+
+def _stored_run(row: Sequence[Any], path: AnyPath) -> StoredRun:
+    """Return a row of the table of runs, which anybody may have changed.
+
+    Raises:
+        TraceFileError: it holds other types.
+    """
+    columns = dict(zip(_RUN_COLUMNS, row, strict=True))
+    try:
+        columns["labels"], columns["hosts"] = (
+            msgspec.json.decode(columns[name]) for name in ("labels", "hosts")
         )
-        for row in stored
-    ]
+        return msgspec.convert(columns, StoredRun)
+    except (msgspec.MsgspecError, TypeError, UnicodeDecodeError, RecursionError) as error:
+        raise _changed(path, f"a row of its table of runs is damaged ({error})") from error
+
+
+def _changed(path: AnyPath, why: str) -> TraceFileError:
+    return TraceFileError(f"cannot read {path}", why, "save the run again in another store")
 
 
 def _json(run_document: Document) -> bytes:

@@ -1,17 +1,43 @@
-"""The reports in a folder, each once: recognised by content, damaged ones by name."""
+"""The reports that paths name, each once; in folders by content, damaged ones by name."""
 
 from __future__ import annotations
 
+import glob
+import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceprof.errors import TraceFileError
 from traceprof.trace.open import CAPTURE_SUFFIXES, START_BYTES, is_capture, is_database, is_profile
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
 
 _SUFFIXES = (".sqlite", *CAPTURE_SUFFIXES, ".pt.trace.json", ".pt.trace.json.gz")
+
+
+def report_paths(reports: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """Return the named reports, each once, with folders and patterns that match no name resolved.
+
+    Raises:
+        TraceFileError: a pattern matches no file, or a folder contains no report.
+    """
+    paths: list[Path] = []
+    for named in reports:
+        report = os.fspath(named)
+        if "\0" in report:
+            raise TraceFileError(f"cannot read {report}", "embedded null byte", "check the path")
+        if os.path.isdir(report):  # noqa: PTH112  (Path raises where it may not look)
+            paths += reports_in(Path(report))
+        elif os.path.lexists(report) or not glob.has_magic(report):
+            paths.append(Path(report))
+        else:
+            paths += _matching(report)
+    once: dict[str, Path] = {}
+    for path in paths:
+        once.setdefault(os.path.realpath(path), path)
+    return [*once.values()]
 
 
 def reports_in(folder: Path) -> list[Path]:
@@ -49,6 +75,15 @@ def reports_in(folder: Path) -> list[Path]:
             "name a folder with .sqlite files or traces of torch.profiler, or name the files",
         )
     return sorted(reports, key=_by_number)
+
+
+def _matching(pattern: str) -> list[Path]:
+    names = sorted(glob.glob(pattern))  # noqa: PTH207  (Path.glob takes no absolute pattern)
+    if not names:
+        raise TraceFileError(
+            f"cannot read {pattern}", "no file fits this pattern", "check the path"
+        )
+    return [Path(name) for name in names]
 
 
 def _start(path: Path) -> bytes:

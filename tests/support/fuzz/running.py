@@ -4,6 +4,7 @@ import gc
 import os
 import random
 import resource
+import shlex
 import signal
 import sqlite3
 import time
@@ -13,18 +14,21 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.attempts import EVENTS, attempt
-from tests.support.fuzz import profiler_traces
+from tests.support.attempts import EVENTS, attempt, tried
+from tests.support.fuzz import commands, profiler_traces
 from tests.support.fuzz.damage import DAMAGES, alter_rows, page_size
 from tests.support.traces import REAL_TRACES, SAMPLE, SAMPLES
-from traceprof.cli.main import EXIT_DONE
+from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS
 from traceprof.trace.open import START_BYTES, is_database
 from traceprof.trace.sqlite.database import quote
 
 MAX_S, MAX_MB = 10, 500
 _MAX_WALL_S = 120  # whatever else the machine does
 _MAX_BYTES = 1_500_000  # of an export that is damaged
-_KINDS = ("bytes", "bytes", "sql", "sql", "fault", "profiler", "profiler")
+_KINDS = (
+    *("bytes", "bytes", "sql", "sql", "sql", "fault", "profiler", "profiler", "profiler"),
+    *("store", "document", "options"),
+)
 _TOO_LONG = {
     "SIGXCPU": "more than {} s of CPU time",
     "SIGALRM": f"not done after {_MAX_WALL_S} s",
@@ -58,14 +62,19 @@ def results(folder: Path, num: int, seed: int, first: int = 0) -> Iterator[Resul
     sources = [path for path in (*SAMPLES, *REAL_TRACES) if path.stat().st_size <= _MAX_BYTES]
     attempt(SAMPLE)  # so that not each process imports everything
     of_profiler = profiler_traces.source(folder) if "profiler" in _KINDS else b""
+    document, store = commands.saved_files(folder)
+    saved = folder / "saved.json"
+    saved.write_bytes(document)
     for number in range(first, first + num):
         chosen = random.Random(f"{seed} {number}")
         source, kind = chosen.choice(sources), chosen.choice(_KINDS)
-        command = chosen.choice(("analyze", "analyze", "analyze", "info"))
         path = folder / str(number) / "t.sqlite"
         path.parent.mkdir()
         path.write_bytes(source.read_bytes())
-        what = f"{command} {source.name} {kind}"
+        arguments = ["analyze", "--format", "json", commands.REPORT]
+        if kind != "fault":
+            arguments = commands.chosen_arguments(kind, chosen)
+        what = f"{shlex.join(arguments)} {source.name} {kind}"
         if kind == "bytes":
             pages = bytearray(path.read_bytes())
             damage = chosen.choice(DAMAGES)
@@ -77,13 +86,21 @@ def results(folder: Path, num: int, seed: int, first: int = 0) -> Iterator[Resul
         elif kind == "profiler":
             data, damage_name = profiler_traces.damaged(of_profiler, chosen)
             path.write_bytes(data)
-            what = f"{command} trace of torch.profiler {damage_name}"
-        problem = _problem(path, command, chosen if kind == "fault" else None)
+            what += f" {damage_name}"
+        elif kind == "store":
+            path.write_bytes(store)
+            what += f" {commands.damage_store(path, chosen)}"
+        elif kind == "document":
+            path.write_bytes(commands.damaged_document(document, chosen))
+        words = commands.filled_in(arguments, path, saved)
+        problem = _problem(path, words, kind, chosen)
         problem = problem or _left(path)
+        commands.remove_output(path)
         if problem is None:
             path.unlink()
             path.parent.rmdir()
         yield Result(number, what, problem)
+    saved.unlink()
 
 
 def _left(path: Path) -> str | None:
@@ -91,14 +108,14 @@ def _left(path: Path) -> str | None:
     return f"left behind: {names}" if names else None
 
 
-def _problem(path: Path, command: str, fault: random.Random | None) -> str | None:
+def _problem(path: Path, arguments: list[str], kind: str, chosen: random.Random) -> str | None:
     """Return what is wrong with how a command answers; None if nothing is."""
     error, memory_at_first = path.with_name("error"), _memory_at_first()
     child = os.fork()
     if child == 0:
-        _be_child(path, command, error, is_changed=fault is not None)
-    if fault is not None:
-        _disturb(path, fault)
+        _be_child(path, arguments, error, kind)
+    if kind == "fault":
+        _disturb(path, chosen)
     _, status, usage = os.wait4(child, 0)
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
@@ -109,7 +126,8 @@ def _problem(path: Path, command: str, fault: random.Random | None) -> str | Non
     code = os.WEXITSTATUS(status)
     if code == _WRONG:
         return error.read_text()
-    if fault is not None or command != "analyze" or code != _DONE:
+    is_whole = arguments == ["analyze", "--format", "json", str(path)]
+    if kind == "fault" or not is_whole or code != _DONE:
         return None
     with path.open("rb") as file:
         is_export = is_database(file.read(START_BYTES))
@@ -124,7 +142,7 @@ def _memory_at_first() -> int:
     return os.wait4(child, 0)[2].ru_maxrss
 
 
-def _be_child(path: Path, command: str, error: Path, *, is_changed: bool) -> None:
+def _be_child(path: Path, arguments: list[str], error: Path, kind: str) -> None:
     code = _WRONG
     try:
         gc.freeze()  # garbage of the parent may be of libraries whose threads are not here
@@ -132,8 +150,9 @@ def _be_child(path: Path, command: str, error: Path, *, is_changed: bool) -> Non
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(_MAX_WALL_S)
         resource.setrlimit(resource.RLIMIT_CPU, (MAX_S, MAX_S + 5))
-        outcome = attempt(path, command, is_changed=is_changed)
-        code = _DONE if outcome.code == EXIT_DONE else _REFUSED
+        is_fault, is_usage = kind == "fault", kind == "options"
+        outcome = tried(path, arguments, is_changed=is_fault, may_be_misused=is_usage)
+        code = _DONE if outcome.code in {EXIT_DONE, EXIT_FINDINGS} else _REFUSED
     except BaseException:  # noqa: BLE001  (whatever it is, it is told)
         error.write_text(traceback.format_exc())
     finally:

@@ -19,6 +19,7 @@ from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.events import AROUND_CALLS, Kind
 from traceprof.trace.model.call_labels import operation_of
 from traceprof.trace.model.communication_calls import BARRIER, Fields
+from traceprof.trace.model.limits import MAX_BYTES
 from traceprof.trace.model.nested_calls import CallRange
 from traceprof.trace.model.special_values import OPEN_END, UNKNOWN
 
@@ -43,7 +44,6 @@ _ITEM_BYTES = {
 }  # fmt: skip
 _BYTES_OF = {name: size for size, names in _ITEM_BYTES.items() for name in names}
 _RECEIVED = ("ReduceScatter", "Recv", "Scatter")  # their message is the data that one rank receives
-_MAX_ELEMENTS = 1 << 56
 
 
 def operation_named(function: str) -> str | None:
@@ -174,7 +174,7 @@ def _bytes(arguments: Arguments, operation: str) -> int:
     """Return the size of one rank's message, as NCCL counts it."""
     item = _BYTES_OF.get(arguments.data_type or "", 0)
     number = arguments.num_out if operation in _RECEIVED else arguments.num_in
-    if not item or number is None or not 0 < number < _MAX_ELEMENTS or operation == BARRIER:
+    if not item or number is None or not 0 < number < MAX_BYTES or operation == BARRIER:
         return UNKNOWN
     if operation == "AlltoAll":  # the number is sent to all ranks together
         size = arguments.group_size
@@ -199,12 +199,9 @@ def bytes_of_shapes(annotation: Arguments, operation: str) -> int:
     try:
         shapes = json.loads(bytes(annotation.input_sizes))
         types = json.loads(bytes(annotation.input_types))
-        return (
-            sum(
-                math.prod(shape) * _BYTES_OF[name]
-                for shape, name in zip(shapes, types, strict=True)
-            )
-            or UNKNOWN
+        size = sum(
+            math.prod(shape) * _BYTES_OF[name] for shape, name in zip(shapes, types, strict=True)
         )
+        return size if isinstance(size, int) and 0 < size < MAX_BYTES else UNKNOWN
     except (ValueError, TypeError, KeyError):
         return UNKNOWN

@@ -16,6 +16,7 @@ from traceprof.trace.columns import ColumnBuilder
 from traceprof.trace.kineto.document import KinetoDocument
 from traceprof.trace.kineto.events import EventDecoder, Kind
 from traceprof.trace.kineto.numbers import integers
+from traceprof.trace.model.limits import MAX_EVENT_NS, MAX_SUM_NS, clipped, known_sizes
 from traceprof.trace.model.special_values import NULL, UNKNOWN
 
 if TYPE_CHECKING:
@@ -108,6 +109,10 @@ class Numbers(dict[Any, int]):
     def of(self, keys: Iterable[Hashable], count: int) -> Int64:
         """Return the number of each, int64[n]."""
         return np.fromiter(map(self.__getitem__, keys), np.int64, count)
+
+    def of_texts(self, texts: Iterable[str], count: int) -> Int64:
+        """Return the number of each text as far as it is read, int64[n]."""
+        return self.of(map(clipped, texts), count)
 
 
 @dataclass
@@ -212,6 +217,7 @@ class _Tables:
         self._thread_names: dict[int, str] = {}
         self._process_names: dict[int, str] = {}
         self._num_unusable = 0
+        self._sum_ns = 0.0
         self._num_unread = Counter[str]()
 
     def text(self, events: bytes) -> None:
@@ -223,7 +229,13 @@ class _Tables:
         self._add(self._decoder.sources(events))
 
     def finish(self, document: KinetoDocument) -> Content:
-        """Return the content of all events."""
+        """Return the content of all events.
+
+        Raises:
+            TraceFormatError: their lengths are beyond any clock.
+        """
+        if self._sum_ns >= MAX_SUM_NS:
+            raise document.damaged("its events take longer than any clock counts")
         return Content(
             facts=document.facts,
             is_cut=document.is_cut,
@@ -267,7 +279,7 @@ class _Tables:
             return
         events = events.chosen(is_usable)
         columns = {name: values[is_usable] for name, values in columns.items()}
-        columns[NAME] = self._names.of(events.values("name"), len(events))
+        columns[NAME] = self._names.of_texts(events.values("name"), len(events))
         self._append(Kind.MARK, columns)
 
     def _add_rows(self, kind: Kind, events: Events) -> None:
@@ -280,10 +292,12 @@ class _Tables:
             },
         }
         is_complete = events.have("ph", _COMPLETE)
+        if BYTES in columns:
+            columns[BYTES] = known_sizes(columns[BYTES])
         needed = [columns[name] != NULL for name in (START, LENGTH, *_NEEDED.get(kind, ()))]
-        is_usable = np.logical_and.reduce(
-            [*needed, is_complete, events.length_ns >= 0, np.abs(events.start_ns) < _BEYOND_NS]
-        )
+        length = events.length_ns
+        is_time = (length >= 0) & (length < MAX_EVENT_NS) & (np.abs(events.start_ns) < _BEYOND_NS)
+        is_usable = np.logical_and.reduce([*needed, is_complete, is_time])
         if not is_usable.all():
             if kind not in _COUNTED_TWICE:
                 self._num_unusable += int((is_complete & ~is_usable).sum())
@@ -291,14 +305,15 @@ class _Tables:
             columns = {name: values[is_usable] for name, values in columns.items()}
             if len(events) == 0:
                 return
+        self._sum_ns += float(columns[LENGTH].sum(dtype=np.float64))
         names = events.values("name")
         if kind == Kind.KERNEL:
-            numbers = self._names.of(names, len(events)).tolist()
+            numbers = self._names.of_texts(names, len(events)).tolist()
             shapes = (events.arguments("grid"), events.arguments("block"))
             signatures = zip(numbers, *shapes, strict=True)
             columns[SIGNATURE] = self._signatures.of(signatures, len(events))
         elif kind != Kind.BACKWARD:
-            columns[NAME] = self._names.of(names, len(events))
+            columns[NAME] = self._names.of_texts(names, len(events))
         if kind in {Kind.OPERATOR, Kind.ANNOTATION}:
             columns[FACTS] = self._facts(kind, events)
         if kind == Kind.ANNOTATION:
@@ -328,9 +343,9 @@ class _Tables:
             if row.name == _WINDOW_END and start != NULL:
                 self._end_ns = start
             elif row.name == _THREAD_NAME and row.args.name and isinstance(row.tid, int):
-                self._thread_names.setdefault(row.tid, row.args.name)
+                self._thread_names.setdefault(row.tid, clipped(row.args.name))
             elif row.name == _PROCESS_NAME and row.args.name and isinstance(row.pid, int):
-                self._process_names.setdefault(row.pid, row.args.name)
+                self._process_names.setdefault(row.pid, clipped(row.args.name))
 
     def _count_from(self, start_ns: Int64) -> None:
         if len(start_ns):

@@ -17,6 +17,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from traceprof.errors import TraceFormatError
     from traceprof.trace.kineto.pieces import TraceFile
 
 EVENTS = "traceEvents"
@@ -247,8 +248,12 @@ class KinetoDocument:
         self._offset += length
         self._buffer = self._buffer[length:]
 
-    def _damaged(self, why: str) -> Exception:
-        return self._file.damaged(f"no JSON at byte {self._offset} of its text ({why})")
+    def damaged(self, why: str) -> TraceFormatError:
+        """Return an error with the reason why the document cannot be read."""
+        return self._file.damaged(why)
+
+    def _damaged(self, why: str) -> TraceFormatError:
+        return self.damaged(f"no JSON at byte {self._offset} of its text ({why})")
 
 
 class _CutError(Exception):

@@ -275,7 +275,8 @@ def _array(values: list[Any]) -> Any:  # noqa: ANN401
     times = np.array(values)
     if times.dtype in (np.int64, np.float64):
         return times
-    return np.array([np.nan if value is None else value for value in values], np.float64)
+    is_time = (value is not None and abs(value) < numbers.MAX_FLOAT_US for value in values)
+    return np.array([v if ok else np.nan for v, ok in zip(values, is_time, strict=True)])
 
 
 def _strict(source: bytes) -> bytes:

@@ -23,6 +23,7 @@ _NS_PER_US, _DIGITS = 1000, 3  # behind the point
 _ZERO, _POINT, _END = ord("0"), ord("."), 0
 _MISSING = b"null"
 _MAX_LENGTH = 17  # of a text whose digits fit in 64 bits, in ns too
+_MAX_TEXT = 64  # of a time, whatever its digits
 _LIMITS = np.iinfo(np.int64)
 
 
@@ -66,6 +67,7 @@ def nanoseconds_of_texts(texts: Sequence[bytes]) -> Int64:
     """Return times in nanoseconds, int64[n], of texts in microseconds; NULL for other texts."""
     if not texts:
         return np.empty(0, np.int64)
+    texts = [text if len(text) <= _MAX_TEXT else _MISSING for text in texts]
     whole = np.array(texts, np.bytes_)
     digits = whole.view(np.uint8).reshape(len(texts), whole.dtype.itemsize)
     behind = np.full(len(texts), -1)  # digits behind the point, -1 before it

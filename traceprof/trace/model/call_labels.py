@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from traceprof.trace.model.communication_calls import BARRIER, NOTHING, Fields
+from traceprof.trace.model.limits import MAX_BYTES, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,6 +60,8 @@ def read_call(label: Label) -> CallLabel | None:
         operation = "Unknown"
     numbers = [number_of(facts.get(key)) for key in ("bytes", "size", "seq")]
     size, world_size, sequence = numbers
+    if size >= MAX_BYTES:
+        size = _UNKNOWN
     if operation == "AlltoAll" and size > 0 and world_size > 0:
         size //= world_size  # the label has the size for all ranks, NCCL counts that for one
     peer = number_of(facts.get("dst", facts.get("src")))
@@ -79,4 +82,5 @@ def rank_of(labels: Iterable[Label]) -> int | None:
 
 def number_of(text: str | None) -> int:
     """Return the number in a fact; -1 if there is none."""
-    return int(text) if text is not None and text.isdecimal() and len(text) < 15 else _UNKNOWN
+    number = whole_number(text)
+    return _UNKNOWN if number is None else number

@@ -23,8 +23,10 @@ from traceprof.trace.model.trace import SectionData
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.extents import NO_ROWS, ExtentsBuilder
 from traceprof.trace.nsight.gpu_tables import (
+    BYTES,
     LENGTH,
     NEEDED,
+    note_unknown_sizes,
     note_unusable,
     present_columns,
     read_table,
@@ -147,6 +149,7 @@ def _with_others(
 
     kinds = read_kinds(database)
     copies, memsets, graphs = map(others, (schema.MEMCPY, schema.MEMSET, schema.GRAPH))
+    note_unknown_sizes(copies, notes)
     if graphs.extents:
         notes.append(
             f"{sum(extent.number for extent in graphs.extents.values())} CUDA graph launches were"
@@ -219,9 +222,10 @@ def _base(rows: Rows) -> tuple[Column, Column, Column, Column]:
 
 
 def _copies_of(rows: Rows, kinds: Kinds) -> Copies:
+    size = _column(rows, BYTES).values
     return Copies(
         *_base(rows),
-        bytes=_column(rows, "bytes").values,
+        bytes=np.where(size == NULL, 0, size),
         kind=translated(_column(rows, "copyKind"), kinds.copies),
         source_device=_column(rows, "srcDeviceId").values,
         destination_device=_column(rows, "dstDeviceId").values,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from traceprof.trace.columns import ColumnBuilder, pack
+from traceprof.trace.model.limits import are_sizes, known_sizes
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight.extents import ExtentsBuilder
 from traceprof.trace.nsight.rows import check_few_processes, check_times
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 LENGTH = "length"
 """An additional column, which the export does not have."""
+
+BYTES = "bytes"
 
 NEEDED = ("globalPid", "deviceId", "start", "end")
 """The columns without which a row is unusable."""
@@ -154,6 +157,13 @@ def note_unusable(table: schema.Table, unusable: int, notes: list[str]) -> None:
         )
 
 
+def note_unknown_sizes(table: GpuTable, notes: list[str]) -> None:
+    """Add a note on the number of copies whose size is missing or beyond any memory."""
+    unknown = int((table.columns[BYTES].values == NULL).sum()) if BYTES in table.columns else 0
+    if unknown:
+        notes.append(f"{unknown} memory copies have no size: they are counted as 0 bytes")
+
+
 def usable_chunks(
     database: Database, table: schema.Table, columns: Sequence[str]
 ) -> Iterator[tuple[Columns, int]]:
@@ -194,6 +204,8 @@ def usable(database: Database, table: schema.Table, chunk: Columns) -> tuple[Col
         is_usable = np.logical_and.reduce([column != NULL for column in needed]) & (end >= start)
         kept = {name: values[is_usable] for name, values in chunk.items()}
     check_times(database, table.name, kept["start"], kept["end"])
+    if BYTES in kept and not are_sizes(kept[BYTES]).all():
+        kept = kept | {BYTES: known_sizes(kept[BYTES])}
     return kept, length - len(kept["start"])
 
 

@@ -7,6 +7,9 @@ from collections import Counter, defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from traceprof.intervals import BEYOND_NS
+from traceprof.trace.model.limits import MAX_RANK, whole_number
+from traceprof.trace.model.special_values import NULL
 from traceprof.trace.model.trace import Session
 from traceprof.trace.nsight import schema
 
@@ -82,7 +85,8 @@ class Target:
     def session_start_ns(self) -> int | None:
         """The time of the capture's start in ns since 1970."""
         rows = self._database.rows(schema.SESSION_START, {"utcEpochNs": int})
-        return (rows[0]["utcEpochNs"] or None) if rows else None
+        start = rows[0]["utcEpochNs"] if rows else None
+        return start if start is not None and 0 < start < BEYOND_NS else None
 
     @property
     def is_utc(self) -> bool:
@@ -93,10 +97,11 @@ class Target:
     def capture_end_ns(self) -> int | None:
         """The end of the capture, in the report's own time."""
         rows = self._database.rows(schema.ANALYSIS_DETAILS, {"duration": int})
-        if not rows or rows[0]["duration"] is None:
+        duration = rows[0]["duration"] if rows else None
+        if duration is None or not 0 <= duration < BEYOND_NS:
             return None
         start = self.session_start_ns if self.is_utc else 0
-        return None if start is None else start + int(rows[0]["duration"])
+        return None if start is None else start + int(duration)
 
     @property
     def hostname(self) -> str | None:
@@ -116,7 +121,7 @@ class Target:
     def num_cores(self) -> int | None:
         """The number of logical processors of the machine."""
         count = self._machine("CpuCores")
-        return int(count) if count is not None and count.isdecimal() else None
+        return whole_number(count)
 
     @property
     def gpus(self) -> list[str]:
@@ -178,8 +183,7 @@ class Target:
         ordinal: int | None = key.device
         if visible is not None:
             names = visible.split(",")
-            name = names[key.device] if key.device < len(names) else ""
-            ordinal = int(name) if name.isdecimal() else None
+            ordinal = whole_number(names[key.device]) if 0 <= key.device < len(names) else None
         candidates = [board for board in boards if board["cuDevice"] == ordinal]
         return (
             _name_of_board(candidates[0]) if len(candidates) == 1 and ordinal is not None else None
@@ -240,8 +244,9 @@ class Target:
     def _mpi_ranks(self) -> dict[int, set[int]]:
         ranks: dict[int, set[int]] = defaultdict(set)
         for row in self._database.rows(schema.MPI_RANKS, {"globalTid": int, "rank": int}):
-            if row["globalTid"] is not None and row["rank"] is not None:
-                ranks[schema.process_of_thread(row["globalTid"])].add(row["rank"])
+            rank = NULL if row["rank"] is None else row["rank"]
+            if row["globalTid"] is not None and 0 <= rank <= MAX_RANK:
+                ranks[schema.process_of_thread(row["globalTid"])].add(rank)
         return ranks
 
 

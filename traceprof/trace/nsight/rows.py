@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof import intervals
 from traceprof.trace.columns import ColumnBuilder
+from traceprof.trace.model import limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,8 +21,7 @@ _MAX_PROCESSES = 1024
 
 def check_times(database: Database, table: str, start: Int64, end: Int64) -> None:
     """Raise a TraceFormatError if times are beyond any clock."""
-    limit = intervals.BEYOND_NS
-    if len(start) and (int(start.min()) <= -limit or int(end.max()) >= limit):
+    if not limits.are_times(start, end):
         raise database.damaged(f"{table} holds times beyond any clock")
 
 
@@ -51,13 +50,13 @@ class Parts:
         """
         if any(len(values) == 0 for values in columns.values()):
             return
-        limits = {name: (int(values.min()), int(values.max())) for name, values in columns.items()}
+        spans = {name: (int(values.min()), int(values.max())) for name, values in columns.items()}
         for key, chosen in rows:
             builders = self._columns.get(key)
             if builders is None:
                 builders = self._columns[key] = {name: ColumnBuilder() for name in columns}
             for name, values in columns.items():
-                builders[name].append(values[chosen], limits[name])
+                builders[name].append(values[chosen], spans[name])
 
     def finished(self) -> Iterator[tuple[int, dict[str, Column]]]:
         """Yield the columns of each key, in order, and release them."""

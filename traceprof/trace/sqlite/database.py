@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from traceprof.errors import TraceFileError, TraceFormatError
+from traceprof.trace.model.limits import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -240,11 +241,11 @@ class Database:
     def _typed(
         self, value: object, kind: type[int | str], table: str, column: str
     ) -> int | str | None:
-        if value is None or isinstance(value, kind):
+        if value is None or (kind is int and isinstance(value, int)):
             return value
         if kind is int:
             raise self.misplaced(table, column, value)
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        return clipped(value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
 
     def _is_changed(self) -> bool:
         if self.descriptor == _CLOSED:

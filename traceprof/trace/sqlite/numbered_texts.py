@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from traceprof.trace.model.limits import clipped
 from traceprof.trace.sqlite.pages import gathered
 from traceprof.trace.sqlite.record_formats import factors
 
@@ -114,8 +115,8 @@ class NumberedTexts:
         return number
 
     def _number(self, text: Text) -> int:
-        if self._digits_alike and isinstance(text, str):
-            text = text.translate(_DIGITS)
+        if isinstance(text, str):
+            text = clipped(text.translate(_DIGITS) if self._digits_alike else text)
         if text not in self._numbers:
             if self._most is not None and len(self.known) >= self._most:
                 return UNKEPT

@@ -13,6 +13,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from traceprof.trace.model.communication_calls import Fields
+from traceprof.trace.model.limits import MAX_BYTES
 from traceprof.trace.nsight import schema
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ _NAMES = {
     "no. of ranks": "world_size",
     "rank": "rank",
 }
-_MOST = 1 << 50  # a petabyte: more is no size, and sums of sizes fit 64 bits
 
 
 class PayloadReader:
@@ -136,7 +136,7 @@ def _fields(values: dict[str, int]) -> Fields:
     numbers: dict[str, Any] = {
         name: values[name]
         for name in ("bytes", "peer", "world_size", "rank")
-        if 0 <= values.get(name, -1) < _MOST
+        if 0 <= values.get(name, -1) < MAX_BYTES
     }
     of_64_bits = None if communicator is None else f"0x{communicator & (1 << 64) - 1:016x}"
     return Fields(of_64_bits, **numbers)

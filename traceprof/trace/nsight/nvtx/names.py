@@ -10,6 +10,7 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.trace.grouping import pieces
+from traceprof.trace.model.limits import MAX_RANK, whole_number
 from traceprof.trace.model.ranges import NamedRanges
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
@@ -108,8 +109,9 @@ def mpi_ranks(thread_names: Iterable[tuple[int, str]]) -> dict[int, set[int]]:
     ranks: dict[int, set[int]] = defaultdict(set)
     for thread, name in thread_names:
         match = _MPI_RANK.fullmatch(name)
-        if match:
-            ranks[schema.process_of_thread(thread)].add(int(match[1]))
+        rank = whole_number(match[1]) if match else None
+        if rank is not None and rank <= MAX_RANK:
+            ranks[schema.process_of_thread(thread)].add(rank)
     return ranks
 
 

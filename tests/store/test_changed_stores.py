@@ -1,0 +1,121 @@
+"""Stores and saved analyses that somebody changed: refused in one line, at once."""
+
+import json
+import shutil
+import sqlite3
+import zlib
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.long import long_after
+from tests.support.running import in_process
+from traceprof.analysis import analyze_reports
+from traceprof.cli.main import EXIT_ERROR
+from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES
+from traceprof.store.runs import save
+
+DDP = Path(__file__).parents[2] / "sample_traces" / "ddp.sqlite"
+BOMB = zlib.compress(bytes(2 * MAX_DOCUMENT_BYTES), 9)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    save(folder / "runs.db", analyze_reports([DDP]), "a")
+    in_process("analyze", "--format", "json", "-o", folder / "a.json", DDP)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("labels", "x"),
+        ("labels", "[]"),
+        ("labels", '{"a": 1}'),
+        ("hosts", "5"),
+        ("hosts", "{}"),
+        ("hosts", "[1]"),
+        ("name", b"\0\xff"),
+        ("num_ranks", "many"),
+        ("step_ns", -1.5),
+        ("saved_utc", "\x1b[2J"),
+    ],
+)
+def test_a_changed_row_of_a_run(saved: Path, tmp_path: Path, column: str, value: object) -> None:
+    store = Path(shutil.copy(saved / "runs.db", tmp_path))
+    with closing(sqlite3.connect(store)) as database, database:
+        database.execute(f"UPDATE runs SET {column} = ?", [value])
+    for how in ((), ("--format", "json"), ("--format", "csv")):
+        outcome = in_process("runs", store, *how)
+        assert outcome.code == EXIT_ERROR
+        assert "a row of its table of runs is damaged" in outcome.line
+
+
+@pytest.mark.parametrize(
+    ("packed", "why"),
+    [
+        (b"no zlib", "cannot be unpacked"),
+        (None, "cannot be unpacked"),
+        (zlib.compress(b"{}")[:-1], "cannot be unpacked"),
+        (BOMB, "it has over 256 MiB"),
+        (zlib.compress(b"{"), "it is no JSON"),
+        (zlib.compress(b"[" * 100_000), "it is no JSON"),
+        (zlib.compress(b"[]"), "it is None, not an analysis"),
+        (zlib.compress(b"\xff"), "it is no JSON"),
+    ],
+)
+def test_a_changed_document_of_a_run(
+    saved: Path, tmp_path: Path, packed: bytes | None, why: str
+) -> None:
+    store = Path(shutil.copy(saved / "runs.db", tmp_path))
+    with closing(sqlite3.connect(store)) as database, database:
+        database.execute("UPDATE documents SET json_zlib = ?", [packed])
+    assert why in in_process("compare", f"{store}#a", saved / "a.json").line
+    assert "left out a: " in in_process("runs", store, "--format", "csv").err
+
+
+def without_steps(document: dict[str, Any]) -> None:
+    document["steps"] = []
+
+
+def with_other_steps(document: dict[str, Any]) -> None:
+    document["step_totals"][0]["steps"][0] = 99
+
+
+def without_reports(document: dict[str, Any]) -> None:
+    document["reports"] = []
+
+
+def with_a_rank_twice(document: dict[str, Any]) -> None:
+    document["ranks"].append(document["ranks"][0])
+
+
+def with_a_large_number(document: dict[str, Any]) -> None:
+    document["step_totals"][0]["window_ns"] = 1 << 63
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (without_steps, "rank 0 has other steps than its totals are of"),
+        (with_other_steps, "rank 0 has other steps than its totals are of"),
+        (without_reports, "it has no report or no rank"),
+        (with_a_rank_twice, "its ranks are not those of its run"),
+        (with_a_large_number, "a number is too large"),
+    ],
+)
+@pytest.mark.parametrize("is_before", long_after(1, [True, False]))
+def test_a_changed_analysis(
+    saved: Path, tmp_path: Path, change: Any, why: str, *, is_before: bool
+) -> None:
+    document = json.loads((saved / "a.json").read_text())
+    change(document)
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(document))
+    sides = [path, saved / "a.json"]
+    assert (
+        f"it was changed: {why}; " in in_process("compare", *sides[:: 1 if is_before else -1]).line
+    )
