@@ -60,7 +60,6 @@ def arrivals(
         operations=OPERATIONS,
         communicators=() if communicator is None else (communicator,),
         groups=() if group is None else (group,),
-        unknown_cause=None,
     )
 
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from traceprof import intervals
-from traceprof.host.evidence_names import DATA_LOADING, HOST_RANGE
+from traceprof.host.evidence_names import HOST_RANGE
 
 if TYPE_CHECKING:
     import re
@@ -62,11 +62,6 @@ class HostRanges:
         rows = [row for row in rows if matching.search(ranges.names[row])]
         end = np.minimum(ranges.end_ns[rows], intervals.BEYOND_NS)
         return intervals.union(ranges.start_ns[rows], end)
-
-    def loads_data(self, process: int) -> bool:
-        """Say whether a range of the process names data loading."""
-        ranges = self.named.get(process)
-        return ranges is not None and any(map(DATA_LOADING.search, ranges.names))
 
 
 # Several ranks share a report, and several analyses need its ranges: they are read once.

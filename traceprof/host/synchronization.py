@@ -38,20 +38,6 @@ class ThreadCalls:
     end_ns: Int64
     call: Int64
 
-    def running_at(self, times_ns: Int64) -> Int64:
-        """Return the call that was running at each time, the last one to begin; -1 if none was.
-
-        Args:
-            times_ns: int64[m].
-
-        Returns:
-            Indices into these calls, int64[m].
-        """
-        last = np.searchsorted(self.start_ns, times_ns, side="right") - 1
-        running = last >= 0
-        running[running] = self.end_ns[last[running]] > times_ns[running]
-        return np.where(running, last, -1)
-
     @property
     def covered(self) -> Intervals:
         """The times in which one of the calls was running."""

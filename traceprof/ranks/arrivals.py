@@ -24,22 +24,16 @@ from traceprof.run.windows import shown_window
 from traceprof.trace.columns import pack
 from traceprof.trace.model.call_labels import CallLabel
 from traceprof.trace.model.communication_calls import BARRIER, NOTHING, OPERATIONS
-from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from traceprof.findings import Finding, NotApplicable
     from traceprof.host.idle_causes import IdleCauses
     from traceprof.host.sync_idle import SyncIdle
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank, Window
     from traceprof.trace.columns import Column
-
-IDS: tuple[str, ...] = ()
-REQUIRES: tuple[Part, ...] = (Part.KERNELS,)
-EXPLANATIONS: dict[str, str] = {}
 
 TIME_CATEGORIES = (
     "compute", "communication", "copy", "launch", "sync", "blocking copy", "data loading",
@@ -105,7 +99,6 @@ class Arrivals:
         operations: names.
         communicators: NCCL's ids.
         groups: names of PyTorch's process groups.
-        unknown_cause: why idle time cannot be explained, None if it is; then all is `other`.
     """
 
     rank: int
@@ -138,7 +131,6 @@ class Arrivals:
     operations: tuple[str, ...]
     communicators: tuple[str, ...]
     groups: tuple[str, ...]
-    unknown_cause: str | None
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -224,8 +216,7 @@ def run(rank: Rank, window: Window) -> Arrivals:
         return _of_host(rank, window)
     sent, kernels = messages(rank), rank.operations.kernels
     start, end = kernels.start_ns[sent.kernel], kernels.ends(sent.kernel)
-    unknown = why_unknown(rank) if len(sent) else None
-    causes = idle_causes(rank) if len(sent) and unknown is None else None
+    causes = idle_causes(rank) if len(sent) and why_unknown(rank) is None else None
     times = np.concatenate((start, end))
     communicating = kernels.start_ns[rank.is_communication_kernel]
     num_kernels = np.searchsorted(kernels.start_ns, times, side="left")
@@ -263,14 +254,7 @@ def run(rank: Rank, window: Window) -> Arrivals:
         operations=sent.operations,
         communicators=sent.communicators,
         groups=sent.groups,
-        unknown_cause=None if unknown is None else unknown.reason,
     )
-
-
-def findings(result: Arrivals) -> list[Finding | NotApplicable]:
-    """Return nothing: one rank alone is neither early nor late."""
-    del result
-    return []
 
 
 def _of_host(rank: CpuRank, window: Window) -> Arrivals:
@@ -334,7 +318,6 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
         operations=_HOST_OPERATIONS,
         communicators=(),
         groups=tuple(groups),
-        unknown_cause=None,
     )
 
 

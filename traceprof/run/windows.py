@@ -70,13 +70,6 @@ def time_window(rank: Rank, time_range: Range) -> Window:
     return Window(low, high, kind=WindowKind.TIME_RANGE)
 
 
-def kind_of_choice(steps: Range | None, time_range: Range | None) -> WindowKind:
-    """Return the kind of window that was chosen for a run's findings."""
-    if steps is not None:
-        return WindowKind.STEPS
-    return WindowKind.TRAINING if time_range is None else WindowKind.TIME_RANGE
-
-
 def check_choice(steps: Range | None, time_range: Range | None) -> None:
     """Reject a choice that no report could fulfil.
 

@@ -58,15 +58,6 @@ class Measures(Struct, frozen=True):
     num_copies: Annotated[Count, Meta(description="Every other memory copy, and memory sets.")]
 
     @property
-    def overlap_efficiency(self) -> float | None:
-        """Overlap that was achieved over what was possible, 0 to 1; None without communication.
-
-        (T_compute + T_communication - T_either) / min(T_compute, T_communication).
-        """
-        possible = min(self.compute_ns, self.communication_ns)
-        return self.overlapped_communication_ns / possible if possible else None
-
-    @property
     def hidden_fraction(self) -> float | None:
         """Share of the communication that compute hides, 0 to 1; None without communication."""
         if not self.communication_ns:

@@ -52,11 +52,6 @@ class Metadata:
         return rank if rank is not None and 0 <= rank < 1 << 31 else None
 
     @property
-    def back_end(self) -> str | None:
-        """PyTorch's back end of communication, such as `nccl`."""
-        return _text(self._distributed.get("backend"))
-
-    @property
     def only_group(self) -> tuple[str, int | None, str | None] | None:
         """The process group: name, number of ranks, description; None if there are several."""
         listed = self._distributed.get("pg_config")
