@@ -25,8 +25,11 @@ from tests.support.changes import (
     without_launching,
     without_loading,
     without_slowdown,
+    without_stalls,
     without_waits,
 )
+from tests.support.stalled_runs import PROGRAMS as STALLED
+from tests.support.stalled_runs import few_cores
 from traceprof.replay.answers.ask import whatif
 from traceprof.run.pipeline_orders import one_forward_one_backward
 from traceprof.simulate import SCENARIOS, kernels
@@ -228,7 +231,7 @@ class Pair:
     @property
     def counts_first(self) -> bool:
         """Whether the first step counts: see `step_ns`."""
-        return self.assume == "no-data-loading"
+        return self.assume in {"no-data-loading", "no-host-stall"}
 
 
 def twice_as_fast(setup: Setup) -> Result:
@@ -294,6 +297,13 @@ PAIRS = (
         Pair("pipeline-sends", f"send-order={order}", None, nccl_pipeline, sent_as_computed)
         for order in ("ready-first", "best")
     ),
+    *(
+        Pair(f"stalled: {name}", "no-host-stall", without_stalls, build)
+        for name, build in (
+            ("one rank", STALLED["one rank"]), ("all ranks", STALLED["all ranks"]),
+            ("few cores", partial(few_cores, since_ns=0)),
+        )
+    ),
     Pair("launch-bound", "launch=0", without_launching, launch_bound),
     *(
         Pair(program, "communication=0", no_communication)
@@ -357,7 +367,7 @@ def outcome(pair: Pair, seed: int, path: Path, *, has_events: bool = True) -> Ou
 # One of each kind always, the others with `make verify`.
 _OFTEN = {
     "host-sync", "queue-filled", "slowed-down", "sleeping-loader", "late-slow-kernels",
-    "buckets-of-100", "pipeline-sends", "exposed-late-launch",
+    "buckets-of-100", "pipeline-sends", "exposed-late-launch", "stalled: all ranks",
 }  # fmt: skip
 
 

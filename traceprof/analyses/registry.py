@@ -9,6 +9,7 @@ from traceprof.analyses import (
     exposed_copy,
     full_precision_matmul,
     gpu_idle,
+    host_stall,
     host_sync,
     late_allreduce,
     launch_queue,
@@ -44,6 +45,7 @@ ANALYSES = (
     Analysis.of(late_allreduce),
     Analysis.of(process_group_scaling),
     Analysis.of(straggler),
+    Analysis.of(host_stall),
 )
 FINDINGS = {id_: kind for analysis in ANALYSES for id_, kind in analysis.findings.items()}
 """All kinds of findings, by id."""

@@ -13,6 +13,7 @@ from traceprof.analyses.measurements.measured import RankMeasurements
 from traceprof.analyses.registry import ANALYSES
 from traceprof.analyses.steps import step_means
 from traceprof.findings import NotApplicable
+from traceprof.host.rank_stalls import rank_stalls
 from traceprof.ranks import arrivals
 from traceprof.run.windows import shown_window
 from traceprof.trace.model.parts import Part
@@ -71,6 +72,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
         shown=shown_results,
         shown_process_groups=None if has_gpu else process_groups.run(rank, shown),
         step_totals=step_means.run(rank, window),
+        stalls=rank_stalls(rank, window) if has_gpu else None,
     )
 
 

@@ -84,10 +84,14 @@ PYTHON_SLEEP = re.compile(
 )
 """Functions of Python in C that wait: for time, a lock, a socket, another process."""
 
-HOST_WORK = re.compile(
+GARBAGE_COLLECTION = re.compile(
     r"\APython GC\b|\bgc[ _.-]collect|\bgarbage[ _-]?collect"
     r"|\A<built-in (?:function|method) collect\b"
-    r"|(?i:\b(?:save|write|store|stage)[ _-]?(?:checkpoint|state_dict)"
+)
+"""Ranges and functions of garbage collection."""
+
+HOST_WORK = re.compile(
+    GARBAGE_COLLECTION.pattern + r"|(?i:\b(?:save|write|store|stage)[ _-]?(?:checkpoint|state_dict)"
     r"|\bcheckpoint[ _-]?(?:sav|writ|stor|stag))|\btorch\.save\b"
     r"|torch/serialization\.py\(\d+\): save\Z"
     r"|distributed/checkpoint/\w+\.py\(\d+\): (?:async_)?save\Z"

@@ -122,12 +122,26 @@ def _rows_within(code: HostCode, thread: int, idle: Intervals) -> Int64:
     return rows[intervals.covered_within(idle, code.start_ns[rows], code.ends(rows)) > 0]
 
 
+def functions_named(trace: Trace, process: int, matching: re.Pattern[str]) -> Intervals:
+    """Return when any thread of a process was in a function of Python whose name matches."""
+    functions = trace.python_functions(process)
+    if functions is None:
+        return intervals.empty()
+    return _union(
+        functions, np.flatnonzero(functions.packed_name.isin(_matching(functions, matching)))
+    )
+
+
+def _matching(code: HostCode, matching: re.Pattern[str]) -> list[int]:
+    numbers = code.packed_name.distinct.tolist()
+    return [number for number in numbers if matching.search(code.names[number])]
+
+
 def _named(code: HostCode | None, thread: int, matching: re.Pattern[str]) -> Intervals:
     """Return when a thread was in functions whose name matches."""
     if code is None:
         return intervals.empty()
-    numbers = code.packed_name.distinct.tolist()
-    chosen = [number for number in numbers if matching.search(code.names[number])]
+    chosen = _matching(code, matching)
     if not chosen:
         return intervals.empty()
     return _union(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 BY_CAUSE: Mapping[IdleCause, str] = {
     IdleCause.SYNC: "no-sync",
     IdleCause.DATA_LOADING: "no-data-loading",
+    IdleCause.STALLED: "no-host-stall",
 }
 FASTEST_LAUNCHES = "launch=0"
 """A limit that no change reaches."""

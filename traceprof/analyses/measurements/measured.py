@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.shape.results import Judge, RankResult, Result
     from traceprof.analyses.steps.step_means import StepTotals
     from traceprof.findings import NotApplicable
+    from traceprof.host.rank_stalls import RankStalls
     from traceprof.ranks.arrivals import PackedArrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.opening import RunSummary
@@ -46,6 +47,7 @@ class RankMeasurements:
         shown: of the analyses that are listed, what they measured of all that is shown.
         shown_process_groups: the process groups of all that is shown.
         step_totals: where the time of the steady steps went.
+        stalls: of the host; None for a rank without a GPU.
     """
 
     results: Mapping[str, RankResult]
@@ -59,6 +61,7 @@ class RankMeasurements:
     shown: Mapping[str, RankResult]
     shown_process_groups: ProcessGroupsResult | None
     step_totals: StepTotals
+    stalls: RankStalls | None
 
     def with_rank(self, rank: int, report: int) -> RankMeasurements:
         """Return the same with the rank's number and its report's index in the run."""
@@ -79,6 +82,7 @@ class RankMeasurements:
             shown_process_groups=self.shown_process_groups
             and replace(self.shown_process_groups, rank=rank, report=report),
             step_totals=structs.replace(self.step_totals, rank=rank),
+            stalls=self.stalls and self.stalls.numbered(rank, report),
         )
 
 
@@ -130,6 +134,7 @@ class MeasuredRun:
         shown: of the analyses that are listed, what they measured of all that is shown.
         shown_process_groups: the process groups of all that is shown.
         step_totals: where the time of steady steps went.
+        stalls: of the hosts of ranks with a GPU.
         failed: reports that could not be analysed; the run has none of them.
     """
 
@@ -146,6 +151,7 @@ class MeasuredRun:
     shown: Results = field(default_factory=Results)
     shown_process_groups: tuple[ProcessGroupsResult, ...] = ()
     step_totals: tuple[StepTotals, ...] = ()
+    stalls: tuple[RankStalls, ...] = ()
     failed: tuple[FailedReport, ...] = ()
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:

@@ -98,6 +98,7 @@ def _together(reports: Sequence[MeasuredReport], failed: Sequence[FailedReport])
             if rank.shown_process_groups is not None
         ),
         step_totals=tuple(rank.step_totals for rank in measurements),
+        stalls=tuple(rank.stalls for rank in measurements if rank.stalls is not None),
         failed=tuple(failed),
     )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from traceprof.replay.assumptions.bucket_cap import with_bucket_cap
+from traceprof.replay.assumptions.host_stalls import without_stalls
 from traceprof.replay.assumptions.no_straggler import without_stragglers
 from traceprof.replay.assumptions.one_process import (
     is_no_pytorch,
@@ -155,6 +156,14 @@ ASSUMPTIONS = (
         run_change=without_stragglers,
         is_bound=True,
         condition="the late rank is taken to be as fast as the others",
+    ),
+    Entry(
+        form="no-host-stall",
+        meaning="no call of the host takes far longer than usual, on any rank",
+        details="Calls, operators and silences between operators that stalled (`traceprof explain"
+        " host-stall`) take their usual time.",
+        change=without_stalls,
+        condition="nothing else is taken to hold the threads up in their place",
     ),
     Entry(
         form="send-order=ready-first",

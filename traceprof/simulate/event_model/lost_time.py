@@ -7,6 +7,7 @@ Times and durations are in ns.
 from __future__ import annotations
 
 from collections import defaultdict
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from traceprof.simulate.event_model.actions import (
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 IDLE_CAUSES = (
     "launch_bound_ns", "turnaround_ns", "sync_ns", "data_loading_ns", "mpi_ns", "setup_ns",
-    "allocation_ns", "waiting_ns", "host_code_ns", "unknown_ns",
+    "allocation_ns", "waiting_ns", "host_code_ns", "stalled_ns", "unknown_ns",
 )  # fmt: skip
 _TURNAROUND_NS = 20_000
 _REASONS = (
@@ -101,6 +102,39 @@ def _launched_late(operations: Sequence[Operation]) -> set[int]:
         for start, operation in gaps(operations)
         if operation.call.end_ns > start
     }
+
+
+def others_wait_ns(ranks: Ranks, rank: int, purpose: str) -> int:
+    """Return how long other ranks, at their median, waited for one because of a purpose of its.
+
+    Args:
+        ranks: of the run; all of them take part in each communication, and compute nothing beside.
+        rank: by number.
+        purpose: in the program, such as `stalled_ns`.
+    """
+    process, _ = ranks.places[rank]
+    spans = [
+        (range_.start_ns, range_.end_ns)
+        for range_ in ranks.result.ranges
+        if range_.thread.process == process and range_.action.name == purpose
+    ]
+    sent = [
+        sorted((op for op in of_rank if class_of(op) == "communication"), key=lambda op: op.end_ns)
+        for of_rank in ranks.operations
+    ]
+    total, since = 0, 0
+    for together in zip(*sent, strict=True):
+        own = together[rank]
+        if own.start_ns == own.last_arrival_ns:
+            caused = covered(since, own.start_ns, spans)
+            waits = [
+                min(own.start_ns - other.start_ns, caused)
+                for number, other in enumerate(together)
+                if number != rank
+            ]
+            total += int(median(waits or [0]))
+        since = own.end_ns
+    return total
 
 
 def exposed_copies(operations: Sequence[Operation]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from traceprof.simulate.scenarios import (
     pipeline,
     queue,
     stages,
+    stalls,
     training,
     waiting,
 )
@@ -206,6 +207,11 @@ SCENARIOS: dict[str, Scenario] = {
              exposed.waiting),
         )
     },
+    "host-stall": Scenario(
+        "Some launches of one rank take milliseconds: its thread is held up.",
+        stalls.one_rank,
+        silent=("launch-queue-stall", "host-sync", "pageable-copy", "nccl-serialization"),
+    ),
     "full-precision-matmul": Scenario(
         "Matrices are multiplied in FP32 without tensor cores.",
         training.full_precision,

@@ -30,7 +30,7 @@ FINDINGS = (
     "nccl-serialization", "overlap-slowdown", "launch-queue-stall", "exposed-communication",
     "link-saturated", "link-underused", "peer-copy-through-host", "nccl-p2p-slower-than-copy",
     "pageable-copy", "gpu-idle", "host-sync", "small-collectives", "late-allreduce", "straggler",
-    "process-group-scaling", "exposed-copy", "full-precision-matmul",
+    "process-group-scaling", "exposed-copy", "full-precision-matmul", "host-stall",
 )  # fmt: skip
 """The id of every finding."""
 

@@ -1,0 +1,235 @@
+"""Stalls of the host: planted in simulated runs, made by hand, and none in healthy runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.support.builders import TraceBuilder
+from tests.support.changes import recorded
+from tests.support.idle_gaps import os_call, switched
+from tests.support.long import few_and_many
+from tests.support.stalled_runs import PROGRAMS
+from traceprof.analyses.host_stall.shared_cores import has_quota, shared_cores, tick_of
+from traceprof.analysis import analyze
+from traceprof.intervals import Intervals, union
+from traceprof.simulate.event_model.actions import Busy, Pop, Push
+from traceprof.simulate.event_model.answers import Ranks
+from traceprof.simulate.machine import DEFAULT_DOMAIN
+from traceprof.simulate.profiler_traces import write_traces
+from traceprof.simulate.scenarios import stalls as planted
+from traceprof.simulate.scenarios.setup import Setup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from traceprof.findings import Finding
+
+US, MS = 1_000, 1_000_000
+ID = "host-stall"
+
+
+def judged(*paths: Path) -> list[Finding]:
+    analysis = analyze(*paths)
+    analysis.close()
+    return [finding for finding in analysis.findings if finding.id == ID]
+
+
+# -- planted stalls -------------------------------------------------------------------------------
+
+
+def forms(setup: Setup, folder: Path, form: str) -> list[Path]:
+    """Write a run as an export of Nsight Systems, or as traces of torch.profiler."""
+    export = recorded(setup, folder / "run.sqlite")
+    return [export] if form == "nsight" else write_traces(export, folder, "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["nsight", "kineto"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_planted_stalls(name: str, form: str, tmp_path: Path) -> None:
+    setup = PROGRAMS[name](np.random.default_rng(3))
+    truth = {row["rank"]: row["metrics"] for row in expected(setup)}
+    found = {finding.rank: finding for finding in judged(*forms(setup, tmp_path, form))}
+    costs = {
+        rank: max(metrics["idle_ns"], metrics["others_wait_ns"] or 0)
+        for rank, metrics in truth.items()
+    }
+    assert found.keys() == {rank for rank in costs if costs[rank] >= 0.1 * max(costs.values())}
+    for rank, finding in found.items():
+        metrics = truth[rank] | {"num_ranks": len(found)}
+        assert near(finding.metrics, metrics) == metrics
+
+
+def expected(setup: Setup) -> list[dict[str, Any]]:
+    return [row for row in setup.findings(Ranks(setup.run())) if row["id"] == ID]
+
+
+def near(found: Any, truth: dict[str, Any]) -> dict[str, Any]:
+    """Return what was found, with the truth in the place of what is near it."""
+    return {
+        name: value if found[name] == _approx(value) else found[name]
+        for name, value in truth.items()
+    }
+
+
+def _approx(value: object) -> object:
+    return pytest.approx(value, rel=0.01, abs=60 * US) if isinstance(value, int) else value
+
+
+@pytest.mark.slow
+def test_garbage_collection_between_operators(tmp_path: Path) -> None:
+    """Only operators show silences; that with a collection in it takes far longer."""
+    hosts = planted.host_bound(np.random.default_rng(0), 1, num_steps=20)
+    (host,) = hosts
+    launches = [
+        place
+        for place, action in enumerate(host.actions)
+        if isinstance(action, Push) and action.name == "aten::linear"
+    ]
+    for place in reversed(launches[105:800:137]):
+        host.actions[place:place] = (Push("gc.collect", DEFAULT_DOMAIN), Busy(9 * MS), Pop())
+    (finding,) = judged(*forms(Setup(hosts, lambda _: []), tmp_path, "kineto"))
+    assert finding.metrics["held_up_by"] == "garbage collection"
+    assert finding.metrics["num_calls"] == 6
+    assert finding.metrics["stalled_ns"] == pytest.approx(54 * MS, rel=0.01)
+    assert "gc.freeze()" in finding.advice[0]
+
+
+# -- by hand --------------------------------------------------------------------------------------
+
+
+def launched(trace: TraceBuilder, *, num: int = 40, stalled: int = 20, tid: int = 1000) -> None:
+    """Launch a kernel each millisecond, one of them in a call of 8 ms.
+
+    call    |20 us|      |20 us| … |   8 ms   | |20 us|
+    kernel        |100 us|     |100 us| …      |100 us|
+    """
+    now = 0
+    for number in range(num):
+        length = 8 * MS if number == stalled else 20 * US
+        trace.kernel(
+            now + length, now + length + 100 * US, launch=(now, now + length), tid=tid,
+            stream=tid,
+        )  # fmt: skip
+        now += length + MS
+
+
+START, STOP = 20 * (20 * US + MS), 20 * (20 * US + MS) + 8 * MS  # the long call
+
+
+@pytest.mark.parametrize(
+    ("reason", "add"),
+    [
+        ("unknown", lambda _: None),
+        ("off its core", lambda t: switched(t, (0, 1), (START + MS, 0), (STOP - MS, 1))),
+        ("unknown", lambda t: switched(t, (0, 1), (START + MS, 0), (START + 2 * MS, 1))),
+        ("blocking call", lambda t: os_call(t, "pthread_mutex_lock", START + MS, STOP - MS)),
+        ("unknown", lambda t: os_call(t, "ioctl", START + MS, STOP - MS)),
+        ("unknown", lambda t: os_call(t, "pthread_mutex_lock", START + MS, START + 2 * MS)),
+        ("garbage collection", lambda t: t.nvtx("gc.collect", START + MS, STOP, tid=1001)),
+        ("whole process", lambda t: launched(t, tid=1001)),
+        ("one thread", lambda t: launched(t, num=60, stalled=60, tid=1001)),
+    ],
+)
+def test_what_held_a_thread_up(
+    reason: str, add: Callable[[TraceBuilder], object], tmp_path: Path
+) -> None:
+    trace = TraceBuilder()
+    launched(trace)
+    add(trace)
+    (finding,) = judged(trace.write(tmp_path / "t.sqlite"))
+    assert finding.metrics["held_up_by"] == reason
+    assert finding.metrics["num_calls"] == (2 if reason == "whole process" else 1)
+    assert finding.metrics["others_wait_ns"] == 0
+
+
+def test_a_thread_that_launches_nothing_of_a_rank_does_not_count(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    launched(trace, stalled=40)
+    for number in range(20):
+        start = number * MS
+        trace.api("cudaEventQuery", start, start + (9 * MS if number == 19 else US), tid=1001)
+    assert judged(trace.write(tmp_path / "t.sqlite")) == []
+
+
+def test_without_calls_it_is_not_known(tmp_path: Path) -> None:
+    trace = TraceBuilder().kernel(0, MS, launch=False).kernel(2 * MS, 3 * MS, launch=False)
+    analysis = analyze(trace.write(tmp_path / "t.sqlite"))
+    analysis.close()
+    (gap,) = (gap for gap in analysis.not_applicable if gap.id == ID)
+    assert "CUDA API calls" in gap.reason
+
+
+# -- signs of too little CPU time -----------------------------------------------------------------
+
+
+def spans(*pairs: tuple[int, int]) -> Intervals:
+    low, high = np.array(pairs, np.int64).reshape(-1, 2).T
+    return union(low, high)
+
+
+def test_ranks_in_turn_share_a_core() -> None:
+    """Each of four ranks runs in a quarter of the time, one after the other."""
+    stalled = [spans(*((t, t + 30) for t in range(10 * rank - 30, 400, 40))) for rank in range(4)]
+    shared = shared_cores(stalled, 0, 400)
+    assert shared is not None
+    assert shared.are_few
+    assert (shared.num_ranks, shared.num_running) == (4, 1)
+    assert (shared.constant_fraction, shared.variation) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "stalled",
+    [
+        [spans((0, 10)), spans((0, 10))],  # too few ranks
+        [spans(), spans(), spans()],
+        [spans((0, 10)), spans((0, 10)), spans((0, 10))],  # all at once: none goes on
+        [spans((0, 10)), spans((20, 30)), spans((40, 50)), spans()],  # one at a time
+        [spans((200, 300))] * 3,  # outside
+    ],
+)
+def test_these_share_no_cores(stalled: list[Intervals]) -> None:
+    shared = shared_cores(stalled, 0, 100)
+    assert shared is None or not shared.are_few
+
+
+@few_and_many(20, 400)
+def test_stalls_by_chance_show_no_cores_no_quota_and_no_ticks(num_examples: int) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(num_examples):
+        num_ranks, fraction = int(rng.integers(3, 17)), rng.uniform(0.05, 0.9)
+        stalled, lengths = [], []
+        for _ in range(num_ranks):
+            length = rng.integers(1 * MS, 30 * MS, 60)
+            between = rng.exponential(15 * MS * (1 - fraction) / fraction, 60).astype(np.int64)
+            end = np.cumsum(length + between)
+            stalled.append(union(end - length, end))
+            lengths.append((end, length))
+        shared = shared_cores(stalled, 0, min(int(of.end_ns[-1]) for of in stalled))
+        assert shared is not None
+        assert not shared.are_few
+        assert not any(has_quota(end) for end, _ in lengths)
+        assert all(tick_of(length) is None for _, length in lengths)
+
+
+@pytest.mark.parametrize("tick", [MS, 4 * MS, 10 * MS])
+def test_multiples_of_a_tick(tick: int) -> None:
+    rng = np.random.default_rng(2)
+    lengths = tick * rng.integers(1, 6, 20) + rng.integers(-tick // 20, tick // 20, 20)
+    assert tick_of(lengths) == tick
+    assert tick_of(lengths + tick // 2) is None
+    assert tick_of(lengths[:7]) is None  # too few
+    assert tick_of(np.full(20, tick)) is None  # all alike say nothing
+
+
+def test_ends_on_a_grid() -> None:
+    rng = np.random.default_rng(2)
+    ends = 100 * MS * np.arange(3, 23) + 17 * MS + rng.integers(0, MS, 20)
+    assert has_quota(ends)
+    assert not has_quota(ends[:7])
+    assert not has_quota(np.sort(rng.integers(0, 2000 * MS, 20)))
+    assert not has_quota(np.sort(rng.integers(0, MS, 20)))  # all in one period

@@ -1,0 +1,113 @@
+"""Programs whose host threads are held up, each in a way of its own, with the truth about them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.simulate.event_model.actions import Call
+from traceprof.simulate.scenarios import stalls as planted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from traceprof.simulate.event_model.program_writer import Host
+    from traceprof.simulate.scenarios.setup import Setup
+
+US, MS = 1_000, 1_000_000
+_RANGE_NS = 250  # to open or close a range, in the simulation
+
+
+def all_ranks(rng: np.random.Generator) -> Setup:
+    """Four ranks, each held up at launches of its own."""
+    hosts = planted.host_bound(rng, 4, num_steps=80, waits=True)
+
+    def stalls(host: Host) -> dict[int, int]:
+        num = planted.num_launches(host)
+        chosen = rng.choice(np.arange(50, num - 50), 6, replace=False).tolist()
+        return {launch: int(rng.integers(2 * MS, 8 * MS)) for launch in chosen}
+
+    return planted.held_up(hosts, stalls)
+
+
+def host_time(host: Host) -> Generator[tuple[int, int], int, None]:
+    """Yield each launch of a program and when it is over, ns; what is sent is added to the time."""
+    now, launches = 0, count()
+    for action in host.actions:
+        now += getattr(action, "duration_ns", getattr(action, "cost_ns", _RANGE_NS))
+        if isinstance(action, Call) and action.api == planted.LAUNCH:
+            now += yield next(launches), now
+
+
+def kept_until(host: Host, free_at: Callable[[int], int]) -> dict[int, int]:
+    """Return how long launches of a program are held up, which go on at a time that is free."""
+    stalls, launches = dict[int, int](), host_time(host)
+    launch, now = next(launches)
+    with suppress(StopIteration):
+        while True:
+            held_ns = max(free_at(now) - now, 0)
+            if held_ns:
+                stalls[launch] = held_ns
+            launch, now = launches.send(held_ns)
+    return stalls
+
+
+def few_cores(
+    rng: np.random.Generator, *, num_ranks: int = 8, num_cores: int = 2, since_ns: int = 5 * MS
+) -> Setup:
+    """Eight ranks on two cores, of which each has one for 4 ms in turn, from a time on."""
+    slice_ns = 4 * MS
+    hosts = planted.host_bound(rng, num_ranks, num_steps=12, busy_ns=60 * US)
+    turn_ns = slice_ns * num_ranks // num_cores
+
+    def stalls(host: Host) -> dict[int, int]:
+        begins = slice_ns * (host.process // num_cores)
+
+        def free_at(now: int) -> int:
+            turn, since = divmod(now - begins, turn_ns)
+            # All begin together; what is shorter than a stall is none.
+            is_free = since < slice_ns or now < since_ns or turn_ns - since < 1500 * US
+            return now if is_free else begins + (turn + 1) * turn_ns
+
+        return kept_until(host, free_at)
+
+    return planted.held_up(hosts, stalls, "few cores")
+
+
+def throttled(rng: np.random.Generator) -> Setup:
+    """One rank whose quota is used up in each period of 100 ms, at another moment each time."""
+    period_ns = 100 * MS
+    hosts = planted.host_bound(rng, 1, num_steps=40, busy_ns=600 * US)
+    used_ns = rng.integers(40 * MS, 90 * MS, 100).tolist()
+
+    def free_at(now: int) -> int:
+        period, since = divmod(now, period_ns)
+        return now if since < used_ns[period] else (period + 1) * period_ns
+
+    return planted.held_up(hosts, lambda host: kept_until(host, free_at), "quota")
+
+
+def sliced(rng: np.random.Generator) -> Setup:
+    """One rank of two that loses its core for 1 to 5 ticks of 4 ms."""
+    hosts = planted.host_bound(rng, 2, num_steps=14)
+
+    def stalls(host: Host) -> dict[int, int]:
+        num = planted.num_launches(host)
+        chosen = rng.choice(np.arange(50, num - 50), 16, replace=False).tolist()
+        ticks = rng.integers(1, 6, 16).tolist()
+        held = {launch: tick * 4 * MS for launch, tick in zip(chosen, ticks, strict=True)}
+        return held if host.process else {}
+
+    return planted.held_up(hosts, stalls, "time slices")
+
+
+PROGRAMS = {
+    "one rank": planted.one_rank,
+    "all ranks": all_ranks,
+    "few cores": few_cores,
+    "quota": throttled,
+    "time slices": sliced,
+}

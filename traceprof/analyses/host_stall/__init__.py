@@ -1,0 +1,322 @@
+"""Stalls of the host: calls and operators that took far longer than usual, on any rank.
+
+`traceprof.host.stalls` defines what a stall is. Curing one rank alone gains little where others
+stall, too: the cost is that of the stalls of all ranks together.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from traceprof.analyses.host_stall import shared_cores as cores
+from traceprof.analyses.host_stall.advice import FEW_CORES, QUOTA, SLICES, advice, page_advice
+from traceprof.analyses.host_stall.lost_time import lost_time
+from traceprof.findings import (
+    Count,
+    Finding,
+    FindingKind,
+    Fraction,
+    Metrics,
+    NotApplicable,
+    Ns,
+    severity_of_cost,
+    share,
+)
+from traceprof.host import rank_stalls, stalls
+from traceprof.intervals import Intervals
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from traceprof.analyses.host_stall.shared_cores import SharedCores
+    from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.host.rank_stalls import RankStalls
+
+ID = "host-stall"
+_MIN_OWN = 0.1
+"""Of the cost of the rank that costs most: a rank that costs less has no finding."""
+
+
+class HostStallMetrics(Metrics):
+    """Numbers of `host-stall`."""
+
+    stalled_ns: Annotated[Ns, "the time beyond the usual of these calls, summed over threads"]
+    num_calls: Annotated[Count, "the calls, operators and silences between operators that stalled"]
+    longest_ns: Annotated[Ns, "the length of the longest"]
+    idle_ns: Annotated[Ns, "how long this rank's GPU idled for it: `stalled_ns` of `gpu-idle`"]
+    others_wait_ns: Annotated[
+        Ns | None,
+        "how long the other ranks, at their median, waited for this one with nothing to compute, as"
+        " far as it had stalled since they were last together; null where no clock or matched"
+        " operation shows it",
+    ]
+    lost_ns: Annotated[
+        Ns,
+        "what the stalls of all ranks cost the GPU that lost most by them, and the impact: its idle"
+        " time for its own, and its waits for ranks that had stalled. The same for all ranks",
+    ]
+    num_ranks: Annotated[Count, "the ranks that have this finding"]
+    held_up_by: Annotated[
+        str,
+        "what accounts for half of the stalled time or more: `garbage collection`, `blocking call`"
+        " (a lock, a file), `quota`, `few cores`, `time slices`, `off its core`, `whole process`"
+        " (all threads at once), `one thread`; `unknown` where nothing shows it",
+    ]
+    num_running: Annotated[
+        Count | None,
+        "how many ranks of the machine went on while one was stalled, at the median over time; null"
+        " for fewer than three ranks",
+    ]
+    coverage: Annotated[
+        Fraction, "the share of the idle time whose next operation has a known launch"
+    ]
+
+
+FINDINGS = {
+    ID: FindingKind(HostStallMetrics, removed_by=("no-host-stall",), same_time_as="gpu-idle")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StalledRank:
+    """A rank that has stalls, with what they cost.
+
+    Attributes:
+        stalls: of the rank.
+        others_wait_ns: how long the others waited for it; None where that is not known.
+        held_up_by: what held its threads up.
+        machine: the name of its machine.
+        cores: how many ranks of the machine went on; None for too few.
+    """
+
+    stalls: RankStalls
+    others_wait_ns: int | None
+    held_up_by: str
+    machine: str
+    cores: SharedCores | None
+
+    @property
+    def cost_ns(self) -> int:
+        """What the rank's own stalls cost: its GPU idles while the others wait for it."""
+        return max(self.stalls.idle_ns, self.others_wait_ns or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class HostStallResult:
+    """The stalls of a run.
+
+    Attributes:
+        ranks: those that have stalls.
+        lost_ns: what all stalls cost the GPU that lost most.
+        unknown: the ranks whose stalls cannot be known.
+    """
+
+    ranks: tuple[StalledRank, ...]
+    lost_ns: int
+    unknown: tuple[RankStalls, ...]
+
+
+def run(measured: MeasuredRun) -> HostStallResult:
+    """Add up what the stalls of all ranks cost."""
+    known = {of_rank.rank: of_rank for of_rank in measured.stalls if of_rank.unknown is None}
+    unknown = tuple(of_rank for of_rank in measured.stalls if of_rank.unknown is not None)
+    if not any(map(len, known.values())):
+        return HostStallResult((), 0, unknown)
+    ranks = measured.ranks
+    arrivals = [packed.unpacked for packed in measured.arrivals]
+    lost = lost_time(known, ranks.waits, arrivals)
+    by_machine = _by_machine(measured, known)
+    member_of = {rank: member for member, rank in enumerate(ranks.ranks)}
+    stalled = []
+    for number, of_rank in known.items():
+        if not len(of_rank):
+            continue
+        member = member_of[number]
+        machine = ranks.machines[member]
+        shared = by_machine.get(machine)
+        is_matched = any(member in wait.group.members for wait in ranks.waits)
+        is_unknown = ranks.are_waits_unknown(member) or (
+            len(arrivals[member]) > 0 and not is_matched
+        )
+        others_ns = None if is_unknown else int(lost.others_ns[member])
+        reason = _held_up_by(of_rank, shared)
+        stalled.append(StalledRank(of_rank, others_ns, reason, machine, shared))
+    most = max(
+        min(of_rank.idle_ns + int(lost.waited_ns[member_of[number]]), of_rank.window_ns)
+        for number, of_rank in known.items()
+    )
+    return HostStallResult(tuple(stalled), most, unknown)
+
+
+def findings(result: HostStallResult) -> list[Finding | NotApplicable]:
+    """Judge the stalls by what the GPUs lost."""
+    largest = max((rank.cost_ns for rank in result.ranks), default=0)
+    chosen = [rank for rank in result.ranks if rank.cost_ns >= max(_MIN_OWN * largest, 1)]
+    judged: list[Finding | NotApplicable] = []
+    for rank in chosen:
+        lost_ns = min(result.lost_ns, rank.stalls.window_ns)
+        fraction = share(lost_ns, rank.stalls.window_ns)
+        severity = severity_of_cost(fraction)
+        if severity is not None:
+            judged.append(
+                Finding(
+                    ID,
+                    severity,
+                    rank.stalls.rank,
+                    _title(rank),
+                    lost_ns,
+                    fraction,
+                    _metrics(rank, lost_ns, len(chosen)).by_name(),
+                    rank.stalls.evidence,
+                    _advice(rank),
+                )
+            )
+    for of_rank in result.unknown:
+        assert of_rank.unknown is not None  # noqa: S101  (they are those for which it is not)
+        why = of_rank.unknown
+        judged.append(NotApplicable(ID, why.reason, why.how_to_collect, of_rank.rank))
+    return judged
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def _by_machine(
+    measured: MeasuredRun, known: Mapping[int, RankStalls]
+) -> dict[str, SharedCores | None]:
+    """Return how many ranks of each machine go on while one is stalled."""
+    ranks = measured.ranks
+    members: dict[str, list[int]] = defaultdict(list)
+    for member, machine in enumerate(ranks.machines):
+        if ranks.ranks[member] in known:
+            members[machine].append(member)
+    shared: dict[str, SharedCores | None] = {}
+    for machine, of_machine in members.items():
+        of_ranks = [known[ranks.ranks[member]] for member in of_machine]
+        on_run = [
+            Intervals(
+                ranks.clocks.to_run(one.report, one.stalled.start_ns),
+                ranks.clocks.to_run(one.report, one.stalled.end_ns),
+            )
+            for one in of_ranks
+        ]
+        limits = [ranks.clocks.to_run(one.report, one.span_ns) for one in of_ranks]
+        low, high = max(int(of[0]) for of in limits), min(int(of[1]) for of in limits)
+        shared[machine] = cores.shared_cores(on_run, low, max(low, high))
+    return shared
+
+
+def _held_up_by(of_rank: RankStalls, shared: SharedCores | None) -> str:
+    """Return what accounts for most of a rank's stalls, the surest first."""
+    whole = sum(of_rank.reason_ns)
+    main = next(
+        (
+            reason
+            for reason, ns in zip(rank_stalls.REASONS, of_rank.reason_ns, strict=True)
+            if 2 * ns >= whole > 0
+        ),
+        rank_stalls.UNKNOWN,
+    )
+    if main in {rank_stalls.GARBAGE, rank_stalls.BLOCKED}:
+        return main
+    if cores.has_quota(of_rank.end_ns):
+        return QUOTA
+    if shared is not None and shared.are_few:
+        return FEW_CORES
+    if cores.tick_of(of_rank.end_ns - of_rank.start_ns) is not None:
+        return SLICES
+    return main
+
+
+def _metrics(rank: StalledRank, lost_ns: int, num_ranks: int) -> HostStallMetrics:
+    of_rank = rank.stalls
+    return HostStallMetrics(
+        stalled_ns=of_rank.stalled_ns,
+        num_calls=len(of_rank),
+        longest_ns=of_rank.longest_ns,
+        idle_ns=of_rank.idle_ns,
+        others_wait_ns=rank.others_wait_ns,
+        lost_ns=lost_ns,
+        num_ranks=num_ranks,
+        held_up_by=rank.held_up_by,
+        num_running=None if rank.cores is None else rank.cores.num_running,
+        coverage=of_rank.coverage,
+    )
+
+
+# -- judgement ------------------------------------------------------------------------------------
+
+
+def _title(rank: StalledRank) -> str:
+    of_rank = rank.stalls
+    num = len(of_rank)
+    calls = "1 call of the host" if num == 1 else f"{num} calls of the host"
+    lost = f"its GPU idled for {duration(of_rank.idle_ns)}"
+    if rank.others_wait_ns:
+        lost += f", and the others waited {duration(rank.others_wait_ns)} for it"
+    return f"{calls} took {duration(of_rank.stalled_ns)} beyond the usual: {lost}; {_because(rank)}"
+
+
+def _because(rank: StalledRank) -> str:
+    """Say what held the threads up."""
+    of_rank, shared = rank.stalls, rank.cores
+    if rank.held_up_by == FEW_CORES and shared is not None:
+        return (
+            f"{shared.num_ranks} ranks of {rank.machine} share about {shared.num_running} cores:"
+            f" while one is held up, so many go on, give or take one, in"
+            f" {percent(shared.constant_fraction)} of the time"
+        )
+    if rank.held_up_by == SLICES:
+        tick_ns = cores.tick_of(of_rank.end_ns - of_rank.start_ns) or 0
+        return (
+            f"they last multiples of {duration(tick_ns)}, a tick of the scheduler: something else"
+            " had its core"
+        )
+    if rank.held_up_by == rank_stalls.BLOCKED:
+        return f"the thread waited in {of_rank.blocked_in}"
+    return _BECAUSE[rank.held_up_by]
+
+
+_BECAUSE = {
+    rank_stalls.GARBAGE: "Python collected garbage",
+    QUOTA: (
+        f"they end on a grid of {duration(cores.QUOTA_PERIOD_NS)}, as where a container has used up"
+        " its CPU quota"
+    ),
+    rank_stalls.OFF_CORE: "the thread was off its core",
+    rank_stalls.PROCESS: (
+        "all threads of the process were held up at once: by Python's lock, garbage collection, or"
+        " for lack of a core"
+    ),
+    rank_stalls.THREAD: (
+        "only this thread was held up while others of its process went on: by a lock, a page"
+        " fault, or for lack of a core"
+    ),
+    rank_stalls.UNKNOWN: "the report does not show what held it up",
+}
+
+
+def _advice(rank: StalledRank) -> tuple[str, ...]:
+    of_rank = rank.stalls
+    may_record = rank.held_up_by in {rank_stalls.PROCESS, rank_stalls.THREAD, rank_stalls.UNKNOWN}
+    record = of_rank.how_to_collect if may_record and not of_rank.has_switches else None
+    return advice(rank.held_up_by, is_pytorch=of_rank.is_pytorch, record=record)
+
+
+PAGE = {
+    "advice": page_advice(),
+    "factor": str(stalls.MIN_FACTOR),
+    "excess": duration(stalls.MIN_EXCESS_NS),
+    "samples": str(stalls.MIN_SAMPLES),
+    "min_own": percent(_MIN_OWN),
+    "min_ranks": str(cores.MIN_RANKS),
+    "min_stalled": percent(cores.MIN_STALLED),
+    "min_constant": percent(cores.MIN_CONSTANT),
+    "max_variation": percent(cores.MAX_VARIATION),
+    "quota": duration(cores.QUOTA_PERIOD_NS),
+    "min_stalls": str(cores.MIN_STALLS),
+    "ticks": ", ".join(duration(tick) for tick in cores.TICKS_NS),
+}

@@ -1,0 +1,245 @@
+"""The stalls of one rank in a window, with what each shows of its reason.
+
+A stall says that a thread was held up; what else the report holds may say by what. A function or
+range of garbage collection holds all threads of Python up. A call of the operating system that
+blocks is a lock, a file or a socket. Thread switches show that the thread was off its core. Without
+these, other threads of the process say a little: if another one stalls at the same time, the whole
+process was held up; if another one goes on, only the one was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.findings import MAX_EVIDENCE, Evidence
+from traceprof.host import evidence_names as names
+from traceprof.host.host_code import functions_named
+from traceprof.host.host_ranges import host_ranges
+from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
+from traceprof.host.stalls import host_stalls
+from traceprof.host.thread_evidence import host_evidence
+from traceprof.trace.model.parts import Part
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceprof.host.idle_causes import UnknownCause
+    from traceprof.host.stalls import HostStalls
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run.rank import Mask, Rank, Window
+
+GARBAGE, BLOCKED, OFF_CORE = "garbage collection", "blocking call", "off its core"
+PROCESS, THREAD, UNKNOWN = "whole process", "one thread", "unknown"
+REASONS = (GARBAGE, BLOCKED, OFF_CORE, PROCESS, THREAD, UNKNOWN)
+"""What held a thread up, as far as one process shows it, the surest first."""
+_MAX_EXAMINED = 256  # stalls whose reason is looked for, the longest
+_MIN_EVENTS = 5  # of other threads, in a stall, that show that they go on
+
+
+@dataclass(frozen=True, slots=True)
+class RankStalls:
+    """The stalls of the threads that launch a rank's work, in a window; times of its report.
+
+    Attributes:
+        rank: the rank's number.
+        report: index of its report.
+        span_ns: int64[2], the start and the end of the window.
+        stalled_ns: the stalled time, summed over threads.
+        longest_ns: the length of the longest stall, its usual time included.
+        idle_ns: how much of the rank's idle time is stalled: that cause of `idle_causes`.
+        coverage: the share of idle time whose next operation has a known launch.
+        start_ns: int64[n], when each stall began.
+        end_ns: int64[n].
+        stalled: when a thread was stalled, for those of the window.
+        reason_ns: of each of `REASONS`, how much of the stalls it accounts for.
+        blocked_in: the blocking call with most of that time, empty for none.
+        evidence: the longest stalls, longest first, with their usual time.
+        is_pytorch: whether the program is known to be PyTorch.
+        has_switches: whether the report holds thread switches.
+        unknown: why stalls cannot be known, None if they can.
+        how_to_collect: how to record thread switches.
+    """
+
+    rank: int
+    report: int
+    span_ns: Int64
+    stalled_ns: int
+    longest_ns: int
+    idle_ns: int
+    coverage: float
+    start_ns: Int64
+    end_ns: Int64
+    stalled: Intervals
+    reason_ns: tuple[int, ...]
+    blocked_in: str
+    evidence: tuple[Evidence, ...]
+    is_pytorch: bool
+    has_switches: bool
+    unknown: UnknownCause | None
+    how_to_collect: str
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def window_ns(self) -> int:
+        """The length of the window."""
+        return int(self.span_ns[1] - self.span_ns[0])
+
+    def numbered(self, rank: int, report: int) -> RankStalls:
+        """Return the same with the rank's number and its report's index in the run."""
+        return replace(self, rank=rank, report=report)
+
+
+def rank_stalls(rank: Rank, window: Window) -> RankStalls:
+    """Return the stalls of a rank that has a GPU."""
+    unknown = why_unknown(rank)
+    stalls = host_stalls(rank)
+    pieces = np.empty(0, np.int64)
+    if unknown is None and len(stalls):
+        inside = np.minimum(stalls.stop_ns, window.end_ns) > np.maximum(
+            stalls.begin_ns, window.start_ns
+        )
+        launching = np.isin(stalls.thread, _launching_threads(rank))
+        pieces = np.flatnonzero(inside & launching[stalls.piece])
+    begin = np.maximum(stalls.begin_ns[pieces], window.start_ns)
+    stop = np.minimum(stalls.stop_ns[pieces], window.end_ns)
+    rows, of_piece = np.unique(stalls.piece[pieces], return_inverse=True)
+    stalled_ns = np.zeros(len(rows), np.int64)
+    np.add.at(stalled_ns, of_piece.reshape(-1), stop - begin)
+    lengths = stalls.end_ns[rows] - stalls.start_ns[rows]
+    longest = rows[intervals.largest(lengths, _MAX_EXAMINED)]
+    reasons, blocked_in = _reasons(rank, stalls, longest)
+    reason_ns = dict.fromkeys(REASONS, 0)
+    for row, reason in zip(longest.tolist(), reasons, strict=True):
+        reason_ns[reason] += int(stalled_ns[np.searchsorted(rows, row)])
+    causes = idle_causes(rank) if unknown is None else None
+    return RankStalls(
+        rank=rank.rank,
+        report=rank.report,
+        span_ns=np.array([window.start_ns, window.end_ns]),
+        stalled_ns=int(stalled_ns.sum()),
+        longest_ns=int(lengths.max(initial=0)),
+        idle_ns=0 if causes is None else causes.within(window)[IdleCause.STALLED],
+        coverage=0.0 if causes is None else causes.coverage(window),
+        start_ns=stalls.start_ns[rows],
+        end_ns=stalls.end_ns[rows],
+        stalled=intervals.union(begin, stop),
+        reason_ns=tuple(reason_ns.values()),
+        blocked_in=blocked_in,
+        evidence=tuple(_evidence(stalls, longest[:MAX_EVIDENCE].tolist())),
+        is_pytorch=rank.program.is_pytorch,
+        has_switches=rank.trace.holds(Part.THREAD_SWITCHES),
+        unknown=unknown,
+        how_to_collect=rank.trace.how_to_collect(Part.THREAD_SWITCHES),
+    )
+
+
+def _launching_threads(rank: Rank) -> Int64:
+    """Return the threads that launched a rank's operations."""
+    calls = rank.calls
+    assert calls is not None  # noqa: S101  (else there are no stalls)
+    launches = np.concatenate([call[call >= 0] for call in rank.launched_by])
+    return calls.packed_thread.counted(launches)[0]
+
+
+def _evidence(stalls: HostStalls, rows: list[int]) -> Iterator[Evidence]:
+    for row in rows:
+        start, end = int(stalls.start_ns[row]), int(stalls.end_ns[row])
+        usual = duration(int(stalls.usual_ns[row]))
+        yield Evidence(start, end, f"{stalls.names[row]}: {usual} as a rule")
+
+
+# -- reasons --------------------------------------------------------------------------------------
+
+
+def _reasons(rank: Rank, stalls: HostStalls, rows: Int64) -> tuple[list[str], str]:
+    """Return what held up the threads in some stalls, and the blocking call with most time."""
+    start, end, thread = stalls.start_ns[rows], stalls.end_ns[rows], stalls.thread[rows]
+    half = (end - start) / 2
+    reasons = np.full(len(rows), UNKNOWN, dtype=object)
+    if not len(rows):
+        return [], ""
+    num_others, others_stall = _other_threads(rank, stalls, rows)
+    reasons[num_others >= _MIN_EVENTS] = THREAD
+    reasons[others_stall > half] = PROCESS
+    reasons[_off_core_ns(rank, start, end, thread) > half] = OFF_CORE
+    blocked = _blocked(rank, start, end, thread)
+    reasons[[len(name) > 0 for name in blocked]] = BLOCKED
+    garbage = _garbage_collection(rank)
+    reasons[intervals.covered_within(garbage, start, end) > half] = GARBAGE
+    spent: dict[str, int] = {}
+    for name, ns, reason in zip(blocked, (end - start).tolist(), reasons.tolist(), strict=True):
+        if reason == BLOCKED:
+            spent[name] = spent.get(name, 0) + ns
+    return reasons.tolist(), max(spent, key=lambda name: spent[name], default="")
+
+
+def _other_threads(rank: Rank, stalls: HostStalls, rows: Int64) -> tuple[Int64, Int64]:
+    """Return how many events other threads of the process began in stalls, and their stalls, ns."""
+    start, end, thread = stalls.start_ns[rows], stalls.end_ns[rows], stalls.thread[rows]
+    calls, operators = rank.calls, rank.trace.operators(rank.process)
+    assert calls is not None  # noqa: S101  (else there are no stalls)
+    num = np.zeros(len(rows), np.int64)
+    for events in (calls, operators):
+        if events is None or len(events.packed_thread.distinct) < 2:
+            continue
+        begins = events.start_ns
+        order = np.argsort(begins, kind="stable")
+        first = np.searchsorted(begins[order], start, side="right")
+        stop = np.searchsorted(begins[order], end)
+        for row, (low, high) in enumerate(zip(first.tolist(), stop.tolist(), strict=True)):
+            by = events.packed_thread.at(order[low:high])
+            num[row] += int((by != thread[row]).sum())
+    stall_ns = np.zeros(len(rows), np.int64)
+    for number in np.unique(thread).tolist():
+        others = stalls.thread[stalls.piece] != number
+        spans = intervals.union(stalls.begin_ns[others], stalls.stop_ns[others])
+        chosen = thread == number
+        stall_ns[chosen] = intervals.covered_within(spans, start[chosen], end[chosen])
+    return num, stall_ns
+
+
+def _off_core_ns(rank: Rank, start: Int64, end: Int64, thread: Int64) -> Int64:
+    """Return how long threads were off their core within spans, 0 without thread switches."""
+    evidence, off = host_evidence(rank), np.zeros(len(start), np.int64)
+    if evidence is None:
+        return off
+    for number in np.unique(thread).tolist():
+        if (evidence.activity.switches.thread == number).any():
+            asleep, chosen = evidence.thread(number).sleep.asleep, thread == number
+            off[chosen] = intervals.covered_within(asleep, start[chosen], end[chosen])
+    return off
+
+
+def _blocked(rank: Rank, start: Int64, end: Int64, thread: Int64) -> list[str]:
+    """Return the blocking call of the system that took over half of each span, empty for none."""
+    spans = rank.trace.host_activity(rank.process).system_calls
+    blocks = np.array([bool(names.BLOCKING_SYSTEM_CALL.match(name)) for name in spans.names])
+    rows = np.flatnonzero(blocks[spans.name]) if len(spans) else np.empty(0, np.int64)
+    found = []
+    for low, high, number in zip(start.tolist(), end.tolist(), thread.tolist(), strict=True):
+        inside = np.minimum(spans.end_ns[rows], high) - np.maximum(spans.start_ns[rows], low)
+        inside[spans.thread[rows] != number] = 0
+        longest = int(inside.argmax()) if len(rows) else -1
+        is_long = longest >= 0 and 2 * int(inside[longest]) > high - low
+        found.append(spans.names[int(spans.name[rows[longest]])] if is_long else "")
+    return found
+
+
+def _garbage_collection(rank: Rank) -> Intervals:
+    """Return when any thread of the process collected garbage: Python runs no other meanwhile."""
+    found = functions_named(rank.trace, rank.process, names.GARBAGE_COLLECTION)
+    ranges = host_ranges(rank.trace).named.get(rank.process)
+    if ranges is None:
+        return found
+    chosen: Mask = np.array(
+        [bool(names.GARBAGE_COLLECTION.search(name)) for name in ranges.names], np.bool_
+    )
+    end = np.minimum(ranges.end_ns[chosen], intervals.BEYOND_NS)
+    return intervals.merge(found, intervals.union(ranges.start_ns[chosen], end))
