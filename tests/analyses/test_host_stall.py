@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from tests.support.builders import TraceBuilder
 from tests.support.changes import recorded
 from tests.support.idle_gaps import os_call, switched
 from tests.support.long import few_and_many
-from tests.support.stalled_runs import PROGRAMS
+from tests.support.stalled_runs import PROGRAMS, healthy
 from traceprof.analyses.host_stall.shared_cores import has_quota, shared_cores, tick_of
 from traceprof.analysis import analyze
+from traceprof.findings import Severity
 from traceprof.intervals import Intervals, union
 from traceprof.simulate.event_model.actions import Busy, Pop, Push
 from traceprof.simulate.event_model.answers import Ranks
@@ -97,6 +99,24 @@ def test_garbage_collection_between_operators(tmp_path: Path) -> None:
     assert finding.metrics["num_calls"] == 6
     assert finding.metrics["stalled_ns"] == pytest.approx(54 * MS, rel=0.01)
     assert "gc.freeze()" in finding.advice[0]
+
+
+def false_alarms(num_runs: int, folder: Path) -> list[Finding]:
+    """Return the findings above `info` of healthy runs, in both formats in turn."""
+    found = []
+    for seed in range(num_runs):
+        place = folder / str(seed)
+        place.mkdir()
+        setup = healthy(np.random.default_rng(seed))
+        found += judged(*forms(setup, place, ("nsight", "kineto")[seed % 2]))
+        shutil.rmtree(place)
+    return [finding for finding in found if finding.severity > Severity.INFO]
+
+
+@pytest.mark.slow
+@few_and_many(6, 500)
+def test_healthy_runs_have_no_stalls(num_examples: int, tmp_path: Path) -> None:
+    assert false_alarms(num_examples, tmp_path) == []
 
 
 # -- by hand --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,12 @@ import numpy as np
 
 from traceprof.simulate.event_model.actions import Call
 from traceprof.simulate.scenarios import stalls as planted
+from traceprof.simulate.scenarios.setup import Setup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from traceprof.simulate.event_model.program_writer import Host
-    from traceprof.simulate.scenarios.setup import Setup
 
 US, MS = 1_000, 1_000_000
 _RANGE_NS = 250  # to open or close a range, in the simulation
@@ -111,3 +112,50 @@ PROGRAMS = {
     "quota": throttled,
     "time slices": sliced,
 }
+
+
+# As of launches on quiet machines (A100, H100, B200, MI300): this share takes at most so many times
+# the median.
+_SHARES, _TIMES = (0, 0.5, 0.9, 0.99, 0.999, 1), (0.6, 1, 1.7, 5.2, 10, 40)
+
+
+def healthy(rng: np.random.Generator) -> Setup:
+    """A run on a quiet machine: of one to four ranks, bound by the GPU or by launches.
+
+    Its calls vary as real ones do; it waits for the GPU, allocates, loads kernels and reads numbers
+    as programs do, which may take milliseconds and is no stall.
+    """
+    num_ranks, num_steps = int(rng.integers(1, 5)), int(rng.integers(6, 20))
+    hosts = planted.host_bound(
+        rng,
+        num_ranks,
+        num_steps=num_steps,
+        busy_ns=int(rng.choice([0, 30 * US, 100 * US])),
+        waits=bool(rng.integers(2)),
+        kernel_ns=int(rng.choice([9 * US, 60 * US, 300 * US])),
+    )
+    habits = {
+        "cudaMalloc_v3020": rng.uniform(0, 0.01),
+        "cuLibraryLoadData": rng.uniform(0, 0.005),
+        "item": rng.uniform(0, 0.03),
+    }
+    for host in hosts:
+        actions, host.actions[:] = [*host.actions], []
+        for action in actions:
+            if isinstance(action, Call):
+                times = float(np.interp(rng.random(), _SHARES, _TIMES))
+                host.actions.append(replace(action, cost_ns=int(action.cost_ns * times)))
+                _as_programs_do(host, habits, rng)
+            else:
+                host.actions.append(action)
+    return Setup(hosts, lambda _: [])
+
+
+def _as_programs_do(host: Host, habits: dict[str, float], rng: np.random.Generator) -> None:
+    """Add what takes long and is no stall, each as often as it is a habit."""
+    for name, share in habits.items():
+        if rng.random() < share:
+            if name == "item":
+                host.item(host.compute)
+            else:
+                host.call(name, int(rng.integers(1, 8)) * MS)

@@ -75,9 +75,7 @@ class HostStallMetrics(Metrics):
     ]
 
 
-FINDINGS = {
-    ID: FindingKind(HostStallMetrics, removed_by=("no-host-stall",), same_time_as="gpu-idle")
-}
+FINDINGS = {ID: FindingKind(HostStallMetrics, removed_by=("no-host-stall",), part_of="gpu-idle")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _US, _MS, _KIB = 1_000, 1_000_000, 1 << 10
 _PURPOSE = "stalled_ns"
 LAUNCH = "cudaLaunchKernel_v7000"
-_SHORT = replace(kernels.TINY[0], duration_ns=9_000)
 NUM_STEPS, NUM_KERNELS = 7, 40
 
 
@@ -37,8 +36,9 @@ def host_bound(
     num_steps: int = NUM_STEPS,
     busy_ns: int = 0,
     waits: bool = False,
+    kernel_ns: int = 9_000,
 ) -> tuple[Host, ...]:
-    """Return programs that launch kernels no faster than they run, and reduce twice a step.
+    """Return programs that launch kernels and reduce twice a step.
 
     Args:
         rng: for variations of durations.
@@ -46,9 +46,11 @@ def host_bound(
         num_steps: of each program.
         busy_ns: how much longer the host takes for each kernel.
         waits: whether the host waits for the GPU at the end of each step.
+        kernel_ns: the duration of each kernel.
     """
     world = Communicator(0x5EED_0000_0000_0001, "0", tuple(range(num_ranks)))
     hosts = tuple(Host(rank, rng) for rank in world.processes)
+    kernel = replace(kernels.TINY[0], duration_ns=kernel_ns)
     for host in hosts:
         for step in range(num_steps):
             with host.step(step):
@@ -56,7 +58,7 @@ def host_bound(
                     for _ in range(NUM_KERNELS // 2):
                         if busy_ns:
                             host.busy(busy_ns)
-                        host.operator(host.compute, "aten::linear", _SHORT)
+                        host.operator(host.compute, "aten::linear", kernel)
                     host.collective("all_reduce", world, host.nccl, 256 * _KIB, after=host.compute)
                     host.follow(host.compute, host.nccl)
                 if waits:
