@@ -23,6 +23,7 @@ from traceprof.findings import (
     share,
 )
 from traceprof.host import stalls
+from traceprof.host.allocations import allocations
 from traceprof.host.host_ranges import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.idle_causes import MAX_TURNAROUND_NS, IdleCause, idle_causes, why_unknown
 from traceprof.host.idle_details import details
@@ -34,6 +35,7 @@ from traceprof.units import duration, percent
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from traceprof.host.allocations import Allocations
     from traceprof.host.idle_causes import IdleCauses, UnknownCause
     from traceprof.host.idle_details import Detail
     from traceprof.run.opening import Rank
@@ -148,6 +150,7 @@ class GpuIdleResult(RankResult):
         is_pytorch: whether the program is known to be PyTorch.
         held: the parts that the report holds, of those that show what the host did.
         how_to_collect: the way to record a part that the trace lacks.
+        allocated: the allocations beside the launches.
     """
 
     window: Window
@@ -159,6 +162,7 @@ class GpuIdleResult(RankResult):
     is_pytorch: bool
     held: frozenset[Part]
     how_to_collect: HowToCollect
+    allocated: Allocations
 
     @property
     def by_cause(self) -> dict[IdleCause, int]:
@@ -204,6 +208,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         is_pytorch=rank.program.is_pytorch,
         held=frozenset(part for part in _HOST_PARTS if rank.trace.holds(part)),
         how_to_collect=rank.trace.how_to_collect,
+        allocated=allocations(rank, window),
     )
 
 
@@ -292,6 +297,10 @@ def _title(result: GpuIdleResult) -> str:
 def _inside(result: GpuIdleResult, cause: IdleCause) -> str:
     """Return what the host was in most of that time, in brackets."""
     rows = result.details.get(cause, ())
+    allocated = result.allocated
+    if cause is IdleCause.ALLOCATION and allocated.is_uncached:
+        num, launches = allocated.num_allocations, allocated.num_launches
+        return f", {num} times for {launches} launches: nothing is kept for later use"
     worth = [detail.name for detail in rows if detail.ns >= _MIN_SHARE * result.by_cause[cause]]
     return f" ({', '.join(worth)})" if worth else ""
 
@@ -309,6 +318,7 @@ def _advice(result: GpuIdleResult) -> list[str]:
         is_pytorch=result.is_pytorch,
         held=result.held,
         how_to_collect=result.how_to_collect,
+        allocated=result.allocated,
     )
     if IdleCause.UNKNOWN in main and result.why_unknown is None:
         lines += unknown_advice(*result.unknown_ns, result.held, result.how_to_collect)

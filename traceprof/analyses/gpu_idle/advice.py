@@ -12,6 +12,8 @@ from traceprof.trace.model.parts import Part
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from traceprof.host.allocations import Allocations
+
 Advice = dict[IdleCause, tuple[str, ...]]
 
 _ANY_PROGRAM: Advice = {
@@ -95,14 +97,6 @@ _PYTORCH: Advice = {
             " samples, read from local disks"
         ),
     ),
-    IdleCause.ALLOCATION: (
-        (
-            "PyTorch's allocator ran out of what it keeps:"
-            " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (PyTorch 2.1), a smaller batch, no"
-            " torch.cuda.empty_cache() in the loop"
-        ),
-        "In the first steps this is normal: it allocates what later ones use again",
-    ),
     IdleCause.WAITING: (
         (
             "A data loader's queue counts here where no step is marked: record with python -m"
@@ -158,6 +152,21 @@ _OTHER: Advice = {
         ),
     ),
 }
+_CACHE_IS_EMPTY = (
+    (
+        "PyTorch's allocator ran out of what it keeps: {platform}_ALLOC_CONF="
+        "expandable_segments:True (PyTorch 2.1), a smaller batch, no torch.cuda.empty_cache() in"
+        " the loop"
+    ),
+    "In the first steps this is normal: it allocates what later ones use again",
+)
+_CACHE_IS_OFF = (
+    (
+        "PyTorch's cache of memory is off: operations call {malloc} for what they need. Unset"
+        " {variable}, which debuggers of memory set, too; with the cache, memory is allocated in"
+        " the first steps only"
+    ),
+)
 _LOADS = re.compile(r"first launches|Loading|Module|Library")
 _LOADING = (
     "Functions are loaded when they are first launched; CUDA_MODULE_LOADING=EAGER (CUDA 11.7) loads"
@@ -195,6 +204,7 @@ def advice(
     is_pytorch: bool,
     held: Collection[Part],
     how_to_collect: Callable[[Part], str],
+    allocated: Allocations,
 ) -> list[str]:
     """Return what to do about idle time.
 
@@ -204,8 +214,17 @@ def advice(
         is_pytorch: whether the program is known to be PyTorch.
         held: the parts that the report holds, of those that show what the host did.
         how_to_collect: how the others are collected.
+        allocated: the allocations beside the launches.
     """
-    lines = [line for cause in causes for line in _of_cause(cause, is_pytorch=is_pytorch)]
+    lines = [
+        line
+        for cause in causes
+        for line in (
+            _of_cache(is_off=allocated.is_uncached, is_hip=allocated.is_hip)
+            if cause is IdleCause.ALLOCATION and is_pytorch
+            else _of_cause(cause, is_pytorch=is_pytorch)
+        )
+    ]
     if IdleCause.SETUP in causes and setup.startswith("nccl"):
         lines.append(_COMMUNICATORS)
     elif IdleCause.SETUP in causes and _LOADS.search(setup):
@@ -255,12 +274,29 @@ def page_advice() -> str:
     for cause in IdleCause:
         if cause is IdleCause.UNKNOWN:
             continue
-        torch = [f"{line} (PyTorch)" for line in _PYTORCH.get(cause, ())]
+        of_torch = _PYTORCH.get(cause, ())
+        if cause is IdleCause.ALLOCATION:
+            of_torch = (
+                *_of_cache(is_off=True, is_hip=False),
+                *_of_cache(is_off=False, is_hip=False),
+            )
+        torch = [f"{line} (PyTorch)" for line in of_torch]
         other = [f"{line} (other programs)" for line in _OTHER.get(cause, ())]
         setup = [_LOADING, _COMMUNICATORS] if cause is IdleCause.SETUP else []
         lines = bullets([*_ANY_PROGRAM.get(cause, ()), *setup, *torch, *other])
         parts.append(f"`{cause.value}_ns`:\n\n{lines}")
     return "\n\n".join(parts)
+
+
+def _of_cache(*, is_off: bool, is_hip: bool) -> tuple[str, ...]:
+    """Return what to do where PyTorch allocates, with the variables of CUDA or of ROCm."""
+    platform, malloc = ("HIP", "hipMalloc") if is_hip else ("CUDA", "cudaMalloc")
+    variable = f"PYTORCH_NO_{platform}_MEMORY_CACHING"
+    lines = _CACHE_IS_OFF if is_off else _CACHE_IS_EMPTY
+    return tuple(
+        line.format(platform=f"PYTORCH_{platform}", malloc=malloc, variable=variable)
+        for line in lines
+    )
 
 
 def _of_cause(cause: IdleCause, *, is_pytorch: bool) -> tuple[str, ...]:

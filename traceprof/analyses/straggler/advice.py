@@ -77,7 +77,10 @@ ADVICE: dict[str, tuple[str, ...]] = {
     ),
     "set-up": (
         "Look at steps after the first ones: what is set up at first use is not set up again",
-        "Keep memory that is needed again: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        (
+            "Keep memory that is needed again: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+            " (PYTORCH_HIP_ALLOC_CONF on ROCm)"
+        ),
     ),
     "communication": (
         "Look at its other communicators: the wait matrix shows the ranks that it waits for",
