@@ -38,7 +38,7 @@ def gain_and_cost(results: Sequence[OverlapSlowdownResult]) -> dict[str, Any]:
 def alone_against_overlapped(
     rows: Sequence[tuple[int, SignatureSlowdown]], hrefs: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the median durations of kernels alone and overlapped, joined by a line.
+    """Return the mean durations of kernels alone and overlapped, joined by a line.
 
     Args:
         rows: rank and kernels, from top to bottom.
@@ -53,22 +53,22 @@ def alone_against_overlapped(
         suffix = f" · rank {rank}" if several else ""
         # The number distinguishes kernels of the same name.
         drawn.append(Lane(f"{row + 1}. {shortened(name)}{suffix}", name, href))
-        before, after = signature.median_alone_ns / 1e3, signature.median_overlapped_ns / 1e3
+        before, after = signature.mean_alone_ns / 1e3, signature.mean_overlapped_ns / 1e3
         color = COMMUNICATION if after > before else BLUE
         joins.append({"row": row, "from": before, "to": after, "color": color})
-        for series, median, num in (
+        for series, mean, num in (
             (alone, before, signature.num_alone),
             (overlapped, after, signature.num_overlapped),
         ):
             series.add(
                 row,
-                median,
+                mean,
                 f"rank {rank}, grid {signature.grid}, block {signature.block}",
-                f"{median:.2f} µs at the median, {series.name}, of {num}",
+                f"{mean:.2f} µs on average, {series.name}, of {num}",
                 f"excess {signature.excess_ns / 1e6:.3f} ms in all",
             )
     return lanes(
-        "median duration (µs, logarithmic)",
+        "mean duration (µs, logarithmic)",
         drawn,
         [alone, overlapped],
         row_height=_ROW,

@@ -59,8 +59,10 @@ _BY_KERNEL = (
     Column("shape", "grid · block", None, 190),
     Column("excess", "excess (ms)", 3, 110, "how much longer than expected all of them took"),
     Column("slowdown", "slowdown (×)", 2, 110),
-    Column("alone", "median alone (µs)", 2, 120),
-    Column("overlapped", "median overlapped (µs)", 2, 130),
+    Column(
+        "alone", "expected alone (µs)", 2, 130, "the mean of what overlapped kernels take alone"
+    ),
+    Column("overlapped", "mean overlapped (µs)", 2, 130),
     Column("num_alone", "runs alone", 0, 90, "kernels during which nothing communicated"),
     Column(
         "num_overlapped", "runs overlapped", 0, 120, "kernels beside communication for half of it"
@@ -74,7 +76,8 @@ def layout(analysis: Analysis, address: Address) -> Component:
     results: tuple[OverlapSlowdownResult, ...] = view.of(overlap_slowdown)
     lead = (
         "Communication beside compute is hidden, but takes SMs and memory bandwidth from it."
-        " Kernels of one name, grid and block are compared: alone, and beside communication."
+        " Kernels of one name, grid and block are compared, at the same place of a step where steps"
+        " are known: alone, and beside communication."
     )
     judged = [result for result in results if result.num_communication]
     gaps = missing(view.missing(*overlap_slowdown.FINDINGS))
@@ -176,7 +179,7 @@ def _entry(rank: int, signature: SignatureSlowdown) -> dict[str, Any]:
         if signature.grid and signature.block
         else "not known"
     )
-    alone, overlapped = signature.median_alone_ns, signature.median_overlapped_ns
+    alone, overlapped = signature.mean_alone_ns, signature.mean_overlapped_ns
     return {
         "rank": rank,
         "name": one_line(function_name(signature.name)),

@@ -2,7 +2,6 @@
 
 import json
 import random
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from tests.support.claims import assert_missing
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, WITH_DDP
 from traceprof.analyses import overlap_slowdown
+from traceprof.analyses.kernels.places import unit_starts
 from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window
@@ -25,9 +25,11 @@ def assert_agreement(
     path: Path, window: tuple[int, int] | None = None
 ) -> list[OverlapSlowdownResult]:
     """Compare analysis and reference on one export and return what the analysis found."""
-    expected = reference(path, window, undisturbed=True)
     results = []
     with ranks_of(path) as ranks:
+        starts = {rank.process: unit_starts(rank) for rank in ranks if rank.calls is not None}
+        units = {key: found.tolist() for key, found in starts.items() if found is not None}
+        expected = reference(path, window, undisturbed=True, units=units)
         assert {(rank.process, rank.device) for rank in ranks} == expected.keys()
         for rank in ranks:
             result = overlap_slowdown.run(rank, Window(*window) if window else rank.window)
@@ -38,19 +40,20 @@ def assert_agreement(
                          "num_sms_taken", "max_sms_taken"):  # fmt: skip
                 assert getattr(result, name) == getattr(other, name), name
             for name in ("num_overlapped", "num_alone", "overlapped_ns", "expected_ns",
-                         "expected_at_least_ns", "expected_at_most_ns"):  # fmt: skip
-                assert getattr(result.comparison, name) == getattr(other, name), name
-            assert result.comparison.noise_ns == pytest.approx(other.noise_ns, rel=1e-9, abs=1e-6)
+                         "expected_at_least_ns", "expected_at_most_ns", "noise_ns"):  # fmt: skip
+                value = pytest.approx(float(getattr(other, name)), rel=1e-9, abs=1e-3)
+                assert getattr(result.comparison, name) == value, name
             names = rank.kernel_names
-            assert sorted(
-                (names[NULL if key[0] is None else key[0]], *map(_grid, (key[1:4], key[4:])), *row)
+            rows = {
+                (names[NULL if key[0] is None else key[0]], *map(_grid, (key[1:4], key[4:]))): row
                 for key, row in other.signatures.items()
-            ) == sorted(
-                (row.name, row.grid or (), row.block or (), row.num_alone, row.num_overlapped,
-                 Fraction(row.median_alone_ns), Fraction(row.median_overlapped_ns),
-                 Fraction(row.excess_ns))
-                for row in result.signatures
-            )  # fmt: skip
+            }
+            assert len(result.signatures) == len(rows)
+            for found in result.signatures:
+                numbers = (found.num_alone, found.num_overlapped, found.mean_alone_ns,
+                           found.mean_overlapped_ns, found.excess_ns)  # fmt: skip
+                row = rows[found.name, found.grid or (), found.block or ()]
+                assert numbers == pytest.approx([float(one) for one in row], rel=1e-9, abs=1e-3)
             assert 0 <= result.wall_excess_ns <= result.window_ns
             assert 0 <= result.matched_fraction <= 1
             assert 0 <= result.coverage <= 1
@@ -119,10 +122,10 @@ def test_the_median_of_an_even_number_lies_between_the_middle_two(tmp_path: Path
         builder.kernel(start, start + length)
     (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
     (row,) = result.signatures
-    assert (row.median_alone_ns, row.median_overlapped_ns, row.excess_ns) == (11.5, 20, 8.5)
-    assert result.comparison.expected_ns == Fraction(23, 2)
+    assert (row.mean_alone_ns, row.mean_overlapped_ns, row.excess_ns) == (11.5, 20, 8.5)
+    assert result.comparison.expected_ns == 11.5
     assert result.comparison.excess_ns == 8
-    assert result.comparison.expected_at_least_ns == 17  # the mean is 17.75
+    assert result.comparison.expected_at_least_ns == 17.75  # the mean
     assert result.comparison.expected_at_most_ns == 40
 
 
@@ -243,13 +246,66 @@ def test_other_processes_on_the_same_gpu_disturb(
 
 
 def test_kernels_that_last_for_years(tmp_path: Path) -> None:
-    builder = TraceBuilder().memcpy(0, 1 << 61, "PtoP")
-    for eighth in (0, 4, 5, 6):  # of 2 ** 62 ns; the first takes half of them, beside copies
-        end = (eighth + (4 if eighth == 0 else 1)) << 59
-        builder.kernel(eighth << 59, end)
+    builder = TraceBuilder().memcpy(0, 1 << 60, "PtoP")
+    for eighth in (0, 4, 5, 6):  # of 2 ** 61 ns; the first takes half of them, beside copies
+        end = (eighth + (4 if eighth == 0 else 1)) << 58
+        builder.kernel(eighth << 58, end)
     (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
     assert (result.comparison.num_alone, result.comparison.num_overlapped) == (3, 1)
     assert result.comparison.slowdown == 4
+
+
+# -- places in a step -----------------------------------------------------------------------------
+
+
+def steps_of(*kernels: tuple[int, int, bool], num_steps: int = 8) -> TraceBuilder:
+    """Run kernels of one name and grid in every step: length, longer by, beside an all-reduce.
+
+    What is longer by something is so in odd steps only, as is the all-reduce beside it.
+    """
+    builder = TraceBuilder()
+    time = 0
+    for step in range(num_steps):
+        begin = time
+        for length, longer, is_beside in kernels:
+            odd = step % 2 or not longer
+            end = time + length + (longer if odd else 0)
+            builder.kernel(time, end, grid=(8, 1, 1))
+            if is_beside and odd:
+                builder.kernel(time, end, NCCL, stream=20, grid=(24, 1, 1))
+            time = end + 10
+        builder.nvtx(f"step {step}", begin, time - 5)
+    return builder
+
+
+def test_kernels_of_other_work_are_no_measure(tmp_path: Path) -> None:
+    # Each step: one of 100 ns alone, and one of 195 ns always beside communication.
+    (result,) = assert_agreement(steps_of((100, 0, False), (195, 0, True)).write(tmp_path / "t"))
+    assert (result.num_half, result.comparison.num_overlapped) == (8, 0)
+
+
+def test_other_places_lose_at_the_rate_that_was_measured(tmp_path: Path) -> None:
+    # Each step: one of 100 ns alone, and in odd steps of 150 ns beside communication; one of 300 ns
+    # that always is beside: it would take 200 ns alone.
+    path = steps_of((100, 50, True), (300, 0, True)).write(tmp_path / "t.sqlite")
+    (result,) = assert_agreement(path)
+    assert (result.comparison.num_alone, result.comparison.num_overlapped) == (4, 12)
+    assert result.comparison.excess_ns == 4 * 50 + 8 * 100
+    assert result.comparison.slowdown == 1.5
+
+
+def test_a_micro_batch_with_all_reduces_is_compared_with_those_without(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for micro_batch in range(12):
+        time, is_last = 1000 * micro_batch, micro_batch % 3 == 2
+        builder.kernel(time, time + (150 if is_last else 100), grid=(8, 1, 1))
+        builder.label("backward", time, time + 900)
+        if is_last:
+            builder.kernel(time, time + 150, NCCL, stream=20)
+            builder.nvtx(f"step {micro_batch // 3}", time - 2000, time + 950)
+    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    assert (result.comparison.num_alone, result.comparison.num_overlapped) == (8, 4)
+    assert result.comparison.slowdown == 1.5
 
 
 # -- impact ---------------------------------------------------------------------------------------
@@ -303,7 +359,7 @@ def test_a_slowdown_says_what_it_costs_and_gains(tmp_path: Path) -> None:
     (evidence,) = finding.evidence
     assert (evidence.end_ns - evidence.start_ns, evidence.label) == (
         150,
-        "gemm, usually 150 ns beside communication and 100 ns alone",
+        "gemm, 150 ns beside communication on average, and 100 ns alone",
     )
     assert "1.50 times as long" in finding.title
 
@@ -448,8 +504,10 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "slowdown", "excess_ns", "num_overlapped", "matched"),
     [
-        ("a100x4_ddp_baseline_rank0", 1.5078, 57_854_874, 3809, 0.5926),
-        ("a100x4_ddp_nobroadcast_rank0", 1.5349, 70_548_672, 3999, 0.5928),
+        # By signature alone 1.5078 and 1.5349, of 59 % of the time: of many, the kernels alone do
+        # other work, such as 0.309 ms alone beside 0.225 ms overlapped.
+        ("a100x4_ddp_baseline_rank0", 1.5633, 32_300_837, 1880, 0.3093),
+        ("a100x4_ddp_nobroadcast_rank0", 1.5538, 34_870_379, 1944, 0.2865),
     ],
 )
 def test_known_answers_on_four_a100(
@@ -465,6 +523,7 @@ def test_known_answers_on_four_a100(
     assert 0 < finding.impact_ns <= excess_ns
 
 
-def test_little_of_a_window_is_no_finding(traces: Path) -> None:
-    # Some hundred kernels, a little slower: that costs less than 1 % of the window.
-    assert judged(traces / "a100x4_ddp_bucketcap100mb_2021.sqlite") == []
+def test_too_few_at_the_same_place_of_a_real_step_are_not_judged(traces: Path) -> None:
+    # By signature alone 357 could be compared; only 28 of them ran alone at their place.
+    missing = judged(traces / "a100x4_ddp_bucketcap100mb_2021.sqlite")
+    assert_missing(missing, "28 (5.0 % of their time)", "no_sync()")

@@ -6,7 +6,7 @@ and its mean step is the truth that `traceprof whatif` is held to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tests.reference.gpu_machine import (
@@ -30,6 +30,7 @@ COMPUTE, NCCL, COPIES, DECODING = 7, 20, 24, 28
 
 GEMM = Kernel("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_tn", 180 * US)
 WIDE = Kernel("ampere_fp16_s16816gemm_fp16_256x128_ldg8_f2f_tn", 260 * US, 216)
+LONG_GEMM = replace(GEMM, ns=2 * GEMM.ns)
 ATTENTION = Kernel("pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>(int)", 120 * US)
 GELU = Kernel("void at::native::vectorized_elementwise_kernel<4, gelu>(int)", 40 * US, 400)
 ADAM = Kernel("void at::native::multi_tensor_apply_kernel<fused_adam>(int)", 300 * US, 320)
@@ -124,6 +125,28 @@ def reducing(ns: float, num_layers: int) -> Callable[[Machine, int, int], None]:
             _steps(thread, num_steps, step)
 
     return start
+
+
+def sometimes_reducing(machine: Machine, seed: int, num_steps: int) -> None:
+    """Gradients are reduced in three of four steps, beside products that are longer than others.
+
+    These have the name and grid of products of half the length, which never run beside a reduction.
+    """
+    for rank in range(2):
+        thread = Thread(Device(machine, rank), seed)
+
+        def step(number: int, thread: Thread = thread) -> Steps:
+            compute, nccl = thread.device.stream(COMPUTE), thread.device.stream(NCCL)
+            yield from thread.launch(compute, *LAYER * 3)
+            for bucket in range(3):
+                if number % 4 < 3:
+                    yield from thread.follow(nccl, compute, 100 + bucket)
+                    yield from thread.collective(nccl, "0", 2, 1.1 * MS)
+                yield from thread.launch(compute, *[LONG_GEMM] * 2, *LAYER)
+            yield from thread.follow(compute, nccl, 200)
+            yield from thread.launch(compute, ADAM)
+
+        _steps(thread, num_steps, step)
 
 
 def loader(is_rare: bool) -> Callable[[Machine, int, int], None]:
@@ -327,6 +350,7 @@ ALL = {
     "no-overlap-slowdown": Change(slowdown=False),
     "no-data-loading": Change(loading=False),
 }
+BESIDE = {"link=2x": Change(link=0.5), "no-overlap-slowdown": Change(slowdown=False)}
 PROGRAMS = {
     "launch-bound": Program(
         launch_bound, {"launch=0": Change(launch=0.0), "kernel:gemm=0.5x": HALF}
@@ -363,6 +387,8 @@ PROGRAMS = {
             "kernel:gemm=0.5x": HALF,
         },
     ),
+    "sometimes-slowed": Program(sometimes_reducing, BESIDE, slowdown=1.4),
+    "other-products": Program(sometimes_reducing, BESIDE),
     "loader-steady": Program(
         loader(is_rare=False),
         {"no-data-loading": Change(loading=False), "kernel:gemm=0.5x": HALF},

@@ -3,6 +3,11 @@
 It shares no code with ``traceprof``: plain lists and dictionaries, `statistics` and fractions.
 Kernels count that start in the window [start, end), or in [start, end] where it is the rank's own.
 
+Kernels are compared with those at the same place, where `units` says when steps, or passes taken in
+place of them, begin on the host: the n-th of its signature by launch in a unit that launches as
+many of them. Overlapped kernels at other places take the rate of their signature: what those
+compared lost for each nanosecond beside communication.
+
 With `undisturbed` a kernel is judged, alone or overlapped, only if no other compute on the device
 (kernels and whole graphs of the rank, also those outside the window, and of other processes whose
 device has the same uuid) ran during it. Touching is not beside; a
@@ -17,6 +22,7 @@ from collections import defaultdict
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +46,8 @@ class Rank:
     num_alone: int
     overlapped_ns: int
     expected_ns: Fraction
-    expected_at_least_ns: int
-    expected_at_most_ns: int
+    expected_at_least_ns: Fraction
+    expected_at_most_ns: Fraction
     noise_ns: float
     wall_excess_ns: int
     hidden_ns: int
@@ -78,7 +84,11 @@ def beside_others(spans: list[Span]) -> set[Span]:
 
 
 def reference(
-    path: Path, window: Span | None = None, *, undisturbed: bool = False
+    path: Path,
+    window: Span | None = None,
+    *,
+    undisturbed: bool = False,
+    units: dict[int, list[int]] | None = None,
 ) -> dict[tuple[int, int], Rank]:
     """What the analysis must find for each (process, device) of an export."""
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
@@ -88,12 +98,17 @@ def reference(
             row[1] for row in db.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")
         }
         labels = list(rows(db, "ENUM_CUDA_MEMCPY_OPER", "id", "label"))
+        calls = rows(db, "CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid", "correlationId", "start")
+        launches = {
+            (thread & ~0xFFFFFF, id_): start for thread, id_, start in calls if units and thread
+        }
         found: dict[tuple[int, int], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         for table in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET"):
             columns = ("start", "end", "globalPid", "deviceId", "shortName", "demangledName",
-                       "copyKind", "srcDeviceId", "dstDeviceId", *SHAPE)  # fmt: skip
+                       "copyKind", "srcDeviceId", "dstDeviceId", "correlationId",
+                       *SHAPE)  # fmt: skip
             for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *columns):
-                start, end, process, device, short, demangled, kind, source, target, *shape = (
+                start, end, process, device, short, demangled, kind, source, target, id_, *shape = (
                     integers(*row)
                 )
                 if None in (start, end, process, device) or end < start:  # type: ignore[operator]
@@ -101,7 +116,7 @@ def reference(
                 group = found[process, device]  # type: ignore[index]
                 if table == "KERNEL":
                     name = demangled if "demangledName" in kernel_columns else short
-                    entry = (start, end, (name, *shape))
+                    entry = (start, end, (name, *shape), launches.get((process, id_)))
                     texts = strings.get(short), strings.get(demangled)
                     communicates = default_is_communication(*texts)
                     group["communication" if communicates else "kernels"].append(entry)
@@ -125,8 +140,65 @@ def reference(
         for key in found
     }
     return {
-        key: rank(operations, window, undisturbed, others[key]) for key, operations in found.items()
+        key: rank(operations, window, undisturbed, others[key], (units or {}).get(key[0]))
+        for key, operations in found.items()
     }
+
+
+def in_places(kernels: list[Any], units: list[int]) -> dict[int, tuple[int, int]]:
+    """The place of each kernel whose launch is known, by its index: its number, and of how many."""
+    launched = defaultdict(list)
+    for index, (start, _, signature, launch) in enumerate(kernels):
+        unit = -1 if launch is None else bisect_right(units, launch) - 1
+        if unit >= 0:
+            launched[unit, signature].append((launch, start, index))
+    return {
+        index: (number, len(group))
+        for group in launched.values()
+        for number, (_, _, index) in enumerate(sorted(group))
+    }
+
+
+def of_signature(
+    beside: list[tuple[Span, int, Any]], alone: dict[Any, list[int]]
+) -> tuple[int, list[Fraction], float, list[int]] | None:
+    """Compare the overlapped kernels of a signature with those alone, by place.
+
+    Returns how many alone they were compared with, what all take alone in three ways (median, at
+    least, at most), the variance of that, and by how much each is longer at least.
+    """
+    medians: dict[Any, Fraction] = {}
+    compared_ns, compared_took, num_alone, variance = 0, 0, 0, 0.0
+    ways = [Fraction(0)] * 3
+    for place in {place for _, _, place in beside}:
+        usual = sorted(alone.get(place, []))
+        if len(usual) < 3:
+            continue
+        pairs = [(span, covered_ns) for span, covered_ns, at in beside if at == place]
+        medians[place] = statistics.median([Fraction(duration) for duration in usual])
+        mean = Fraction(sum(usual), len(usual))
+        quartile = next(
+            duration for index, duration in enumerate(usual) if 4 * index >= 3 * len(usual) - 3
+        )
+        expectations = medians[place], max(medians[place], mean), max(Fraction(quartile), mean)
+        ways = [sum_ + one * len(pairs) for sum_, one in zip(ways, expectations, strict=True)]
+        compared_ns += sum(covered_ns for _, covered_ns in pairs)
+        compared_took += sum(end - start for (start, end), _ in pairs)
+        num_alone += len(usual)
+        variance += float(statistics.variance([Fraction(duration) for duration in usual])) * (
+            len(pairs) + len(pairs) ** 2 / len(usual)
+        )
+    if not medians:
+        return None
+    rate = (compared_took - ways[0]) / compared_ns
+    scale = Fraction(sum(covered_ns for _, covered_ns, _ in beside), compared_ns)
+    lengths = sum(end - start for (start, end), _, _ in beside)
+    sums = [lengths - (compared_took - way) * scale for way in ways]
+    excesses = []
+    for (start, end), covered_ns, place in beside:
+        alone_ns = medians.get(place, end - start - rate * covered_ns)
+        excesses.append(int(end - start - alone_ns) if end - start > alone_ns else 0)
+    return num_alone, sums, variance * float(scale) ** 2, excesses
 
 
 def rank(
@@ -134,6 +206,7 @@ def rank(
     window: Span | None,
     undisturbed: bool = False,
     others: list[Span] | None = None,
+    units: list[int] | None = None,
 ) -> Rank:
     """What the analysis must find for a rank's operations, (start, end, signature) each."""
     communication_kernels, kernels = operations["communication"], operations["kernels"]
@@ -151,52 +224,49 @@ def rank(
     computes = [operation[:2] for operation in (*kernels, *graphs)]
     disturbed = beside_others([*computes, *(others or ())]) if undisturbed else set()
     alone: dict[Any, list[int]] = defaultdict(list)
-    overlapped: dict[Any, list[Span]] = defaultdict(list)
+    overlapped: dict[Any, list[tuple[Span, int, Any]]] = defaultdict(list)
     halves: list[Span] = []
     num_disturbed = 0
     num_beside = sum(covered(busy, *graph) > 0 for graph in inside(graphs))
-    for start, end, signature in inside(kernels):
+    place_of = {} if units is None else in_places(kernels, units)
+    for index, (start, end, signature, _) in enumerate(kernels):
+        if not low <= start < high:
+            continue
+        place = (0, 0) if units is None else place_of.get(index)
         beside = covered(busy, start, end)
         num_beside += beside > 0
         judged = (start, end) not in disturbed
         if beside == 0:
-            if judged:
-                alone[signature].append(end - start)
+            if judged and place:
+                alone[signature, place].append(end - start)
         elif 2 * beside >= end - start:
             halves.append((start, end))
             num_disturbed += not judged
             if judged:
-                overlapped[signature].append((start, end))
+                overlapped[signature].append(((start, end), beside, place))
     result: dict[tuple[Any, ...], tuple[int, int, Fraction, Fraction, Fraction]] = {}
-    expected, took, at_least, at_most, variance = Fraction(0), 0, 0, 0, 0.0
+    expected, took, at_least, at_most, variance = Fraction(0), 0, Fraction(0), Fraction(0), 0.0
     tails: list[Span] = []
-    for signature, spans in overlapped.items():
-        usual = sorted(alone[signature])
-        if len(usual) < 3:
+    for signature, kernels_beside in overlapped.items():
+        found = of_signature(
+            kernels_beside, {at: ns for (of, at), ns in alone.items() if of == signature}
+        )
+        if found is None:
             continue
-        lengths = [end - start for start, end in spans]
-        median = statistics.median([Fraction(duration) for duration in usual])
-        mean = Fraction(sum(usual), len(usual))
-        quartile = next(
-            duration for index, duration in enumerate(usual) if 4 * index >= 3 * (len(usual) - 1)
-        )
-        took += sum(lengths)
-        expected += median * len(spans)
-        by_mean = int(mean * len(spans))
-        at_least += max(int(median * len(spans)), by_mean)
-        at_most += max(quartile * len(spans), by_mean)
-        variance += float(statistics.variance([Fraction(duration) for duration in usual])) * (
-            len(spans) + len(spans) ** 2 / len(usual)
-        )
-        for start, end in spans:
-            excess = int(end - start - median) if end - start > median else 0
+        num_alone, sums, error, excesses = found
+        lengths = sum(end - start for (start, end), _, _ in kernels_beside)
+        took += lengths
+        expected, at_least, at_most = expected + sums[0], at_least + sums[1], at_most + sums[2]
+        variance += error
+        for ((_, end), _, _), excess in zip(kernels_beside, excesses, strict=True):
             tails.append((end - excess, min(end, high)))
-        beside_median = statistics.median([Fraction(length) for length in lengths])
-        excess_sum = sum(lengths) - median * len(spans)
-        result[signature] = (len(usual), len(spans), median, beside_median, excess_sum)
+        num = len(kernels_beside)
+        result[signature] = (
+            num_alone, num, sums[0] / num, Fraction(lengths, num), lengths - sums[0]
+        )  # fmt: skip
     grids = sorted(
         signature[1]
-        for _, _, signature in inside(communication_kernels)
+        for _, _, signature, _ in inside(communication_kernels)
         if signature[1] is not None and signature[1] > 0
     )
     return Rank(
@@ -213,7 +283,9 @@ def rank(
         expected_at_least_ns=at_least,
         expected_at_most_ns=at_most,
         noise_ns=variance**0.5,
-        wall_excess_ns=max(min(length(union(tails)), round(took - expected), took - at_least), 0),
+        wall_excess_ns=max(
+            min(length(union(tails)), round(took - expected), floor(took - at_least)), 0
+        ),
         hidden_ns=sum(covered(busy, max(start, low), min(end, high)) for start, end in computing),
         num_sms_taken=statistics.median_low(grids) if grids else None,
         max_sms_taken=grids[-1] if grids else None,

@@ -21,18 +21,11 @@ NUM_SEEDS, MIN_HELD = 10, 0.9
 CLOSE_NS = 1_000  # by which intervals may miss therefore, and bounds be beaten
 SAME = 0.001  # of a step, by which bounds may be beaten besides
 LARGE, MAX_WIDTH = 0.05, 0.5  # of a step; of the true change
-_CLIPPED = "noise counts as slowdown, and kernels that are beside for less than half do not"
 _UNMATCHED = "which send belongs to which receive is unknown: waits are taken to be transfers"
 _PACED = "threads that wait for each other by locks are not modelled"
 _THREADS = ("kernel:gemm=0.5x", "kernel:decode=0.5x", "no-data-loading")
 # What is missed, or refused although the recording is intact, and why.
 KNOWN: dict[tuple[str, str], str] = {
-    ("communication-bound", "communication=0"): _CLIPPED,
-    ("slowed", "link=2x"): _CLIPPED,
-    ("slowed", "no-overlap-slowdown"): _CLIPPED,
-    ("slowed", "communication=0"): _CLIPPED,
-    ("not-slowed", "no-overlap-slowdown"): _CLIPPED,
-    ("pipeline", "link=2x"): _CLIPPED,
     ("pipeline-unlabelled", "link=2x"): _UNMATCHED,
     ("pipeline-unlabelled", "kernel:gemm=0.5x"): _UNMATCHED,
     ("serialized", "no-serialization"): "wide: whether what follows waits for all is not recorded",

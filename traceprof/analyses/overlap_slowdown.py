@@ -1,8 +1,9 @@
 """Cost of overlap: kernels that take longer beside communication than alone.
 
-Each kernel is compared with others of the same name, grid and block on the same device, so that no
-model of the GPU is needed: only a run that holds both kinds. Kernels beside other compute say
-nothing about communication, and are not compared.
+Each kernel is compared with others of the same name, grid and block on the same device and, where
+steps are known, at the same place of the step, so that no model of the GPU is needed: only a run
+that holds both kinds. Kernels beside other compute say nothing about communication, and are not
+compared.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     compared, is_half, end = beside.compared, beside.is_half, beside.end_ns
     half = intervals.union(beside.start_ns[is_half], np.minimum(end[is_half], window.end_ns))
     comparison, signatures = slowdowns(rank, compared, beside.start_ns, end)
-    excess = np.maximum(compared.overlapped_ns - compared.expected_up_ns, 0)
+    excess = np.maximum(compared.overlapped_ns - np.ceil(compared.expected_ns), 0).astype(np.int64)
     ends = end[compared.overlapped]
     tails = intervals.union(ends - excess, np.minimum(ends, window.end_ns))
     sms = _sms_taken(rank, communicates)
@@ -310,8 +311,8 @@ def _evidence(result: OverlapSlowdownResult) -> tuple[Evidence, ...]:
     return tuple(
         Evidence(
             *row.longest,
-            f"{function_name(row.name)}, usually {duration(round(row.median_overlapped_ns))} beside"
-            f" communication and {duration(round(row.median_alone_ns))} alone",
+            f"{function_name(row.name)}, {duration(round(row.mean_overlapped_ns))} beside"
+            f" communication on average, and {duration(round(row.mean_alone_ns))} alone",
         )
         for row in result.signatures[:MAX_EVIDENCE]
         if row.excess_ns > 0

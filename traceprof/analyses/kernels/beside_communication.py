@@ -5,16 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from traceprof import intervals
 from traceprof.analyses.kernels.by_signature import compare
 from traceprof.analyses.kernels.concurrent_compute import beside_other_compute
+from traceprof.analyses.kernels.places import places
 
 if TYPE_CHECKING:
-    from traceprof.analyses.kernels.by_signature import Compared
+    from traceprof.analyses.kernels.by_signature import Compared, Float64
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank
 
 MIN_ALONE = 3  # fewer kernels of a signature give no median worth the name
+_MIN_ERRORS = 3  # standard errors: a smaller difference between other places is noise
+_ERRORS = 2  # to either side, within which a rate lies in 95 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class BesideCommunication:
         is_beside: bool[n], during which something communicated.
         is_half: bool[n], during at least half of which something did.
         compared: those that were judged, by signature: alone, and beside communication for half of
-            their time or more.
+            their time or more, at the same place of their step where steps are known.
     """
 
     start_ns: Int64
@@ -41,25 +46,77 @@ class BesideCommunication:
     compared: Compared
 
 
-def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
+@dataclass(frozen=True, slots=True)
+class SlowedKernels:
+    """The n compute kernels of a rank beside communication, and how much longer that makes them.
+
+    Attributes:
+        kernel: int64[n], indices.
+        beside_ns: int64[n], during which something communicated.
+        rate: float64[n], by how much each is longer for each nanosecond of that; negative where
+            its like were shorter by chance. Known from kernels at the same place of a step; where
+            there are none, from all of the signature, if the difference is beyond noise; else 0.
+        least: float64[n], the least that it may be: where only other places are known, nothing.
+        most: float64[n].
+    """
+
+    kernel: Int64
+    beside_ns: Int64
+    rate: Float64
+    least: Float64
+    most: Float64
+
+
+def slowed_kernels(rank: Rank) -> SlowedKernels:
+    """Return the compute kernels of a rank beside communication."""
+    return rank.cache.get(_slowed_kernels, rank)
+
+
+def _slowed_kernels(rank: Rank) -> SlowedKernels:
+    kernels = rank.operations.kernels
+    computes = np.flatnonzero(~rank.is_communication_kernel)
+    signature = kernels.packed_signature.at(computes)
+    rates = np.zeros((3, int(signature.max(initial=0)) + 1))
+    elsewhere = beside_communication(rank, computes, at_places=False).compared
+    rate, error = elsewhere.rate, elsewhere.rate_error
+    rate = np.where(np.abs(rate) > _MIN_ERRORS * error, rate, 0.0)
+    rates[:, elsewhere.signature] = rate, np.minimum(rate, 0), np.maximum(rate, 0)
+    compared = beside_communication(rank, computes).compared
+    rate, error = compared.rate, _ERRORS * compared.rate_error
+    rates[:, compared.signature] = rate, rate - error, rate + error
+    beside = intervals.covered_within(
+        rank.communication, kernels.start_ns[computes], kernels.ends(computes)
+    )
+    is_beside = beside > 0
+    of_kernel = rates[:, signature[is_beside]]
+    return SlowedKernels(computes[is_beside], beside[is_beside], *of_kernel)
+
+
+def beside_communication(
+    rank: Rank, chosen: Int64, *, at_places: bool = True
+) -> BesideCommunication:
     """Compare kernels of a rank.
 
     Args:
         rank: the rank.
         chosen: int64[n], indices of compute kernels.
+        at_places: whether only those at the same place of their step are compared, where steps are
+            known.
     """
     kernels = rank.operations.kernels
     is_judged = ~beside_other_compute(rank)[chosen]  # first of all, since it takes memory
     start, end = kernels.start_ns[chosen], kernels.ends(chosen)
     beside = intervals.covered_within(rank.communication, start, end)
     is_beside, is_half = beside > 0, (beside > 0) & (beside >= end - start - beside)
-    del beside  # there are many kernels
     length = kernels.packed_length.at(chosen)
+    place = places(rank) if at_places else None
     compared = compare(
         length,
+        beside,
         kernels.packed_signature.at(chosen),
         is_judged & ~is_beside,
         is_judged & is_half,
         MIN_ALONE,
+        None if place is None else lambda rows: place(chosen[rows]),
     )
     return BesideCommunication(start, end, length, is_judged, is_beside, is_half, compared)

@@ -1,10 +1,14 @@
-"""Kernels of the same name, grid and block, compared: alone, and beside communication."""
+"""Kernels of the same name, grid and block, compared: alone, and beside communication.
+
+One name and grid may stand for different work, such as products with another inner dimension. So
+kernels are compared at the same place of a step, where steps are known; what one loses there for
+each nanosecond beside communication is the rate by which its like lose at other places.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
-from math import sqrt
+from math import floor, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,10 +16,14 @@ import numpy as np
 from traceprof import intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+
+    import numpy.typing as npt
 
     from traceprof.intervals import Int64
     from traceprof.run.opening import Mask, Rank
+
+    Float64 = npt.NDArray[np.float64]
 
 
 _NARROW_BITS = 32
@@ -29,10 +37,8 @@ class SignatureSlowdown:
         name: the demangled name.
         grid: x, y, z; None where the export lacks them.
         block: x, y, z; None where the export lacks them.
-        num_alone: kernels during which nothing communicated.
+        num_alone: kernels during which nothing communicated, at the places that were compared.
         num_overlapped: kernels during at least half of which something communicated.
-        median_alone_ns: what one is expected to take; of an even number the mean of the middle two.
-        median_overlapped_ns: the median beside communication, found in the same way.
         overlapped_ns: the sum of the overlapped kernels' durations.
         excess_ns: how much longer than expected they took together; negative if less.
         longest: start and end of the overlapped kernel that took longest.
@@ -43,11 +49,19 @@ class SignatureSlowdown:
     block: tuple[int, int, int] | None
     num_alone: int
     num_overlapped: int
-    median_alone_ns: float
-    median_overlapped_ns: float
     overlapped_ns: int
     excess_ns: float
     longest: tuple[int, int]
+
+    @property
+    def mean_overlapped_ns(self) -> float:
+        """What an overlapped kernel took."""
+        return self.overlapped_ns / self.num_overlapped
+
+    @property
+    def mean_alone_ns(self) -> float:
+        """What an overlapped kernel is expected to take alone."""
+        return (self.overlapped_ns - self.excess_ns) / self.num_overlapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +72,9 @@ class Comparison:
 
     Attributes:
         num_overlapped: overlapped kernels whose signature ran alone often enough.
-        num_alone: kernels alone of these signatures.
+        num_alone: kernels alone that they were compared with.
         overlapped_ns: durations of the overlapped ones.
-        expected_ns: had each taken the median of its signature alone.
+        expected_ns: had each taken the median alone.
         expected_at_least_ns: the median or the mean alone, whichever is longer.
         expected_at_most_ns: the third quartile or the mean alone, whichever is longer.
         noise_ns: the standard error of what is expected by the means.
@@ -69,21 +83,21 @@ class Comparison:
     num_overlapped: int
     num_alone: int
     overlapped_ns: int
-    expected_ns: Fraction
-    expected_at_least_ns: int
-    expected_at_most_ns: int
+    expected_ns: float
+    expected_at_least_ns: float
+    expected_at_most_ns: float
     noise_ns: float
 
     @property
     def slowdown(self) -> float | None:
         """Time taken over time expected; None where nothing is expected."""
-        return float(self.overlapped_ns / self.expected_ns) if self.expected_ns else None
+        return self.overlapped_ns / self.expected_ns if self.expected_ns > 0 else None
 
     @property
     def sure_slowdown(self) -> float:
         """Time taken over the longest time expected; 0 where nothing is expected."""
         at_most = self.expected_at_most_ns
-        return self.overlapped_ns / at_most if at_most else 0.0
+        return self.overlapped_ns / at_most if at_most > 0 else 0.0
 
     @property
     def excess_ns(self) -> int:
@@ -93,84 +107,152 @@ class Comparison:
     @property
     def sure_excess_ns(self) -> int:
         """The part of it that does not come from a median below the mean."""
-        return max(min(self.excess_ns, self.overlapped_ns - self.expected_at_least_ns), 0)
+        return max(min(self.excess_ns, floor(self.overlapped_ns - self.expected_at_least_ns)), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The signatures that ran both alone often enough and overlapped, ascending.
+    """The m signatures that ran both alone often enough and overlapped, ascending.
 
     Attributes:
         signature: int64[m], indices into `Trace.signatures`.
-        num_alone: int64[m].
-        num_overlapped: int64[m].
-        alone_ns: int64[a], durations alone by signature, then duration.
+        num_alone: int64[m], kernels alone at the places that were compared.
+        num_overlapped: int64[m], at these and all other places.
         overlapped: int64[o], indices of the overlapped kernels by signature, then duration.
         overlapped_ns: int64[o], their durations.
+        expected_ns: float64[o], what each takes alone: the median at its place, and where none is
+            known what it took less the rate for each nanosecond beside communication.
+        excess_ns: float64[m, 3], time taken − time expected of all overlapped kernels, by the
+            median, by the median or the mean, and by the third quartile or the mean.
+        noise_ns: float64[m], the standard error of the excess by the mean.
+        rate: float64[m], by how much a kernel is longer for each nanosecond beside communication;
+            negative where it is shorter, which chance may bring.
+        rate_error: float64[m], its standard error.
     """
 
     signature: Int64
     num_alone: Int64
     num_overlapped: Int64
-    alone_ns: Int64
     overlapped: Int64
     overlapped_ns: Int64
-
-    def __iter__(self) -> Iterator[tuple[int, Int64, Int64, Int64]]:
-        """Yield each signature with its durations alone, indices and durations overlapped."""
-        alone, overlapped = 0, 0
-        rows = zip(self.signature, self.num_alone, self.num_overlapped, strict=True)
-        for signature, num_alone, num_overlapped in rows:
-            places = slice(overlapped, overlapped + num_overlapped)
-            yield (
-                int(signature),
-                self.alone_ns[alone : alone + num_alone],
-                self.overlapped[places],
-                self.overlapped_ns[places],
-            )
-            alone += num_alone
-            overlapped += num_overlapped
-
-    @property
-    def expected_up_ns(self) -> Int64:
-        """The median duration alone of each overlapped kernel, rounded up to whole ns, int64[o]."""
-        first = np.cumsum(self.num_alone) - self.num_alone
-        low = self.alone_ns[first + (self.num_alone - 1) // 2]
-        high = self.alone_ns[first + self.num_alone // 2]
-        return np.repeat(low + (high - low + 1) // 2, self.num_overlapped)
+    expected_ns: Float64
+    excess_ns: Float64
+    noise_ns: Float64
+    rate: Float64
+    rate_error: Float64
 
 
 def compare(
-    length_ns: Int64, signature: Int64, is_alone: Mask, is_overlapped: Mask, least_alone: int
+    length_ns: Int64,
+    beside_ns: Int64,
+    signature: Int64,
+    is_alone: Mask,
+    is_overlapped: Mask,
+    least_alone: int,
+    places: Callable[[Int64], Int64] | None = None,
 ) -> Compared:
-    """Sort the kernels of each signature by duration, alone and overlapped.
+    """Compare kernels of a signature that ran at the same place, alone and overlapped.
 
     Args:
         length_ns: int64[n], the kernels' durations.
+        beside_ns: int64[n], during which something communicated.
         signature: int64[n].
         is_alone: bool[n].
-        is_overlapped: bool[n].
-        least_alone: kernels alone, at least one, without which a signature is not compared.
+        is_overlapped: bool[n], beside communication for more than no time.
+        least_alone: kernels alone, at least two, without which a place is not compared.
+        places: returns the places of kernels with these indices, negative where not known. All of
+            a signature are at one place where not given.
     """
     size = int(signature.max()) + 1 if len(signature) else 0
-    num_alone = np.bincount(signature[is_alone], minlength=size)
-    num_overlapped = np.bincount(signature[is_overlapped], minlength=size)
-    is_compared = (num_alone >= least_alone) & (num_overlapped > 0)
+    may = np.bincount(signature[is_alone], minlength=size) >= least_alone
+    may &= np.bincount(signature[is_overlapped], minlength=size) > 0
+    rows = np.flatnonzero((is_alone | is_overlapped) & may[signature])
+    group = signature[rows]
+    if places is not None:
+        place = places(rows)
+        rows, group, place = rows[place >= 0], group[place >= 0], place[place >= 0]
+        group = group * (int(place.max(initial=0)) + 1) + place
+    over = is_overlapped[rows]
+    keys, first_of = np.unique(group[over], return_index=True)
+    of_group = signature[rows[over][first_of]]
+    group, rows, over = _within(keys, group, rows, over)
+    num_alone = np.bincount(group[~over], minlength=len(keys))
+    is_used = num_alone >= least_alone
+    used = is_used[group]
+    group, rows, over = (np.cumsum(is_used) - 1)[group[used]], rows[used], over[used]
+    of_group, num_alone = of_group[is_used], num_alone[is_used]
+    alone_ns = sorted_by_signature(length_ns[rows[~over]], group[~over])
+    expected, variance = _expected(alone_ns, num_alone)
+    paired, group = rows[over], group[over]
+    chosen, of_signature = np.unique(of_group, return_inverse=True)
+    num = len(chosen)
 
-    def chosen(mask: Mask) -> Int64:
-        indices = np.flatnonzero(mask)
-        return indices[is_compared[signature[indices]]]
+    def summed(values: Float64 | Int64, by: Int64 = of_signature) -> Float64:
+        return np.bincount(by, values, num).astype(np.float64)
 
-    alone, overlapped = chosen(is_alone), chosen(is_overlapped)
-    overlapped = overlapped[_order(length_ns[overlapped], signature[overlapped])]
+    num_paired = np.bincount(group, minlength=len(of_group))
+    signature_of_pair = of_signature[group]
+    took = summed(length_ns[paired], signature_of_pair)
+    beside = summed(beside_ns[paired], signature_of_pair)
+    of_signatures = np.flatnonzero(is_overlapped)
+    of_signatures = of_signatures[np.isin(signature[of_signatures], chosen)]
+    index = np.searchsorted(chosen, signature[of_signatures])
+    # By how much more the others of these signatures ran beside communication.
+    scale = summed(beside_ns[of_signatures], index) / np.maximum(beside, 1)
+    excess = np.stack([took - summed(num_paired * one) for one in expected], axis=1)
+    # Of the sum of `num_paired` draws, and of a mean of `num_alone` draws taken for each of them.
+    error = np.sqrt(summed(variance * num_paired * (1 + num_paired / num_alone)))
+    rate = excess[:, 0] / np.maximum(beside, 1)
+    usual = length_ns[of_signatures] - rate[index] * beside_ns[of_signatures]
+    usual[np.searchsorted(of_signatures, paired)] = expected[0][group]
+    order = _order(length_ns[of_signatures], index)
+    of_signatures = of_signatures[order]
     return Compared(
-        signature=np.flatnonzero(is_compared),
-        num_alone=num_alone[is_compared],
-        num_overlapped=num_overlapped[is_compared],
-        alone_ns=sorted_by_signature(length_ns[alone], signature[alone]),
-        overlapped=overlapped,
-        overlapped_ns=length_ns[overlapped],
+        signature=chosen,
+        num_alone=summed(num_alone).astype(np.int64),
+        num_overlapped=np.bincount(index, minlength=num),
+        overlapped=of_signatures,
+        overlapped_ns=length_ns[of_signatures],
+        expected_ns=usual[order],
+        excess_ns=excess * scale[:, np.newaxis],
+        noise_ns=error * scale,
+        rate=rate,
+        rate_error=error / np.maximum(beside, 1),
     )
+
+
+def _within(keys: Int64, group: Int64, rows: Int64, over: Mask) -> tuple[Int64, Int64, Mask]:
+    """Return the groups that are among the keys, as indices into these, with rows and mask."""
+    if len(keys) == 0:
+        return group[:0], rows[:0], over[:0]
+    at = np.minimum(np.searchsorted(keys, group), len(keys) - 1)
+    known = keys[at] == group
+    return at[known], rows[known], over[known]
+
+
+def _expected(alone_ns: Int64, num: Int64) -> tuple[tuple[Float64, ...], Float64]:
+    """Return what a kernel of each group takes alone, and the variance in ns², float64[g] each.
+
+    The first is the median, of an even number the mean of the middle two; then the median or the
+    mean, whichever is longer; then a duration that three of four do not exceed, or the mean. Of
+    three or four kernels that is the longest, so that an expectation errs on the long side.
+
+    Args:
+        alone_ns: int64[a], durations by group, then duration.
+        num: int64[g], two at least.
+    """
+    if len(num) == 0:
+        nothing = np.empty(0)
+        return (nothing, nothing, nothing), nothing
+    first = np.cumsum(num) - num
+    low = alone_ns[first]
+    above = alone_ns - np.repeat(low, num)  # small numbers, of which floating point loses nothing
+    mean = np.add.reduceat(above, first) / num
+    variance = np.add.reduceat((above - np.repeat(mean, num)) ** 2, first) / (num - 1)
+    median = (above[first + (num - 1) // 2] + above[first + num // 2]) / 2
+    quartile = above[first - (-3 * (num - 1) // 4)].astype(np.float64)
+    ways = median, np.maximum(median, mean), np.maximum(quartile, mean)
+    return tuple(low + way for way in ways), variance
 
 
 def _order(length_ns: Int64, signature: Int64) -> Int64:
@@ -204,40 +286,6 @@ def sorted_by_signature(length_ns: Int64, signature: Int64) -> Int64:
     return keys
 
 
-@dataclass(frozen=True, slots=True)
-class _Alone:
-    """Durations of the kernels of one signature when nothing communicates.
-
-    Attributes:
-        num: kernels.
-        median_doubled_ns: twice the median, which lies between two of them where `num` is even.
-        total_ns: the sum.
-        third_quartile_ns: a duration that three of four do not exceed; of three or four kernels
-            the longest, so that an expectation errs on the long side.
-        variance: of the sample, in ns².
-    """
-
-    num: int
-    median_doubled_ns: int
-    total_ns: int
-    third_quartile_ns: int
-    variance: float
-
-
-def _describe(sorted_ns: Int64) -> _Alone:
-    """Describe durations, two at least, in ascending order."""
-    num = len(sorted_ns)
-    # Its floating point differs from exact arithmetic only where no clock does.
-    variance = float(np.var(sorted_ns - sorted_ns[0], ddof=1))
-    return _Alone(
-        num=num,
-        median_doubled_ns=int(sorted_ns[(num - 1) // 2]) + int(sorted_ns[num // 2]),
-        total_ns=intervals.total(sorted_ns),
-        third_quartile_ns=int(sorted_ns[-(-3 * (num - 1) // 4)]),
-        variance=variance,
-    )
-
-
 def slowdowns(
     rank: Rank, compared: Compared, start: Int64, end: Int64
 ) -> tuple[Comparison, tuple[SignatureSlowdown, ...]]:
@@ -250,42 +298,35 @@ def slowdowns(
         end: int64[n].
     """
     known = rank.trace.signatures
+    stops = np.cumsum(compared.num_overlapped).tolist()
     rows = []
-    num_alone, overlapped_ns, doubled, at_least, at_most, variance = 0, 0, 0, 0, 0, 0.0
-    for signature, alone_ns, indices, lengths in compared:
-        alone, num, took = _describe(alone_ns), len(indices), intervals.total(lengths)
-        by_mean = num * alone.total_ns // alone.num
-        num_alone += alone.num
-        overlapped_ns += took
-        doubled += num * alone.median_doubled_ns
-        at_least += max(num * alone.median_doubled_ns // 2, by_mean)
-        at_most += max(num * alone.third_quartile_ns, by_mean)
-        # Of the sum of `num` draws, and of a mean of `alone.num` draws taken for each of them.
-        variance += alone.variance * num * (1 + num / alone.num)
-        middle = int(lengths[(num - 1) // 2]) + int(lengths[num // 2])
+    for index, (signature, stop) in enumerate(zip(compared.signature.tolist(), stops, strict=True)):
+        num = int(compared.num_overlapped[index])
+        took = intervals.total(compared.overlapped_ns[stop - num : stop])
+        longest = compared.overlapped[stop - 1]
         rows.append(
             SignatureSlowdown(
                 name=rank.kernel_names[int(known.name[signature])],
                 grid=_dimensions(known.shape[signature, :3]),
                 block=_dimensions(known.shape[signature, 3:]),
-                num_alone=alone.num,
+                num_alone=int(compared.num_alone[index]),
                 num_overlapped=num,
-                median_alone_ns=alone.median_doubled_ns / 2,
-                median_overlapped_ns=middle / 2,
                 overlapped_ns=took,
-                excess_ns=(2 * took - num * alone.median_doubled_ns) / 2,
-                longest=(int(start[indices[-1]]), int(end[indices[-1]])),
+                excess_ns=float(compared.excess_ns[index, 0]),
+                longest=(int(start[longest]), int(end[longest])),
             )
         )
     rows.sort(key=lambda row: (-row.excess_ns, row.name, row.longest))
+    took = intervals.total(compared.overlapped_ns)
+    median, at_least, at_most = (took - compared.excess_ns.sum(axis=0)).tolist()
     comparison = Comparison(
         num_overlapped=len(compared.overlapped),
-        num_alone=num_alone,
-        overlapped_ns=overlapped_ns,
-        expected_ns=Fraction(doubled, 2),
+        num_alone=intervals.total(compared.num_alone),
+        overlapped_ns=took,
+        expected_ns=median,
         expected_at_least_ns=at_least,
         expected_at_most_ns=at_most,
-        noise_ns=sqrt(variance),
+        noise_ns=sqrt(float((compared.noise_ns**2).sum())),
     )
     return comparison, tuple(rows)
 

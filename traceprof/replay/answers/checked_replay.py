@@ -121,6 +121,7 @@ class CheckedReplay:
         lengths: float64[s, w n], the same under each of n assumptions, but for what these change in
             how ranks meet.
         first: the column of the graph's weights that the first of these is.
+        others: for each assumption that was asked, which of the n are other readings of it.
     """
 
     analysis: OpenAnalysis
@@ -132,25 +133,20 @@ class CheckedReplay:
     communication: Float64
     lengths: Float64
     first: int
+    others: tuple[range, ...]
 
     def of(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         """Return the steps under one of the assumptions."""
         refusal = assumption.refusal(self.analysis)
         if refusal is not None:
             return refusal
-        num_ways = self.as_it_is.shape[1]
-        low, high = num_ways * place, num_ways * (place + 1)
-        under = StepsUnder(self.lengths[:, low:high])
-        if assumption.changes_run:
-            numbers = range(self.first + low, self.first + high)
-            graph = replace(self.graph, weights=self.graph.weights.chosen(numbers))
-            changes = assumption.run_changes(self.analysis, graph)
-            if isinstance(changes, CannotChange):
-                return changes
-            try:
-                under = _changed_steps(graph, changes)
-            except CircularError:
-                return CannotChange("the ranks would wait for each other forever")
+        under = self._steps(place, assumption)
+        if isinstance(under, CannotChange):
+            return under
+        for other, reading in zip(self.others[place], assumption.others, strict=True):
+            steps = self._steps(other, reading)
+            if isinstance(steps, StepsUnder):
+                under = replace(under, otherwise=(*under.otherwise, steps.steps))
         doubt = assumption.doubt(self.analysis)
         if doubt is not None:
             under = replace(under, otherwise=(*under.otherwise, self.as_it_is), note=doubt)
@@ -158,6 +154,21 @@ class CheckedReplay:
             least = self.communication[:, np.newaxis]
             under = replace(under, steps=np.maximum(under.steps, least))
         return under
+
+    def _steps(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
+        num_ways = self.as_it_is.shape[1]
+        low, high = num_ways * place, num_ways * (place + 1)
+        if not assumption.changes_run:
+            return StepsUnder(self.lengths[:, low:high])
+        numbers = range(self.first + low, self.first + high)
+        graph = replace(self.graph, weights=self.graph.weights.chosen(numbers))
+        changes = assumption.run_changes(self.analysis, graph)
+        if isinstance(changes, CannotChange):
+            return changes
+        try:
+            return _changed_steps(graph, changes)
+        except CircularError:
+            return CannotChange("the ranks would wait for each other forever")
 
     def least_ns(self, place: int, assumption: Assumption) -> float:
         """Return what a step takes at least under one of the assumptions.
@@ -168,17 +179,25 @@ class CheckedReplay:
         """
         if assumption.changes_run:
             return 0.0
-        column, share = self.first + self.as_it_is.shape[1] * place, self.share_by_begin
+        share = self.share_by_begin
         parts = [one for one in self.graph.remaining if len(one.number) == len(share)]
-        streams = [float(share @ one.stream_ns[:, column]) for one in parts]
-        removed = [float(share @ one.removed_ns[:, column]) for one in parts]
-        slowest = slowest_rank(self.analysis.measured.of(breakdown))
-        return max([compute_ns(slowest) - max(removed, default=0.0), *streams])
+        covered_ns = compute_ns(slowest_rank(self.analysis.measured.of(breakdown)))
+        least = []
+        for one in (place, *self.others[place]):
+            column = self.first + self.as_it_is.shape[1] * one
+            streams = [float(share @ part.stream_ns[:, column]) for part in parts]
+            removed = [float(share @ part.removed_ns[:, column]) for part in parts]
+            least.append(max([covered_ns - max(removed, default=0.0), *streams]))
+        return min(least)
 
     def under(self, assumption: Assumption) -> CheckedReplay:
         """Replay the same steps under another assumption, if the graph's processes are kept."""
-        graph = reweighed(self.graph, _variants(assumption, self.graph.has_event_records))
-        return replace(self, graph=graph, lengths=replayed_steps(graph)[1], first=0)
+        replayed, others = _with_others([assumption])
+        has_events = self.graph.has_event_records
+        variants = [variant for one in replayed for variant in _variants(one, has_events)]
+        graph = reweighed(self.graph, variants)
+        lengths = replayed_steps(graph)[1]
+        return replace(self, graph=graph, lengths=lengths, first=0, others=others)
 
 
 def checked_replay(
@@ -202,7 +221,8 @@ def checked_replay(
     if refusal is not None:
         return refusal
     has_events = all(rank.trace.event_records(rank.process) for rank in analysis.run.ranks)
-    variants = [variant for one in (None, *assumptions) for variant in _variants(one, has_events)]
+    replayed_as, others = _with_others(assumptions)
+    variants = [variant for one in (None, *replayed_as) for variant in _variants(one, has_events)]
     num_ways = len(_variants(None, has_events))
     try:
         graph = run_graph(
@@ -243,7 +263,19 @@ def checked_replay(
         communication=_communication(analysis, graph),
         lengths=by_end[:, num_ways:-1],
         first=num_ways,
+        others=others,
     )
+
+
+def _with_others(
+    assumptions: Sequence[Assumption],
+) -> tuple[list[Assumption], tuple[range, ...]]:
+    """Return assumptions with all other readings of them, and where the readings of each stand."""
+    replayed, others = list(assumptions), []
+    for one in assumptions:
+        others.append(range(len(replayed), len(replayed) + len(one.others)))
+        replayed += one.others
+    return replayed, tuple(others)
 
 
 def _changed_steps(graph: RunGraph, changes: Sequence[RunChange]) -> StepsUnder:

@@ -8,9 +8,9 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.analyses import overlap_slowdown
+from traceprof.analyses.kernels.beside_communication import slowed_kernels
 from traceprof.replay.answers.schedules import Pipeline, Stage
 from traceprof.replay.assumptions.sends import edges_of_graph
-from traceprof.replay.assumptions.slowdown import alone_ns
 from traceprof.replay.graph.process_graph import EdgeKind
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def _stage(rank: Rank) -> Stage | None:
         return None
     kernels = rank.operations.kernels
     length = kernels.packed_length.at(np.arange(len(kernels))).astype(np.float64)
-    slowed, alone = alone_ns(rank)
-    length[slowed] = np.minimum(length[slowed], alone)
+    slowed = slowed_kernels(rank)
+    length[slowed.kernel] -= slowed.rate * slowed.beside_ns
     length[rank.is_communication_kernel] = 0.0
     launched_by = rank.launched_by[0]
     launch = np.where(launched_by >= 0, calls.start_ns[launched_by], -1)

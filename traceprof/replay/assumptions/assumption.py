@@ -34,6 +34,11 @@ class Atom:
     entry: Entry
     value: tuple[Any, ...] = ()
 
+    def by_other(self, index: int) -> Atom:
+        """Return it by one of the entry's other readings; itself where there are none."""
+        others = self.entry.others
+        return replace(self, entry=replace(self.entry, change=others[index])) if others else self
+
 
 @dataclass(frozen=True)
 class Assumption:
@@ -75,6 +80,14 @@ class Assumption:
     def changes_run(self) -> bool:
         """Whether edges between ranks change."""
         return any(atom.entry.run_change is not None for atom in self.atoms)
+
+    @property
+    def others(self) -> tuple[Assumption, ...]:
+        """The same by other readings of what is not known of the run."""
+        num = max(len(atom.entry.others) for atom in self.atoms)
+        return tuple(
+            Assumption(tuple(atom.by_other(index) for atom in self.atoms)) for index in range(num)
+        )
 
     def change(self, process: Process, durations: Durations) -> Durations:
         """Return what the actions of a process take under the assumption."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.host.thread_evidence import HostEvidence
     from traceprof.intervals import Int64
+    from traceprof.replay.assumptions.slowdown import Reading
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.weights import Durations
     from traceprof.run.opening import Mask
@@ -218,9 +219,11 @@ def with_hidden_copies(process: Process, durations: Durations) -> Durations:
     return replace(durations, is_free_of_wait=freed, in_call_ns=own, before_call_ns=before)
 
 
-def with_faster_links(process: Process, durations: Durations, factor: float) -> Durations:
-    """Let communication be `factor` times as fast."""
-    durations = with_shorter_communication(process, durations, min(1 / factor, 1.0))
+def with_faster_links(
+    process: Process, durations: Durations, factor: float, reading: Reading = "rate"
+) -> Durations:
+    """Let communication be `factor` times as fast, and slow kernels down by a reading of it."""
+    durations = with_shorter_communication(process, durations, min(1 / factor, 1.0), reading)
     return _faster(durations, process.work.kind == COMMUNICATION, 1 / factor)
 
 

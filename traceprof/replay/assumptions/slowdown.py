@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.kernels.beside_communication import beside_communication
+from traceprof.analyses.kernels.beside_communication import slowed_kernels
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.weights import Durations
     from traceprof.run.opening import Rank
 
+    Reading = Literal["rate", "least", "most"]
+    """Which attribute of `SlowedKernels` is taken for the rate."""
+
 
 def without_slowdown(process: Process, durations: Durations) -> Durations:
     """Let kernels beside communication take what they take alone, where that is known."""
     return with_shorter_communication(process, durations, 0.0)
 
 
-def with_shorter_communication(process: Process, durations: Durations, share: float) -> Durations:
+def with_shorter_communication(
+    process: Process, durations: Durations, share: float, reading: Reading = "rate"
+) -> Durations:
     """Let kernels be slowed down only as long as communication still takes.
 
     Each stretch of communication begins when it did, and takes a share of its time: a kernel keeps
@@ -32,12 +37,12 @@ def with_shorter_communication(process: Process, durations: Durations, share: fl
     length = durations.length_ns.copy()
     work = process.work
     for index, rank in process.ranks:
-        kernel, alone = alone_ns(rank)
-        row = work.rows_of_kernels(index, rank)[kernel]
-        kernel, alone, row = kernel[row >= 0], alone[row >= 0], row[row >= 0]
-        slowed = length[row]
-        kept = _still_beside(rank, kernel, share)
-        length[row] = slowed - (1 - kept) * np.maximum(slowed - alone, 0)
+        slowed = slowed_kernels(rank)
+        row = work.rows_of_kernels(index, rank)[slowed.kernel]
+        lost = getattr(slowed, reading) * slowed.beside_ns
+        lost *= 1 - _still_beside(rank, slowed.kernel, share)
+        known = row >= 0
+        length[row[known]] = np.maximum(length[row[known]] - lost[known], 0.0)
     return replace(durations, length_ns=length)
 
 
@@ -50,15 +55,3 @@ def _still_beside(rank: Rank, kernel: Int64, share: float) -> Float64:
     before = intervals.covered_within(whole, start, end)
     after = intervals.covered_within(left, start, end)
     return after / np.maximum(before, 1)
-
-
-def alone_ns(rank: Rank) -> tuple[Int64, Float64]:
-    """Return the kernels that ran beside communication, and the median of their like alone."""
-    chosen = np.flatnonzero(~rank.is_communication_kernel)
-    compared = beside_communication(rank, chosen).compared
-    alone = np.empty(len(compared.overlapped))
-    done = 0
-    for _, alone_ns, overlapped, _ in compared:
-        alone[done : done + len(overlapped)] = np.median(alone_ns)
-        done += len(overlapped)
-    return chosen[compared.overlapped], alone

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from traceprof.replay.assumptions.bucket_cap import with_bucket_cap
@@ -66,6 +67,8 @@ class Entry:
         refusal: called with the analysis and the value; returns why it cannot be assumed of the
             run, None if it can.
         doubt: returns why it may gain nothing if it is assumed alone, None if it surely gains.
+        others: `change` by other readings of what is not known, which the interval spans; as many
+            in all entries that have any.
     """
 
     form: str
@@ -79,6 +82,7 @@ class Entry:
     condition: str = ""
     is_default: bool = True
     is_at_least_communication: bool = False
+    others: tuple[Callable[..., Durations], ...] = ()
     refusal: Callable[..., CannotChange | None] | None = None
     doubt: Callable[[OpenAnalysis], str | None] | None = None
 
@@ -108,7 +112,8 @@ ASSUMPTIONS = (
     Entry(
         form="no-overlap-slowdown",
         meaning="kernels beside communication are as fast as alone",
-        details="Only kernels that were also seen alone become faster.",
+        details="Only kernels whose like were also seen alone become faster, at the same place of"
+        " a step if there are any.",
         change=without_slowdown,
         is_bound=True,
     ),
@@ -201,8 +206,13 @@ ASSUMPTIONS = (
         form="link=2x",
         meaning="communication is faster by this factor",
         details="It takes half the time once all ranks are there, and slows kernels down for half"
-        " as long.",
+        " as long. Where no kernel of a kind ran alone at the same place of a step, the interval"
+        " reaches to no slowdown.",
         change=with_faster_links,
+        others=(
+            partial(with_faster_links, reading="least"),
+            partial(with_faster_links, reading="most"),
+        ),
         value=speed_up,
         condition="latency is taken to shrink as well",
     ),

@@ -7,7 +7,7 @@ Times and durations are in ns.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -228,12 +228,14 @@ def communication(operation: Operation) -> CommunicationWork:
     return operation.work
 
 
-def overlap_slowdown(operations: Sequence[Operation]) -> dict[str, Any]:
+def overlap_slowdown(operations: Sequence[Operation], num_passes: int) -> dict[str, Any]:
     """Return the metrics of `overlap-slowdown` of one rank, and the model's own excess.
 
-    Kernels beside other kernels are not judged. `matched_fraction` is the share of judged kernels,
-    by time, among those beside communication for half of their time or more.
-    `model_excess_ns` is the time that all kernels took longer than they would have alone.
+    Kernels beside other kernels are not judged. The others are compared with those at the same
+    place of another of `num_passes` passes through the model, all of which run the same kernels.
+    `matched_fraction` is the share of judged kernels, by time, among those beside communication for
+    half of their time or more. `model_excess_ns` is the time that all kernels took longer than they
+    would have alone.
     """
     kernels = [operation for operation in operations if isinstance(operation.work, KernelWork)]
     busy = union(
@@ -241,24 +243,31 @@ def overlap_slowdown(operations: Sequence[Operation]) -> dict[str, Any]:
         for operation in operations
         if class_of(operation) == "communication"
     )
+    works = (operation.work for operation in kernels)
+    total = Counter(work.kernel for work in works if isinstance(work, KernelWork))
+    seen: Counter[Any] = Counter()
     alone, overlapped = defaultdict(list), defaultdict(list)
     overlapped_ns = 0
-    for operation in kernels:
+    for operation in sorted(kernels, key=lambda operation: operation.start_ns):
         assert isinstance(operation.work, KernelWork)  # noqa: S101  (for the type checker)
+        kernel = operation.work.kernel
+        per_pass, others = divmod(total[kernel], num_passes)
+        place = kernel, seen[kernel] % max(per_pass, 1)
+        seen[kernel] += 1
         length = operation.end_ns - operation.start_ns
         beside = covered(operation.start_ns, operation.end_ns, busy)
         if 2 * beside >= length:
             overlapped_ns += length
-        if any(_is_beside(operation, other) for other in kernels):
+        if others or any(_is_beside(operation, other) for other in kernels):
             continue
         if not beside:
-            alone[operation.work.kernel].append(length)
+            alone[place].append(length)
         elif 2 * beside >= length:
-            overlapped[operation.work.kernel].append(length)
-    judged = [kernel for kernel in overlapped if len(alone[kernel]) >= _MIN_ALONE]
-    took = sum(sum(overlapped[kernel]) for kernel in judged)
-    expected = sum(median(alone[kernel]) * len(overlapped[kernel]) for kernel in judged)
-    num_judged = sum(len(overlapped[kernel]) for kernel in judged)
+            overlapped[place].append(length)
+    judged = [place for place in overlapped if len(alone[place]) >= _MIN_ALONE]
+    took = sum(sum(overlapped[place]) for place in judged)
+    expected = sum(median(alone[place]) * len(overlapped[place]) for place in judged)
+    num_judged = sum(len(overlapped[place]) for place in judged)
     excess = sum(
         kernel.end_ns - kernel.start_ns - kernel.work.work_ns
         for kernel in kernels
@@ -268,7 +277,7 @@ def overlap_slowdown(operations: Sequence[Operation]) -> dict[str, Any]:
         "slowdown": took / expected if expected else None,
         "excess_ns": round(took - expected),
         "num_overlapped": num_judged,
-        "num_alone": sum(len(alone[kernel]) for kernel in judged),
+        "num_alone": sum(len(alone[place]) for place in judged),
         "matched_fraction": took / overlapped_ns if overlapped_ns else None,
         "communication_slowdown": 1.0,
         "model_excess_ns": excess,

@@ -96,7 +96,7 @@ def _findings(ranks: Ranks) -> list[Finding]:
     for rank, operations in enumerate(ranks.operations):
         findings += [
             finding("nccl-serialization", rank, **answers.nccl_serialization(operations)),
-            finding("overlap-slowdown", rank, **answers.overlap_slowdown(operations)),
+            finding("overlap-slowdown", rank, **answers.overlap_slowdown(operations, 2 * _STEPS)),
         ]
     calls = [call for call in ranks.result.calls if call.thread.process == 0]
     return [*findings, finding("launch-queue-stall", 0, **answers.launch_queue(calls))]

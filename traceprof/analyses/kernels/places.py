@@ -1,0 +1,68 @@
+"""Places of kernels in a step: what ran there in one step runs there in the others, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from traceprof.intervals import Int64
+    from traceprof.run.opening import Rank
+
+
+def places(rank: Rank) -> Callable[[Int64], Int64] | None:
+    """Return a function that returns the places of kernels in their step; None without steps.
+
+    The n-th kernel of its signature that a step launched is at the n-th place of all steps that
+    launch as many of them. Where ranges of `instrument` show more backward passes than steps, each
+    pass is taken in place of a step: gradients are reduced in one of several micro-batches only.
+
+    Args:
+        rank: the rank; the function takes int64[n], indices of kernels, and returns int64[n], -1
+            where the launch is not known, or comes before the first step.
+    """
+    starts_ns, calls = unit_starts(rank), rank.calls
+    if starts_ns is None or calls is None:
+        return None
+
+    def of(chosen: Int64) -> Int64:
+        kernels = rank.operations.kernels
+        signature = kernels.packed_signature.at(np.arange(len(kernels)))
+        call = rank.launched_by[0]
+        wanted = np.zeros(int(signature.max(initial=0)) + 1, np.bool_)
+        wanted[signature[chosen]] = True
+        known = np.flatnonzero(wanted[signature] & (call >= 0))
+        launched_ns = calls.start_ns[call[known]]
+        unit = np.searchsorted(starts_ns, launched_ns, side="right") - 1
+        key = unit * len(wanted) + signature[known]
+        order = np.lexsort((launched_ns, key))
+        key = key[order]
+        first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+        num = np.diff(np.append(first, len(key)))
+        number = np.arange(len(key)) - np.repeat(first, num)
+        place = np.full(len(kernels), -1, np.int64)
+        place[known[order]] = number * (int(num.max(initial=0)) + 1) + np.repeat(num, num)
+        place[known[unit < 0]] = -1
+        return place[chosen]
+
+    return of
+
+
+def unit_starts(rank: Rank) -> Int64 | None:
+    """Return where steps begin on the host, or the passes that are taken in place of them."""
+    steps, ranges = rank.step_ranges, rank.trace.label_ranges.get(rank.process)
+    if steps is None:
+        return None
+    if ranges is not None:
+        kinds = [
+            index for index, kind in enumerate(ranges.kinds) if kind.operation == labels.BACKWARD
+        ]
+        ends: Int64 = np.sort(ranges.end_ns[np.isin(ranges.kind, np.array(kinds, np.int64))])
+        if len(ends) > len(steps.start_ns):
+            return np.append(steps.start_ns[:1], ends[ends > steps.start_ns[0]])
+    return steps.start_ns
