@@ -285,6 +285,7 @@ def test_no_permission(what: str) -> None:
             import os, sys
             # All modules are loaded while root still may read them.
             import rich.console, traceprof.analysis, traceprof.cli.analyze, traceprof.reports.json
+            import traceprof.trace.folder
             from traceprof.cli.main import main
             try:
                 if os.getuid() == 0:

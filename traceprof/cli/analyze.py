@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from importlib import import_module
@@ -126,10 +127,11 @@ def command(
     keep_freed_memory()
     options = replace(
         options,
-        steps=_range(steps, "--steps", _step_number) if steps else None,
-        time_range=_time_range(time_range) if time_range else None,
+        steps=None if steps is None else _range(steps, "--steps", _step_number),
+        time_range=None if time_range is None else _time_range(time_range),
         savings=savings,
     )
+    options.check()
     labels_by_key = _labels(labels)
     if store is None and (name is not None or labels):
         option = "--label" if name is None else "--name"
@@ -138,6 +140,9 @@ def command(
         from traceprof.store.runs import check
 
         check(store, name)
+        if output not in {None, STDOUT} and os.path.realpath(store) == os.path.realpath(output):
+            why = "it is also the store of --save"
+            raise UsageError(f"cannot write {output}", why, "choose another name for one of them")
     paths = expand(reports)
     check_output(output, paths)
     with progress("rows" if len(paths) == 1 else "reports") as shown:

@@ -11,7 +11,7 @@ import click
 from traceprof.cli.groups import SuggestingGroup
 from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
 from traceprof.cli.judging import judging_options
-from traceprof.cli.output import check_output, filled_folder, opened_output
+from traceprof.cli.output import check_folder, check_output, filled_folder, opened_output
 from traceprof.errors import MissingExtraError, one_line
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def _of_tables(ending: str, what: str) -> None:
         from traceprof.execution.memory import keep_freed_memory
         from traceprof.reports.table_files import write
 
+        check_folder(output)
         keep_freed_memory()
         paths = expand(reports)
         with closing(analyze(*paths, options=options)) as analysis:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from traceprof.cli.completion import lists_of_ids
+from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,14 +19,12 @@ _OPTIONS = (
     click.option(
         "--only",
         metavar="ID,..",
-        default="",
         shell_complete=lists_of_ids,
         help="Judge only these findings.",
     ),
     click.option(
         "--skip",
         metavar="ID,..",
-        default="",
         shell_complete=lists_of_ids,
         help="Do not judge these findings.",
     ),
@@ -59,8 +58,8 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
     @wraps(command)
     def with_options(
         *,
-        only: str,
-        skip: str,
+        only: str | None,
+        skip: str | None,
         step_pattern: str | None,
         communication_kernels: tuple[str, ...],
         link_peaks: tuple[str, ...],
@@ -69,12 +68,13 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
         from traceprof.execution.options import Options
 
         options = Options(
-            only=_ids(only),
-            skip=_ids(skip),
+            only=_ids("--only", only),
+            skip=_ids("--skip", skip),
             step_pattern=step_pattern,
             communication_kernels=communication_kernels,
             link_peaks=link_peaks,
         )
+        options.check()  # before anything is read
         return command(options=options, **others)
 
     taking: Callable[..., Result] = with_options
@@ -83,5 +83,11 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
     return taking
 
 
-def _ids(text: str) -> list[str]:
-    return [id_.strip() for id_ in text.split(",") if id_.strip()]
+def _ids(option: str, text: str | None) -> list[str]:
+    if text is None:
+        return []
+    ids = [id_.strip() for id_ in text.split(",") if id_.strip()]
+    if not ids:
+        remedy = "write ids of findings with commas between them, such as gpu-idle,host-sync"
+        raise UsageError(f"cannot use {option} {text!r}", "it names no finding", remedy)
+    return ids

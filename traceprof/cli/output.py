@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -51,10 +52,10 @@ def output_options(*formats: str) -> Callable[[Command], Command]:
 
 
 def check_output(output: str | None, inputs: Sequence[Path]) -> None:
-    """Refuse an output that is one of the inputs.
+    """Refuse an output that cannot be written, or is one of the inputs, before anything is read.
 
     Raises:
-        UsageError: it is.
+        UsageError: it is refused.
     """
     if output is None or output == STDOUT:
         return
@@ -64,6 +65,47 @@ def check_output(output: str | None, inputs: Sequence[Path]) -> None:
                 raise UsageError(
                     f"cannot write {output}", "it is one of the reports", "choose another name"
                 )
+    _check_place(output, is_folder=False)
+
+
+def check_folder(output: str) -> None:
+    """Refuse a folder for files that cannot be written, before anything is read.
+
+    Raises:
+        UsageError: it is refused.
+    """
+    check_files(output)
+    _check_place(output, is_folder=True)
+
+
+def check_files(output: str) -> None:
+    """Refuse stdout for what is several files.
+
+    Raises:
+        UsageError: it is stdout.
+    """
+    if output == STDOUT:
+        raise UsageError("cannot write to stdout", "the result is several files", "name a place")
+
+
+def _check_place(output: str, *, is_folder: bool) -> None:
+    """Refuse a place whose folder does not exist, or that is of another kind."""
+    if not output:
+        raise UsageError("cannot write the result", "its name is empty", "choose another name")
+    try:
+        _look_at(Path(os.path.realpath(output)), is_folder=is_folder)
+    except (OSError, ValueError) as error:
+        raise _cannot_write(output, error) from error
+
+
+def _look_at(target: Path, *, is_folder: bool) -> None:
+    """Raise the OSError that writing to a place would."""
+    if not stat.S_ISDIR(target.parent.stat().st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if target.is_dir() and not is_folder:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if target.exists() and not target.is_dir() and is_folder:
+        raise NotADirectoryError(errno.ENOTDIR, "it is no folder")
 
 
 def write_output(text: str, output: str | None) -> None:
@@ -116,7 +158,7 @@ def filled_folder(output: str) -> Iterator[Path]:
     """Collect files that are moved into a folder together when the context ends.
 
     Args:
-        output: the folder, created if missing; files of other names in it stay.
+        output: the folder, created in its own if missing; files of other names in it stay.
 
     Yields:
         An empty folder to write them to.
@@ -126,7 +168,6 @@ def filled_folder(output: str) -> Iterator[Path]:
     """
     try:
         target = Path(os.path.realpath(output))
-        target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists() and not target.is_dir():
             raise NotADirectoryError(None, "it is no folder")
         with TemporaryDirectory(prefix=".traceprof-", dir=target.parent) as beside:

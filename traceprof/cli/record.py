@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from traceprof.cli.output import check_files
 from traceprof.errors import TraceprofError, one_line
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def command(
 
     from traceprof.recording.plan import make_plan
 
+    check_files(folder)
     plan = make_plan(words, Path(folder), os.environ, steps=steps, tool=tool)
     for note in plan.notes:
         _say(note)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from traceprof.cli.groups import SuggestingGroup
+from traceprof.cli.output import check_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,6 +100,7 @@ def _write(output: str, simulate: Callable[[Path], Path]) -> None:
     """Simulate into a file, and print what was written."""
     from traceprof.simulate.profiler_traces import simulate_into
 
+    check_files(output)
     written, truth = simulate_into(Path(output), simulate)
     click.echo("\n".join(map(str, (*written, truth))))
 
@@ -150,6 +152,7 @@ def _run(name: str, summary: str) -> click.Command:
     def run(seed: int, per: str, labels: bool, schema_version: str, output: str) -> None:
         from traceprof.simulate.scenarios.runs import simulate_run
 
+        check_files(output)
         truth = simulate_run(
             name,
             Path(output),

@@ -55,11 +55,32 @@ class Options:
         Raises:
             UsageError: there is one.
         """
+        self._check_types()
         for id_ in (*self.only, *self.skip):
             if id_ not in FINDING_IDS:
                 raise no_such_finding(id_)
+        if set(self.only or FINDING_IDS) <= set(self.skip):
+            raise UsageError(
+                "cannot judge anything",
+                "each finding that is asked for is also skipped",
+                "skip fewer, or name fewer to skip than to judge",
+            )
         check_choice(self.steps, self.time_range)
         _ = self.patterns, self.own_steps, self.peaks
+
+    def _check_types(self) -> None:
+        for name in ("only", "skip", "communication_kernels", "link_peaks"):
+            texts: object = getattr(self, name)
+            if not _are_texts(texts):
+                raise _wrong(name, texts, "a list of texts")
+        for name in ("steps", "time_range"):
+            value = getattr(self, name)
+            if value is not None and not _is_range(value):
+                raise _wrong(name, value, "a pair of whole numbers, of which one may be None")
+        if not isinstance(self.step_pattern, (str, type(None))):
+            raise _wrong("step_pattern", self.step_pattern, "a regular expression as a text")
+        if not isinstance(self.savings, (bool, type(None))):
+            raise _wrong("savings", self.savings, "True, False or None")
 
     @cached_property
     def patterns(self) -> CommunicationPatterns:
@@ -82,8 +103,14 @@ class Options:
 
 
 def num_jobs(jobs: int | None) -> int:
-    """Return how many processes may work: as many as asked for, else one for each core."""
+    """Return how many processes may work: as many as asked for, else one for each core.
+
+    Raises:
+        UsageError: it is no number of processes.
+    """
     if jobs is not None:
+        if not is_whole_number(jobs) or jobs < 1:
+            raise _wrong("jobs", jobs, "a whole number from 1 on, or None")
         return jobs
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -96,3 +123,26 @@ def no_such_finding(id_: str) -> UsageError:
         f"this version finds {', '.join(FINDING_IDS)}",
         "choose among them" if meant is None else f"did you mean {meant!r}?",
     )
+
+
+def is_whole_number(value: object) -> bool:
+    """Return whether an argument is an integer, and neither True nor False."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, (list, tuple, set, frozenset)) and all(
+        isinstance(text, str) for text in value
+    )
+
+
+def _is_range(value: object) -> bool:
+    return (
+        isinstance(value, (tuple, list))
+        and len(value) == 2
+        and all(limit is None or is_whole_number(limit) for limit in value)
+    )
+
+
+def _wrong(name: str, value: object, kind: str) -> UsageError:
+    return UsageError(f"cannot use {name}={value!r}", "it is something else", f"give {kind}")

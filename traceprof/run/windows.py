@@ -85,6 +85,10 @@ def check_choice(steps: Range | None, time_range: Range | None) -> None:
             "cannot choose a window", "both steps and a time range are given", "give one of them"
         )
     if steps is not None:
+        if any(limit is not None and limit < 0 for limit in steps):
+            why = "steps are numbered from 0, never from the end"
+            what = f"cannot analyse the steps {_written(steps)}"
+            raise UsageError(what, why, "write A:B, such as 5:10")
         _check_order("steps", steps, "step B is not part of A:B")
     if time_range is None:
         return

@@ -84,7 +84,11 @@ def check(path: AnyPath, name: str | None = None) -> None:
     """
     target = Path(path)
     _check_name(path, name)
+    if not os.fspath(path) or os.fspath(path) == "-" or (target.exists() and not target.is_file()):
+        raise refused(path, "it is no file", "name a file, such as runs.db")
     if not target.exists():
+        if not target.parent.is_dir():
+            raise refused(path, "its folder does not exist", "create it, or choose another place")
         if not os.access(target.parent, os.W_OK):
             raise refused(path, "its folder cannot be written to", "choose another place")
         return

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceprof.errors import TraceFileError
-from traceprof.trace.open import CAPTURE_SUFFIXES, START_BYTES, is_capture, is_database, is_profile
+from traceprof.trace.open import CAPTURE_SUFFIXES, is_capture, is_database, is_profile, read_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_SUFFIXES = (".sqlite", *CAPTURE_SUFFIXES, ".pt.trace.json", ".pt.trace.json.gz")
+_TRACES = (".pt.trace.json", *(f".pt.trace.json.{ending}" for ending in ("gz", "xz", "zst")))
+_SUFFIXES = (".sqlite", *CAPTURE_SUFFIXES, *_TRACES)
 
 
 def report_paths(reports: Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -92,7 +93,7 @@ def _start(path: Path) -> bytes:
         return b""
     try:
         with path.open("rb") as file:
-            return file.read(START_BYTES)
+            return read_start(file)
     except OSError:
         return b""
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import stat
-import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from traceprof.errors import TraceFileError, TraceFormatError
+from traceprof.errors import MissingExtraError, TraceFileError, TraceFormatError
+from traceprof.trace.kineto import packing as packing_module
+from traceprof.trace.kineto.packing import (
+    MAX_BLOCK_BYTES,
+    NAMES,
+    NO_ZSTD,
+    ZSTD,
+    can_unpack,
+    packing,
+)
 from traceprof.trace.kineto.trace import KinetoTrace
 from traceprof.trace.nsight.conversion import NSYS_REP, ConvertedTrace
 from traceprof.trace.nsight.export import NsightTrace
@@ -21,8 +29,7 @@ if TYPE_CHECKING:
 
 _SQLITE = b"SQLite format 3\x00"
 CAPTURE_SUFFIXES = (".nsys-rep", ".qdrep")
-_GZIP = b"\x1f\x8b"
-_GZIP_FORMAT = 31  # of zlib: gzip's header, the largest window
+_UNPACK = {"gzip": "gunzip", "xz": "unxz", "zstd": "unzstd"}
 START_BYTES = 4096
 """The number of bytes by which a file is recognised."""
 _PROFILE_MARKS, _EVENT_MARK = (b'"schemaVersion"', b'"traceEvents"'), b'"ph"'
@@ -42,7 +49,8 @@ def open_trace(
 
     Args:
         path: an Nsight Systems SQLite export, a .nsys-rep (which `nsys`, found on PATH, then
-            exports to a temporary folder), or a trace of torch.profiler, plain or packed by gzip.
+            exports to a temporary folder), or a trace of torch.profiler, plain or packed by gzip,
+            xz or zstd.
         progress: called with the rows or bytes that are read.
         kernels_on_demand: whether the kernels of an export are read only on first use; their ranks,
             time spans and names are read at once.
@@ -51,6 +59,7 @@ def open_trace(
         TraceFileError: missing, a folder, empty, or not readable.
         TraceFormatError: damaged, or nothing that traceprof reads.
         MissingToolError: a .nsys-rep without `nsys`.
+        MissingExtraError: packed by zstd, and nothing is installed that unpacks it.
     """
     report = Path(path)
     start = _first_bytes(report)
@@ -61,6 +70,9 @@ def open_trace(
     unpacked = unpacked_start(start)
     if unpacked is not None and unpacked.lstrip(_BLANK).startswith((b"{", b"[")):
         return KinetoTrace(report, progress)
+    if not can_unpack(start):
+        remedy = "unpack it with unzstd, or pip install backports.zstd"
+        raise MissingExtraError(f"cannot read {report}", NO_ZSTD, remedy)
     raise TraceFormatError(f"cannot read {report}", *_unreadable(start, unpacked))
 
 
@@ -98,13 +110,13 @@ def unpacked_start(start: bytes) -> bytes | None:
     Returns:
         None if it is compressed and cannot be unpacked.
     """
-    if not start.startswith(_GZIP):
-        return start
-    try:
-        unpacked = zlib.decompressobj(_GZIP_FORMAT).decompress(start, START_BYTES)
-    except zlib.error:
-        return None
-    return unpacked or None
+    return packing_module.unpacked_start(start, START_BYTES) if packing(start) else start
+
+
+def read_start(file: BinaryIO) -> bytes:
+    """Return the bytes at the beginning of a file by which it is recognised."""
+    start = file.read(START_BYTES)
+    return start + file.read(MAX_BLOCK_BYTES) if start.startswith(ZSTD) else start
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -119,7 +131,7 @@ def _first_bytes(path: Path) -> bytes:
                 f"cannot read {path}", "it is a pipe or a device", "save it as a file first"
             )
         with path.open("rb") as file:
-            start = file.read(START_BYTES)
+            start = read_start(file)
     except FileNotFoundError as error:
         why = "it is a link to nothing" if path.is_symlink() else "there is no such file"
         raise TraceFileError(f"cannot read {path}", why, "check the path") from error
@@ -146,10 +158,11 @@ def _unreadable(start: bytes, unpacked: bytes | None) -> tuple[str, str]:
         start: its beginning.
         unpacked: its unpacked beginning; None if it cannot be unpacked.
     """
+    name = NAMES.get(packing(start) or b"")
     if unpacked is None:
-        return "a damaged gzip file", f"copy it again, or {_GIVE_EXPORT}"
-    if unpacked is not start and unpacked.startswith((_SQLITE, NSYS_REP)):
-        return "a report that is compressed with gzip", "unpack it with gunzip"
+        return f"a damaged {name} file", f"copy it again, or {_GIVE_EXPORT}"
+    if name is not None and unpacked.startswith((_SQLITE, NSYS_REP)):
+        return f"a report that is compressed with {name}", f"unpack it with {_UNPACK[name]}"
     return (
         "neither an SQLite database nor a .nsys-rep nor JSON",
         f"{_GIVE_EXPORT}, or a trace of torch.profiler",

@@ -3,12 +3,17 @@
 import gc
 import gzip
 import json
+import lzma
+import random
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from backports import zstd
 
+from tests.support.long import long_after
 from tests.support.profiler_events import (
     PID,
     annotation,
@@ -19,8 +24,10 @@ from tests.support.profiler_events import (
     text,
     write,
 )
-from traceprof.errors import TraceFormatError
+from traceprof.errors import MissingExtraError, TraceFormatError
 from traceprof.run.opening import open_report
+from traceprof.trace.folder import reports_in
+from traceprof.trace.kineto import packing
 from traceprof.trace.kineto.numbers import nanoseconds, nanoseconds_of_texts
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 from traceprof.trace.model.operations import RankKey
@@ -75,8 +82,11 @@ FORM_BYTES = {name: form.encode() for name, form in FORMS.items()} | {
 }
 
 
+PACKS: dict[str, Any] = {"gzip": gzip.compress, "xz": lzma.compress, "zstd": zstd.compress}
+
+
 @pytest.mark.parametrize("form", FORM_BYTES)
-@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "packed"])
+@pytest.mark.parametrize("pack", [bytes, *PACKS.values()], ids=["plain", *PACKS])
 def test_forms_of_a_document(form: str, pack: Any, tmp_path: Path) -> None:
     trace = opened(tmp_path / "x", pack(FORM_BYTES[form]))
     # Times count from the first event.
@@ -98,10 +108,46 @@ def test_a_long_document_is_the_same_as_its_parts(tmp_path: Path) -> None:
     assert spans(trace) == [(10_000 * n, 10_000 * n + 5_000) for n in range(40)]
 
 
-def test_members_of_gzip_and_what_fills_a_block(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pack", PACKS.values(), ids=PACKS)
+def test_members_of_a_packed_file_and_what_fills_a_block(pack: Any, tmp_path: Path) -> None:
     whole = text(EVENTS).encode()
-    packed = gzip.compress(whole[:100]) + gzip.compress(whole[100:]) + bytes(512)
+    packed = pack(whole[:100]) + pack(whole[100:]) + bytes(512)
     assert len(spans(opened(tmp_path / "x", packed))) == 2
+
+
+@pytest.mark.parametrize("pack", PACKS.values(), ids=PACKS)
+def test_packed_documents_larger_than_a_piece(pack: Any, tmp_path: Path) -> None:
+    drawn = random.Random(1)
+    events = [
+        kernel(10 * n, 10 * n + 5, number=n, text=drawn.randbytes(300).hex()) for n in range(900)
+    ]
+    packed = pack(text(events).encode())
+    assert len(spans(opened(tmp_path / "x", packed))) == 900
+    trace = opened(tmp_path / "y", packed[: len(packed) // 2])
+    assert any("cut short" in note for note in trace.notes)
+    assert 300 < len(spans(trace)) < 600
+    assert reports_in(tmp_path) == [tmp_path / "x", tmp_path / "y"]
+
+
+@pytest.mark.parametrize("pack", long_after(1, [zstd.compress, gzip.compress, lzma.compress]))
+def test_a_packed_bomb_takes_no_memory(pack: Any, tmp_path: Path) -> None:
+    bomb = tmp_path / "x"
+    bomb.write_bytes(pack(b'{"traceEvents": [' + bytes(300_000_000)))
+    tracemalloc.start()
+    with pytest.raises(TraceFormatError, match="no JSON"):
+        open_trace(bomb)
+    assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    tracemalloc.stop()
+
+
+def test_zstd_without_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_ZSTD_MODULES", ())
+    report = tmp_path / "r.pt.trace.json.zst"
+    with pytest.raises(
+        MissingExtraError, match=r"backports\.zstd is not installed; unpack it with"
+    ):
+        opened(report, zstd.compress(text(EVENTS).encode()))
+    assert reports_in(tmp_path) == [report]
 
 
 # -- damage ---------------------------------------------------------------------------------------
@@ -179,10 +225,11 @@ def test_traces_of_several_processes_in_one_file_are_refused(tmp_path: Path) -> 
         assert "give the traces that each process wrote" in str(error.value)
 
 
-def test_damaged_gzip_is_refused(tmp_path: Path) -> None:
-    data = bytearray(gzip.compress(text(EVENTS * 40).encode()))
+@pytest.mark.parametrize("name", PACKS)
+def test_a_damaged_packed_file_is_refused(name: str, tmp_path: Path) -> None:
+    data = bytearray(PACKS[name](text(EVENTS * 40).encode()))
     data[len(data) // 2] ^= 0xFF
-    with pytest.raises(TraceFormatError, match=r"gzip|no JSON"):
+    with pytest.raises(TraceFormatError, match=rf"a damaged {name} file|no JSON"):
         opened(tmp_path / "x", bytes(data))
 
 

@@ -1,1 +1,1 @@
-"""Reads the traces of torch.profiler (Kineto): JSON, plain or compressed with gzip."""
+"""Reads the traces of torch.profiler (Kineto): JSON, plain or compressed."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import weakref
-import zlib
 from typing import TYPE_CHECKING
 
 from traceprof.errors import TraceFileError, TraceFormatError
+from traceprof.trace.kineto.packing import GZIP, MAX_MAGIC, NAMES, PackingError, packing, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,12 +15,10 @@ if TYPE_CHECKING:
 
     from traceprof.progress import Progress
 
-GZIP = b"\x1f\x8b"
 RE_RECORD = "copy it again, or record again with torch.profiler"
 """What to do about a damaged trace."""
 
 _PIECE_BYTES = 1 << 18
-_GZIP_FORMAT = 31  # of zlib: gzip's header and checksum, the largest window
 
 
 class TraceFile:
@@ -65,8 +63,11 @@ class TraceFile:
         if progress is not None:
             progress.expect(self.num_bytes)
         packed = self._packed_pieces(progress)
-        is_packed = self._read(len(GZIP), 0) == GZIP
-        yield from self._unpacked(packed) if is_packed else packed
+        magic = packing(self._read(MAX_MAGIC, 0))
+        try:
+            yield from packed if magic is None else unpacked(packed, _PIECE_BYTES)
+        except PackingError as error:
+            raise self.damaged(f"a damaged {NAMES[magic or GZIP]} file ({error})") from error
         status = os.fstat(self._descriptor)
         if (status.st_size, status.st_mtime_ns) != (self.num_bytes, self._written_ns):
             raise TraceFormatError(
@@ -96,19 +97,3 @@ class TraceFile:
             if progress is not None:
                 progress.advance(len(piece))
             yield piece
-
-    def _unpacked(self, packed: Iterator[bytes]) -> Iterator[bytes]:
-        unpacker = zlib.decompressobj(_GZIP_FORMAT)
-        try:
-            for piece in packed:
-                rest = piece
-                while rest:
-                    if unpacker.eof:  # another member follows, or padding
-                        if not rest.strip(b"\0"):
-                            break
-                        unpacker = zlib.decompressobj(_GZIP_FORMAT)
-                    yield unpacker.decompress(rest, _PIECE_BYTES)
-                    rest = unpacker.unused_data or unpacker.unconsumed_tail
-        except zlib.error as error:
-            raise self.damaged(f"a damaged gzip file ({error})") from error
-        yield unpacker.flush()

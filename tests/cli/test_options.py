@@ -1,0 +1,77 @@
+"""Options that ask for what cannot be: one line, exit 2, before any report is read."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.running import in_process
+from tests.support.traces import SAMPLE
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
+
+MISSING = "no.sqlite"  # never opened: else the line would be about it
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--steps", "-1:"], "steps -1:: steps are numbered from 0, never from the end; write A:B"),
+        (["--steps", ":-1"], "steps :-1: steps are numbered from 0, never from the end; write A:B"),
+        (["--steps", ""], "cannot read --steps '': it is not a range; write A:B"),
+        (["--time-range", ""], "cannot read --time-range '': it is not a range; write A:B"),
+        (["--only", ""], "cannot use --only '': it names no finding; write ids"),
+        (["--skip", " , "], "cannot use --skip ' , ': it names no finding; write ids"),
+        (["--only", "gpu-idle", "--skip", "gpu-idle"], "cannot judge anything: each finding"),
+        (["-o", ""], "cannot write the result: its name is empty; choose"),
+        (["-o", "no/such/out"], "cannot write no/such/out: No such file or directory; choose"),
+        (["-o", "."], "cannot write .: Is a directory; choose"),
+        (["--save", ""], "as a store of runs: it is no file; name a file"),
+        (["--save", "-"], "cannot use - as a store of runs: it is no file; name a file"),
+        (["--save", "/dev/null"], "as a store of runs: it is no file; name a file"),
+        (["--save", "no/such.db"], "as a store of runs: its folder does not exist; create it"),
+        (["--save", "a.db", "-o", "./a.db"], "cannot write ./a.db: it is also the store of --save"),
+    ],
+)
+def test_wrong_options(
+    arguments: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = in_process("analyze", MISSING, *arguments)
+    assert outcome.code == EXIT_ERROR
+    assert line in outcome.line
+    assert outcome.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["export csv", "export parquet", "export perfetto", "whatif"])
+def test_missing_parents_are_refused_alike(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = in_process(*command.split(), SAMPLE, "-o", "no/such/out")
+    assert outcome.line == (
+        "traceprof: cannot write no/such/out: No such file or directory; choose another place\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command", [f"export csv {MISSING}", f"export parquet {MISSING}", "simulate training", "record"]
+)
+def test_several_files_are_not_written_to_stdout(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--", "true"] if command == "record" else []
+    line = in_process(*command.split(), "-o", "-", *words).line
+    assert line == (
+        "traceprof: cannot write to stdout: the result is several files; name a place\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_made_in_one_that_exists(tmp_path: Path) -> None:
+    for _ in range(2):
+        outcome = in_process("export", "csv", SAMPLE, "-o", tmp_path / "new")
+        assert outcome.code == EXIT_DONE
+    (tmp_path / "file").touch()
+    assert "it is no folder" in in_process("export", "csv", SAMPLE, "-o", tmp_path / "file").line

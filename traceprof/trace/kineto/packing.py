@@ -1,0 +1,153 @@
+"""Compressed traces: gzip, xz, and zstd where a library for it is installed."""
+
+from __future__ import annotations
+
+import lzma
+import zlib
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+GZIP, XZ, ZSTD = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
+NAMES = {GZIP: "gzip", XZ: "xz", ZSTD: "zstd"}
+"""Compressions by the magic number with which a file begins."""
+
+MAX_MAGIC = max(map(len, NAMES))
+MAX_BLOCK_BYTES = (128 << 10) + 64
+"""Within these zstd's first block ends, before which nothing can be unpacked."""
+
+_GZIP_FORMAT = 31  # of zlib: gzip's header and checksum, the largest window
+_MAX_MEMORY = 1 << 28  # of a decompressor: the highest presets take 64 MiB
+_MAX_WINDOW_LOG = 27  # of zstd, its own default limit
+_ZSTD_MODULES = ("compression.zstd", "backports.zstd")  # of Python 3.14, and the same before
+
+
+NO_ZSTD = "it is compressed with zstd, and the package backports.zstd is not installed"
+
+
+class PackingError(Exception):
+    """What is compressed is damaged, or cannot be unpacked."""
+
+
+class _Unpacker(Protocol):
+    """A decompressor as `lzma` and `compression.zstd` have it."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = ...) -> bytes: ...
+
+
+class _Gzip:
+    """A decompressor of gzip with the methods of the others."""
+
+    def __init__(self) -> None:
+        self._unpacker, self._rest = zlib.decompressobj(_GZIP_FORMAT), b""
+
+    @property
+    def eof(self) -> bool:
+        return self._unpacker.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._rest
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._unpacker.unused_data
+
+    def decompress(self, data: bytes, max_length: int = 0) -> bytes:
+        unpacked_data = self._unpacker.decompress(self._rest + data, max_length)
+        self._rest = self._unpacker.unconsumed_tail
+        return unpacked_data
+
+
+def packing(start: bytes) -> bytes | None:
+    """Return the magic number of the compression of a file, given its beginning."""
+    return next((magic for magic in NAMES if start.startswith(magic)), None)
+
+
+def can_unpack(start: bytes) -> bool:
+    """Return whether something is installed that unpacks a file with this beginning."""
+    return packing(start) != ZSTD or _zstd_module() is not None
+
+
+def unpacked_start(start: bytes, num_bytes: int) -> bytes | None:
+    """Return the unpacked beginning of a compressed file.
+
+    Args:
+        start: its own beginning.
+        num_bytes: of the unpacked one, at most.
+
+    Returns:
+        None if it cannot be unpacked.
+    """
+    try:
+        return next(filter(None, unpacked(iter([start]), num_bytes)), None)
+    except PackingError:
+        return None
+
+
+def unpacked(packed: Iterator[bytes], max_bytes: int) -> Iterator[bytes]:
+    """Yield the content of a compressed file, as far as the file goes.
+
+    Args:
+        packed: the file, in pieces, of which the first begins with the magic number.
+        max_bytes: of a piece of the content.
+
+    Raises:
+        PackingError: it is damaged, or nothing is installed that unpacks it.
+    """
+    make: Callable[[], _Unpacker] | None = None
+    unpacker: _Unpacker | None = None
+    for piece in packed:
+        rest = piece
+        make = make or _maker(piece)
+        while True:
+            if unpacker is None or unpacker.eof:
+                rest = rest.lstrip(b"\0")  # padding
+                if not rest:
+                    break
+                unpacker = make()
+            try:
+                yield unpacker.decompress(rest, max_bytes)
+            except Exception as error:
+                if isinstance(error, (zlib.error, lzma.LZMAError, EOFError)) or _is_zstd(error):
+                    raise PackingError(str(error)) from error
+                raise
+            rest = unpacker.unused_data if unpacker.eof else b""
+            if not unpacker.eof and unpacker.needs_input:
+                break
+
+
+def _maker(start: bytes) -> Callable[[], _Unpacker]:
+    magic = packing(start)
+    if magic == XZ:
+        return partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _MAX_MEMORY)
+    return _Gzip if magic == GZIP else _zstd_maker()
+
+
+def _zstd_maker() -> Callable[[], _Unpacker]:
+    zstd = _zstd_module()
+    if zstd is None:
+        raise PackingError(NO_ZSTD)
+    options = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
+    return lambda: cast("_Unpacker", zstd.ZstdDecompressor(options=options))
+
+
+def _zstd_module() -> Any:  # noqa: ANN401  (it may not be installed)
+    for name in _ZSTD_MODULES:
+        with suppress(ImportError):
+            return import_module(name)
+    return None
+
+
+def _is_zstd(error: Exception) -> bool:
+    return type(error).__name__ == "ZstdError"
