@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -300,9 +301,16 @@ def worst_of(group: Sequence[Finding]) -> Finding:
     return max(group, key=lambda finding: (finding.severity, finding.impact_fraction))
 
 
+_NUMBER = re.compile(r"\d[\d.]*(?: (?:ns|µs|ms|s|%|kB|MB|GB))?")
+
+
 def by_reason(missing: Iterable[NotApplicable]) -> list[list[NotApplicable]]:
-    """Put together what is missing in the same way for several findings or ranks."""
+    """Put together what is missing in the same way for several findings or ranks.
+
+    Reasons of ranks that differ only in their numbers are the same way.
+    """
     groups: dict[tuple[str, str], list[NotApplicable]] = {}
     for gap in missing:
-        groups.setdefault((gap.reason, gap.how_to_collect), []).append(gap)
+        reason = gap.reason if gap.rank is None else _NUMBER.sub("#", gap.reason)
+        groups.setdefault((reason, gap.how_to_collect), []).append(gap)
     return list(groups.values())

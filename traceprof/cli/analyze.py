@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from traceprof.execution.options import Options
     from traceprof.run.windows import Range
 
+_SHOWN_BY: dict[str, tuple[str, ...]] = {"text": ("shows_kernels", "is_verbose"), "json": ()}
+"""What formats can be asked to show more; the others: kernels."""
 _SEVERITIES = [str(severity) for severity in Severity]
 
 
@@ -44,6 +46,12 @@ _SEVERITIES = [str(severity) for severity in Severity]
     "shows_kernels",
     is_flag=True,
     help="Show which kernels take the time, by name. (JSON always has them all.)",
+)
+@click.option(
+    "--verbose",
+    "is_verbose",
+    is_flag=True,
+    help="Show all of the text, not only what fits into 60 lines. (JSON is always whole.)",
 )
 @click.option(
     "--savings/--no-savings",
@@ -103,6 +111,7 @@ def command(
     steps: str | None,
     time_range: str | None,
     shows_kernels: bool,
+    is_verbose: bool,
     savings: bool | None,
     store: str | None,
     name: str | None,
@@ -152,7 +161,8 @@ def command(
         if store is not None:
             _save(analysis, store, name, labels_by_key)
     finally:  # a full disk must not cost the result
-        _write(analysis, options, output_format, output, shows_kernels=shows_kernels)
+        asked_for = {"shows_kernels": shows_kernels, "is_verbose": is_verbose}
+        _write(analysis, options, output_format, output, asked_for)
     if is_strict and analysis.failed:
         return EXIT_LEFT_OUT
     if fail_on is not None and any(
@@ -213,17 +223,17 @@ def _write(
     options: Options,
     output_format: str,
     output: str | None,
-    *,
-    shows_kernels: bool,
+    shown: dict[str, bool],
 ) -> None:
     if output_format == "text" and output in {None, STDOUT} and sys.stdout.isatty():
         from rich.console import Console
 
         from traceprof.reports import text
 
-        text.render(analysis, Console(), shows_kernels=shows_kernels)
+        text.render(analysis, Console(), **shown)
         return
-    asked_for: dict[str, Any] = {} if output_format == "json" else {"shows_kernels": shows_kernels}
+    known = _SHOWN_BY.get(output_format, ("shows_kernels",))
+    asked_for: dict[str, Any] = {name: shown[name] for name in known}
     if output_format == "html":
         from traceprof.reports.evidence import scenes
 

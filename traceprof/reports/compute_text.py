@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.kernel_names.categories import MAIN_COMPUTE
+from traceprof.reports.detail import WHOLE
 from traceprof.reports.kernels_text import kernel_title
 from traceprof.units import duration, percent
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.compute.compute_parts import ComputePart, ComputeParts, SignatureUse
     from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.reports.detail import Detail
 
 _MIN_SHARE = 0.5  # of what is judged: less compute is not what a step takes
 _MIN_SPOKEN = 0.01  # of the compute: less is not worth a word
@@ -22,10 +24,14 @@ _MAX_NAME = 70  # characters of a kernel's name: it stands in one line
 _MATRICES = frozenset(str(category) for category in MAIN_COMPUTE)
 
 
-def compute_lines(analysis: RunResult) -> list[str]:
+def compute_lines(analysis: RunResult, detail: Detail = WHOLE) -> list[str]:
     """Return at most five lines; none where no rank computes for half of what is judged.
 
     They are about the rank that computes longest.
+
+    Args:
+        analysis: what was found out.
+        detail: how much of it is shown.
     """
     busy = {
         result.rank: result
@@ -43,7 +49,7 @@ def compute_lines(analysis: RunResult) -> list[str]:
     return [
         f"{of_rank}{duration(longest.total_ns)}{recorded}: {_categories(longest)}",
         *_tensor_cores(longest),
-        *(_signature(use, longest.total_ns) for use in longest.largest),
+        *(_signature(use, longest.total_ns) for use in longest.largest if detail.has_kernels),
     ]
 
 

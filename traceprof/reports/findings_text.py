@@ -11,6 +11,7 @@ from rich.text import Text
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, by_reason, worst_of
+from traceprof.reports.detail import WHOLE
 from traceprof.reports.tables import OneLine
 from traceprof.units import between, duration, percent, ranks_text
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.findings import Evidence, Finding, NotApplicable, Saving
+    from traceprof.reports.detail import Detail
     from traceprof.run.rank import WindowKind
 
 _MAX_UNEXPLAINED = 6
@@ -28,6 +30,7 @@ MAX_EVIDENCE = {Severity.INFO: 0, Severity.LOW: 1, Severity.MEDIUM: 2, Severity.
 """Pieces of evidence that are shown of a finding."""
 _MAX_ADVICE = {Severity.INFO: 0, Severity.LOW: 1, Severity.MEDIUM: 2, Severity.HIGH: 2}
 _MIN_ADVISED = 3  # findings, of whatever severity
+_MANY = 4  # findings that one gap hides: it matters, and not all need a name
 _SEVERITY_STYLE = {
     Severity.HIGH: "bold white on red",
     Severity.MEDIUM: "bold black on yellow",
@@ -36,14 +39,22 @@ _SEVERITY_STYLE = {
 }
 
 
-def findings_section(analysis: RunResult) -> Iterable[RenderableType]:
-    """Yield the findings, and what of the time no finding owns."""
+def findings_section(analysis: RunResult, detail: Detail = WHOLE) -> Iterable[RenderableType]:
+    """Yield the findings, and what of the time no finding owns.
+
+    Args:
+        analysis: what was found out.
+        detail: how much of it is shown.
+    """
     kind = judged_kind(analysis.breakdown)
     if not analysis.findings:
         yield Text(no_finding(kind))
+    groups = by_id(analysis.findings)
+    num_full = len(groups) if detail.is_whole else detail.num_first
     seen: set[tuple[int, int, int]] = set()
-    for place, group in enumerate(by_id(analysis.findings)):
-        yield _finding_group(analysis, group, seen, max_advice(place, worst_of(group)))
+    for place, group in enumerate(groups[:num_full]):
+        yield _finding_group(analysis, group, seen, place, detail)
+    yield from _later(analysis, groups[num_full:], detail)
     for line in unexplained_lines(analysis, kind):
         yield Text(line)
 
@@ -81,13 +92,11 @@ def claim_lines(analysis: RunResult, group: Sequence[Finding]) -> list[str]:
         group: the finding on each rank.
     """
     worst, kind = worst_of(group), judged_kind(analysis.breakdown)
-    headline = analysis.headline
-    has_steps = headline is not None and headline.lengths is not None
     lines = [f"rank {worst.rank}: {one_line(worst.title)} ({_cost(worst, kind)})"]
     per_step = worst.metrics.get("per_step_ns")
     if isinstance(per_step, int):
         lines.append(f"{duration(per_step)} in the mean step")
-    gain = _gain(worst.saving, "a step" if has_steps else f"the {kind}")
+    gain = _gain(worst.saving, _subject(analysis))
     if gain:
         lines.append(gain)
     least = min(group, key=lambda finding: finding.impact_fraction)
@@ -103,7 +112,11 @@ def evidence_text(evidence: Evidence) -> str:
 
 
 def _finding_group(
-    analysis: RunResult, group: list[Finding], seen: set[tuple[int, int, int]], num_shown: int
+    analysis: RunResult,
+    group: list[Finding],
+    seen: set[tuple[int, int, int]],
+    place: int,
+    detail: Detail,
 ) -> RenderableType:
     """Show the same finding on several ranks once, by its costliest rank.
 
@@ -111,30 +124,70 @@ def _finding_group(
         analysis: that it is of.
         group: the finding on each rank.
         seen: the intervals shown so far, which are not shown again: rank, start and end.
-        num_shown: how many pieces of advice are shown.
+        place: of the finding among all.
+        detail: how much of it is shown.
     """
     worst = worst_of(group)
-    head = Text.assemble(
-        (f" {worst.severity} ", _SEVERITY_STYLE[worst.severity]),
-        (f" {worst.id} ", "bold"),
-        f"  {ranks_text([finding.rank for finding in group])}",
-    )
-    parts: list[RenderableType] = [
-        head,
-        _indented([Text(line) for line in claim_lines(analysis, group)]),
-    ]
-    for evidence in worst.evidence[: MAX_EVIDENCE[worst.severity]]:
-        place = worst.rank, evidence.start_ns, evidence.end_ns
-        if place not in seen:
+    num_shown = min(max_advice(place, worst), detail.num_advice)
+    parts = _claim(analysis, group)
+    for evidence in worst.evidence[: min(MAX_EVIDENCE[worst.severity], detail.num_evidence)]:
+        interval = worst.rank, evidence.start_ns, evidence.end_ns
+        if interval not in seen:
             parts.append(OneLine(Text(f"   {evidence_text(evidence)}", "bright_black")))
-        seen.add(place)
+        seen.add(interval)
     advice = [Text(f"→ {one_line(text)}", "italic") for text in worst.advice[:num_shown]]
     more = len(worst.advice) - num_shown
-    if num_shown and more > 0:
+    if detail.is_whole and num_shown and more > 0:
         advice.append(Text(f"… {more} more: traceprof explain {worst.id}", "bright_black"))
     if advice:
         parts.append(_indented(advice))
     return Group(*parts, Text(""))
+
+
+def _claim(analysis: RunResult, group: list[Finding]) -> list[RenderableType]:
+    """Return what a finding claims: its name, its title, and what it costs and would gain."""
+    title, *more = claim_lines(analysis, group)
+    lines = [title, *(["; ".join(more)] if more else [])]
+    return [_head(group), _indented([Text(line) for line in lines])]
+
+
+def _head(group: Sequence[Finding]) -> Text:
+    worst = worst_of(group)
+    return Text.assemble(
+        (f" {worst.severity} ", _SEVERITY_STYLE[worst.severity]),
+        (f" {worst.id} ", "bold"),
+        f"  {ranks_text([finding.rank for finding in group])}",
+    )
+
+
+def _later(
+    analysis: RunResult, groups: Sequence[list[Finding]], detail: Detail
+) -> Iterable[RenderableType]:
+    """Yield the findings after the first ones, shorter."""
+    if detail.later == "claim":
+        for group in groups:
+            yield Group(*_claim(analysis, group), Text(""))
+        return
+    if detail.later == "list" and groups:
+        kind = judged_kind(analysis.breakdown)
+        words = ", ".join(f"{group[0].id} {_cost(worst_of(group), kind)}" for group in groups)
+        yield Text(f"Also: {words}.")
+        return
+    for group in groups:
+        worst = worst_of(group)
+        cost = _cost(worst, judged_kind(analysis.breakdown))
+        gain = _gain(worst.saving, _subject(analysis))
+        line = _head(group)
+        most = "at most " if len(group) > 1 and worst.impact_ns else ""
+        line.append(f": {most}{cost}{f'; {gain}' if gain else ''}")
+        yield line
+
+
+def _subject(analysis: RunResult) -> str:
+    """Return what takes less time without a finding."""
+    headline = analysis.headline
+    has_steps = headline is not None and headline.lengths is not None
+    return "a step" if has_steps else f"the {judged_kind(analysis.breakdown)}"
 
 
 def _gain(saving: Saving | None, subject: str) -> str:
@@ -169,13 +222,35 @@ def gap_lines(missing: Sequence[NotApplicable]) -> list[tuple[str, str, str]]:
         known = {gap.rank for gap in group if gap.rank is not None}
         where = f" on {ranks_text(known)}" if known else ""
         findings = ", ".join(dict.fromkeys(gap.id for gap in group))
-        reason = f"{where}: {one_line(group[0].reason)}"
+        differs = any(gap.reason != group[0].reason for gap in group)
+        of_rank = f" (rank {group[0].rank})" if differs else ""
+        reason = f"{where}: {one_line(group[0].reason)}{of_rank}"
         lines.append((findings, reason, one_line(group[0].how_to_collect)))
     return lines
 
 
-def not_applicable_section(missing: Sequence[NotApplicable]) -> Iterable[RenderableType]:
-    """Say once what is missing in the same way for several findings or ranks."""
+def gaps(
+    missing: Sequence[NotApplicable], detail: Detail = WHOLE
+) -> tuple[list[RenderableType], list[str]]:
+    """Say once what is missing in the same way for several findings or ranks.
+
+    Args:
+        missing: what could not be analysed.
+        detail: how much of it is shown.
+
+    Returns:
+        Lines with reasons, and the ids of the findings without.
+    """
+    lines: list[RenderableType] = []
+    others: dict[str, None] = {}
     for findings, reason, remedy in gap_lines(missing):
-        yield Text.assemble((findings, "bold"), reason)
-        yield Padding(Text(f"→ {remedy}", "italic"), (0, 0, 0, 3))
+        names = findings.split(", ")
+        hides_much = len(names) > _MANY
+        if not (detail.has_reasons or hides_much):
+            others |= dict.fromkeys(names)
+            continue
+        if hides_much and not detail.is_whole:
+            findings = f"{', '.join(names[:_MANY])} and {len(names) - _MANY} more"  # noqa: PLW2901
+        lines.append(Text.assemble((findings, "bold"), reason))
+        lines.append(Padding(Text(f"→ {remedy}", "italic"), (0, 0, 0, 3)))
+    return lines, [*others]

@@ -133,7 +133,7 @@ def _of_ranks(
 ) -> dict[str, object]:
     """Return what the page has where at least one rank was measured."""
     kind = judged_kind(analysis.breakdown)
-    steps = steps_table(analysis.breakdown)
+    steps = steps_table(analysis)
     sections = communication_sections(analysis, shows_kernels=shows_kernels)
     chart, chart_rank = _step_chart(analysis)
     return {

@@ -57,7 +57,7 @@ def render(analysis: RunResult, *, shows_kernels: bool = False) -> str:
         lines += [*table_lines(table(parts_table(analysis))), ""]
         lines += [f"{escaped(line)}\n" for line in below_the_table(analysis)]
         lines += ["#### Findings", "", *_findings(analysis, kind), ""]
-        steps = steps_table(analysis.breakdown)
+        steps = steps_table(analysis)
         if steps is not None:
             lines += _folded("Per training step", [steps])
         for heading, content in communication_sections(analysis, shows_kernels=shows_kernels):

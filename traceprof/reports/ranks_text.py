@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from traceprof.errors import one_line
+from traceprof.reports.detail import MAX_RANKS
 from traceprof.reports.tables import name_text, new_table
+from traceprof.reports.time_text import where_all
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.run.session_clocks import MachineClock
 
-_MAX_RANKS = 32  # more than that nobody reads; the JSON has them all
 _HEADINGS = ("came\nlast", "by", "waited", "most of\nit for", "made\nwait")
 _TRANSFER_HEADINGS = (
     "operation", "communicator", "between", "count", "waited", "transfer", "bus\nbandwidth",
@@ -51,8 +52,13 @@ def has_several_ranks(analysis: RunResult) -> bool:
     return len(analysis.run.reports) > 1 or bool(comparison.waits or comparison.unmatched)
 
 
-def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
-    """Return the section: a line for each rank, and what could not be matched."""
+def ranks_on_one_clock(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Iterable[RenderableType]:
+    """Return the section: a line for each rank, and what could not be matched.
+
+    Args:
+        analysis: what was found out.
+        max_ranks: so many ranks are shown, those that made others wait longest.
+    """
     comparison = analysis.ranks
     # Ranks of one report share a clock and a machine.
     is_one_report = len(analysis.run.reports) == 1
@@ -61,7 +67,13 @@ def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
     late = {lateness.member: lateness for lateness in comparison.lateness}
     order = sorted(range(len(comparison.ranks)), key=lambda member: comparison.ranks[member])
     reports = {rank.rank: rank.report for rank in analysis.run.ranks}
-    for member in order[:_MAX_RANKS]:
+    if max_ranks < min(len(order), MAX_RANKS):
+        made = comparison.matrix_ns.sum(axis=0)
+        late_first = sorted(order, key=lambda member: -int(made[member]))
+        shown = sorted(late_first[:max_ranks], key=lambda member: comparison.ranks[member])
+    else:
+        shown = order[:max_ranks]
+    for member in shown:
         clock, late_rank = comparison.clocks.of(reports[comparison.ranks[member]]), late.get(member)
         waited = comparison.matrix_ns[member]
         is_matched = any(member in waits.group.members for waits in comparison.waits)
@@ -79,8 +91,8 @@ def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
             else "-",
         )
     yield table
-    if len(order) > _MAX_RANKS:
-        yield Text(f"… and {len(order) - _MAX_RANKS} more ranks: --format json has them all")
+    if len(order) > len(shown):
+        yield Text(f"… and {len(order) - len(shown)} more ranks{where_all(max_ranks)}")
     if not is_one_report:
         yield Text(f"The rank numbers come from {_SOURCES[analysis.run.rank_source]}.")
     if any(clock.source == "session start" for clock in comparison.clocks.hosts):
@@ -96,7 +108,7 @@ def ranks_on_one_clock(analysis: RunResult) -> Iterable[RenderableType]:
                 " been later still."
             )
     for group in comparison.unmatched:
-        ranks = ", ".join(str(rank) for rank in sorted(group.ranks)[:_MAX_RANKS])
+        ranks = ", ".join(str(rank) for rank in sorted(group.ranks)[:MAX_RANKS])
         name = one_line(group.name) if group.name else "of no known communicator"
         yield Text(f"Operations {name} of the ranks {ranks} were not matched: {group.reason}.")
 
@@ -116,7 +128,7 @@ def transfer_table(analysis: RunResult) -> Table | None:
         return None
     table = new_table(*_TRANSFER_HEADINGS, left=("communicator",))
     by_cost = sorted(by_group.items(), key=lambda item: (-(item[1][0].transfer_ns or 0), item[0]))
-    for (operation, communicator), uses in by_cost[:_MAX_RANKS]:
+    for (operation, communicator), uses in by_cost[:MAX_RANKS]:
         use = uses[0]
         is_told = not use.is_lower_bound
         table.add_row(

@@ -12,17 +12,18 @@ from rich.text import Text
 from traceprof.errors import one_line
 from traceprof.reports.communication_text import communication_tables
 from traceprof.reports.compute_text import compute_lines
-from traceprof.reports.findings_text import findings_section, not_applicable_section
+from traceprof.reports.detail import WHOLE, fitting
+from traceprof.reports.findings_text import findings_section, gaps
 from traceprof.reports.headline_text import headline_lines
 from traceprof.reports.kernels_text import kernel_tables
-from traceprof.reports.plain_text import plain
+from traceprof.reports.plain_text import PLAIN_WIDTH, plain
 from traceprof.reports.ranks_text import (
     arrived_heading,
     has_several_ranks,
     ranks_on_one_clock,
     transfer_table,
 )
-from traceprof.reports.tables import Escaped
+from traceprof.reports.tables import Escaped, OneLine
 from traceprof.reports.time_text import breakdown_table, steps_table
 from traceprof.version import __version__
 
@@ -32,12 +33,17 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.reports.detail import Detail
 
 _MAX_NAMED = 3  # reports, each on a line of its own
 
 
 def render(
-    analysis: RunResult, console: Console | None = None, *, shows_kernels: bool = False
+    analysis: RunResult,
+    console: Console | None = None,
+    *,
+    shows_kernels: bool = False,
+    is_verbose: bool = False,
 ) -> str:
     """Return the report as plain text; with a console, print it there instead.
 
@@ -45,59 +51,103 @@ def render(
         analysis: what was found out.
         console: a terminal; plain text of 110 columns where not given.
         shows_kernels: whether there is a table of kernels in it.
+        is_verbose: whether all of it is shown; else as much as fits into `MAX_LINES`, without the
+            table of kernels.
     """
-    if console is not None:
-        ascii_only = console.options.ascii_only
-        console.print(report(analysis, ascii_only=ascii_only, shows_kernels=shows_kernels))
-        return ""
-    return plain(report(analysis, shows_kernels=shows_kernels))
+    width = PLAIN_WIDTH if console is None else console.width
+    detail, left_out = WHOLE, ""
+    if not is_verbose:
+        detail, left_out = fitting(
+            analysis, lambda one: _num_lines(report(analysis, one, "more"), width)
+        )
+    ascii_only = console is not None and console.options.ascii_only
+    shown = report(analysis, detail, left_out, ascii_only=ascii_only, shows_kernels=shows_kernels)
+    if console is None:
+        return plain(shown)
+    console.print(shown)
+    return ""
+
+
+def _num_lines(renderable: RenderableType, width: int) -> int:
+    return plain(renderable, width).count("\n")
 
 
 def report(
-    analysis: RunResult, *, ascii_only: bool = False, shows_kernels: bool = False
+    analysis: RunResult,
+    detail: Detail = WHOLE,
+    left_out: str = "",
+    *,
+    ascii_only: bool = False,
+    shows_kernels: bool = False,
 ) -> RenderableType:
-    """Return the whole report for a rich console."""
+    """Return the report for a rich console.
+
+    Args:
+        analysis: what was found out.
+        detail: how much of it is shown.
+        left_out: in words what is not.
+        ascii_only: whether the console has no other characters.
+        shows_kernels: whether there is a table of kernels in it.
+    """
     parts: list[RenderableType] = [_header(analysis)]
     if analysis.breakdown:
         parts += [Text(line) for line in headline_lines(analysis)]
-        table = breakdown_table(analysis, ascii_only=ascii_only)
+        table = breakdown_table(analysis, ascii_only=ascii_only, max_ranks=detail.max_ranks)
         parts += [_heading("Where the time went"), table]
-        steps = steps_table(analysis.breakdown)
+        steps = steps_table(analysis, detail) if detail.has_steps else None
         if steps is not None:
             parts += [_heading("Per training step"), steps]
-        for heading, content in communication_sections(analysis, shows_kernels=shows_kernels):
+        for heading, content in communication_sections(
+            analysis, detail, shows_kernels=shows_kernels
+        ):
             parts += [_heading(heading), *content]
-        parts += [_heading("Findings"), *findings_section(analysis)]
-    if analysis.not_applicable:
-        parts += [
-            _heading("Could not be analysed"),
-            *not_applicable_section(analysis.not_applicable),
-        ]
+        parts += [_heading("Findings"), *findings_section(analysis, detail)]
+    parts += _not_applicable(analysis, detail)
     if analysis.notes or analysis.failed:
-        parts += [_heading("About the data"), *map(Text, note_lines(analysis))]
+        notes = note_lines(analysis)
+        more = len(notes) - detail.max_notes
+        notes[detail.max_notes :] = [f"… and {more} notes more"] if more > 0 else []
+        parts += [_heading("About the data"), *map(Text, notes)]
+    if left_out:
+        parts += [Text(""), OneLine(Text(f"--verbose adds: {left_out}", "bright_black"))]
     return Escaped(Group(*parts))
 
 
+def _not_applicable(analysis: RunResult, detail: Detail) -> list[RenderableType]:
+    """Return what could not be analysed: with reasons, or those that matter and a list."""
+    explained, others = gaps(analysis.not_applicable, detail)
+    heading = "Could not be analysed"
+    parts = [_heading(heading), *explained] if explained else []
+    if others:
+        also = "Nor could" if explained else "Could not be analysed:"
+        parts += [] if explained else [Text("")]
+        parts.append(Text(f"{also} {', '.join(others)}{' be analysed' if explained else ''}."))
+    return parts
+
+
 def communication_sections(
-    analysis: RunResult, *, shows_kernels: bool
+    analysis: RunResult, detail: Detail = WHOLE, *, shows_kernels: bool
 ) -> Iterator[tuple[str, list[RenderableType]]]:
     """Yield headings and their content: matched operations, communication, compute, kernels.
 
     Args:
         analysis: what was found out.
+        detail: how much of it is shown.
         shows_kernels: whether there is a table of kernels.
     """
     if has_several_ranks(analysis):
         is_one_report = len(analysis.run.reports) == 1
         heading = "Who waited for whom" if is_one_report else "Ranks on one clock"
-        yield heading, [*ranks_on_one_clock(analysis)]
+        yield heading, [*ranks_on_one_clock(analysis, detail.max_ranks)]
         # Of one report the JSON has it: who waited says more in less room.
-        transferred = None if is_one_report else transfer_table(analysis)
+        shows_transfers = not is_one_report and detail.has_transfers
+        transferred = transfer_table(analysis) if shows_transfers else None
         if transferred is not None:
             yield arrived_heading(analysis), [transferred]
-    for heading, communicated in communication_tables(analysis):
-        yield heading, [communicated]
-    compute = compute_lines(analysis)
+    if detail.has_groups:
+        for heading, communicated in communication_tables(analysis):
+            yield heading, [communicated]
+    compute = compute_lines(analysis, detail) if detail.has_compute else []
     if compute:
         yield "What compute consists of", [*map(Text, compute)]
     if shows_kernels:

@@ -12,6 +12,8 @@ from rich.text import Text
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps.step_lengths import steady_steps, step_lengths
 from traceprof.errors import one_line
+from traceprof.findings import share
+from traceprof.reports.detail import MAX_RANKS, WHOLE
 from traceprof.reports.tables import MAX_NAME, new_table
 from traceprof.units import duration, percent, ranks_text, size_text
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown.surroundings import Surroundings
     from traceprof.analyses.steps.step_lengths import StepLengths
     from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.reports.detail import Detail
     from traceprof.run.summary import RankInfo
 
 _BAR = 20  # characters
@@ -56,7 +59,6 @@ _LEFT_OUT = {
     "opening": "slow at the beginning",
     "rare": "rare, in which something else ran",
 }
-_MAX_RANKS = 32  # more than that nobody reads; the JSON and the dashboard have them all
 _PARTS = (
     # measure, heading, colour, and a character of its own for those who see no colour
     ("compute_ns", "compute", "green", "█", "#"),
@@ -66,24 +68,43 @@ _PARTS = (
 )
 
 
-def breakdown_table(analysis: RunResult, *, ascii_only: bool) -> RenderableType:
+def breakdown_table(
+    analysis: RunResult, *, ascii_only: bool, max_ranks: int = MAX_RANKS
+) -> RenderableType:
     """Return the parts of the judged time by rank, and notes on the rest."""
     legend = Text("  ").join(
         Text.assemble((plain if ascii_only else mark, colour), f" {heading}".replace("\n", " "))
         for _, heading, colour, mark, plain in _PARTS
     )
-    below = [Text(line) for line in below_the_table(analysis)]
-    return Group(parts_table(analysis), legend, *below)
+    below = [Text(line) for line in below_the_table(analysis, max_ranks)]
+    return Group(parts_table(analysis, max_ranks), legend, *below)
 
 
-def parts_table(analysis: RunResult) -> Table:
+def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
+    """Return the ranks that a table shows, in their order: the slowest, and what computes least.
+
+    Args:
+        analysis: what was found out.
+        max_ranks: of the table; where it is `MAX_RANKS`, the first.
+    """
+    by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
+    if max_ranks >= min(len(by_rank), MAX_RANKS):
+        return by_rank[:max_ranks]
+    slowest = None if analysis.headline is None else analysis.headline.breakdown.rank
+    worst = sorted(
+        by_rank,
+        key=lambda one: (one.rank != slowest, share(one.judged.compute_ns, one.judged.window_ns)),
+    )
+    return sorted(worst[:max_ranks], key=lambda result: result.rank)
+
+
+def parts_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Table:
     """Return the parts of the judged time: a line for each rank."""
     headings = [part[1] for part in _PARTS]
     kind = str(judged_kind(analysis.breakdown))
     table = new_table("rank", "GPU", kind, "", *headings, "comm\nhidden", left=("GPU", ""))
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
-    by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
-    for result in by_rank[:_MAX_RANKS]:
+    for result in _shown(analysis, max_ranks):
         whole, rank = result.judged, ranks[result.rank]
         table.add_row(
             str(result.rank),
@@ -96,12 +117,17 @@ def parts_table(analysis: RunResult) -> Table:
     return table
 
 
-def below_the_table(analysis: RunResult) -> list[str]:
+def below_the_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> list[str]:
     """Return notes on ranks left out of the table, and on the time outside the training."""
-    left_out = len(analysis.breakdown) - _MAX_RANKS
-    lines = [f"… and {left_out} more ranks: --format json has them all"] if left_out > 0 else []
+    left_out = len(analysis.breakdown) - max_ranks
+    lines = [f"… and {left_out} more ranks{where_all(max_ranks)}"] if left_out > 0 else []
     by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
     return [*lines, *outside_the_training(by_rank)]
+
+
+def where_all(max_ranks: int) -> str:
+    """Say where all ranks are of which a table has so many."""
+    return ": --format json has them all" if max_ranks == MAX_RANKS else ""
 
 
 def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
@@ -215,15 +241,18 @@ class Bar:
         yield bar
 
 
-def steps_table(results: Sequence[BreakdownResult]) -> RenderableType | None:
+def steps_table(analysis: RunResult, detail: Detail = WHOLE) -> RenderableType | None:
     """Return what the steady steps take on the average; None where no rank has steps."""
-    if not any(result.steps for result in results):
+    if not any(result.steps for result in analysis.breakdown):
         return None
+    results = _shown(analysis, detail.max_ranks)
+    if not detail.has_all_steps and analysis.headline is not None:
+        results = [analysis.headline.breakdown]
     table = new_table(
         "rank", "steps", "step\n(mean)", "median", *(part[1] for part in _PARTS), "slowest\nstep"
     )
     notes: list[str] = []
-    for result in results[:_MAX_RANKS]:
+    for result in results:
         lengths = step_lengths(result)
         if lengths is None:
             table.add_row(str(result.rank), "0")
