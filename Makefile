@@ -14,7 +14,7 @@ BESIDE = $(MAKE) --no-print-directory --jobs=2
 # Of the long tests `make verify PART=1/8` runs an eighth, the first of eight.
 PART ?= 1/1
 
-.PHONY: help demo check test quick-tests all-tests verify lint types bench mutants schema sample screenshots clean
+.PHONY: help demo check test quick-tests all-tests verify lint types bench mutants schema validation sample screenshots clean
 
 help:  ## Show the goals
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -50,6 +50,9 @@ types: $(VENV)/installed-test  ## Check the types, of the JavaScript, too
 
 schema: $(VENV)/installed  ## Write the schema of the JSON output anew
 	$(BIN)/python -m traceprof.documents.schema traceprof/reports
+
+validation: $(VENV)/installed  ## Write docs/validation.md from the recordings in TRACEPROF_TRACES
+	$(BIN)/python docs/validation.py
 
 sample: $(VENV)/installed  ## Write the sample traces anew
 	rm -f sample_traces/*.sqlite sample_traces/*.truth.json

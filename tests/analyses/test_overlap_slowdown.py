@@ -246,10 +246,10 @@ def test_other_processes_on_the_same_gpu_disturb(
 
 
 def test_kernels_that_last_for_years(tmp_path: Path) -> None:
-    builder = TraceBuilder().memcpy(0, 1 << 60, "PtoP")
-    for eighth in (0, 4, 5, 6):  # of 2 ** 61 ns; the first takes half of them, beside copies
-        end = (eighth + (4 if eighth == 0 else 1)) << 58
-        builder.kernel(eighth << 58, end)
+    builder = TraceBuilder().memcpy(0, 1 << 57, "PtoP")
+    for eighth in (0, 4, 5, 6):  # of 2 ** 58 ns; the first takes half of them, beside copies
+        end = (eighth + (4 if eighth == 0 else 1)) << 55
+        builder.kernel(eighth << 55, end)
     (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
     assert (result.comparison.num_alone, result.comparison.num_overlapped) == (3, 1)
     assert result.comparison.slowdown == 4

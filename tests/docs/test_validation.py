@@ -1,0 +1,44 @@
+"""docs/validation.md is what `make validation` writes; promises are judged as the page says."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def validation() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("validation", DOCS / "validation.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["validation"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_the_page_is_what_is_written(validation: ModuleType, traces: Path) -> None:
+    written = (DOCS / "validation.md").read_text(encoding="utf-8")
+    assert validation.page(traces) == written, "run `make validation`"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "came", "kept"),
+    [
+        (None, None, 5, "no promise"),
+        (None, 100_000, 90_000, "yes"),
+        (None, 100_000, -90_000, "yes"),
+        (None, 100_000, 102_000, "**the limit was beaten**"),
+        (80_000, 100_000, 80_000, "yes"),
+        (80_000, 100_000, 102_000, "**too low**"),
+        (80_000, 100_000, 40_000, "**too optimistic**: 2.0 times"),
+    ],
+)
+def test_promises_are_kept_or_not(
+    validation: ModuleType, low: int | None, high: int | None, came: int, kept: str
+) -> None:
+    assert validation.Promise(low, high).kept(came, 1_000_000) == kept
