@@ -16,6 +16,7 @@ from dashboards.widgets.plots import plots
 from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_lengths import slowest_rank, steady_steps, step_lengths
 from traceprof.reports.time_text import about_steps
+from traceprof.run.steps.period_steps import about_periods
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ def layout(analysis: Analysis, address: Address) -> Component:
     )
     if not results:
         return page(TITLE, lead, card("Steps", _no_steps(view)))
+    periods = slowest_rank(results).periods
+    if periods:
+        lead = f"{about_periods(periods)} Click a step to see it on the timeline."
     bars = [figures.step_bars(result) for result in results[:_MAX_ROWS]]
     return page(
         TITLE,
@@ -106,7 +110,7 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
     body = html.Tbody([_row(view, result) for result in results])
     slowest = slowest_rank(results)
     lengths = step_lengths(slowest)
-    notes = [] if lengths is None else about_steps(slowest.rank, lengths)
+    notes = [] if lengths is None else about_steps(slowest, lengths)
     about = [html.P(note, className="note") for note in notes]
     return card(
         "Means over the steady steps",

@@ -15,6 +15,7 @@ from traceprof.errors import one_line
 from traceprof.findings import by_id, worst_of
 from traceprof.reports.headline_text import without_gains
 from traceprof.reports.time_text import about_steps, where_it_went
+from traceprof.run.steps.period_steps import about_periods
 from traceprof.units import between, duration, percent, ranks_text
 
 if TYPE_CHECKING:
@@ -109,8 +110,10 @@ def _finding_link(id_: str) -> Component:
 
 def _made_of(found: Headline) -> str:
     text = f"It is {where_it_went(found.breakdown.judged)}."
+    if found.breakdown.periods:
+        text = f"{text} {about_periods(found.breakdown.periods)}"
     if found.lengths is not None:
-        text = " ".join((text, *about_steps(found.breakdown.rank, found.lengths)))
+        text = " ".join((text, *about_steps(found.breakdown, found.lengths)))
     return text
 
 

@@ -19,7 +19,7 @@ Row = tuple[int, int, dict[str, int], list[tuple[int, dict[str, int]]]]
 
 def analyzed(path: Path, **options: Any) -> list[Row]:
     """Return (pid, device, whole, steps) of each rank, by the analyzer."""
-    analysis = analyze(path, options=Options(**options, savings=False))
+    analysis = analyze(path, options=Options(**options, savings=False, period=False))
     try:
         ranks = {rank.rank: rank for rank in analysis.run.ranks}
         rows = [
@@ -43,7 +43,8 @@ def measured_in(ranks: Sequence[Rank], time_range: TimeRange) -> list[Row]:
         if rank.device is None:
             continue
         result = breakdown.run(rank, time_window(rank, time_range))
-        steps = [(step.number, asdict(step.measures)) for step in result.steps]
+        marked = () if result.periods else result.steps  # the reference knows no periods
+        steps = [(step.number, asdict(step.measures)) for step in marked]
         rows.append((rank.pid, rank.device, asdict(result.whole), steps))
     return sorted(rows, key=lambda row: row[:2])
 

@@ -260,7 +260,7 @@ def _dominant_api(rank: Rank, calls: ApiCalls, chosen: Int64) -> tuple[str | Non
 
 def _per_step_ns(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64) -> int | None:
     """Return the time in calls within the range of the mean steady step."""
-    ranges, steady = rank.step_ranges, steady_steps(rank, window).step
+    ranges, steady = rank.host_steps, steady_steps(rank, window).step
     if ranges is None or rank.steps is None or not len(steady):
         return None
     source = rank.steps.source[steady]

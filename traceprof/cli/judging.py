@@ -35,6 +35,12 @@ _OPTIONS = (
         " number.",
     ),
     click.option(
+        "--no-period",
+        is_flag=True,
+        help="Where no range marks steps, go without: else a step is from one return of a kernel to"
+        " the next.",
+    ),
+    click.option(
         "--communication-kernel",
         "communication_kernels",
         metavar="REGEX[=OPERATION]",
@@ -61,6 +67,7 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
         only: str | None,
         skip: str | None,
         step_pattern: str | None,
+        no_period: bool,
         communication_kernels: tuple[str, ...],
         link_peaks: tuple[str, ...],
         **others: object,  # all other parameters of the command
@@ -71,6 +78,7 @@ def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
             only=_ids("--only", only),
             skip=_ids("--skip", skip),
             step_pattern=step_pattern,
+            period=not no_period,
             communication_kernels=communication_kernels,
             link_peaks=link_peaks,
         )

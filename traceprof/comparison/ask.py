@@ -16,9 +16,11 @@ from traceprof.comparison.kernels import kernels
 from traceprof.comparison.mean_change import MIN_STEPS, steps_to_find, trend
 from traceprof.comparison.series import CAUSES, COLUMNS, series
 from traceprof.comparison.sides import LoadedSide, loaded
+from traceprof.comparison.steps_alike import why_unlike
 from traceprof.documents import comparison as d
 from traceprof.documents.analysis.model import Document
 from traceprof.execution.options import Options
+from traceprof.run.steps.period_steps import about_periods
 from traceprof.units import duration
 from traceprof.version import __version__
 
@@ -98,6 +100,9 @@ def compared(
         gates: limits that must be kept.
         allow_different: as in `compare`.
     """
+    unlike = why_unlike(before.captures, after.captures)
+    if unlike is not None:
+        before, after = before.without_periods(), after.without_periods()
     steps = series(before.captures), series(after.captures)
     means = [_mean_step(side.means) for side in steps]
     changes = _differences(*means)
@@ -122,7 +127,7 @@ def compared(
         communication=communication(before.captures, after.captures),
         findings=findings(before.captures, after.captures, steps[0].step_ns),
         gates=[judged(gate, *steps, after.captures, checked.reasons) for gate in gates],
-        notes=_notes(*steps, step),
+        notes=[*_about_periods(after.captures, unlike), *_notes(*steps, step)],
     )
 
 
@@ -220,6 +225,14 @@ def _side(side: LoadedSide, steps: Series) -> d.Side:
     )
 
 
+def _about_periods(after: Sequence[Document], unlike: str | None) -> list[str]:
+    """Return what a step is where no range marks any, or why both sides go without."""
+    if unlike is not None:
+        return [f"where no range marks steps both sides go without: {unlike}"]
+    phases = after[0].headline.periods
+    return [about_periods(phases)] if phases else []
+
+
 def _notes(before: Series, after: Series, step: d.Step) -> list[str]:
     notes = []
     is_single = len(before.captures) == len(after.captures) == 1
@@ -241,7 +254,7 @@ def _notes(before: Series, after: Series, step: d.Step) -> list[str]:
                 " is given"
             )
             continue
-        longer = trend(lengths)
+        longer = None if side.has_phases else trend(lengths)
         if longer is not None:
             notes.append(
                 f"{name}, the steps change within the recording: those of the second half take"

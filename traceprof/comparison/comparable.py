@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
+from traceprof.comparison.steps_alike import why_unlike
 from traceprof.documents.comparison import Comparable, Difference, Kind
 from traceprof.errors import UsageError
 from traceprof.units import duration
@@ -60,6 +61,9 @@ def comparable(
     compare("GPU", (_gpus(before), _gpus(after)), "gpu", "other GPUs")
     compare("ranks", (_ranks(before), _ranks(after)), "world-size", "another number of ranks")
     compare("steps", (_steps(before), _steps(after)), "steps", "steps are not known alike")
+    unlike = why_unlike(before, after)
+    if unlike is not None and not any(kind == "steps" for kind, _ in reasons):
+        reasons.append(("steps", unlike))
     compare(
         "recorded on one side only",
         _recorded_alone(before, after),

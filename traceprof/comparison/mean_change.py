@@ -13,7 +13,8 @@ from traceprof.run.steps.step_kinds import long_steps, regular_spacing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.comparison.statistics import Float64, Mask
+    from traceprof.comparison.statistics import Float64
+    from traceprof.intervals import Int64
 
 MIN_STEPS = 3
 """Of each recording: of fewer no interval is given."""
@@ -72,7 +73,12 @@ class MeanChange(NamedTuple):
         return self.interval if self.at_same_mix is None else self.at_same_mix.interval
 
 
-def mean_change(before: Float64, after: Float64, lengths: tuple[Float64, Float64]) -> MeanChange:
+def mean_change(
+    before: Float64,
+    after: Float64,
+    lengths: tuple[Float64, Float64],
+    phases: tuple[Int64, Int64] | None = None,
+) -> MeanChange:
     """Return the change of the mean of a value of steps, such as their length.
 
     The interval is Welch's t over means of blocks of neighbouring steps. Blocks have an even
@@ -84,6 +90,8 @@ def mean_change(before: Float64, after: Float64, lengths: tuple[Float64, Float64
         before: float64[n], in order of time.
         after: float64[m].
         lengths: float64[n] and float64[m], how long the same steps are: they tell the kinds.
+        phases: int64[n] and int64[m], the phase of the program that each is of: where there are
+            several they are the kinds, whatever their shares; one where not given.
     """
     sides = (before, after)
     change = float(after.mean() - before.mean())
@@ -91,7 +99,9 @@ def mean_change(before: Float64, after: Float64, lengths: tuple[Float64, Float64
         return MeanChange(change, None, None)
     blocks = [block_length(length) for length in lengths]
     means = [mean_of_blocks(side, block) for side, block in zip(sides, blocks, strict=True)]
-    return MeanChange(change, difference(means), _at_same_mix(sides, lengths, blocks))
+    kinds = _phases(phases) or _kinds(lengths, blocks)
+    mix = None if kinds is None else _at_same_mix(sides, lengths, kinds)
+    return MeanChange(change, difference(means), mix)
 
 
 def difference(means: Sequence[Mean], level: float = LEVEL) -> Interval:
@@ -172,47 +182,52 @@ def trend(values: Float64) -> float | None:
     return means[1].value / means[0].value - 1 if low > 0 or high < 0 else None
 
 
-def _at_same_mix(
-    sides: tuple[Float64, Float64], lengths: tuple[Float64, Float64], blocks: list[int]
-) -> AtSameMix | None:
-    kinds = [long_steps(length, _KINDS_EXPLAINED) for length in lengths]
-    if kinds[0] is None or kinds[1] is None:
+def _phases(phases: tuple[Int64, Int64] | None) -> tuple[Int64, Int64] | None:
+    """Return the phases of steps as their kinds; None where there is one, or one has too few."""
+    if phases is None:
         return None
-    masks = (kinds[0], kinds[1])
+    (one, num_before), (other, num_after) = (np.unique(of, return_counts=True) for of in phases)
+    if len(one) == 1 or not np.array_equal(one, other):
+        return None
+    return phases if min(num_before.min(), num_after.min()) >= MIN_STEPS else None
+
+
+def _kinds(lengths: tuple[Float64, Float64], blocks: list[int]) -> tuple[Int64, Int64] | None:
+    """Return which steps are short, 0, and long, 1; None unless both sides have as many of each."""
+    is_long = [long_steps(length, _KINDS_EXPLAINED) for length in lengths]
+    if is_long[0] is None or is_long[1] is None:
+        return None
+    kinds = (is_long[0].astype(np.int64), is_long[1].astype(np.int64))
     shares = [
-        mean_of_blocks(mask.astype(np.float64), block)
-        for mask, block in zip(masks, blocks, strict=True)
+        mean_of_blocks(kind.astype(np.float64), block)
+        for kind, block in zip(kinds, blocks, strict=True)
     ]
     low, high = difference(shares, level=_CERTAIN)
-    one_step = 1 / min(map(len, masks))  # where a recording begins and ends is chance
-    if low > one_step or high < -one_step:
-        return None
-    num_long = sum(int(mask.sum()) for mask in masks)
-    share = num_long / sum(map(len, masks))
-    short, long = (_of_kind(sides, lengths, masks, is_long=is_long) for is_long in (False, True))
-    pooled = [
-        Mean(
-            (1 - share) * one.value + share * other.value,
-            (1 - share) ** 2 * one.variance + share**2 * other.variance,
-            _freedom(((1 - share) ** 2 * one.variance, one), (share**2 * other.variance, other)),
-        )
-        for one, other in zip(short, long, strict=True)
-    ]
-    return AtSameMix(pooled[1].value - pooled[0].value, difference(pooled))
+    one_step = 1 / min(map(len, kinds))  # where a recording begins and ends is chance
+    return None if low > one_step or high < -one_step else kinds
 
 
-def _of_kind(
+def _at_same_mix(
     sides: tuple[Float64, Float64],
     lengths: tuple[Float64, Float64],
-    masks: tuple[Mask, Mask],
-    *,
-    is_long: bool,
-) -> list[Mean]:
-    means = []
-    for side, length, mask in zip(sides, lengths, masks, strict=True):
-        chosen = mask == is_long
-        means.append(mean_of_blocks(side[chosen], block_length(length[chosen])))
-    return means
+    kinds: tuple[Int64, Int64],
+) -> AtSameMix:
+    """Return the change of each kind, weighted by its share of the steps of both sides."""
+    numbers, num_steps = np.unique(np.concatenate(kinds), return_counts=True)
+    shares = (num_steps / num_steps.sum()).tolist()
+    pooled = []
+    for side, length, kind in zip(sides, lengths, kinds, strict=True):
+        means = [
+            mean_of_blocks(side[kind == number], block_length(length[kind == number]))
+            for number in numbers.tolist()
+        ]
+        variances = [
+            (share**2 * mean.variance, mean) for share, mean in zip(shares, means, strict=True)
+        ]
+        value = sum(share * mean.value for share, mean in zip(shares, means, strict=True))
+        variance = sum(of_kind for of_kind, _ in variances)
+        pooled.append(Mean(value, variance, _freedom(*variances)))
+    return AtSameMix(pooled[1].value - pooled[0].value, difference(pooled))
 
 
 def _freedom(*parts: tuple[float, Mean]) -> float:

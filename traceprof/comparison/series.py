@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from traceprof.comparison.statistics import Float64
     from traceprof.documents.analysis.measures import Step
     from traceprof.documents.analysis.model import Document
+    from traceprof.intervals import Int64
 
 COLUMNS = (
     "window_ns", "compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns",
@@ -39,6 +40,7 @@ class Series:
             ranks, over recordings. The parts sum to `window_ns`, the causes to `idle_ns`.
         num_left_out: the other steps of that rank.
         has_steps: whether every recording has steps.
+        phases: of the program, of the rows and of the lengths of each recording: int64[n] each.
     """
 
     captures: tuple[Float64, ...]
@@ -46,6 +48,12 @@ class Series:
     means: Mapping[str, int]
     num_left_out: int
     has_steps: bool
+    phases: tuple[tuple[Int64, Int64], ...] = ()
+
+    @property
+    def has_phases(self) -> bool:
+        """Whether the program does one thing after the other, each again and again."""
+        return any(len(np.unique(of_lengths)) > 1 for _, of_lengths in self.phases)
 
     @property
     def num_steps(self) -> int:
@@ -72,13 +80,18 @@ def series(captures: Sequence[Document]) -> Series:
         captures: its recordings.
     """
     has_steps = all(any(totals.num_steps for totals in c.step_totals) for c in captures)
-    rows = [_rows(capture) if has_steps else _one_row(capture) for capture in captures]
+    shared = [_rows(capture) if has_steps else _one_row(capture) for capture in captures]
     exact = [_means(capture, has_steps=has_steps) for capture in captures]
     mean = {name: sum(one[name] for one in exact) / len(exact) for name in (*COLUMNS, *CAUSES)}
     slowest = [_slowest(capture, has_steps=has_steps) for capture in captures]
-    lengths = tuple(steady for steady, _ in slowest)
-    left_out = sum(num - len(steady) for steady, num in slowest) if has_steps else 0
-    return Series(tuple(rows), lengths, _whole(mean), left_out, has_steps)
+    lengths = tuple(steady for steady, _, _ in slowest)
+    left_out = sum(num - len(steady) for steady, _, num in slowest) if has_steps else 0
+    phases = tuple(
+        (of_rows, of_lengths)
+        for (_, of_rows), (_, of_lengths, _) in zip(shared, slowest, strict=True)
+    )
+    rows = tuple(rows for rows, _ in shared)
+    return Series(rows, lengths, _whole(mean), left_out, has_steps, phases)
 
 
 def training_steps(capture: Document, rank: int) -> int:
@@ -125,29 +138,41 @@ def _means(capture: Document, *, has_steps: bool) -> dict[str, float]:
     }
 
 
-def _one_row(capture: Document) -> Float64:
-    """Return all that findings are about as one step, float64[1, 5]."""
+_ONE_PHASE = np.zeros(1, np.int64)
+
+
+def _one_row(capture: Document) -> tuple[Float64, Int64]:
+    """Return all that findings are about as one step, float64[1, 5], of one phase."""
     means = _means(capture, has_steps=False)
-    return np.array([[means[name] for name in COLUMNS]], np.float64)
+    return np.array([[means[name] for name in COLUMNS]], np.float64), _ONE_PHASE
 
 
-def _slowest(capture: Document, *, has_steps: bool) -> tuple[Float64, int]:
+def _slowest(capture: Document, *, has_steps: bool) -> tuple[Float64, Int64, int]:
     """Return the steady steps of the rank whose step takes longest, and how many steps it has.
 
-    Without steps all that is judged is one: float64[1].
+    Without steps all that is judged is one.
+
+    Returns:
+        float64[n] lengths, int64[n] phases of the program, and the number of steps.
     """
     totals = [one for one in capture.step_totals if one.num_steps or not has_steps]
     if not totals:
-        return np.zeros(1), 0
+        return np.zeros(1), _ONE_PHASE, 0
     slowest = max(totals, key=lambda one: (one.window_ns / max(one.num_steps, 1), -one.rank))
     if not has_steps:
-        return np.array([slowest.window_ns], np.float64), 0
-    steps = [step.window_ns for step in capture.steps if step.rank == slowest.rank]
-    return np.array([steps[place] for place in slowest.steps], np.float64), len(steps)
+        return np.array([slowest.window_ns], np.float64), _ONE_PHASE, 0
+    steps = [step for step in capture.steps if step.rank == slowest.rank]
+    steady = [steps[place] for place in slowest.steps]
+    lengths = np.array([step.window_ns for step in steady], np.float64)
+    return lengths, _phases(steady), len(steps)
 
 
-def _rows(capture: Document) -> Float64:
-    """Return the steps that all ranks have, the means over the ranks, float64[n, 5]."""
+def _phases(steps: Iterable[Step]) -> Int64:
+    return np.array([step.phase for step in steps], np.int64)
+
+
+def _rows(capture: Document) -> tuple[Float64, Int64]:
+    """Return the steps that all ranks have, the means over the ranks, float64[n, 5], and phases."""
     by_rank: defaultdict[int, list[Step]] = defaultdict(list)
     for step in capture.steps:
         by_rank[step.rank].append(step)
@@ -167,7 +192,7 @@ def _rows(capture: Document) -> Float64:
         for steps in chosen
     ]
     mean: Float64 = np.mean(arrays, axis=0)
-    return mean
+    return mean, _phases(chosen[0])
 
 
 def _by_number(steps: Iterable[Step]) -> dict[tuple[int, int], Step]:

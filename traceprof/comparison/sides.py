@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,14 @@ from traceprof.documents.analysis.model import Document
 from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES, read_document
 from traceprof.documents.analysis.records import document
 from traceprof.errors import UsageError
+from traceprof.execution.options import Options
 from traceprof.store.files import is_store
 from traceprof.store.runs import load_json, stored_runs
 from traceprof.trace.folder import reports_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from traceprof.execution.options import Options
     from traceprof.progress import Progress
 
     Source = str | os.PathLike[str] | Analysis | RunResult | Document
@@ -37,10 +38,20 @@ class LoadedSide:
     Attributes:
         name: what it is called.
         captures: the analysis of each recording, at least one.
+        again: analyses the same reports with other options; None where some were analysed before.
+        options: with which they were analysed, where they can be again.
     """
 
     name: str
     captures: tuple[Document, ...]
+    again: Callable[[Options], LoadedSide] | None = field(default=None, repr=False, compare=False)
+    options: Options | None = None
+
+    def without_periods(self) -> LoadedSide:
+        """Return the same without steps that nobody marked; itself where that is not possible."""
+        if self.again is None or self.options is None or not self.options.period:
+            return self
+        return self.again(replace(self.options, period=False))
 
 
 def loaded(
@@ -78,10 +89,11 @@ def loaded(
             captures.append(saved)
         else:
             paths.append(Path(text))
+    again = None if captures else partial(loaded, sources, listener=listener, jobs=jobs)
     if paths:
         results = analyze_captures(paths, options, jobs=jobs, listener=listener)
         captures = [*map(document, results), *captures]
-    return LoadedSide(_name(sources), tuple(captures))
+    return LoadedSide(_name(sources), tuple(captures), again, options or Options())
 
 
 def stored(path: str | os.PathLike[str], name: str) -> Document:

@@ -168,7 +168,7 @@ def previews(ranks: Sequence[Rank], options: Options) -> Iterator[tuple[Breakdow
         return
     results: tuple[BreakdownResult, ...] = ()
     for rank in sorted(ranks, key=lambda rank: rank.rank):
-        without_steps = replace(rank, training_ranges=NO_TRAINING_RANGES)
+        without_steps = replace(rank, training_ranges=NO_TRAINING_RANGES, may_use_period=False)
         time_range = options.time_range
         chosen = rank.window if time_range is None else time_window(rank, time_range)
         whole = replace(chosen, kind=WindowKind.WHOLE)  # its training is not known yet

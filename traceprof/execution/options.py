@@ -38,6 +38,7 @@ class Options:
         link_peaks: `LINK=GB_PER_S` for links whose peak rate the user provides.
         savings: whether steps are replayed without each finding, else savings are bounds; None to
             replay only if that takes a small part of the analysis.
+        period: whether the period of the program is its step where no range marks steps.
     """
 
     only: Sequence[str] = ()
@@ -48,6 +49,7 @@ class Options:
     communication_kernels: Sequence[str] = ()
     link_peaks: Sequence[str] = ()
     savings: bool | None = None
+    period: bool = True
 
     def check(self) -> None:
         """Look for mistakes before any report is opened.
@@ -99,7 +101,7 @@ class Options:
 
     def ranks_of(self, trace: Trace) -> list[Rank]:
         """Return the ranks of a report, as `run.open_report` does."""
-        return open_report(trace, self.patterns, self.own_steps, self.peaks)
+        return open_report(trace, self.patterns, self.own_steps, self.peaks, use_period=self.period)
 
 
 def num_jobs(jobs: int | None) -> int:

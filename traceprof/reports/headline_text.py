@@ -8,6 +8,7 @@ from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.verdict.headline import MAX_CAUSES, largest_limit
 from traceprof.errors import one_line
 from traceprof.reports.time_text import CAUSE_WORDS, where_it_went
+from traceprof.run.steps.period_steps import about_periods
 from traceprof.units import between, duration, percent
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ def headline_lines(analysis: RunResult) -> list[str]:
         return []
     kind = judged_kind(analysis.breakdown)
     lines = [f"{_what_it_takes(headline)}: {where_it_went(headline.breakdown.judged)}."]
+    if headline.breakdown.periods:
+        lines[0] += f" {about_periods(headline.breakdown.periods)}"
     if headline.causes:
         named = headline.causes
         causes = "; ".join(

@@ -266,16 +266,18 @@ def steps_table(analysis: RunResult, detail: Detail = WHOLE) -> RenderableType |
             *_means(steady_steps(result)),
             slowest,
         )
-        notes = notes or about_steps(result.rank, lengths)
+        notes = notes or about_steps(result, lengths)
     return Group(table, *map(Text, notes))
 
 
-def about_steps(rank: int, lengths: StepLengths) -> list[str]:
+def about_steps(result: BreakdownResult, lengths: StepLengths) -> list[str]:
     """Return notes on kinds of steps, and on steps that do not count."""
-    notes = []
+    notes, rank = [], result.rank
     if len(lengths.kinds) > 1:
         kinds = " and ".join(f"{one.num_steps} of {duration(one.mean_ns)}" for one in lengths.kinds)
-        notes.append(f"The steps of rank {rank} are of two kinds: {kinds}.")
+        kind = "phases" if len(result.periods) > 1 else "kinds"
+        num = {2: "two"}.get(len(lengths.kinds), str(len(lengths.kinds)))
+        notes.append(f"The steps of rank {rank} are of {num} {kind}: {kinds}.")
     if lengths.left_out:
         left_out = "; ".join(
             f"{one.num_steps} {_LEFT_OUT[one.why]} ({duration(one.total_ns)})"

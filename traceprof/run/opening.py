@@ -79,6 +79,8 @@ def open_report(
     patterns: CommunicationPatterns | None = None,
     step_pattern: re.Pattern[str] | None = None,
     peak_overrides: Mapping[str, float] | None = None,
+    *,
+    use_period: bool = True,
 ) -> list[Rank]:
     """Read the GPU operations of a report and sort them into ranks.
 
@@ -87,6 +89,7 @@ def open_report(
         patterns: of communication kernels; the built-in table by default.
         step_pattern: the user's own pattern for the range around a training step.
         peak_overrides: peak rates of links from the user, GB/s by link.
+        use_period: whether the period of a program is its step where no range marks steps.
 
     Returns:
         Its ranks in order of (pid, device), those without GPU work last, with the numbers that the
@@ -96,6 +99,7 @@ def open_report(
     numbers, _ = number_ranks([numbers_by_source(trace, [process for process, _ in places])])
     operations = (patterns or CommunicationPatterns()).operations(trace.kernel_names)
     training_ranges = find_training_ranges(trace, step_pattern)
+    use_period &= not any(of.marks_steps for of in training_ranges.values())
     links = known_links(trace)
     num_devices = Counter(process for process, _ in places)
     caches = {process: Cache() for process in num_devices}
@@ -120,6 +124,7 @@ def open_report(
                 peak_overrides={**linked.peaks, **(peak_overrides or {})},
                 links=linked,
                 num_devices=num_devices[process],
+                may_use_period=use_period,
                 process_cache=caches[process],
             )
         )

@@ -15,8 +15,9 @@ from traceprof.run.cache import Cache, derived
 from traceprof.run.cpu_rank import CpuWork, cpu_work, text_at
 from traceprof.run.launching_calls import launching_calls
 from traceprof.run.links import NO_LINKS, KnownLinks
-from traceprof.run.main_compute import first_launch
+from traceprof.run.main_compute import first_launch, first_main_compute
 from traceprof.run.program import Program, program_of
+from traceprof.run.steps.period_steps import PeriodSteps, period_steps
 from traceprof.run.steps.step_ranges import (
     NO_TRAINING_RANGES,
     StepRanges,
@@ -102,6 +103,7 @@ class Rank(RankInfo):
         peak_overrides: peak rates of links from the user or `doctor`, GB/s by link.
         links: the known links of the GPU.
         num_devices: number of devices that the process drives.
+        may_use_period: whether a period of the program is a step: nothing in the report marks any.
         process_cache: results derived from the whole process; its ranks share it.
         cache: results derived from the operations.
     """
@@ -114,6 +116,7 @@ class Rank(RankInfo):
     peak_overrides: Mapping[str, float] = field(default_factory=dict)
     links: KnownLinks = NO_LINKS
     num_devices: int = 1
+    may_use_period: bool = False
     process_cache: Cache = field(default_factory=Cache, repr=False, compare=False)
     cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
 
@@ -234,10 +237,41 @@ class Rank(RankInfo):
         return steps_by_optimizer(-intervals.BEYOND_NS if first_ns is None else first_ns, ends_ns)
 
     @derived
+    def main_compute_ns(self) -> int | None:
+        """When its main compute begins, after any warm-up; None without main compute."""
+        return first_main_compute(
+            self.operations,
+            self.kernel_names,
+            self.communication_operations,
+            (self.launched_by[0], self.launched_by[3]),
+            self.calls,
+            self.training_ranges.warm_up,
+        )
+
+    @derived
+    def periods(self) -> PeriodSteps | None:
+        """The periods of its kernels, where they are its steps; None where ranges mark steps."""
+        if not self.may_use_period or self.device is None or self.main_compute_ns is None:
+            return None
+        return period_steps(
+            self.operations,
+            self.is_communication_kernel,
+            lambda index: self.operation_name(_KERNELS, index),
+            (self.main_compute_ns, self.window.end_ns),
+        )
+
+    @derived
+    def host_steps(self) -> StepRanges | None:
+        """The steps on the host: ranges, or from the launch of one period to the next."""
+        if self.step_ranges is not None or self.periods is None or self.calls is None:
+            return self.step_ranges
+        return self.periods.on_host(self.launched_by, self.calls)
+
+    @derived
     def steps(self) -> StepWindows | None:
         """The training steps on this GPU; None if the report does not show them."""
         if self.step_ranges is None or self.calls is None:
-            return None
+            return None if self.periods is None else self.periods.windows
         return step_windows(self.operations, self.launched_by, self.calls, self.step_ranges)
 
     def release(self) -> None:

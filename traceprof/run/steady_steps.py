@@ -79,12 +79,17 @@ def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
     if not len(inside):
         return SteadySteps(none, *one, none, none.astype(np.int8))
     start, end = steps.start_ns[inside], steps.end_ns[inside]
-    uses = step_uses(
-        end - start,
-        _num_kernels(rank, start, end),
-        ends_early=int(inside[-1]) == len(steps) - 1,
-        ran_else=_names_else(rank, start, end),
-    )
+    num_kernels, phases = _num_kernels(rank, start, end), steps.phases
+    uses = np.zeros(len(inside), np.int8)
+    for phase in np.unique(phases[inside]).tolist():
+        chosen = phases[inside] == phase
+        last = np.flatnonzero(phases == phase)[-1]
+        uses[chosen] = step_uses(
+            (end - start)[chosen],
+            num_kernels[chosen],
+            ends_early=int(inside[chosen][-1]) == last,
+            ran_else=_names_else(rank, start[chosen], end[chosen]),
+        )
     kept = uses == StepUse.STEADY
     return SteadySteps(inside[kept], start[kept], end[kept], inside, uses)
 

@@ -9,7 +9,6 @@ from msgspec import Meta, Struct
 
 from traceprof import intervals
 from traceprof.findings import Count
-from traceprof.run.main_compute import first_main_compute
 from traceprof.run.rank import CpuRank
 
 if TYPE_CHECKING:
@@ -69,7 +68,8 @@ def training_of(rank: Rank) -> Training:
 
 
 def _training(rank: Rank) -> Training:
-    steps, ranges = rank.steps, rank.step_ranges
+    ranges = rank.step_ranges
+    steps = None if ranges is None else rank.steps  # periods lie within the training
     if steps is None or ranges is None or len(steps) == 0:
         return _without_steps(rank)
     is_marked = rank.training_ranges.steps is not None
@@ -99,14 +99,7 @@ def _without_steps(rank: Rank) -> Training:
     whole = rank.window
     if isinstance(rank, CpuRank):
         return Training(whole.start_ns, whole.end_ns, 0, 0, Basis.WINDOW)
-    start_ns = first_main_compute(
-        rank.operations,
-        rank.kernel_names,
-        rank.communication_operations,
-        (rank.launched_by[0], rank.launched_by[3]),
-        rank.calls,
-        rank.training_ranges.warm_up,
-    )
+    start_ns = rank.main_compute_ns
     if start_ns is None:
         return Training(whole.start_ns, whole.end_ns, 0, 0, Basis.WINDOW)
     before_ns = start_ns - whole.start_ns

@@ -11,7 +11,7 @@ import pytest
 
 from dashboards import shell
 from dashboards.address import Address, parse
-from dashboards.pages import overview
+from dashboards.pages import overview, steps
 from dashboards.view import View, device_text
 from dashboards.widgets.breakdown_table import breakdown_card, outliers
 from dashboards.widgets.finding_card import metric_text, saving_text
@@ -23,7 +23,7 @@ from tests.support.traces import SAMPLE, SAMPLES
 from tests.support.trees import components, named, text
 from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.run_result import partial_result
-from traceprof.analysis import analyze
+from traceprof.analysis import Options, analyze
 from traceprof.findings import Basis, Saving, by_id, worst_of
 from traceprof.units import duration
 
@@ -149,7 +149,8 @@ def test_savings_say_whether_they_are_bounds(saving: Saving | None, written: str
 
 @pytest.mark.parametrize(("name", "unit"), [("mpi-wait", "the training"), ("training", "a step")])
 def test_what_is_gained_is_of_a_step_where_there_are_steps(name: str, unit: str) -> None:
-    with analysis_of(SAMPLE.with_stem(name)) as analysis:
+    options = Options(period=False)
+    with closing(analyze(SAMPLE.with_stem(name), options=options)) as analysis:
         shown = text(overview.layout(analysis, Address()))
     assert f"{unit} gains without it" in shown
     assert f"Without it {unit} gains" in shown
@@ -272,3 +273,12 @@ def test_ranks_are_shown_by_number_whatever_the_order_of_reports(tmp_path: Path)
     heads = [text(head) for head in named(tree, "Th") if text(head).startswith("rank ")]
     assert heads[:8] == [f"rank {number}" for number in range(8)]
     assert [choice["value"] for choice in choices] == list(range(8))
+
+
+def test_the_headline_says_what_a_step_is_that_nobody_marked() -> None:
+    with analysis_of(SAMPLE.with_stem("mpi-wait")) as analysis:
+        shown = text(overview.layout(analysis, Address()))
+        assert "a step is from one jacobi_kernel to the next (1 kernel)" in shown
+        shown = text(steps.layout(analysis, Address()))
+        assert "No range marks steps" in shown
+        assert "begins on the GPU with the first operation launched inside its range" not in shown

@@ -94,7 +94,7 @@ def test_what_was_measured_is_replayed_to_the_nanosecond(real_trace: Path) -> No
 def test_waits_taken_out_of_each_rank_by_itself(
     traces: Path, name: str, change_ms: dict[int, float], tolerance: float
 ) -> None:
-    with closing(analyze(traces / f"{name}.sqlite")) as opened:
+    with closing(analyze(traces / f"{name}.sqlite", options=Options(period=False))) as opened:
         measured = replace(opened.result.measured, ranks=replace(opened.ranks, waits=()))
         analysis = replace(opened, result=replace(opened.result, measured=measured))
         for rank, expected in change_ms.items():
@@ -363,7 +363,8 @@ def test_a_thread_that_makes_its_first_call_late_waited_for_another(tmp_path: Pa
         at = 200_000 * number
         tid = 1000 if number < 10 else 1001
         builder.kernel(at + 15_000, at + 25_000, launch=(at, at + 10_000), tid=tid)
-    (only,) = whatif(builder.write(tmp_path / "run.sqlite"), assume=["launch=0"]).whatif.answers
+    path, one_step = builder.write(tmp_path / "run.sqlite"), Options(period=False)
+    (only,) = whatif(path, assume=["launch=0"], options=one_step).whatif.answers
     # 0.19 ms for the hand-over, and then ten kernels of 10 us.
     assert only.step_ns == pytest.approx(290_000, abs=30_000)
 
@@ -395,7 +396,8 @@ def test_a_gpu_that_is_reached_sooner_makes_no_run_longer(tmp_path: Path) -> Non
     setup = Setup((host,), lambda _: [], devices=((0, 1),))
     path = recorded(setup, tmp_path / "a")
     true_ns = ended_ns(recorded(setup, tmp_path / "b", without_waits(setup))) - ended_ns(path)
-    (only,) = whatif(path, assume=["no-sync"]).whatif.answers
+    without_steps = Options(period=False)
+    (only,) = whatif(path, assume=["no-sync"], options=without_steps).whatif.answers
     assert true_ns < 0
     assert only.change_ns == pytest.approx(true_ns, rel=0.01)
 

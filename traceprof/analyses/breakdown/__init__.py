@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Mask, Rank, Window
     from traceprof.run.rank import Spans
+    from traceprof.run.steps.period_steps import Period
     from traceprof.run.training import Training
     from traceprof.trace.model.parts import Part
 
@@ -83,12 +84,14 @@ class StepMeasures:
         measures: where its time went.
         is_training: whether it is neither warm-up nor distorted by the profiler.
         use: whether it counts for what a step takes, or why not; None outside what is judged.
+        phase: which of the program's phases it is of, where its steps are periods.
     """
 
     number: int
     measures: Measures
     is_training: bool = True
     use: StepUse | None = StepUse.STEADY
+    phase: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ class BreakdownResult(RankResult):
         judged_kind: what that is.
         training: where the training is; None as long as that is not known.
         steps_source: the evidence for its steps.
+        periods: what returns, where they are periods: one for each phase of the program.
         before: the breakdown of what comes before the training, None where that is nothing.
         after: the breakdown of what comes after it.
         seen_before: what else was seen of the time before.
@@ -114,6 +118,7 @@ class BreakdownResult(RankResult):
     judged_kind: WindowKind
     training: Training | None
     steps_source: StepsSource = StepsSource.NONE
+    periods: tuple[Period, ...] = ()
     before: Measures | None = None
     after: Measures | None = None
     seen_before: Surroundings | None = None
@@ -133,11 +138,12 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
     numbers: list[int] = []
     are_training: list[bool] = []
     uses: list[StepUse | None] = []
+    phases: list[int] = []
     if rank.steps is not None:
         inside = (rank.steps.start_ns >= shown.start_ns) & (rank.steps.end_ns <= shown.end_ns)
         steps = rank.steps.chosen(inside)
         start, end = np.append(start, steps.start_ns), np.append(end, steps.end_ns)
-        numbers = steps.number.tolist()
+        numbers, phases = steps.number.tolist(), steps.phases.tolist()
         first_ns = shown.start_ns if training is None else training.start_ns
         are_training = (steps.start_ns >= first_ns).tolist()
         steady = steady_steps(rank, window)
@@ -153,11 +159,12 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
     return BreakdownResult(
         rank=rank.rank,
         whole=whole,
-        steps=tuple(map(StepMeasures, numbers, of_steps, are_training, uses)),
+        steps=tuple(map(StepMeasures, numbers, of_steps, are_training, uses, phases)),
         judged=judged,
         judged_kind=_kind(rank, window, training),
         training=training,
         steps_source=rank.steps.found_by if rank.steps and numbers else StepsSource.NONE,
+        periods=rank.periods.phases if rank.periods and numbers else (),
         before=before if is_told and before.window_ns else None,
         after=after if is_told and after.window_ns else None,
         seen_before=surroundings(rank, int(start[2]), int(end[2])) if is_told else None,

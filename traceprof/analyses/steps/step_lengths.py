@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from traceprof.findings import Count
 from traceprof.run.steps.steady_rules import StepUse
-from traceprof.run.steps.step_kinds import long_steps
+from traceprof.run.steps.step_kinds import kinds_of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,8 @@ class StepLengths:
         mean_ns: their mean length: what a step takes.
         median_ns: their median length.
         slowest: the slowest of them.
-        kinds: of them, the shorter ones first; one where all are alike.
+        kinds: of them, the shorter ones first; one where all are alike. Phases are kinds, in order
+            of time.
         left_out: the other steps.
     """
 
@@ -89,7 +90,7 @@ def step_lengths(result: BreakdownResult) -> StepLengths | None:
         mean_ns=_mean(lengths),
         median_ns=round(float(np.median(lengths))),
         slowest=max(steps, key=lambda step: step.measures.window_ns),
-        kinds=_kinds(lengths),
+        kinds=_kinds(lengths, np.array([step.phase for step in steps], np.int64)),
         left_out=tuple(_left_out(result)),
     )
 
@@ -117,9 +118,8 @@ def _mean(lengths_ns: Int64) -> int:
     return round(int(lengths_ns.sum()) / len(lengths_ns))
 
 
-def _kinds(lengths_ns: Int64) -> tuple[StepKind, ...]:
-    is_long = long_steps(lengths_ns)
-    groups = [lengths_ns] if is_long is None else [lengths_ns[~is_long], lengths_ns[is_long]]
+def _kinds(lengths_ns: Int64, phase: Int64) -> tuple[StepKind, ...]:
+    groups = [lengths_ns[kind] for kind in kinds_of_steps(lengths_ns, phase)]
     return tuple(StepKind(len(group), _mean(group)) for group in groups)
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from traceprof.analyses.steps.step_lengths import LeftOutSteps, StepKind
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.documents.analysis.rows import record
 from traceprof.findings import Count
+from traceprof.run.steps.period_steps import Period
 from traceprof.run.steps.step_ranges import StepsSource
 
 
-@record("step_ns", "median_step_ns", "step_kinds", "left_out", "steps_source", ..., "findings")
+@record(
+    "step_ns", "median_step_ns", "step_kinds", "left_out", "steps_source", ..., "findings",
+    "periods",
+)  # fmt: skip
 class Headline(Savings, frozen=True, kw_only=True):
     """The run in short."""
 
@@ -31,7 +35,8 @@ class Headline(Savings, frozen=True, kw_only=True):
         list[StepKind],
         Meta(
             description="Of the same: two where some take much longer than the others, the shorter"
-            " first. Empty without steps."
+            " first; where steps are periods of a program with phases, one for each phase. Empty"
+            " without steps."
         ),
     ]
     left_out: Annotated[
@@ -41,7 +46,9 @@ class Headline(Savings, frozen=True, kw_only=True):
     steps_source: Annotated[
         StepsSource,
         Meta(
-            description="`ranges`: marked, or by the optimizer. `none`: no step is known.",
+            description="`ranges`: marked, or by the optimizer. `period`: no range marks steps; a"
+            " step is from one return of a kernel to the next, which is an iteration or a layer of"
+            " one. `none`: no step is known.",
             extra_json_schema={"enum": [source.value for source in StepsSource]},
         ),
     ]
@@ -49,3 +56,10 @@ class Headline(Savings, frozen=True, kw_only=True):
         list[str],
         Meta(description="The ids to act on first, at most three, in the order of `findings`."),
     ]
+    periods: Annotated[
+        list[Period],
+        Meta(
+            description="Where `steps_source` is `period`: one for each phase of the program, in"
+            " order of time. Else empty."
+        ),
+    ] = field(default_factory=list)

@@ -33,7 +33,7 @@ class Training(training.Training, frozen=True, kw_only=True):
     rank: Count
 
 
-@record("rank", "step", "start_ns", "end_ns", ..., "left_out", without="window_start_ns")
+@record("rank", "step", "start_ns", "end_ns", ..., "left_out", "phase", without="window_start_ns")
 class Step(Measures, frozen=True, kw_only=True):
     """The same of a training step: the four parts sum to window_ns."""
 
@@ -49,6 +49,14 @@ class Step(Measures, frozen=True, kw_only=True):
             " findings are about, such as warm-up."
         ),
     ]
+    phase: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Where steps are periods: of which phase of the program, from 0 in order"
+            " of time. Else 0.",
+        ),
+    ] = 0
 
 
 class Beside(Struct, forbid_unknown_fields=True):

@@ -34,15 +34,16 @@ if TYPE_CHECKING:
 _breakdown_row = maker(measures.Breakdown, "rank")
 _training_row = maker(measures.Training, "rank")
 _compute_row = maker(measures.Compute, "rank")
-_step_row = maker(measures.Step, "rank", "step", "start_ns", "end_ns", "left_out")
+_step_row = maker(measures.Step, "rank", "step", "start_ns", "end_ns", "left_out", "phase")
 _totals_row = maker(communication.CommunicationTotals, "rank", "num_steps")
 _collective_row = maker(communication.Collective, "rank")
 _bucket_row = maker(communication.Bucket, "rank")
 _link_row = maker(communication.LinkUse, "rank")
 _clock_row = maker(reports.Clock, "report", "run")
 _headline_row = maker(
-    Headline, "step_ns", "median_step_ns", "step_kinds", "left_out", "steps_source", "findings"
-)
+    Headline, "step_ns", "median_step_ns", "step_kinds", "left_out", "steps_source", "findings",
+    "periods",
+)  # fmt: skip
 _lateness_row = maker(reports.Lateness, "rank", "host")
 
 
@@ -95,7 +96,8 @@ def _steps(result: RunResult) -> Iterator[measures.Step]:
             start = step.measures.window_start_ns
             end = start + step.measures.window_ns
             left_out = "not judged" if step.use is None else WHY_LEFT_OUT.get(step.use)
-            yield _step_row(step.measures, measured.rank, step.number, start, end, left_out)
+            row = measured.rank, step.number, start, end, left_out, step.phase
+            yield _step_row(step.measures, *row)
 
 
 def _communication_totals(result: RunResult) -> Iterator[communication.CommunicationTotals]:
@@ -139,7 +141,7 @@ def _kernels(result: RunResult) -> Iterator[measures.Kernel]:
 def _headline(result: RunResult) -> Headline:
     headline = result.headline
     if headline is None:
-        return _headline_row(Savings(), None, None, [], [], StepsSource.NONE, [])
+        return _headline_row(Savings(), None, None, [], [], StepsSource.NONE, [], [])
     lengths = headline.lengths
     return _headline_row(
         headline.savings,
@@ -149,6 +151,7 @@ def _headline(result: RunResult) -> Headline:
         [] if lengths is None else list(lengths.left_out),
         headline.breakdown.steps_source,
         [finding.id for finding in headline.causes],
+        list(headline.breakdown.periods),
     )
 
 

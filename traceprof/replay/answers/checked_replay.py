@@ -8,6 +8,7 @@ replay in which the GPU's times never count would fit as well.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from traceprof.replay.graph.step_lengths import (
     replayed_steps,
     steady_shares,
 )
+from traceprof.run.steps.step_ranges import StepsSource
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -324,6 +326,22 @@ def _impossible(analysis: OpenAnalysis) -> Refusal | None:
     if graphs:
         how = graphs[0].trace.how_to_collect(Part.GRAPH_KERNELS)
         why = "CUDA graphs were recorded as a whole: what ran inside is not known"
+        return Refusal(why, how)
+    return _refused_periods(analysis)
+
+
+def _refused_periods(analysis: OpenAnalysis) -> Refusal | None:
+    """Return why steps that nobody marked cannot be replayed, None where they can."""
+    phases = {
+        tuple(Counter(step.phase for step in result.steps).items())
+        for result in analysis.measured.of(breakdown)
+        if result.steps_source is StepsSource.PERIOD
+    }
+    how = "go without these steps (--no-period): the training is one step then; or mark steps"
+    if len(phases) > 1:
+        return Refusal("no range marks steps, and ranks differ in how often kernels return", how)
+    if phases and any(rank.host_steps is None for rank in analysis.run.ranks):
+        why = "no range marks steps, and the host launches several returns of a kernel at once"
         return Refusal(why, how)
     return None
 

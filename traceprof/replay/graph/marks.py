@@ -89,7 +89,7 @@ def marks_of(rank: Rank, process: Process, steps: StepOperations) -> Marks:
         last=process.end_node(steps.last),
         limits_ns=steps.limits_ns,
         launched_ns=_launched(process, steps.limits, steps.limits_ns),
-        is_marked=rank.step_ranges is not None,
+        is_marked=rank.host_steps is not None,
         others=process.end_node(steps.others),
     )
 
@@ -170,7 +170,7 @@ def _last_of_steps(rank: Rank, observed: Observed, own: Int64, source: Int64, sh
     Only operations of the stream that computes most count, if every step has some: a loader runs
     ahead.
     """
-    ranges, work = rank.step_ranges, observed.work
+    ranges, work = rank.host_steps, observed.work
     assert ranges is not None  # noqa: S101  (there are steps)
     launched = own[work.call[own] >= 0]
     computes = launched[work.kind[launched] == COMPUTE]

@@ -111,7 +111,7 @@ def _training_steps(rank: Rank, result: BreakdownResult | None) -> StepWindows |
 
 def _measured_steps(rank: Rank, result: BreakdownResult) -> StepWindows | None:
     """Return the steps of a breakdown; None where a number is not that of one range."""
-    ranges, steps = rank.step_ranges, [step for step in result.steps if step.is_training]
+    ranges, steps = rank.host_steps, [step for step in result.steps if step.is_training]
     if ranges is None or not steps:
         return None
     number = np.array([step.number for step in steps], np.int64)
@@ -129,7 +129,7 @@ def _spans(run: Run, steps: Mapping[int, StepWindows]) -> dict[tuple[int, int], 
     """Return when the host of each process was in some steps of its ranks."""
     spans: dict[tuple[int, int], tuple[int, int]] = {}
     for rank in run.ranks:
-        ranges, source = rank.step_ranges, steps[rank.rank].source
+        ranges, source = rank.host_steps, steps[rank.rank].source
         assert ranges is not None  # noqa: S101  (all ranks of a sample have steps)
         low, high = int(ranges.start_ns[source].min()), int(ranges.end_ns[source].max())
         others = spans.get((rank.report, rank.process), (low, high))

@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof.replay.graph.longest_path import solve
 from traceprof.run.steps.steady_rules import StepUse
-from traceprof.run.steps.step_kinds import long_steps
+from traceprof.run.steps.step_kinds import kinds_of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,10 +91,10 @@ def steady_shares(marks: Sequence[Marks], slowest: BreakdownResult) -> tuple[Flo
     is_other = np.array([step.use in (StepUse.OPENING, StepUse.RARE) for step in known])
     others = np.isin(steps, number[is_other])
     lengths = np.array([step.measures.window_ns for step in known], np.int64)[is_steady]
+    phase = np.array([step.phase for step in known], np.int64)[is_steady]
     number = number[is_steady]
-    is_long = long_steps(lengths)
-    groups = [number] if is_long is None else [number[~is_long], number[is_long]]
-    for group in groups:
+    for kind in kinds_of_steps(lengths, phase):
+        group = number[kind]
         inside = np.isin(steps, group)
         if inside.any():
             share[inside] = len(group) / inside.sum()

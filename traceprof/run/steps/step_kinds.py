@@ -58,6 +58,23 @@ def long_steps(lengths_ns: npt.ArrayLike, min_explained: float = MIN_EXPLAINED) 
     return is_long
 
 
+def kinds_of_steps(lengths_ns: npt.ArrayLike, phase: npt.NDArray[np.int64]) -> list[Mask]:
+    """Return which steps are of each kind, the shorter first; phases are kinds, in order of time.
+
+    Args:
+        lengths_ns: float64[n] or int64[n].
+        phase: int64[n], of the program, equal for all steps where it has one.
+
+    Returns:
+        bool[n] for each kind; at least one kind.
+    """
+    phases = np.unique(phase)
+    if len(phases) > 1:
+        return [phase == one for one in phases.tolist()]
+    is_long = long_steps(lengths_ns)
+    return [np.ones(len(phase), np.bool_)] if is_long is None else [~is_long, is_long]
+
+
 def regular_spacing(is_long: Mask) -> int | None:
     """Return every how many steps a long one comes; None where they come irregularly.
 

@@ -27,6 +27,7 @@ class StepsSource(str, Enum):
     """The evidence that says where steps begin."""
 
     RANGES = "ranges"
+    PERIOD = "period"
     NONE = "none"
 
 
@@ -98,6 +99,11 @@ class TrainingRanges:
     optimizer_ends_ns: Int64
     warm_up: Intervals
 
+    @property
+    def marks_steps(self) -> bool:
+        """Whether they say where steps begin."""
+        return self.steps is not None or len(self.optimizer_ends_ns) > 0
+
 
 NO_TRAINING_RANGES = TrainingRanges(None, np.empty(0, np.int64), intervals.empty())
 
@@ -112,6 +118,7 @@ class StepWindows:
         end_ns: int64[n], where the next step starts; the last ends with its last operation.
         source: int64[n], indices into the process's `StepRanges`.
         found_by: the evidence for all of them.
+        phase: int64[n], which of the program's phases each belongs to; None where it has one.
     """
 
     number: Int64
@@ -119,6 +126,7 @@ class StepWindows:
     end_ns: Int64
     source: Int64
     found_by: StepsSource = StepsSource.RANGES
+    phase: Int64 | None = None
 
     def __len__(self) -> int:
         return len(self.number)
@@ -128,7 +136,13 @@ class StepWindows:
     ) -> StepWindows:
         """Return the steps at these indices, or where this mask is true."""
         number, start_ns, end_ns = self.number[chosen], self.start_ns[chosen], self.end_ns[chosen]
-        return StepWindows(number, start_ns, end_ns, self.source[chosen], self.found_by)
+        phase = None if self.phase is None else self.phase[chosen]
+        return StepWindows(number, start_ns, end_ns, self.source[chosen], self.found_by, phase)
+
+    @property
+    def phases(self) -> Int64:
+        """The phase of each, int64[n]; 0 where there is one."""
+        return np.zeros(len(self), np.int64) if self.phase is None else self.phase
 
 
 def user_pattern(text: str) -> re.Pattern[str]:

@@ -1,0 +1,86 @@
+"""Steps that nobody marked, in text, JSON and what-if; `--no-period` goes without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.cli import run
+from tests.support.solver import US, solver
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ITERATION = (20 + 4 * 32) * US
+
+
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def traceprof(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Return a function that runs a command and returns what it prints."""
+
+    def printed(*arguments: str | Path) -> str:
+        assert run(*arguments) == 0
+        return capsys.readouterr().out
+
+    return printed
+
+
+def document(traceprof: Command, path: Path, *options: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(traceprof("analyze", path, "--format", "json", *options))
+    return found
+
+
+@pytest.mark.parametrize("format_", ["text", "markdown", "html"])
+def test_a_report_says_from_where_to_where_a_step_goes(
+    format_: str, tmp_path: Path, traceprof: Command
+) -> None:
+    path = solver(30).write(tmp_path / "t.sqlite")
+    shown = " ".join(traceprof("analyze", path, "--format", format_, "-o", "-").split())
+    assert "A step takes 148 µs on rank 0 (mean of 29; 1 left out)" in shown
+    assert "No range marks steps; a step is from one norm to the next (4 kernels)" in shown
+    without = traceprof("analyze", path, "--format", format_, "-o", "-", "--no-period")
+    assert "No range marks steps" not in without
+
+
+def test_json(tmp_path: Path, traceprof: Command) -> None:
+    path = solver(30).write(tmp_path / "t.sqlite")
+    found = document(traceprof, path)
+    headline = found["headline"]
+    assert headline["steps_source"] == "period"
+    assert headline["periods"] == [{"kernel": "norm", "num_kernels": 4, "is_only": True}]
+    assert headline["step_ns"] == headline["median_step_ns"] == _ITERATION
+    assert len(found["steps"]) == 30
+    assert {step["phase"] for step in found["steps"]} == {0}
+    without = document(traceprof, path, "--no-period")
+    assert without["headline"]["steps_source"] == "none"
+    assert without["headline"]["periods"] == without["steps"] == []
+    assert without["training"] == found["training"]
+    inside = document(traceprof, path, "--steps", "4:6")
+    assert [step["step"] for step in inside["steps"]] == [4, 5]
+
+
+def test_what_if(tmp_path: Path, traceprof: Command) -> None:
+    path = solver(30).write(tmp_path / "t.sqlite")
+    asked = ("whatif", path, "--format", "json", "--assume", "kernel:norm=0.5x")
+    found = json.loads(traceprof(*asked))
+    assert found["baseline"]["step_ns"] == _ITERATION
+    assert found["baseline"]["num_steps"] == 29
+    without = json.loads(traceprof(*asked, "--no-period"))
+    assert without["baseline"]["num_steps"] == 1
+    assert without["baseline"]["step_ns"] > 29 * _ITERATION
+
+
+def test_ranks_with_other_numbers_of_periods_are_not_replayed(
+    tmp_path: Path, traceprof: Command
+) -> None:
+    paths = [
+        solver(num).write(tmp_path / f"rank_{rank}.sqlite") for rank, num in enumerate((30, 31))
+    ]
+    found = json.loads(traceprof("whatif", *paths, "--format", "json", "--assume", "no-sync"))
+    assert "differ in how often kernels return" in found["answers"][0]["refused"]

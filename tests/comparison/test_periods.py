@@ -1,0 +1,104 @@
+"""Comparisons of programs whose steps nobody marked: periods on both sides, or on none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.support.builders import TraceBuilder
+from tests.support.solver import US, solver
+from traceprof.analysis import analyze_reports
+from traceprof.comparison.ask import compare
+from traceprof.execution.options import Options
+from traceprof.reports.comparison.sections import verdict
+from traceprof.reports.json import render
+from traceprof.run.steps.step_ranges import StepsSource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_OPTIONS = Options(savings=False)
+
+
+def phases(num: tuple[int, int], length_us: int = 30, seed: int = 0) -> TraceBuilder:
+    """A program that sweeps so often, and then projects so often, which takes far less."""
+    builder = solver(num[0], ("sweep", "norm"), noise=0.02, length_us=length_us, seed=seed)
+    begin = num[0] * (20 + 2 * 40) * US
+    return solver(
+        num[1], ("project",), builder=builder, begin_ns=begin, length_us=length_us // 10,
+        noise=0.02, seed=seed,
+    )  # fmt: skip
+
+
+def at_random(num: int = 200) -> TraceBuilder:
+    builder = TraceBuilder()
+    for place, name in enumerate(np.random.default_rng(1).integers(0, 9, num).tolist()):
+        builder.kernel(place * 40 * US, (place * 40 + 30) * US, f"kernel_{name}(float*)")
+    return builder
+
+
+def test_iterations_are_compared_as_steps(tmp_path: Path) -> None:
+    before = solver(60, noise=0.02).write(tmp_path / "before.sqlite")
+    after = solver(60, noise=0.02, seed=1, length_us=27).write(tmp_path / "after.sqlite")
+    found = compare(before, after, options=_OPTIONS)
+    assert found.step.verdict == "faster"
+    true = (20 + 4 * 29) / (20 + 4 * 32) - 1
+    assert found.step.low is not None
+    assert found.step.high is not None
+    assert found.step.low < true < found.step.high < 0
+    assert found.before.num_steps == found.after.num_steps == 59
+    assert "a step is from one norm to the next (4 kernels)" in found.notes[0]
+    assert found.comparable.is_comparable
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        pytest.param(at_random(), "on one side only", id="no period"),
+        pytest.param(solver(60, ("sweep",)), "periods have 1 and 4 kernels", id="a part"),
+        pytest.param(phases((40, 60)), "not as many phases", id="phases"),
+    ],
+)
+def test_both_sides_go_without(other: TraceBuilder, why: str, tmp_path: Path) -> None:
+    one = solver(60, noise=0.02).write(tmp_path / "one.sqlite")
+    two = other.write(tmp_path / "two.sqlite")
+    found = compare(one, two, options=_OPTIONS)
+    assert found.before.num_steps == found.after.num_steps == 0
+    assert found.step.basis == "training"
+    assert found.step.verdict == "inconclusive"
+    assert why in found.notes[0]
+    # A saved analysis cannot be made anew.
+    (tmp_path / "one.json").write_text(render(analyze_reports([one], _OPTIONS)))
+    found = compare(tmp_path / "one.json", two, options=_OPTIONS)
+    assert found.step.verdict == "not comparable"
+    assert found.comparable.kinds == ["steps"]
+
+
+@pytest.mark.parametrize(
+    ("length_us", "expected"), [(30, ("same", "inconclusive")), (33, ("slower",))]
+)
+def test_phases_are_compared_each_with_itself(
+    length_us: int, expected: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Twice as many steps of the shorter phase make no step faster."""
+    before = phases((40, 60)).write(tmp_path / "before.sqlite")
+    after = phases((40, 120), length_us, seed=1).write(tmp_path / "after.sqlite")
+    found = compare(before, after, options=_OPTIONS)
+    assert found.step.change is not None
+    assert found.step.change < 0
+    assert found.step.at_same_mix is not None
+    assert found.step.verdict in expected
+    assert "at the same mix" in verdict(found)
+
+
+def test_the_document_says_what_a_step_is(tmp_path: Path) -> None:
+    path = phases((40, 60)).write(tmp_path / "t.sqlite")
+    compared = compare(path, path, options=_OPTIONS)
+    assert compared.step.verdict == "not comparable"  # the same recording
+    without = compare(path, path, options=Options(savings=False, period=False))
+    assert without.before.num_steps == 0
+    (result,) = analyze_reports([path], _OPTIONS).breakdown
+    assert result.steps_source is StepsSource.PERIOD
+    assert [period.kernel for period in result.periods] == ["sweep", "project"]

@@ -1,0 +1,168 @@
+"""Steps that nobody marked: periods of kernels as the steps of a rank."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.support.opened import ranks_of
+from tests.support.solver import US, solver
+from traceprof.execution.options import Options
+from traceprof.run.opening import open_report
+from traceprof.run.steady_steps import steady_steps
+from traceprof.run.steps.period_steps import GRAPH, Period, about_periods
+from traceprof.run.steps.step_ranges import NO_TRAINING_RANGES, StepsSource
+from traceprof.run.training import Basis, training_of
+from traceprof.run.windows import choose_window, training_window
+from traceprof.trace.open import open_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.builders import TraceBuilder
+
+_ITERATION = (20 + 4 * (30 + 2)) * US
+
+
+def test_an_iteration_of_a_solver_is_a_step(tmp_path: Path) -> None:
+    with ranks_of(solver(12).write(tmp_path / "t.sqlite")) as ranks:
+        (rank,) = ranks
+        assert rank.steps is not None
+        assert rank.steps.found_by is StepsSource.PERIOD
+        assert rank.steps.number.tolist() == list(range(12))
+        # `update` returns once, too, but after a shorter gap; both `sweep` are one signature.
+        assert rank.periods is not None
+        assert rank.periods.phases == (Period("norm", 4, is_only=True),)
+        assert np.diff(rank.steps.start_ns).tolist() == [_ITERATION] * 11
+        assert rank.steps.end_ns[:-1].tolist() == rank.steps.start_ns[1:].tolist()
+        assert rank.steps.end_ns[-1] == rank.window.end_ns
+        # The training is what it is without steps: from the first kernel that takes most time.
+        assert training_of(rank).basis is Basis.MAIN_COMPUTE
+        steady = steady_steps(rank, training_window(rank))
+        assert len(steady.step) == 11  # no step follows the last one
+        assert rank.host_steps is not None
+        assert (rank.steps.start_ns - rank.host_steps.start_ns).tolist() == [5 * US] * 12
+        window = choose_window(rank, steps=(2, 4))
+        assert window is not None
+        assert (window.start_ns, window.end_ns) == (
+            rank.steps.start_ns[2],
+            rank.steps.start_ns[4],
+        )
+
+
+def marked(trace: TraceBuilder) -> TraceBuilder:
+    return trace.nvtx("step 0", 0, 6 * _ITERATION).nvtx("step 1", 6 * _ITERATION, 12 * _ITERATION)
+
+
+def by_optimizer(trace: TraceBuilder) -> TraceBuilder:
+    name = "Optimizer.step#SGD.step"
+    for number in range(3):
+        end = (number + 1) * 4 * _ITERATION
+        trace.nvtx(name, end - 20 * US, end - 10 * US)
+    return trace
+
+
+@pytest.mark.parametrize("mark", [marked, by_optimizer])
+def test_where_ranges_mark_steps_there_are_no_periods(mark: object, tmp_path: Path) -> None:
+    assert callable(mark)
+    with ranks_of(mark(solver(12)).write(tmp_path / "t.sqlite")) as ranks:
+        (rank,) = ranks
+        assert not rank.may_use_period
+        assert rank.periods is None
+        assert rank.steps is not None
+        assert rank.steps.found_by is StepsSource.RANGES
+
+
+def test_the_option_goes_without(tmp_path: Path) -> None:
+    trace = open_trace(solver(12).write(tmp_path / "t.sqlite"))
+    try:
+        (rank,) = Options(period=False).ranks_of(trace)
+        assert rank.steps is None
+        assert choose_window(rank, steps=(0, 2)) is None
+        (rank,) = open_report(trace)
+        assert rank.steps is not None
+    finally:
+        trace.close()
+
+
+def test_phases_of_a_program(tmp_path: Path) -> None:
+    builder = solver(40, ("sweep", "norm", "update"))
+    begin = 40 * (20 + 3 * 32) * US + 500 * US
+    solver(30, ("advect", "project"), builder=builder, begin_ns=begin)
+    with ranks_of(builder.write(tmp_path / "t.sqlite")) as ranks:
+        (rank,) = ranks
+        assert rank.steps is not None
+        assert rank.periods is not None
+        assert [one.kernel for one in rank.periods.phases] == ["sweep", "advect"]
+        assert np.bincount(rank.steps.phases).tolist() == [39, 30]
+        assert rank.steps.number.tolist() == list(range(69))
+        # What lies between phases is of none, and both lack what follows their last step.
+        assert rank.steps.end_ns[38] < begin
+        steady = steady_steps(rank, training_window(rank))
+        assert np.bincount(rank.steps.phases[steady.step]).tolist() == [38, 29]
+        assert about_periods(rank.periods.phases) == (
+            "No range marks steps; a step is from one sweep to the next (3 kernels), then from one"
+            " advect to the next (2 kernels), in 2 phases of the program: an iteration, or a layer"
+            " of one."
+        )
+
+
+def test_a_name_that_the_period_has_twice() -> None:
+    text = str(Period("norm", 4, is_only=False))
+    assert text == "a period of 4 kernels that begins with norm"
+    assert str(Period("norm", 1, is_only=True)) == "from one norm to the next (1 kernel)"
+
+
+def test_the_busiest_stream_counts_where_others_take_turns(tmp_path: Path) -> None:
+    builder = solver(12)
+    source = np.random.default_rng(1)
+    for start in source.integers(0, 12 * _ITERATION, 60).tolist():
+        builder.kernel(start, start + US, "decode(char*)", stream=20)
+    with ranks_of(builder.write(tmp_path / "t.sqlite")) as ranks:
+        (rank,) = ranks
+        assert rank.periods is not None
+        assert rank.periods.phases == (Period("norm", 4, is_only=True),)
+
+
+def test_a_graph_that_is_traced_as_a_whole(tmp_path: Path) -> None:
+    builder = solver(40, ("sample",))
+    for number in range(40):
+        at = number * 52 * US
+        builder.graph(at + 3 * US, at + 19 * US, launch=(at, at + US))
+    with ranks_of(builder.write(tmp_path / "t.sqlite")) as ranks:
+        (rank,) = ranks
+        assert rank.periods is not None
+        (period,) = rank.periods.phases
+        assert period == Period(GRAPH, 2, is_only=True)
+        assert rank.host_steps is not None
+        assert np.diff(rank.host_steps.start_ns).tolist() == [52 * US] * 38
+
+
+def test_launches_that_are_not_known(tmp_path: Path) -> None:
+    builder = solver(12).without("CUPTI_ACTIVITY_KIND_RUNTIME")
+    with ranks_of(builder.write(tmp_path / "t.sqlite")) as ranks:
+        (rank,) = ranks
+        assert rank.host_steps is None
+        assert rank.steps is not None
+        assert len(rank.steps) == 12
+
+
+def test_marked_steps_of_real_recordings_are_found_without_their_marks(real_trace: Path) -> None:
+    """Where at least four are marked, each holds one period, but at the ends of the recording."""
+    with ranks_of(real_trace) as ranks:
+        for rank in ranks:
+            steps = rank.steps
+            if rank.step_ranges is None or steps is None or len(steps) < 4:
+                continue
+            unmarked = replace(NO_TRAINING_RANGES, warm_up=rank.training_ranges.warm_up)
+            bare = replace(rank, training_ranges=unmarked, may_use_period=True)
+            assert bare.steps is not None
+            assert bare.steps.found_by is StepsSource.PERIOD
+            step = np.searchsorted(steps.start_ns, bare.steps.start_ns, side="right") - 1
+            held = np.bincount(step[step >= 0], minlength=len(steps))[1:-1]
+            is_at_limits = "trace_diff" in real_trace.name  # returns come where steps begin
+            assert held.mean() == pytest.approx(1, abs=0.3 if is_at_limits else 0)
+            bare.release()

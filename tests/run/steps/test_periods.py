@@ -1,0 +1,108 @@
+"""Periods of sequences of operations: where they begin, phases, and what is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.run.steps.test_lags import INSERTED, WITHOUT_INSERTIONS, drawn, named, noisy
+from traceprof.run.steps.periods import MAX_PERIODS, Items, Periods, find_periods
+
+_LENGTH = 10
+
+
+def items(sequence: list[int], gap_before: int | None = None) -> Items:
+    """Return operations of 10 ns with gaps of 2 ns, before one name of 50 ns."""
+    gaps = np.where(np.array(sequence) == gap_before, 50, 2).astype(np.int64)
+    start = np.cumsum(gaps + _LENGTH) - _LENGTH
+    return Items(named(sequence), start, start + _LENGTH)
+
+
+def begins(found: Periods | None) -> list[tuple[int, list[int]]]:
+    """Return lag and distances of the periods of each phase."""
+    phases = () if found is None else found.phases
+    return [(phase.lag, sorted({*np.diff(phase.begins).tolist()})) for phase in phases]
+
+
+PLANTED = {
+    name: case
+    for name, case in {**WITHOUT_INSERTIONS, **INSERTED}.items()
+    if name not in {"equal ones in turns", "cut at both ends"}
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_period_covers_all(name: str) -> None:
+    sequence, lag = PLANTED[name]
+    found = find_periods(items(sequence))
+    if lag is None:
+        assert found is None
+        return
+    assert found is not None
+    (phase,) = found.phases
+    assert phase.lag == lag
+    assert len(phase.begins) == pytest.approx(len(sequence) / lag, rel=0.1)
+    assert phase.first <= lag
+    assert phase.stop >= len(sequence) - 2
+
+
+def test_it_begins_after_the_longest_gap_of_a_name_that_returns_once() -> None:
+    body = [1, 2, 1, 3, 4, 1]
+    for name in (2, 3, 4):
+        found = find_periods(items(body * 20, gap_before=name))
+        assert found is not None
+        assert found.phases[0].begins.tolist() == [
+            6 * number + body.index(name) for number in range(20)
+        ]
+
+
+def test_names_that_all_return_twice_are_told_apart_by_those_before() -> None:
+    body = [1, 2, 3, 3, 2, 1]
+    found = find_periods(items([*body * 20]))
+    assert begins(found) == [(6, [6])]
+
+
+def test_an_insertion_makes_one_period_longer() -> None:
+    found = find_periods(items((drawn(40, 12) * 10 + [99, 98]) * 12))
+    assert begins(found) == [(40, [40, 42])]
+
+
+def test_what_comes_between_is_one_long_period() -> None:
+    found = find_periods(items([*[1] * 100, *[2] * 30, *[1] * 100, *[2] * 30]))
+    assert begins(found) == [(1, [1, 31])]
+
+
+def test_phases_one_after_the_other() -> None:
+    first, second = drawn(20, 9) * 100, drawn(33, 9, 1, first=100) * 80
+    found = find_periods(items([200, 201, *first, 202, *second]))
+    assert begins(found) == [(20, [20]), (33, [33])]
+    assert found is not None
+    assert [len(phase.begins) for phase in found.phases] == [100, 80]
+    # Of one length, and of other kernels.
+    assert begins(find_periods(items([1] * 1000 + [2] * 1000))) == [(1, [1]), (1, [1])]
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        pytest.param(drawn(20, 9) * 100 + drawn(33, 9, 1) * 80, id="of the same kernels"),
+        pytest.param(drawn(20, 9) * 100 + drawn(3000, 50, 1, 9), id="half of the time"),
+        pytest.param([1] * 1000 + [2] * 8 + drawn(500, 50, 1, 9), id="too short"),
+        pytest.param([1] * (MAX_PERIODS + 1), id="too many"),
+        pytest.param(noisy([0] * 3000, 0.1), id="a name that is common"),
+    ],
+)
+def test_no_period(sequence: list[int]) -> None:
+    assert find_periods(items(sequence)) is None
+
+
+def test_a_period_drifts() -> None:
+    """Each takes longer than the one before, and some operation is missing now and then."""
+    source = np.random.default_rng(3)
+    sequence = [name for _ in range(80) for name in drawn(60, 40) if source.random() > 0.002]
+    start = np.cumsum(np.arange(len(sequence)) + 20) - 15
+    found = find_periods(Items(named(sequence), start, start + 5))
+    assert found is not None
+    (phase,) = found.phases
+    assert phase.lag == 60
+    assert 78 <= len(phase.begins) <= 80

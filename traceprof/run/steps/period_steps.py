@@ -1,0 +1,205 @@
+"""Steps of a rank by its periods: from one return of a kernel to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from traceprof.errors import one_line
+from traceprof.run.steps.periods import Items, Periods, Phase, find_periods
+from traceprof.run.steps.step_ranges import StepRanges, StepsSource, StepWindows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+    from traceprof.run.steps.lags import Names
+    from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.operations import RankOperations
+
+    Mask = npt.NDArray[np.bool_]
+
+_MAX_NAME = 80  # characters in a sentence
+GRAPH = "CUDA graph"
+"""What begins a period that a graph begins, whose kernels are hidden."""
+
+
+class Period(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a program, or a phase of it, runs again and again: an iteration, or a layer of one."""
+
+    kernel: Annotated[str, Meta(description="What begins it: a kernel, or `CUDA graph`.")]
+    num_kernels: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Without those that communicate; on the busiest stream alone where only"
+            " that one is regular.",
+        ),
+    ]
+    is_only: Annotated[
+        bool, Meta(description="Whether no other kernel of the period has the same name.")
+    ]
+
+    def __str__(self) -> str:
+        """Return in words from where to where it goes."""
+        kernels = f"{self.num_kernels} kernel{'s' * (self.num_kernels != 1)}"
+        name = one_line(self.kernel, _MAX_NAME)
+        if self.is_only:
+            return f"from one {name} to the next ({kernels})"
+        return f"a period of {kernels} that begins with {name}"
+
+
+def about_periods(phases: Sequence[Period]) -> str:
+    """Return a sentence that says what a step is where no range marks any.
+
+    Args:
+        phases: what returns, at least one.
+    """
+    steps = ", then ".join(dict.fromkeys(map(str, phases)))
+    where = f", in {len(phases)} phases of the program" if len(phases) > 1 else ""
+    return f"No range marks steps; a step is {steps}{where}: an iteration, or a layer of one."
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodSteps:
+    """The periods of a rank as its steps, numbered from 0.
+
+    Attributes:
+        windows: the steps; the last one of each phase ends with its last operation.
+        phases: what returns in each phase of the program, in order of time.
+        is_graph: bool[n], whether a CUDA graph begins it.
+        begins: int64[n], the index of the kernel or graph that begins it.
+    """
+
+    windows: StepWindows
+    phases: tuple[Period, ...]
+    is_graph: Mask
+    begins: Int64
+
+    def on_host(self, launched_by: Sequence[Int64], calls: ApiCalls) -> StepRanges | None:
+        """Return when the host launched the periods; None where it launched several at once.
+
+        Args:
+            launched_by: for each group of operations the index of the call of each, -1 for none.
+            calls: of the process.
+        """
+        call = np.empty(len(self.begins), np.int64)
+        for of_graphs, group in ((False, 0), (True, 3)):
+            chosen = self.is_graph == of_graphs
+            call[chosen] = launched_by[group][self.begins[chosen]]
+        if (call < 0).any():
+            return None
+        start = calls.start_ns[call]
+        if not (np.diff(start) > 0).all():
+            return None
+        last = self.windows.end_ns[-1]
+        end = np.append(start[1:], max(int(last), int(start[-1]) + 1))
+        return StepRanges(self.windows.number, start, end)
+
+
+def period_steps(
+    operations: RankOperations,
+    communicates: Mask,
+    name_of: Callable[[int], str],
+    span_ns: tuple[int, int],
+) -> PeriodSteps | None:
+    """Return the steps of a rank by the periods of its kernels; None where it has no period.
+
+    Periods are searched among all kernels in order of start, since streams may take turns, and on
+    the busiest stream alone, since others may run ahead: what returns more regularly counts.
+
+    Args:
+        operations: of the rank.
+        communicates: bool[kernels], those that are left out: they wait for other ranks.
+        name_of: returns the readable name of a kernel by its index.
+        span_ns: when the training began and ended.
+    """
+    kernels, graphs = operations.kernels, operations.graphs
+    places = np.flatnonzero(~communicates & _within(kernels.start_ns, span_ns))
+    of_graphs = np.flatnonzero(_within(graphs.start_ns, span_ns))
+    signature = np.concatenate(
+        (kernels.packed_signature.at(places) + 1, np.zeros(len(of_graphs), np.int64))
+    )
+    start = np.concatenate((kernels.start_ns[places], graphs.start_ns[of_graphs]))
+    end = np.concatenate((kernels.ends(places), graphs.ends(of_graphs)))
+    stream = np.concatenate((kernels.packed_stream.at(places), graphs.packed_stream.at(of_graphs)))
+    place = np.concatenate((places, of_graphs))
+    if len(of_graphs) and len(places):
+        order = np.argsort(start, kind="stable")
+        signature, start, end, stream, place = (
+            column[order] for column in (signature, start, end, stream, place)
+        )
+    items = Items(_narrow(signature), start, end)
+    found, chosen = find_periods(items), np.arange(len(place))
+    busiest = _busiest(stream, end - start)
+    if busiest is not None:
+        on_stream = items.chosen(busiest)
+        alone = find_periods(on_stream._replace(signature=_narrow(on_stream.signature)))
+        if alone is not None and (found is None or alone.match > found.match):
+            found, chosen = alone, np.flatnonzero(busiest)
+    if found is None:
+        return None
+    begins = chosen[np.concatenate([phase.begins for phase in found.phases])]
+    is_graph = signature == 0
+
+    def period(phase: Phase) -> Period:
+        middle = int(phase.begins[len(phase.begins) // 2 - 1])
+        one = chosen[middle : middle + phase.lag]
+        _, distinct = np.unique(signature[one], return_index=True)
+        same = [
+            GRAPH if is_graph[index] else name_of(int(place[index]))
+            for index in [one[0], *one[distinct]]
+        ]
+        return Period(same[0], phase.lag, same[1:].count(same[0]) == 1 == _count(signature[one]))
+
+    return PeriodSteps(
+        _windows(found), tuple(map(period, found.phases)), is_graph[begins], place[begins]
+    )
+
+
+def _count(signature: Int64) -> int:
+    """Return how many times the first one of some signatures is among them."""
+    return int((signature == signature[0]).sum())
+
+
+def _within(start_ns: Int64, span_ns: tuple[int, int]) -> Mask:
+    inside: Mask = (start_ns >= span_ns[0]) & (start_ns < span_ns[1])
+    return inside
+
+
+def _narrow(values: npt.NDArray[np.integer]) -> Names:
+    """Return values as numbers from 0, of as few bytes as they need."""
+    if not len(values):
+        return values.astype(np.uint16)
+    used = np.bincount(values) > 0
+    number = np.cumsum(used) - 1
+    narrow: Names = number.astype(np.min_scalar_type(int(number[-1])))[values]
+    return narrow
+
+
+def _busiest(stream: Int64, length_ns: Int64) -> Mask | None:
+    """Return which operations are on the stream with the most time; None where it is the only."""
+    if not len(stream) or (stream == stream[0]).all():
+        return None
+    streams, which = np.unique(stream, return_inverse=True)
+    busiest: Mask = which == np.bincount(which, length_ns, len(streams)).argmax()
+    return busiest
+
+
+def _windows(found: Periods) -> StepWindows:
+    start = [found.items.start_ns[phase.begins] for phase in found.phases]
+    end = [
+        np.append(begins[1:], found.items.end_ns[phase.begins[-1] : phase.stop].max())
+        for begins, phase in zip(start, found.phases, strict=True)
+    ]
+    phase = np.repeat(np.arange(len(start)), [len(begins) for begins in start])
+    number = np.arange(len(phase))
+    ends = np.concatenate(end)
+    # Beside the end of a phase on one stream another one may have begun.
+    ends[:-1] = np.minimum(ends[:-1], np.concatenate(start)[1:])
+    return StepWindows(number, np.concatenate(start), ends, number, StepsSource.PERIOD, phase)
