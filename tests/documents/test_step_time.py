@@ -69,7 +69,6 @@ def assert_all_say_the_same(report: Path, store: Path) -> None:
         assert baseline.step_ns == same
 
 
-@pytest.mark.all_samples
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 def test_in_samples(sample: Path, tmp_path: Path) -> None:
     assert_all_say_the_same(sample, tmp_path / "runs.db")

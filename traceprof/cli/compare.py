@@ -48,24 +48,25 @@ _READ_BY_PEOPLE = ("text", "markdown")
     "gates",
     metavar="METRIC:LIMIT",
     multiple=True,
-    help="Exit with 1 unless this is kept: step:+2%, idle:+0.5ms, exposed-communication:+1pp (of"
-    " the step), finding:ID (not there). Metrics are step, compute, exposed-communication,"
-    " exposed-copy and idle. A limit that cannot be checked is not kept. Repeatable.",
+    help="Exit with 1 if this limit is exceeded: step:+2%, idle:+0.5ms,"
+    " exposed-communication:+1pp (of the step), finding:ID (absent). Metrics are step, compute,"
+    " exposed-communication, exposed-copy and idle. A limit that cannot be checked counts as"
+    " exceeded. Repeatable.",
 )
 @click.option(
     "--allow-different",
     "allow_different",
     metavar="KIND",
     multiple=True,
-    help="Compare all the same where this differs: gpu, world-size, recorded-parts, clocks, steps;"
-    " recording: where the same one stands on both sides. Without it the verdict is 'not"
+    help="Compare although the sides differ in this: gpu, world-size, recorded-parts, clocks,"
+    " steps; or although both are the same recording: recording. Without it the verdict is 'not"
     " comparable', and every gate fails. Repeatable.",
 )
 @output_options(*_FORMATS)
 @click.option(
     "--annotations",
     type=click.Choice(["github"]),
-    help="Also write what is wrong as annotations of the job: to stdout, or to stderr where stdout"
+    help="Also write failed gates as annotations of the job: to stdout, or to stderr if stdout"
     " has a result for programs.",
 )
 @judging_options

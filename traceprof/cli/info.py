@@ -40,19 +40,19 @@ def command(reports: tuple[str, ...]) -> None:
     keep_freed_memory()
     runs: list[Run] = []
     tables: list[Table] = []
-    lost: list[FailedReport] = []
+    failed: list[FailedReport] = []
     with ExitStack() as opened:
         with progress() as shown:
             for path in expand(reports):
                 opened_report = try_report(path, partial(_opened, path, shown, opened))
                 if isinstance(opened_report, FailedReport):
-                    lost.append(opened_report)
+                    failed.append(opened_report)
                 else:
                     runs.append(opened_report[0])
                     tables.append(opened_report[1])
         if not runs:
-            raise all_failed(lost, "read")
-        print_failures(lost)
+            raise all_failed(failed, "read")
+        print_failures(failed)
         if len(runs) > 1:  # together they may have other numbers
             run = open_run([capture.traces[0] for capture in runs])
             tables = [_table(run, index) for index in range(len(runs))]

@@ -178,15 +178,15 @@ def match(
             group: Group | str = _WHO
             if key.kind != EXCHANGE or key.pair or len(of_key) == 2:
                 group = _joined(key, of_key, domains, names)
-            lost = [part.member for part in of_key]
+            apart = [part.member for part in of_key]
             reason = _NO_WAY
             if isinstance(group, Group):
                 groups.append(group)
-                lost = [member for member in lost if member not in group.members]
+                apart = [member for member in apart if member not in group.members]
             else:
                 reason = group
-            if lost:
-                ranks = tuple(arrivals[member].rank for member in lost)
+            if apart:
+                ranks = tuple(arrivals[member].rank for member in apart)
                 unmatched.append(Unmatched(key.name, ranks, reason))
     return groups, unmatched
 

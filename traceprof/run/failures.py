@@ -33,7 +33,7 @@ def try_report(path: Path, make: Callable[[], Made]) -> Made | FailedReport:
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001  (one report among hundreds must not stop all)
-        return FailedReport(path, loss(path, error))
+        return FailedReport(path, failure(path, error))
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def close_on_error(trace: Trace) -> Iterator[None]:
         raise
 
 
-def loss(path: Path, error: Exception) -> TraceprofError:
+def failure(path: Path, error: Exception) -> TraceprofError:
     """Return the error that says why a report failed.
 
     Args:
@@ -70,15 +70,15 @@ def loss(path: Path, error: Exception) -> TraceprofError:
     return TraceprofError(f"cannot analyse {path}", why, remedy)
 
 
-def all_failed(lost: Sequence[FailedReport], done: str = "analysed") -> TraceprofError:
+def all_failed(failed: Sequence[FailedReport], done: str = "analysed") -> TraceprofError:
     """Return the error that ends a command when all of its reports failed.
 
     Args:
-        lost: the reports, at least one.
+        failed: the reports, at least one.
         done: the participle for the message: what could not be done with them.
     """
-    first = lost[0].error
-    if len(lost) == 1:
+    first = failed[0].error
+    if len(failed) == 1:
         return first
-    what = f"none of the {len(lost)} reports can be {done}, the first because: {first.what}"
+    what = f"none of the {len(failed)} reports can be {done}, the first because: {first.what}"
     return type(first)(what, first.why, first.remedy)
