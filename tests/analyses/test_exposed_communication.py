@@ -92,6 +92,18 @@ def test_advice_for_buckets_needs_pytorch_and_an_all_reduce(tmp_path: Path) -> N
         assert "bucket_cap_mb" not in " ".join(finding(path).advice)
 
 
+@pytest.mark.parametrize("peer", [None, 1])
+def test_advice_for_pipelines_needs_a_known_peer(tmp_path: Path, peer: int | None) -> None:
+    """Sends and receives alone may be an all-to-all."""
+    builder = TraceBuilder().kernel(0, 60 * MS, TORCH, launch=(0, 1))
+    if peer is not None:
+        builder.label(f"isend dst={peer} bytes=64 group=0 rank=0 size=2 seq=0", 2, 9)
+    builder.kernel(60 * MS, 80 * MS, SEND_RECV, launch=(3, 4), stream=20)
+    builder.kernel(80 * MS, 100 * MS, launch=(10, 11))
+    advice = " ".join(judged(builder, tmp_path).advice)
+    assert ("micro-batches" in advice) == (peer is not None)
+
+
 def test_launched_late_by_the_host(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 10 * MS, "producer", launch=(0, 1))
     builder.kernel(10 * MS, 60 * MS, "other", launch=(2, 3), tid=1001)

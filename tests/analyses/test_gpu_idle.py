@@ -145,6 +145,26 @@ def test_a_sleeping_loader_behind_a_wait_names_both(tmp_path: Path) -> None:
     assert any("both together" in line for line in one(judged(tmp_path, builder)).advice)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "pageable", "said", "unsaid"),
+    [
+        (TORCH, True, ["num_workers", "pin_memory"], ["num_threads"]),
+        (TORCH, False, ["num_workers"], ["pin_memory", "num_threads"]),
+        ("void dali::kernels::warp<int>", True, ["num_threads"], ["num_workers", "pin_memory"]),
+    ],
+)
+def test_advice_on_loading_fits_the_loader_and_its_copies(
+    tmp_path: Path, kernel: str, *, pageable: bool, said: list[str], unsaid: list[str]
+) -> None:
+    builder = TraceBuilder().kernel(0, 10 * MS, TORCH, launch=(0, US))
+    builder.nvtx("dataloader next", 10 * MS, 19 * MS)
+    builder.memcpy(19 * MS, 20 * MS, pageable=pageable, launch=(19 * MS, 19 * MS + US))
+    builder.kernel(20 * MS, 30 * MS, kernel, launch=(19 * MS + 2 * US, 19 * MS + 3 * US))
+    advice = " ".join(one(judged(tmp_path, builder)).advice)
+    assert all(word in advice for word in said)
+    assert not any(word in advice for word in unsaid)
+
+
 def test_without_api_calls_all_is_unknown(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 100).kernel(160, 300)
     finding = one(judged(tmp_path, builder.without("CUPTI_ACTIVITY_KIND_RUNTIME")))

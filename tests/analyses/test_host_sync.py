@@ -157,6 +157,16 @@ def test_advice_fits_the_program(
     assert unsaid not in " ".join(finding.advice)
 
 
+@pytest.mark.parametrize("pageable", [True, False])
+def test_no_pinning_where_copies_are_pinned(tmp_path: Path, *, pageable: bool) -> None:
+    builder = one_wait("cudaStreamSynchronize_v3020")
+    builder.kernel(300 * US, 310 * US, "at::native::add", launch=(196 * US, 197 * US))
+    builder.memcpy(310 * US, 311 * US, pageable=pageable, launch=(198 * US, 199 * US))
+    (finding,) = host_sync.findings(judged(builder.write(tmp_path / "t.sqlite"))[0])
+    assert isinstance(finding, Finding)
+    assert ("pin_memory" in " ".join(finding.advice)) == pageable
+
+
 def test_a_copy_and_a_later_synchronization_are_two(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 100, launch=(0, 5))
     builder.memcpy(100, 110, "DtoH", pageable=True, launch=(10, 112))

@@ -213,6 +213,10 @@ NAMES = {
     # nobody's
     "jacobi_kernel(float*, float const*, float*, int, int, int)": ("other", "fp32", None),
     "compute_tendencies_z_410_gpu": ("other", None, None),
+    "batched_transpose_32x32_half": ("elementwise", None, False),
+    "SubTensorOpWithCastTensor1d": ("elementwise", None, False),
+    "void thrust::cuda_cub::core::_kernel_agent<x>(int)": ("other", None, None),
+    "void split_embedding_codegen_forward_kernel<float>(int)": ("other", "fp32", None),
     "kernel": ("other", None, None),
     "": ("other", None, None),
 }

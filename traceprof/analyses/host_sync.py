@@ -31,7 +31,11 @@ from traceprof.host.idle_from_waits import (
     outermost,
     waits_with_cost,
 )
-from traceprof.host.synchronization import by_thread, synchronizing_calls
+from traceprof.host.synchronization import (
+    by_thread,
+    may_copy_from_pageable,
+    synchronizing_calls,
+)
 from traceprof.run.steady_steps import steady_steps
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
@@ -88,6 +92,7 @@ class HostSyncResult(RankResult):
         idle_ns: GPU idle time that would not be there without these calls.
         evidence: the calls that cost most, costliest first.
         is_pytorch: whether the program is known to use PyTorch.
+        has_pageable: whether data may be copied to the GPU from pageable memory.
         uses_mpi: whether it is known to use MPI.
         unknown: the reason why none of this can be known, else None.
     """
@@ -97,6 +102,7 @@ class HostSyncResult(RankResult):
     idle_ns: int
     evidence: tuple[Evidence, ...]
     is_pytorch: bool = False
+    has_pageable: bool = True
     uses_mpi: bool = False
     unknown: UnknownCause | None = None
 
@@ -131,6 +137,7 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         idle_ns=costs.saved_ns,
         evidence=_evidence(rank, calls, costs),
         is_pytorch=rank.program.is_pytorch,
+        has_pageable=may_copy_from_pageable(rank, window),
         uses_mpi=rank.program.uses_mpi,
     )
 
@@ -293,12 +300,16 @@ def _evidence(rank: Rank, calls: ApiCalls, costs: IdleFromWaits) -> tuple[Eviden
 def _advice(result: HostSyncResult) -> tuple[str, ...]:
     """Return what to do, most promising first for this call and program."""
     if result.is_pytorch:
-        return _TORCH_ADVICE
+        return tuple(one for one in _TORCH_ADVICE if result.has_pageable or one != _PIN)
     waits_for_all = "DeviceSynchronize" in (result.metrics.api or "")
     lines = (_STREAM_ORDER, _READ_LATER) if waits_for_all else (_READ_LATER, _STREAM_ORDER)
     return (*lines, _DIRECTIVES, *((_MPI,) if result.uses_mpi else ()))
 
 
+_PIN = (
+    "Copy to the GPU from pinned memory with non_blocking=True (DataLoader(pin_memory=True));"
+    " .to(device) from pageable memory synchronizes"
+)
 _TORCH_ADVICE = (
     (
         "Find the lines: torch.cuda.set_sync_debug_mode('warn') (PyTorch 1.10) warns at each"
@@ -312,10 +323,7 @@ _TORCH_ADVICE = (
         "Where a value is needed each step, read the previous one: copy to pinned memory with"
         " non_blocking=True, record an event, and wait for it a step later"
     ),
-    (
-        "Copy to the GPU from pinned memory with non_blocking=True (DataLoader(pin_memory=True));"
-        " .to(device) from pageable memory synchronizes"
-    ),
+    _PIN,
     "Time with torch.cuda.Event(enable_timing=True) instead of torch.cuda.synchronize()",
 )
 _READ_LATER = (

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.trace.model.kinds import MemoryKind, waits_for_gpu
+from traceprof.trace.model.kinds import CopyKind, MemoryKind, waits_for_gpu
+from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.run.opening import Mask, Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
 # Nsight aligns both clocks to some microseconds. If effects come before their causes by more than
@@ -84,6 +85,18 @@ def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:
     reads = np.flatnonzero(_to_pageable(rank) & (call >= 0))
     unread = copies.ends(reads) - calls.ends(call[reads]) > CLOCK_TOLERANCE_NS
     return early > _FEW * launched or int(unread.sum()) > _FEW * len(reads)
+
+
+def may_copy_from_pageable(rank: Rank, window: Window) -> bool:
+    """Return whether a copy to the GPU in a window may be from pageable memory.
+
+    False only where there are such copies, and all of them are known to be from other memory.
+    """
+    copies = rank.operations.copies
+    is_upload = (copies.kind == CopyKind.HOST_TO_DEVICE) & window.holds_start(copies.start_ns)
+    source = copies.source_memory[is_upload]
+    unpinned = (NULL, MemoryKind.UNKNOWN, MemoryKind.PAGEABLE)
+    return not len(source) or bool(np.isin(source, unpinned).any())
 
 
 def _to_pageable(rank: Rank) -> Mask:

@@ -232,6 +232,11 @@ CATEGORIES: tuple[CategoryRow, ...] = (
     ),
     _row(
         Category.ELEMENTWISE,
+        r"^batched_transpose_\d|^SubTensorOpWith|^transpose_[A-Z]+2[A-Z]+_",
+        "MIOpen src/kernels: changes of layout around its convolutions, MIOpenSubTensorOp*",
+    ),
+    _row(
+        Category.ELEMENTWISE,
         r"^triton_poi_|^triton_for_|^loop_\w*fusion|^EigenMetaKernel$|Eigen::internal::EigenMetaKernel",
         "PyTorch Inductor: triton_poi_fused_*; XLA loop_*_fusion; TensorFlow's Eigen",
     ),
@@ -251,6 +256,12 @@ CATEGORIES: tuple[CategoryRow, ...] = (
         r"RadixSort|DeviceScan|_pool_|[Pp]ool(?:ing)?[123]?d?_|index\w*_backward_kernel|embedding_backward"
         r"|distribution_\w+kernel|generate_seed_pseudo|gen_sequenced",
         "CUB; PyTorch DilatedMaxPool2d.cu, Indexing.cu; cuRAND",
+    ),
+    _row(
+        Category.OTHER,
+        r"^(?:thrust|cub)::|^split_embedding_|^permute_pooled_embs|^linearize_index|^bounds_check_ind"
+        r"|^recat_copy|^fbgemm",
+        "Thrust and CUB; FBGEMM's embedding tables and permutations",
     ),
 )
 """The first matching row counts."""

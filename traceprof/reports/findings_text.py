@@ -52,9 +52,15 @@ def findings_section(analysis: RunResult, detail: Detail = WHOLE) -> Iterable[Re
     groups = by_id(analysis.findings)
     num_full = len(groups) if detail.is_whole else detail.num_first
     seen: set[tuple[int, int, int]] = set()
-    for place, group in enumerate(groups[:num_full]):
-        yield _finding_group(analysis, group, seen, place, detail)
-    yield from _later(analysis, groups[num_full:], detail)
+    shown = [
+        *(
+            _finding_group(analysis, group, seen, place, detail)
+            for place, group in enumerate(groups[:num_full])
+        ),
+        *_later(analysis, groups[num_full:], detail),
+    ]
+    for place, one in enumerate(shown):
+        yield from (Text(""), one) if place else (one,)
     for line in unexplained_lines(analysis, kind):
         yield Text(line)
 
@@ -81,7 +87,8 @@ def max_advice(place: int, finding: Finding) -> int:
         place: of the finding in the order in which to act, from 0.
         finding: on the rank where it costs most.
     """
-    return max(_MAX_ADVICE[finding.severity], place < _MIN_ADVISED)
+    matters = place < _MIN_ADVISED and finding.impact_ns > 0
+    return max(_MAX_ADVICE[finding.severity], matters)
 
 
 def claim_lines(analysis: RunResult, group: Sequence[Finding]) -> list[str]:
@@ -141,7 +148,7 @@ def _finding_group(
         advice.append(Text(f"… {more} more: traceprof explain {worst.id}", "bright_black"))
     if advice:
         parts.append(_indented(advice))
-    return Group(*parts, Text(""))
+    return Group(*parts)
 
 
 def _claim(analysis: RunResult, group: list[Finding]) -> list[RenderableType]:
@@ -165,14 +172,14 @@ def _later(
 ) -> Iterable[RenderableType]:
     """Yield the findings after the first ones, shorter."""
     if detail.later == "claim":
-        for group in groups:
-            yield Group(*_claim(analysis, group), Text(""))
+        yield from (Group(*_claim(analysis, group)) for group in groups)
         return
     if detail.later == "list" and groups:
         kind = judged_kind(analysis.breakdown)
         words = ", ".join(f"{group[0].id} {_cost(worst_of(group), kind)}" for group in groups)
         yield Text(f"Also: {words}.")
         return
+    lines = []
     for group in groups:
         worst = worst_of(group)
         cost = _cost(worst, judged_kind(analysis.breakdown))
@@ -180,7 +187,9 @@ def _later(
         line = _head(group)
         most = "at most " if len(group) > 1 and worst.impact_ns else ""
         line.append(f": {most}{cost}{f'; {gain}' if gain else ''}")
-        yield line
+        lines.append(line)
+    if lines:
+        yield Group(*lines)
 
 
 def _subject(analysis: RunResult) -> str:

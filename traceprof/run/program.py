@@ -23,6 +23,7 @@ _TORCH_RANGE = re.compile(
 _TORCH_COMMAND = re.compile(
     r"(?:\A|[\s/])(?:torchrun|-m\s+(?:torch\.distributed\.(?:run|launch)|instrument))(?:\s|\Z)"
 )
+_DALI = re.compile(r"(?:void )?dali::|\[DALI\]")  # a kernel's name, or a thread's
 _PYTHON = re.compile(r"(?:\A|/)(?:python[\d.]*(?:\.exe)?|pt_main_thread|torchrun)\Z")
 
 
@@ -35,11 +36,13 @@ class Program:
     Attributes:
         is_pytorch: whether something was seen that only PyTorch has.
         uses_mpi: whether the process was seen in MPI calls.
+        uses_dali: whether NVIDIA DALI loads its data, by a kernel or a thread's name.
         evidence: the evidence in prose, such as `kernel at::native::copy`.
     """
 
     is_pytorch: bool
     uses_mpi: bool
+    uses_dali: bool = False
     evidence: tuple[str, ...] = ()
 
 
@@ -51,10 +54,12 @@ def program_of(trace: Trace, process: int, kernel_names: Iterable[str]) -> Progr
         process: the process.
         kernel_names: of the kernels that it launched, demangled.
     """
-    torch = _torch_evidence(trace, process, kernel_names)
+    names = [*kernel_names]
+    torch = _torch_evidence(trace, process, names)
     uses_mpi = process in trace.mpi_processes
     evidence = [*([torch] if torch else []), *(["calls of MPI"] if uses_mpi else [])]
-    return Program(torch is not None, uses_mpi, tuple(evidence))
+    uses_dali = any(map(_DALI.match, (*names, *trace.thread_names.values())))
+    return Program(torch is not None, uses_mpi, uses_dali, tuple(evidence))
 
 
 def _torch_evidence(trace: Trace, process: int, kernel_names: Iterable[str]) -> str | None:

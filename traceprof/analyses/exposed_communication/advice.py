@@ -56,7 +56,8 @@ _MICRO_BATCHES = (
     "Pipelines: more micro-batches, or an interleaved schedule"
     " (torch.distributed.pipelining.ScheduleInterleaved1F1B, PyTorch 2.5 and later)"
 )
-_ALL_REDUCE, _SHARDED, _EXCHANGE = "AllReduce", ("AllGather", "ReduceScatter"), "SendRecv"
+_ALL_REDUCE, _SHARDED = "AllReduce", ("AllGather", "ReduceScatter")
+_EXCHANGE = ("SendRecv", "Send", "Recv")
 _WAITING = (
     "Cure $who first: no overlap hides that others wait for a late rank. Where `straggler` was"
     " found, it says why that rank is late"
@@ -117,18 +118,21 @@ def advice(
         elif reason is Reason.LATE_INPUT and not has_compute:
             continue
         elif reason in {Reason.LATE_INPUT, Reason.NEEDED_AT_ONCE}:
-            texts += _of_kind(reason, kind, is_pytorch=is_pytorch)
+            texts += _of_kind(reason, kind, operations, is_pytorch=is_pytorch)
         elif reason in _GENERAL:
             texts.append(_GENERAL[reason])
     texts += _what_to_record(operations, how_to_collect, main)
     return tuple(dict.fromkeys(texts))
 
 
-def _of_kind(reason: Reason, kind: str | None, *, is_pytorch: bool) -> list[str]:
+def _of_kind(
+    reason: Reason, kind: str | None, operations: ExposedOperations, *, is_pytorch: bool
+) -> list[str]:
     """Return what fits the operations that make most of a reason."""
     if is_pytorch and kind in _SHARDED:
         return [_PREFETCH]
-    if is_pytorch and kind == _EXCHANGE:
+    # An all-to-all may be made of sends and receives, too.
+    if is_pytorch and kind in _EXCHANGE and operations.is_pipeline:
         return [_MICRO_BATCHES]
     if is_pytorch and kind == _ALL_REDUCE and reason is Reason.LATE_INPUT:
         return [_SMALLER_BUCKETS, _HALF_THE_BYTES]

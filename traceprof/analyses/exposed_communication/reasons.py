@@ -86,6 +86,7 @@ class ExposedOperations:
         next_compute: what computes next after it.
         waiting: the waits that the comparison of ranks found.
         has_others: whether other ranks take part, as far as the report shows.
+        is_pipeline: whether sends or receives are known that have one other rank.
     """
 
     packed: PackedExposure
@@ -95,6 +96,7 @@ class ExposedOperations:
     next_compute: Names
     waiting: Waiting
     has_others: bool
+    is_pipeline: bool
 
     @property
     def exposure(self) -> Exposure:
@@ -180,4 +182,5 @@ def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
         next_compute=operation_names(rank, neighbours.next_compute),
         waiting=nothing_known(len(exposed), ALONE),
         has_others=bool(is_kernel.any()) and int(sent.world_size.max(initial=-1)) != 1,
+        is_pipeline=bool(((sent.peer >= 0) | (sent.peer_in_communicator >= 0)).any()),
     )

@@ -27,6 +27,7 @@ from traceprof.host.allocations import allocations
 from traceprof.host.host_ranges import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.idle_causes import MAX_TURNAROUND_NS, IdleCause, idle_causes, why_unknown
 from traceprof.host.idle_details import details
+from traceprof.host.synchronization import may_copy_from_pageable
 from traceprof.run.rank import Window
 from traceprof.run.steady_steps import covered_per_step
 from traceprof.trace.model.parts import HowToCollect, Part
@@ -148,6 +149,8 @@ class GpuIdleResult(RankResult):
         evidence: the longest gaps, longest first.
         why_unknown: the reason why not all causes can be known, else None.
         is_pytorch: whether the program is known to be PyTorch.
+        uses_dali: whether NVIDIA DALI loads the data.
+        has_pageable: whether data may be copied to the GPU from pageable memory.
         held: the parts that the report holds, of those that show what the host did.
         how_to_collect: the way to record a part that the trace lacks.
         allocated: the allocations beside the launches.
@@ -160,6 +163,8 @@ class GpuIdleResult(RankResult):
     evidence: tuple[Evidence, ...]
     why_unknown: UnknownCause | None
     is_pytorch: bool
+    uses_dali: bool
+    has_pageable: bool
     held: frozenset[Part]
     how_to_collect: HowToCollect
     allocated: Allocations
@@ -206,6 +211,8 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         evidence=_evidence(rank, idle, causes),
         why_unknown=why_unknown(rank),
         is_pytorch=rank.program.is_pytorch,
+        uses_dali=rank.program.uses_dali,
+        has_pageable=may_copy_from_pageable(rank, window),
         held=frozenset(part for part in _HOST_PARTS if rank.trace.holds(part)),
         how_to_collect=rank.trace.how_to_collect,
         allocated=allocations(rank, window),
@@ -316,6 +323,8 @@ def _advice(result: GpuIdleResult) -> list[str]:
         main,
         setup=setup[0].name if setup else "",
         is_pytorch=result.is_pytorch,
+        uses_dali=result.uses_dali,
+        has_pageable=result.has_pageable,
         held=result.held,
         how_to_collect=result.how_to_collect,
         allocated=result.allocated,

@@ -61,6 +61,20 @@ _ANY_PROGRAM: Advice = {
         ),
     ),
 }
+_OVERLAP_COPY = (
+    "Overlap the copy of the next batch: pin_memory=True and .to(device, non_blocking=True) on a"
+    " stream of its own"
+)
+_DALI = (
+    (
+        "DALI: let its pipeline run further ahead (prefetch_queue_depth) with more threads"
+        " (num_threads), and give the readers more of them"
+    ),
+    (
+        "DALI: move what its CPU operators do to the GPU (device='mixed' of the decoders, .gpu()),"
+        " or store preprocessed samples on local disks"
+    ),
+)
 _PYTORCH: Advice = {
     IdleCause.LAUNCH_BOUND: (
         (
@@ -88,10 +102,7 @@ _PYTORCH: Advice = {
             "Let more processes load: DataLoader(num_workers=…, prefetch_factor=4,"
             " persistent_workers=True)"
         ),
-        (
-            "Overlap the copy of the next batch: pin_memory=True and .to(device, non_blocking=True)"
-            " on a stream of its own"
-        ),
+        _OVERLAP_COPY,
         (
             "Make loading cheaper: decode and augment on the GPU (NVIDIA DALI), store preprocessed"
             " samples, read from local disks"
@@ -202,6 +213,8 @@ def advice(
     *,
     setup: str,
     is_pytorch: bool,
+    uses_dali: bool,
+    has_pageable: bool,
     held: Collection[Part],
     how_to_collect: Callable[[Part], str],
     allocated: Allocations,
@@ -212,6 +225,8 @@ def advice(
         causes: those that matter, the largest first; `IdleCause.UNKNOWN` has advice of its own.
         setup: what was set up longest, by name; empty where that is not known.
         is_pytorch: whether the program is known to be PyTorch.
+        uses_dali: whether NVIDIA DALI loads the data.
+        has_pageable: whether data may be copied from pageable memory.
         held: the parts that the report holds, of those that show what the host did.
         how_to_collect: how the others are collected.
         allocated: the allocations beside the launches.
@@ -222,8 +237,11 @@ def advice(
         for line in (
             _of_cache(is_off=allocated.is_uncached, is_hip=allocated.is_hip)
             if cause is IdleCause.ALLOCATION and is_pytorch
+            else _DALI
+            if cause is IdleCause.DATA_LOADING and uses_dali
             else _of_cause(cause, is_pytorch=is_pytorch)
         )
+        if has_pageable or line != _OVERLAP_COPY
     ]
     if IdleCause.SETUP in causes and setup.startswith("nccl"):
         lines.append(_COMMUNICATORS)
@@ -281,6 +299,7 @@ def page_advice() -> str:
                 *_of_cache(is_off=False, is_hip=False),
             )
         torch = [f"{line} (PyTorch)" for line in of_torch]
+        torch += _DALI if cause is IdleCause.DATA_LOADING else ()
         other = [f"{line} (other programs)" for line in _OTHER.get(cause, ())]
         setup = [_LOADING, _COMMUNICATORS] if cause is IdleCause.SETUP else []
         lines = bullets([*_ANY_PROGRAM.get(cause, ()), *setup, *torch, *other])

@@ -202,8 +202,8 @@ SATURATED_ADVICE = {
             " and convert there, decode and augment on the GPU (NVIDIA DALI)"
         ),
         (
-            "Hide the copies: prefetch the next batch on a stream of its own from pinned memory"
-            " (pin_memory=True, .to(device, non_blocking=True))"
+            "Hide the copies: prefetch the next batch on a stream of its own, from pinned memory"
+            " with .to(device, non_blocking=True)"
         ),
         (
             "Where gradients or activations take PCIe, too: put ranks that talk most on GPUs with"
