@@ -21,7 +21,7 @@ NUM_SEEDS, MIN_HELD = 10, 0.9
 CLOSE_NS = 1_000  # by which intervals may miss therefore, and bounds be beaten
 SAME = 0.001  # of a step, by which bounds may be beaten besides
 LARGE, MAX_WIDTH = 0.05, 0.5  # of a step; of the true change
-_UNMATCHED = "which send belongs to which receive is unknown: waits are taken to be transfers"
+_UNMATCHED = "refused: which send belongs to which receive is not in the recording"
 _PACED = "threads that wait for each other by locks are not modelled"
 _THREADS = ("kernel:gemm=0.5x", "kernel:decode=0.5x", "no-data-loading")
 # What is missed, or refused although the recording is intact, and why.

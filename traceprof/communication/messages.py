@@ -31,7 +31,7 @@ ONE_SIDED = ("Send", "Recv")
 """The two sides of an exchange, where calls distinguish them."""
 BETWEEN_TWO = (EXCHANGE, *ONE_SIDED)
 _COMPOSED = ("AlltoAll", "Gather", "Scatter")
-_EXCHANGES = (*BETWEEN_TWO, *_COMPOSED)
+EXCHANGES = (*BETWEEN_TWO, *_COMPOSED)
 """Operations that NCCL makes of sends and receives: their kernels have one name."""
 
 
@@ -345,6 +345,6 @@ def _kinds(operation: Int64) -> Int64:
 
 _EXCHANGE, _ANY = OPERATIONS.index(EXCHANGE), OPERATIONS.index("Unknown")
 _KIND = np.array(
-    [_EXCHANGE if name in _EXCHANGES else index for index, name in enumerate(OPERATIONS)], np.int64
+    [_EXCHANGE if name in EXCHANGES else index for index, name in enumerate(OPERATIONS)], np.int64
 )
 _IS_COMPOSED = np.array([*(name in _COMPOSED for name in OPERATIONS), False])  # the last: unknown

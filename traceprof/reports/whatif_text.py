@@ -64,11 +64,14 @@ def report(asked: Asked) -> RenderableType:
 
 
 def _refused(answers: Sequence[Answer]) -> list[RenderableType]:
-    """Say which answers are refused, and once what to record for them."""
+    """Say which answers are refused, each reason once, and what to record for them."""
     refused = [answer for answer in answers if answer.refused is not None]
+    by_reason: dict[str, list[str]] = {}
+    for answer in refused:
+        by_reason.setdefault(answer.refused or "", []).append(answer.assume)
     lines: list[RenderableType] = [
-        Text(f"{answer.assume} has no answer: {one_line(answer.refused or '')}")
-        for answer in refused
+        Text(f"{', '.join(names)} {'have' if names[1:] else 'has'} no answer: {one_line(reason)}")
+        for reason, names in by_reason.items()
     ]
     hows = dict.fromkeys(answer.how_to_collect for answer in refused if answer.how_to_collect)
     return [*lines, *(Text(f"→ {one_line(how)}", "italic") for how in hows)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from traceprof.errors import UsageError, closest
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.table import ASSUMPTIONS, name_of
+from traceprof.replay.assumptions.unmatched_sends import unmatched_sends
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,6 +122,10 @@ class Assumption:
 
     def refusal(self, analysis: OpenAnalysis) -> CannotChange | None:
         """Return why it cannot be assumed of a run, None if it can."""
+        if any(atom.entry.needs_waits for atom in self.atoms):
+            unknown = unmatched_sends(analysis)
+            if unknown is not None:
+                return unknown
         reasons = (
             atom.entry.refusal(analysis, *atom.value)
             for atom in self.atoms

@@ -64,6 +64,7 @@ class Entry:
         condition: under which condition the answer holds, in a few words.
         is_default: whether it is answered when no assumption is chosen.
         is_at_least_communication: whether a step takes at least as long as its communication.
+        needs_waits: whether it has to be known how long sends and receives wait for each other.
         refusal: called with the analysis and the value; returns why it cannot be assumed of the
             run, None if it can.
         doubt: returns why it may gain nothing if it is assumed alone, None if it surely gains.
@@ -82,6 +83,7 @@ class Entry:
     condition: str = ""
     is_default: bool = True
     is_at_least_communication: bool = False
+    needs_waits: bool = True
     others: tuple[Callable[..., Durations], ...] = ()
     refusal: Callable[..., CannotChange | None] | None = None
     doubt: Callable[[OpenAnalysis], str | None] | None = None
@@ -229,6 +231,7 @@ ASSUMPTIONS = (
         meaning="communication takes no time",
         change=without_communication,
         is_bound=True,
+        needs_waits=False,
     ),
     Entry(
         form="perfect-overlap",
