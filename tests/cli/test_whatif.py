@@ -30,7 +30,8 @@ def test_json_is_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert [one.assume for one in document.answers] == ["no-sync", "link=2x", "no-sync + link=2x"]
     assert document.baseline is not None
     assert [gate.name for gate in document.baseline.gates] == [
-        "misfit", "unexplained", "host-floor",
+        "launches", "records", "hidden-host-waits", "hidden-stream-waits", "misfit", "unexplained",
+        "host-floor", "floor",
     ]  # fmt: skip
     for one in document.answers:
         assert one.step_ns is not None

@@ -25,9 +25,14 @@ if TYPE_CHECKING:
 _MAX_PARTS = 20  # of a step's critical path; the JSON has them all
 _MIN_SHARE = 0.001  # of the critical path: less is not worth a word
 GATES = {
-    "misfit": "the replay misses the measured step by",
-    "unexplained": "delays without a recorded reason take, of the step,",
+    "launches": "operations without the call that launched them:",
+    "records": "of the calls that record an event, so many without a record:",
+    "hidden-host-waits": "threads waited for the GPU by no call that is recorded, of the time:",
+    "hidden-stream-waits": "streams waited for each other by none, of the time:",
+    "misfit": "with the delays of other steps, what was measured is missed by",
+    "unexplained": "the GPU was idle for no known reason, of the time:",
     "host-floor": "with GPU times at zero it misses the host's own time by",
+    "floor": "answers lie below what must run by",
 }
 
 

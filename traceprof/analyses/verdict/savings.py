@@ -24,15 +24,18 @@ _MEASURES: dict[TimePart, str] = {
 }
 _NOT_REPLAYED = "no step was replayed: at most what it costs in a step"
 _NOT_REMOVABLE = "no replay can remove it: at most what it costs in a step"
-GateName = Literal["misfit", "unexplained", "host-floor"]
+GateName = Literal[
+    "launches", "records", "hidden-host-waits", "hidden-stream-waits", "misfit", "unexplained",
+    "host-floor", "floor",
+]  # fmt: skip
 
 
 class Gate(Struct, frozen=True, forbid_unknown_fields=True):
-    """A check of the replay; where one does not hold, nothing is replayed without a finding."""
+    """A check of the replay; where one does not hold, what it makes unsure is not answered."""
 
     name: Annotated[GateName, Meta(description="What is checked.")]
-    value: Annotated[float | None, Meta(description="As a share of the step; null if unknown.")]
-    limit: Annotated[float, Meta(description="Beyond it nothing is answered.")]
+    value: Annotated[float | None, Meta(description="As a share; null if unknown.")]
+    limit: Annotated[float, Meta(description="The most that it may be.")]
     holds: Annotated[bool, Meta(description="Whether the value keeps the limit.")]
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.replay.answers.blocked_sends import blocked_sends
-from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
+from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, Way, checked_replay
 from traceprof.replay.answers.critical_path import RankPath, critical_paths
+from traceprof.replay.answers.gates import MAX_BELOW_FLOOR, floor_gate
 from traceprof.replay.answers.pipeline import pipeline_of
 from traceprof.replay.answers.schedules import ScheduleTime, schedule_times
 from traceprof.replay.assumptions.assumption import defaults
@@ -18,7 +19,7 @@ from traceprof.replay.assumptions.sends import sends_of
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.replay.answers.blocked_sends import BlockedSend
@@ -34,12 +35,14 @@ RESOLUTION = 0.01
 A replay does not know how long an operation waits for what did not hold it when it was measured:
 up to some microseconds each. Simulated programs of known change are missed by up to 0.5 %.
 """
-MAX_BELOW_LEAST = 0.001
-"""So much may an answer lie below what a step takes at least, as a share: rounding."""
 _DRAWS, _SEED = 1000, 1
 _OTHER_COMMUNICATORS = (
     "operations that wait for communication are taken not to need that of other communicators"
     " before it on the stream; if they do, less is gained"
+)
+_HIDDEN_WAITS = (
+    "between some calls a thread was silent until after the GPU had done its work: whether it"
+    " waited for that is not recorded, and the interval holds both"
 )
 _WITHOUT_EVENTS = (
     "what streams waited for is not recorded: they are taken to have waited for all that was"
@@ -63,6 +66,8 @@ class Answer:
         how_to_collect: what to record for an answer, None where no recording of it would help.
         note: what the answer leaves out.
         orders: in which order streams run their sends then, where that is another one.
+        below_floor: by which share of what a step takes at least it lies below that, all of its
+            interval.
     """
 
     assume: str
@@ -76,6 +81,7 @@ class Answer:
     how_to_collect: str | None = None
     note: str = ""
     orders: tuple[StreamOrder, ...] = ()
+    below_floor: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,13 @@ def answer(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> WhatIf:
     replay = checked_replay(analysis, asked)
     if isinstance(replay, Refusal):
         refused = tuple(
-            Answer(one.text, one.is_bound_of(analysis), refused=replay.why) for one in asked
+            Answer(
+                one.text,
+                one.is_bound_of(analysis),
+                refused=replay.why,
+                how_to_collect=replay.how_to_collect,
+            )
+            for one in asked
         )
         return WhatIf(replay.baseline, refused, (), replay.why, replay.how_to_collect)
     answers = [answered(replay, place, one) for place, one in enumerate(asked)]
@@ -122,11 +134,18 @@ def answer(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> WhatIf:
         answers = [one for one in answers if one.refused is None or one.how_to_collect]
     blocked = blocked_sends(analysis, replay.graph)
     return WhatIf(
-        replay.baseline, tuple(answers), critical_paths(replay.graph), None, None,
+        with_floor(replay.baseline, answers), tuple(answers), critical_paths(replay.graph),
+        None, None,
         blocked_sends=() if isinstance(blocked, CannotChange) else blocked,
         unknown_sends=blocked.why if isinstance(blocked, CannotChange) else None,
         schedules=_schedules(analysis, replay.graph),
     )  # fmt: skip
+
+
+def with_floor(baseline: Baseline, answers: Iterable[Answer]) -> Baseline:
+    """Return a baseline with the gate of what a step takes at least, of some answers."""
+    below = max((one.below_floor for one in answers), default=0.0)
+    return replace(baseline, gates=(*baseline.gates, floor_gate(below)))
 
 
 def _schedules(analysis: OpenAnalysis, graph: RunGraph) -> tuple[ScheduleTime, ...]:
@@ -150,7 +169,7 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         return Answer(one.text, is_bound, refused=under.why, how_to_collect=how)
     lengths = under.steps
     step, share = float(replay.baseline.step_ns), replay.share
-    kept_before, removed_before = (share @ before).tolist()[:2]
+    kept_before, removed_before = (share @ before)[[Way.PLAIN, Way.WITHOUT_DELAYS]].tolist()
     changes = (share @ (lengths - before)).tolist()
     change = changes[0]
     misfit = abs(removed_before - kept_before)
@@ -173,7 +192,8 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     low = step + min(changes) - max(spread) - off
     high = step + max(changes) + max(spread) + off
     high = min(high, step) if max(changes) <= 0 else high
-    if high < (1 - MAX_BELOW_LEAST) * least:
+    below = max(1 - high / least, 0.0) if least else 0.0
+    if below > MAX_BELOW_FLOOR:
         why = (
             f"the replay gives {duration(round(step + change))}, less than the"
             f" {duration(round(least))} that what remains on the GPU takes: it lets kernels run"
@@ -181,13 +201,16 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         )
         missing = missing_event_records(replay.analysis, replay.graph, "what streams waited for")
         how = None if missing is None else missing.how_to_collect
-        return Answer(one.text, is_bound=False, refused=why, how_to_collect=how)
+        return Answer(one.text, is_bound=False, refused=why, how_to_collect=how, below_floor=below)
     change, low, high = max(change, least - step), max(low, least), max(high, least)
     note = "; ".join(filter(None, (one.condition, under.note)))
-    if changes[2] > change + off:
+    if changes[Way.WHOLE_STREAMS] > change + off:
         note = "; ".join(filter(None, (note, _OTHER_COMMUNICATORS)))
-    if min(changes[3 : lengths.shape[1]], default=change) < change - off:
+    if changes[Way.FEWEST_WAITS] < change - off:
         note = "; ".join(filter(None, (note, _WITHOUT_EVENTS)))
+    hidden = changes[Way.HIDDEN_WAITS : Way.FREED_WAITS + 1]
+    if min(hidden) < change - off or max(hidden) > change + off:
+        note = "; ".join(filter(None, (note, _HIDDEN_WAITS)))
     return Answer(
         one.text, is_bound=False, step_ns=max(round(step + change), 0), low_ns=max(round(low), 0),
         high_ns=round(high), change_ns=max(round(step + change), 0) - round(step),

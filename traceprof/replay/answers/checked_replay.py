@@ -1,24 +1,18 @@
-"""A replay that is checked before anything is concluded from it.
-
-Three gates stand before every answer. The replay of what was measured has to come out at what was
-measured (`misfit`); delays without a known reason must not matter (`unexplained`); and the GPU must
-matter: with all its times zero a step falls to what the host needs by itself (`host-floor`), for a
-replay in which the GPU's times never count would fit as well.
-"""
+"""A replay that is checked before anything is concluded from it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof import intervals
 from traceprof.analyses import breakdown, gpu_idle
 from traceprof.analyses.steps.step_lengths import compute_ns, slowest_rank, step_ns
-from traceprof.analyses.verdict.savings import Gate
 from traceprof.host.idle_causes import why_unknown
+from traceprof.replay.answers.gates import failed, gates_of, how_to_collect, why_not
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
 from traceprof.replay.graph.longest_path import CircularError
@@ -35,7 +29,7 @@ from traceprof.trace.model.parts import Part
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.analyses.verdict.savings import GateName
+    from traceprof.analyses.verdict.savings import Gate
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.replay.assumptions.assumption import Assumption
     from traceprof.replay.assumptions.run_change import RunChange, StreamOrder
@@ -43,12 +37,19 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.run_graph import RunGraph, Share
     from traceprof.replay.graph.sample import Sample
 
-MAX_MISFIT = 0.02
-MAX_MISFIT_WITHOUT_EVENTS = 0.035
-MAX_UNEXPLAINED = 0.05
-MAX_OFF_FLOOR = 0.05
-MAX_UNLAUNCHED = 0.01
-"""The share of operations launched before the capture, above which nothing can be said."""
+
+class Way(IntEnum):
+    """Ways to take what is not known of a run, by their columns.
+
+    Most change nothing: then they are not replayed again.
+    """
+
+    PLAIN = 0
+    HIDDEN_WAITS = 1  # silences of threads that may be waits for the GPU are
+    FREED_WAITS = 2  # and what frees the host of waits frees it of these
+    WITHOUT_DELAYS = 3  # those of unknown reason
+    WHOLE_STREAMS = 4  # who waits for communication waits for all before it on its stream
+    FEWEST_WAITS = 5  # without event records, streams wait for nothing but what was seen
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,7 @@ class StepsUnder:
     """The lengths of steps under an assumption.
 
     Attributes:
-        steps: float64[s, w], ns: delays of unknown reason kept, and removed; who waits for
-            communication waits for all before it on its stream; and where a report has no event
-            records, streams wait for nothing but what was seen.
+        steps: float64[s, w], ns, by `Way`.
         otherwise: float64[s, w] each, the same by other ways to read the assumption.
         orders: of sends, on streams where it is another one.
         note: why there are other ways.
@@ -110,7 +109,7 @@ class StepsUnder:
 
 @dataclass(frozen=True)
 class CheckedReplay:
-    """Steps replayed under assumptions; all gates hold.
+    """Steps replayed under assumptions.
 
     Attributes:
         analysis: of the run.
@@ -118,7 +117,7 @@ class CheckedReplay:
         baseline: the step as it is.
         share: float64[s], what each counts for in the mean step, by end: they sum to 1.
         share_by_begin: the same by begin.
-        as_it_is: float64[s, w], the same replayed, in as many ways as `StepsUnder.steps`.
+        as_it_is: float64[s, w], the same replayed, by `Way`.
         communication: float64[s], how long somebody communicated in each.
         lengths: float64[s, w n], the same under each of n assumptions, but for what these change in
             how ranks meet.
@@ -142,6 +141,9 @@ class CheckedReplay:
         refusal = assumption.refusal(self.analysis)
         if refusal is not None:
             return refusal
+        gate = failed(self.baseline.gates, assumption)
+        if gate is not None:
+            return CannotChange(why_not(gate), how_to_collect(self.analysis, gate))
         under = self._steps(place, assumption)
         if isinstance(under, CannotChange):
             return under
@@ -195,8 +197,7 @@ class CheckedReplay:
     def under(self, assumption: Assumption) -> CheckedReplay:
         """Replay the same steps under another assumption, if the graph's processes are kept."""
         replayed, others = _with_others([assumption])
-        has_events = self.graph.has_event_records
-        variants = [variant for one in replayed for variant in _variants(one, has_events)]
+        variants = [variant for one in replayed for variant in _variants(one)]
         graph = reweighed(self.graph, variants)
         lengths = replayed_steps(graph)[1]
         return replace(self, graph=graph, lengths=lengths, first=0, others=others)
@@ -222,14 +223,12 @@ def checked_replay(
     refusal = _impossible(analysis)
     if refusal is not None:
         return refusal
-    has_events = all(rank.trace.event_records(rank.process) for rank in analysis.run.ranks)
     replayed_as, others = _with_others(assumptions)
-    variants = [variant for one in (None, *replayed_as) for variant in _variants(one, has_events)]
-    num_ways = len(_variants(None, has_events))
+    variants = [variant for one in (None, *replayed_as) for variant in _variants(one)]
     try:
         graph = run_graph(
             analysis,
-            [*variants, Variant(None, False, False)],
+            [*variants, Variant(is_held_out=True), Variant(has_gpu_time=False)],
             sample,
             keeps_processes=keeps_processes,
             share=share,
@@ -237,34 +236,28 @@ def checked_replay(
     except CircularError as error:
         why = f"calls and operations seem to wait for each other ({error})"
         return Refusal(why, None)
-    num_unlaunched = sum(facts.num_unlaunched for facts in graph.facts)
-    num_operations = sum(facts.num_operations for facts in graph.facts)
     measured = measured_steps(graph)
     replayed, by_end = replayed_steps(graph)
     slowest = slowest_rank(analysis.measured.of(breakdown))
     share_by_begin, share_by_end = steady_shares(graph.marks, slowest)
-    baseline = _baseline(graph, measured, replayed, share_by_begin, step_ns(slowest))
-    if num_unlaunched > MAX_UNLAUNCHED * num_operations:
-        why = (
-            f"the calls that launched {num_unlaunched} of {num_operations} operations are not in"
-            " the report (made before the capture began; pages of unified memory have none): what"
-            " held these operations is not known"
-        )
-        how = "record from the beginning of the training, or begin the capture between two steps"
-        return Refusal(why, how, baseline)
-    failed = [gate for gate in baseline.gates if not gate.holds]
-    if failed:
-        return Refusal(_why_not(failed[0]), _how_to(analysis, graph), baseline)
+    removed, held_out, without = (replayed[:, way] for way in (Way.WITHOUT_DELAYS, -2, -1))
+    baseline = _baseline(graph, measured, removed, share_by_begin, step_ns(slowest))
+    gates = gates_of(analysis, graph, share_by_begin, measured, (removed, held_out, without))
+    baseline = replace(baseline, gates=gates)
+    refusing = [None if one.refusal(analysis) else failed(gates, one) for one in assumptions]
+    if assumptions and all(refusing):
+        (first, *_) = (gate for gate in refusing if gate is not None)
+        return Refusal(why_not(first), how_to_collect(analysis, first), baseline)
     return CheckedReplay(
         analysis=analysis,
         graph=graph,
         baseline=baseline,
         share=share_by_end,
         share_by_begin=share_by_begin,
-        as_it_is=by_end[:, :num_ways],
+        as_it_is=by_end[:, : len(Way)],
         communication=_communication(analysis, graph),
-        lengths=by_end[:, num_ways:-1],
-        first=num_ways,
+        lengths=by_end[:, len(Way) : -2],
+        first=len(Way),
         others=others,
     )
 
@@ -295,14 +288,18 @@ def _changed_steps(graph: RunGraph, changes: Sequence[RunChange]) -> StepsUnder:
     )
 
 
-def _variants(assumption: Assumption | None, has_events: bool) -> list[Variant]:
-    """Return the ways to weigh a run: what is not known of it as one may take it."""
-    ways = [
+def _variants(assumption: Assumption | None) -> list[Variant]:
+    """Return the ways to weigh a run: what is not known of it as one may take it; see `Way`."""
+    # A wait that is hidden is one of those that go, where nothing else changes.
+    stays = assumption is None or "waits" not in assumption.changed or len(assumption.changed) > 2
+    return [
         Variant(assumption),
+        Variant(assumption, has_hidden_waits=stays),
+        Variant(assumption, has_hidden_waits=True, frees_hidden_waits=True),
         Variant(assumption, keeps_unexplained=False),
         Variant(assumption, has_whole_streams=True),
+        Variant(assumption, has_possible_waits=False),
     ]
-    return ways if has_events else [*ways, Variant(assumption, has_possible_waits=False)]
 
 
 def _impossible(analysis: OpenAnalysis) -> Refusal | None:
@@ -352,63 +349,8 @@ def _baseline(
     step = float(share @ measured)
     if not any(mark.is_marked for mark in graph.marks):
         step_ns = max(step_ns, round(step))  # GPUs of one process begin together
-    kept, removed = (share @ replayed[:, :2]).tolist()
-    has_events = graph.has_event_records
-    limit = MAX_MISFIT if has_events else MAX_MISFIT_WITHOUT_EVENTS
-    misfit = removed / step - 1 if step else None
-    unexplained = abs(kept - removed) / kept if kept else None
-    floor = _off_floor(graph, measured, replayed[:, -1])
-    return Baseline(
-        step_ns=step_ns,
-        replayed_ns=round(step_ns * (1 + (misfit or 0.0))),
-        num_steps=int(np.count_nonzero(share)),
-        gates=(
-            _gate("misfit", misfit, limit),
-            _gate("unexplained", unexplained, MAX_UNEXPLAINED),
-            _gate("host-floor", floor, MAX_OFF_FLOOR),
-        ),
-    )
-
-
-def _gate(name: GateName, value: float | None, limit: float) -> Gate:
-    return Gate(name, value, limit, value is not None and abs(value) <= limit)
-
-
-def _off_floor(graph: RunGraph, measured: Float64, without: Float64) -> float | None:
-    """Return by how much a step without GPU time is off what the host needs by itself.
-
-    That is from the launch of one step's first operation to that of the next one's, less the waits
-    of the threads that launch.
-    """
-    needed = []
-    for mark in graph.marks:
-        facts = next(facts for facts in graph.facts if mark.rank in facts.ranks)
-        waited = np.diff(intervals.covered_before(facts.host_waits, mark.launched_ns))
-        needed.append((np.diff(mark.launched_ns) - waited)[:, np.newaxis].astype(np.float64))
-    step = float(np.median(measured))
-    if not step:
-        return None
-    # A rank that waits for others in between is as slow as the slowest of them.
-    low = float(np.median(by_number(graph.marks, needed)[:, 0]))
-    high = max(low, *(float(np.median(of_rank)) for of_rank in needed))
-    floor = float(np.median(without))
-    return (floor - min(max(floor, low), high)) / step
-
-
-def _why_not(gate: Gate) -> str:
-    share = "unknown" if gate.value is None else f"{100 * gate.value:.1f} %"
-    return {
-        "misfit": f"the replay misses the measured step by {share}",
-        "unexplained": f"delays without a recorded reason make {share} of the step",
-        "host-floor": f"with GPU times at zero the replay misses the host's own time by {share}"
-        ": some of what the host waits for is not recorded",
-    }[gate.name]
-
-
-def _how_to(analysis: OpenAnalysis, graph: RunGraph) -> str | None:
-    if graph.has_event_records:
-        return None
-    return analysis.run.ranks[0].trace.how_to_collect(Part.EVENT_RECORDS)
+    misfit = float(share @ replayed) / step - 1 if step else 0.0
+    return Baseline(step_ns, round(step_ns * (1 + misfit)), int(np.count_nonzero(share)), ())
 
 
 def _communication(analysis: OpenAnalysis, graph: RunGraph) -> Float64:

@@ -13,8 +13,8 @@ from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.verdict.order import MIN_SHARE, in_order
 from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_reach
 from traceprof.findings import Basis, Saving, by_id
-from traceprof.replay.answers.answers import answered
-from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
+from traceprof.replay.answers.answers import answered, with_floor
+from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, Way, checked_replay
 from traceprof.replay.assumptions.assumption import Assumption, combined, parse
 from traceprof.replay.graph.run_graph import in_this_process
 from traceprof.replay.graph.sample import sample_of
@@ -249,7 +249,12 @@ def _together(
         possible_low_ns=before if saving is None else max(before - (saving.high_ns or 0), 0),
         possible_high_ns=before if saving is None else max(before - (saving.low_ns or 0), 0),
         gains=tuple(gains),
-        replay=Replay(replay.baseline.num_steps, replay.baseline.gates, None, None),
+        replay=Replay(
+            replay.baseline.num_steps,
+            with_floor(replay.baseline, answers.values()).gates,
+            None,
+            None,
+        ),
     )
 
 
@@ -259,5 +264,6 @@ def _under(replay: CheckedReplay, atoms: Sequence[str]) -> Answer:
 
 
 def _misfit_ns(replay: CheckedReplay) -> float:
-    kept, removed = (replay.share @ replay.as_it_is).tolist()[:2]
+    means = replay.share @ replay.as_it_is
+    kept, removed = means[[Way.PLAIN, Way.WITHOUT_DELAYS]].tolist()
     return abs(float(removed - kept))

@@ -164,6 +164,7 @@ class _Walk:
         else:
             words = {
                 EdgeKind.THREAD: "between calls",
+                EdgeKind.SILENCE: "between calls",
                 EdgeKind.HAND_OVER: f"hand-over after {_call_name(kept, other)}",
                 EdgeKind.LOCK: f"behind {_call_name(kept, other)} of another thread",
                 EdgeKind.CAPTURE: "before the capture, or not known",

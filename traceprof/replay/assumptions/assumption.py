@@ -61,6 +61,11 @@ class Assumption:
         """Whether the answer is a limit that no change of a program can reach."""
         return any(atom.entry.is_bound for atom in self.atoms)
 
+    @property
+    def changed(self) -> frozenset[str]:
+        """The kinds of what changes: see `Entry.changed`."""
+        return frozenset().union(*(atom.entry.changed for atom in self.atoms))
+
     def is_bound_of(self, analysis: OpenAnalysis) -> bool:
         """Return whether the answer is such a limit for a run."""
         of_run = (atom.entry.is_bound_of for atom in self.atoms)
@@ -169,6 +174,9 @@ class Variant:
         has_possible_waits: whether streams wait for everything that they may have waited for.
         has_whole_streams: whether an operation that waits for communication waits for everything
             before that on its stream.
+        has_hidden_waits: whether silences of threads that may be waits for the GPU are.
+        frees_hidden_waits: whether what frees the host of its waits frees it of these, too.
+        is_held_out: whether delays are those of the other half of the steps.
     """
 
     assumption: Assumption | None = None
@@ -176,6 +184,9 @@ class Variant:
     has_gpu_time: bool = True
     has_possible_waits: bool = True
     has_whole_streams: bool = False
+    has_hidden_waits: bool = False
+    frees_hidden_waits: bool = False
+    is_held_out: bool = False
 
     def assumed(self, process: Process, measured: Durations) -> Durations:
         """Return what the actions of a process take under the assumption."""
@@ -184,7 +195,12 @@ class Variant:
     def durations(self, assumed: Durations) -> Durations:
         """Return the durations with this variant's choices for what is not known."""
         chosen = replace(
-            assumed, possible_waits=self.has_possible_waits, whole_streams=self.has_whole_streams
+            assumed,
+            possible_waits=self.has_possible_waits,
+            whole_streams=self.has_whole_streams,
+            hidden_waits=self.has_hidden_waits,
+            frees_hidden_waits=self.frees_hidden_waits,
+            held_out=self.is_held_out,
         )
         if not self.keeps_unexplained:
             chosen = replace(chosen, unexplained=0.0)

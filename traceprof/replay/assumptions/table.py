@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.weights import Durations
 
 
+_HOST, _GPU, _STREAMS, _RANKS = (frozenset([kind]) for kind in ("host", "gpu", "streams", "ranks"))
+_ORDER, _WAITS = frozenset(("streams", "order")), frozenset(("host", "waits"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """An assumption of the table.
@@ -67,6 +71,9 @@ class Entry:
         needs_waits: whether it has to be known how long sends and receives wait for each other.
         refusal: called with the analysis and the value; returns why it cannot be assumed of the
             run, None if it can.
+        changed: kinds of what changes: `host` and `gpu` for what these take, `waits` for what the
+            host waits for, `streams` for what they do, `order` for what runs in another order,
+            `ranks` for what these wait for.
         doubt: returns why it may gain nothing if it is assumed alone, None if it surely gains.
         others: `change` by other readings of what is not known, which the interval spans; as many
             in all entries that have any.
@@ -86,6 +93,7 @@ class Entry:
     needs_waits: bool = True
     others: tuple[Callable[..., Durations], ...] = ()
     refusal: Callable[..., CannotChange | None] | None = None
+    changed: frozenset[str] = _GPU
     doubt: Callable[[OpenAnalysis], str | None] | None = None
 
     @property
@@ -103,6 +111,7 @@ ASSUMPTIONS = (
     Entry(
         form="no-serialization",
         meaning="no communication waits behind other communication",
+        changed=_STREAMS,
         details="It still waits for what that one waited for. What waits for it then waits for"
         " earlier communication of its communicator, and the interval reaches to a wait for all"
         " that was on the stream. If neither communicators nor peers are known, the interval"
@@ -122,12 +131,14 @@ ASSUMPTIONS = (
     Entry(
         form="no-launch-stall",
         meaning="the launch queue is never full",
+        changed=_HOST,
         change=without_full_queues,
         is_bound=True,
     ),
     Entry(
         form="no-sync",
         meaning="the host never waits for the GPU",
+        changed=_WAITS,
         details="Synchronizing calls and blocking copies return at once, except for"
         " [waits that a program needs](#waits-that-stay). An estimate in PyTorch programs,"
         " which can do without; in others at most.",
@@ -139,6 +150,7 @@ ASSUMPTIONS = (
     Entry(
         form="no-kernel-sync",
         meaning="the host waits for copies, whose data it may need, and not for kernels",
+        changed=_WAITS,
         details="[Waits that a program needs](#waits-that-stay) stay.",
         change=without_kernel_waits,
         condition="kernels are taken to be as fast as they were, also where the change compiles"
@@ -148,6 +160,7 @@ ASSUMPTIONS = (
     Entry(
         form="no-data-loading",
         meaning="the next batch is always there, on the GPU",
+        changed=_HOST | _GPU,
         details="The time in which the GPU idled for data loading is removed from the host's time,"
         " and copies to the GPU take none. There is no answer if most of the idle time that may be"
         " data loading has no known cause, as in recordings without thread switches.",
@@ -158,6 +171,7 @@ ASSUMPTIONS = (
     Entry(
         form="no-straggler",
         meaning="no rank is late again and again",
+        changed=_RANKS,
         details="The ranks that cause the waits of others hold nobody up: the others go on at their"
         " own pace, and only they are counted.",
         run_change=without_stragglers,
@@ -166,6 +180,7 @@ ASSUMPTIONS = (
     ),
     Entry(
         form="no-host-stall",
+        changed=_HOST,
         meaning="no call of the host takes far longer than usual, on any rank",
         details="Calls, operators and silences between operators that stalled (`traceprof explain"
         " host-stall`) take their usual time.",
@@ -175,6 +190,7 @@ ASSUMPTIONS = (
     Entry(
         form="send-order=ready-first",
         meaning="streams run the sends first that are ready first",
+        changed=_ORDER,
         details="A send or receive is ready when both sides are.",
         run_change=order_of_readiness,
         condition="sends are launched at the same times as before",
@@ -182,6 +198,7 @@ ASSUMPTIONS = (
     Entry(
         form="send-order=best",
         meaning="sends are in the best order that was found",
+        changed=_ORDER,
         details="The order is the same in every step.",
         run_change=best_order,
         condition="sends are launched at the same times as before",
@@ -189,6 +206,7 @@ ASSUMPTIONS = (
     Entry(
         form="bucket-cap-mb=100",
         meaning="gradients are reduced in buckets of this many MiB",
+        changed=_ORDER,
         details="The value is `bucket_cap_mb` of DistributedDataParallel.",
         run_change=with_bucket_cap,
         value=bucket_size,
@@ -198,6 +216,7 @@ ASSUMPTIONS = (
     Entry(
         form="launch=0",
         meaning="launching takes no time, as in a CUDA graph",
+        changed=_HOST,
         details="Neither does what the thread runs between launches. Data loading, MPI and sleep"
         " stay, and so does what is done once, such as the first launch that loads a kernel.",
         change=without_launch_time,

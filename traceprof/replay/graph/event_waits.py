@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from traceprof.run.launching_calls import calls_with
-from traceprof.trace.model.kinds import SynchronizationKind
+from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank
     from traceprof.trace.model.host import EventRecords, Synchronizations
 
+MAX_LOST_RECORDS = 0.01
+"""If more records of events are lost, all waits are inferred: each may be for a lost one."""
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -162,6 +164,37 @@ def event_waits(
         records=_Places(of_record, recorded.place),
         record_event=recorded.event, record_device=recorded.device,
     )  # fmt: skip
+
+
+def lost_records(rank: Rank, calls: HostCalls) -> float:
+    """Return the share of the calls that record an event whose record is not in the report.
+
+    Args:
+        rank: one rank of the process.
+        calls: of the process.
+
+    Returns:
+        0 where no stream waits for an event.
+    """
+    columns = rank.calls
+    assert columns is not None  # noqa: S101  (the replay refuses reports without calls before)
+    if not len(calls_of_kind(rank, calls, ApiCallKind.STREAM_WAIT)):
+        return 0.0
+    recording = np.unique(calls.outer[calls_of_kind(rank, calls, ApiCallKind.EVENT_RECORD)])
+    records = rank.trace.event_records(rank.process)
+    if not records or not len(recording):
+        return 1.0
+    place = calls.place_of(calls_with(records.correlation, lambda: records.asked_ns, columns))
+    known = np.isin(recording, calls.outer[place[place >= 0]])
+    return 1 - float(known.mean())
+
+
+def calls_of_kind(rank: Rank, calls: HostCalls, kind: ApiCallKind) -> Int64:
+    """Return the calls of a kind, indices into `calls`."""
+    columns = rank.calls
+    assert columns is not None  # noqa: S101
+    ids = [key for key, name in rank.trace.api_names.items() if api_call_kind(name) is kind]
+    return np.flatnonzero(columns.packed_name.isin(ids)[calls.index])
 
 
 def awaited(waits: EventWaits, work: GpuWork) -> tuple[Int64, Int64]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof.analyses import breakdown
 from traceprof.communication.messages import BETWEEN_TWO
-from traceprof.replay.graph.weight_sets import WeightSets, difference, or_last
+from traceprof.replay.graph.weight_sets import WeightSets, difference, or_known
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def transfer_weights(
             scaled = full.copy()
             for column in range(width):
                 scaled[column::width] *= of_columns[column].of(number)
-            others.append(or_last(difference(full, scaled), others))
+            others.append(or_known(difference(full, scaled), others))
         nothing = np.zeros(len(full))
         weights.append(WeightSets(nothing, tuple(difference(nothing, nothing) for _ in others)))
         weights.append(WeightSets(full, tuple(others)))

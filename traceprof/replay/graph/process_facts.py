@@ -9,8 +9,12 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
+from traceprof.replay.graph.hidden_host_waits import seen_ns
+from traceprof.replay.graph.hidden_stream_waits import covered_ns, hidden_stream_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from traceprof.intervals import Int64, Intervals
     from traceprof.replay.graph.process_graph import Process
 
@@ -31,6 +35,12 @@ class ProcessFacts:
         has_event_records: whether the report shows which streams waited for which.
         host_waits: when a thread that launches to the busiest stream waited for the GPU, or
             for room in its queue.
+        lost_records: the share of calls that record an event whose record is lost; 0 if no stream
+            waits for one.
+        span_ns: how long the steps of the process take together.
+        hidden_host_ns: how much of that its threads waited for the GPU by no call that is shown.
+        hidden_stream_ns: how much its streams waited for each other by none.
+        late_ns: by rank, how much operations began late for no known reason.
     """
 
     ranks: tuple[int, ...]
@@ -42,10 +52,20 @@ class ProcessFacts:
     num_operations: int
     has_event_records: bool
     host_waits: Intervals
+    lost_records: float
+    span_ns: int
+    hidden_host_ns: int
+    hidden_stream_ns: int
+    late_ns: Mapping[int, int]
 
 
-def facts_of(process: Process) -> ProcessFacts:
-    """Return the facts about a process."""
+def facts_of(process: Process, limits_ns: tuple[int, int]) -> ProcessFacts:
+    """Return the facts about a process.
+
+    Args:
+        process: its ranks are open.
+        limits_ns: when its steps begin and end that are compared, on the run's clock.
+    """
     work, calls, first = process.work, process.calls, process.first_operation
     by_kind = [
         np.add.reduceat(np.where(work.kind == kind, work.length_ns, 0), first)
@@ -53,9 +73,16 @@ def facts_of(process: Process) -> ProcessFacts:
         else np.empty(0, np.int64)
         for kind in (COMPUTE, COMMUNICATION, COPY)
     ]
+    launched_ns, between = process.latencies.launched_ns, process.stream_waits
+    hidden = hidden_stream_ns(calls, work, launched_ns, between)
+    late, late_ns = process.latencies.unexplained_ns, {}
+    for index, rank in process.ranks:
+        rows = np.flatnonzero((work.rank == index) & (late > 0))
+        start = work.start_ns[rows]
+        late_ns[rank.rank] = covered_ns(start - late[rows], start, limits_ns)
     waits = process.host_waits
-    rows = np.flatnonzero(np.isin(calls.thread[waits.call], _training(process)))
-    call = waits.call[rows]
+    waiting = np.flatnonzero(np.isin(calls.thread[waits.call], _training(process)))
+    call = waits.call[waiting]
     return ProcessFacts(
         ranks=tuple(rank.rank for _, rank in process.ranks),
         host_node=process.host_node,
@@ -65,7 +92,14 @@ def facts_of(process: Process) -> ProcessFacts:
         num_unlaunched=int((work.call < 0).sum()) - work.num_cut,
         num_operations=len(work),
         has_event_records=process.stream_waits.is_recorded,
-        host_waits=intervals.union(calls.start_ns[call] + waits.own_ns[rows], calls.end_ns[call]),
+        host_waits=intervals.union(
+            calls.start_ns[call] + waits.own_ns[waiting], calls.end_ns[call]
+        ),
+        lost_records=process.lost_records,
+        span_ns=max(limits_ns[1] - limits_ns[0], 1),
+        hidden_host_ns=seen_ns(process.hidden_waits, calls, limits_ns),
+        hidden_stream_ns=covered_ns(*hidden, limits_ns),
+        late_ns=late_ns,
     )
 
 

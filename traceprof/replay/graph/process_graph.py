@@ -17,7 +17,8 @@ import numpy as np
 
 from traceprof.communication.messages import messages
 from traceprof.replay.graph.columns import COMMUNICATION, COPY, gpu_work, host_calls
-from traceprof.replay.graph.event_waits import event_waits
+from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS, event_waits, lost_records
+from traceprof.replay.graph.hidden_host_waits import hidden_host_waits
 from traceprof.replay.graph.host_waits import host_waits
 from traceprof.replay.graph.latencies import Latencies, measured_latencies
 from traceprof.replay.graph.longest_path import ROOT
@@ -29,10 +30,14 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.replay.graph.columns import GpuWork, HostCalls
+    from traceprof.replay.graph.hidden_host_waits import HiddenWaits
     from traceprof.replay.graph.host_waits import HostWaits
     from traceprof.replay.graph.stream_waits import StreamWaits
     from traceprof.replay.graph.thread_waits import HandOvers, LockWaits
     from traceprof.run.opening import Mask, Rank
+
+
+_NO_LIMITS = np.zeros(1, np.int64)
 
 
 class EdgeKind(IntEnum):
@@ -55,6 +60,8 @@ class EdgeKind(IntEnum):
     APART_BEGIN = 14  # communication that need not wait for the one before it: what held that one
     APART_END = 15  # and who waits for it waits for what its communicator did before
     STREAM_END = 16  # or for all that was on the stream before
+    SILENCE = 17  # the thread's own time since its last piece, which may hide a wait
+    HIDDEN_WAIT = 18  # that wait
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,9 @@ class Observed:
         lock_waits: for other threads, within calls.
         hand_overs: between its threads.
         stream_waits: between its streams.
+        hidden_waits: silences of its threads that may be waits.
+        lost_records: of the calls that record an event, the share whose record is lost; 0 if no
+            stream waits for any.
     """
 
     ranks: tuple[tuple[int, Rank], ...]
@@ -78,6 +88,8 @@ class Observed:
     lock_waits: LockWaits
     hand_overs: HandOvers
     stream_waits: StreamWaits
+    hidden_waits: HiddenWaits
+    lost_records: float
 
 
 @dataclass(frozen=True)
@@ -93,6 +105,7 @@ class Process(Observed):
         piece_of_operation: int64[operations].
         host_node: the node at which the first piece of the host begins; each has two.
         gpu_node: the node at which the first piece of a stream begins; each has two.
+        limits_ns: int64[s + 1], when its steps begin, and the last one ends; 0 if not known.
     """
 
     latencies: Latencies
@@ -103,6 +116,7 @@ class Process(Observed):
     piece_of_operation: Int64
     host_node: int
     gpu_node: int
+    limits_ns: Int64
 
     @property
     def is_launched_on_return(self) -> Mask:
@@ -170,7 +184,8 @@ def observe(
     first = ranks[0][1]
     calls = host_calls(first, shift_ns, span)
     work = gpu_work(ranks, calls, shift_ns, span)
-    events = event_waits(ranks, calls, work)
+    lost = lost_records(first, calls)
+    events = event_waits(ranks, calls, work) if lost <= MAX_LOST_RECORDS else None
     waits = host_waits(ranks, calls, work, events, shift_ns)
     between = stream_waits(events, work)
     if between is None:
@@ -179,24 +194,30 @@ def observe(
         between = inferred_waits(first, late, calls, work)
     earliest_ns = int(calls.start_ns.min()) if len(calls) else 0
     begin_ns = earliest_ns if span is None else span[0] + shift_ns
+    overs = hand_overs(calls, work, begin_ns)
     return Observed(
         ranks=tuple(ranks),
         calls=calls,
         work=work,
         host_waits=waits,
         lock_waits=lock_waits(calls, work, waits),
-        hand_overs=hand_overs(calls, work, begin_ns),
+        hand_overs=overs,
         stream_waits=between,
+        lost_records=lost,
+        hidden_waits=hidden_host_waits(ranks, calls, work, overs.call, shift_ns),
     )
 
 
-def in_pieces(observed: Observed, alone: Int64, host_node: int) -> Process:
+def in_pieces(
+    observed: Observed, alone: Int64, host_node: int, limits_ns: Int64 | None = None
+) -> Process:
     """Cut what a process did into pieces.
 
     Args:
         observed: the process.
         alone: int64[n], operations that have to be pieces of their own.
         host_node: the first node that is free.
+        limits_ns: int64[s + 1], when its steps begin, and the last one ends.
     """
     calls, work, between = observed.calls, observed.work, observed.stream_waits
     is_held = np.zeros(len(calls), np.bool_)
@@ -212,6 +233,7 @@ def in_pieces(observed: Observed, alone: Int64, host_node: int) -> Process:
         first_call=first_call, piece_of_call=piece_of_call, is_held=is_held,
         first_operation=np.flatnonzero(begins), piece_of_operation=np.cumsum(begins) - 1,
         host_node=host_node, gpu_node=host_node + 2 * len(first_call),
+        limits_ns=_NO_LIMITS if limits_ns is None else limits_ns,
     )  # fmt: skip
 
 
@@ -235,6 +257,7 @@ def _host_pieces(calls: HostCalls, is_held: Mask, observed: Observed) -> Mask:
     following = np.append(outer[1:], len(calls))
     begins[following[np.searchsorted(outer, np.flatnonzero(is_held))]] = True
     begins[observed.hand_overs.call] = True
+    begins[observed.hidden_waits.call] = True
     return begins[:-1]
 
 
@@ -254,6 +277,7 @@ def _gpu_pieces(
     begins[waits.operation + 1] = True
     begins[between.consumer] = True
     begins[between.producer + 1] = True
+    begins[observed.hidden_waits.operation + 1] = True
     begins[alone] = True
     begins[alone + 1] = True
     behind = _behind_communication(work)
@@ -310,7 +334,9 @@ def _host_edges(index: int, process: Process) -> list[Edges]:
     is_first = np.ones(num, np.bool_)
     is_first[1:] = calls.thread[first[1:]] != calls.thread[first[:-1]]
     handed = np.isin(first, overs.call)
-    rest = np.flatnonzero(~is_first & ~handed)
+    hidden = process.hidden_waits
+    is_silent = np.isin(first, hidden.call)
+    rest, silent = np.flatnonzero(~is_first & ~handed & ~is_silent), np.flatnonzero(is_silent)
     starts = np.flatnonzero(is_first & ~handed)
     over_piece = process.piece_of_call[overs.call]
     locks = process.lock_waits
@@ -324,6 +350,11 @@ def _host_edges(index: int, process: Process) -> list[Edges]:
         Edges(
             EdgeKind.HAND_OVER, index, _return_node(process, overs.after), begin[over_piece],
             overs.call, overs.after,
+        ),
+        _edges(EdgeKind.SILENCE, index, begin[silent] - 1, begin[silent], first[silent]),
+        _edges(
+            EdgeKind.HIDDEN_WAIT, index, process.end_node(hidden.operation), begin[silent],
+            hidden.call,
         ),
         _edges(EdgeKind.OWN_TIME, index, begin, begin + 1, np.arange(num)),
         _edges(EdgeKind.HOST_WAIT, index, held[~stall], waiting[~stall], rows[~stall]),

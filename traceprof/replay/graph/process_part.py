@@ -14,7 +14,7 @@ from traceprof.replay.graph.matched import Matched
 from traceprof.replay.graph.process_facts import facts_of
 from traceprof.replay.graph.process_graph import EdgeKind, edges_of, in_pieces, observe
 from traceprof.replay.graph.remaining_work import RemainingWork
-from traceprof.replay.graph.weight_sets import WeightSets, difference, or_last
+from traceprof.replay.graph.weight_sets import WeightSets, difference, or_known
 from traceprof.replay.graph.weights import Weigher, as_measured
 
 if TYPE_CHECKING:
@@ -171,7 +171,8 @@ def process_part(
     alone = [np.flatnonzero(is_member)]
     for steps in of_ranks:
         alone += [steps.limits, steps.last, steps.others]
-    process = in_pieces(observed, np.concatenate(alone), FIRST_NODE)
+    limits_ns = of_ranks[0].limits_ns
+    process = in_pieces(observed, np.concatenate(alone), FIRST_NODE, limits_ns)
     del observed
     edges = edges_of(number, process, is_member)
     marks = [
@@ -196,7 +197,7 @@ def process_part(
         ],
         scales=scales,
         marks=marks,
-        facts=facts_of(process),
+        facts=facts_of(process, (int(marks[0].limits_ns[0]), int(marks[0].limits_ns[-1]))),
         remaining=remaining,
         kept=Kept(replace(process, ranks=()), edges, operations, places),
     )
@@ -247,10 +248,10 @@ def weighed(
         parts = [difference(*pair) for pair in zip(full, columns, strict=True)]
         edge = [at + np.int32(begin) for (at, _), begin in zip(parts, begins[:-1], strict=True)]
         found = np.concatenate(edge), np.concatenate([weight for _, weight in parts])
-        others.append(or_last(found, others))
+        others.append(or_known(found, others))
         for scale, factor, operations in zip(scales, factors, matched, strict=True):
             of_variant = difference(factor, durations.transfer[operations])
-            scale.append(or_last(of_variant, scale))
+            scale.append(or_known(of_variant, scale))
     return (
         WeightSets(np.concatenate(full), tuple(others)),
         [WeightSets(*pair) for pair in zip(factors, map(tuple, scales), strict=True)],

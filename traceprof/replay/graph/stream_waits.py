@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.replay.graph.event_waits import awaited
+from traceprof.replay.graph.event_waits import awaited, calls_of_kind
 from traceprof.run.launching_calls import calls_with
-from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind, api_call_kind
+from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def possible_waits(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, 
         for what ends, in any replay, after all the producers of it and of those before it on its
         stream.
     """
-    wait = _called(rank, calls, ApiCallKind.STREAM_WAIT)
-    recorded = np.sort(calls.in_time[_called(rank, calls, ApiCallKind.EVENT_RECORD)])
+    wait = calls_of_kind(rank, calls, ApiCallKind.STREAM_WAIT)
+    recorded = np.sort(calls.in_time[calls_of_kind(rank, calls, ApiCallKind.EVENT_RECORD)])
     if len(wait) == 0 or len(recorded) == 0 or len(work) == 0:
         return _NOTHING, _NOTHING
     wait = wait[np.argsort(calls.in_time[wait])]
@@ -142,14 +142,6 @@ def possible_waits(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, 
             producers.append(other.start + latest[is_later] - 1)
             consumers.append(consumer[is_later])
     return np.concatenate(producers), np.concatenate(consumers)
-
-
-def _called(rank: Rank, calls: HostCalls, kind: ApiCallKind) -> Int64:
-    """Return the calls of a kind."""
-    columns = rank.calls
-    assert columns is not None  # noqa: S101  (the replay refuses reports without calls before)
-    ids = [key for key, name in rank.trace.api_names.items() if api_call_kind(name) is kind]
-    return np.flatnonzero(columns.packed_name.isin(ids)[calls.index])
 
 
 def _waiting_streams(rank: Rank, calls: HostCalls) -> Int64:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Float64 = npt.NDArray[np.float64]
     Int32 = npt.NDArray[np.int32]
 
+_MAX_BACK = 6  # the sets of one assumption: of these some are the same
 _SAME = np.empty(0, np.int32), np.empty(0)
 
 
@@ -50,8 +51,14 @@ class WeightSets:
         others: list[tuple[Int32, Float64]] = []
         for number in range(parts[0].num):
             of_parts = [part.other[number] for part in parts]
-            if number and all(part.other[number - 1] is part.other[number] for part in parts):
-                others.append(others[-1])
+            same = (
+                before
+                for before in range(max(number - _MAX_BACK, 0), number)
+                if all(part.other[before] is part.other[number] for part in parts)
+            )
+            before = next(same, None)
+            if before is not None:
+                others.append(others[before])
                 continue
             edges = [
                 edge + np.int32(begin) for (edge, _), begin in zip(of_parts, begins, strict=True)
@@ -103,11 +110,11 @@ def difference(full: Float64, column: Float64) -> tuple[Int32, Float64]:
     return (edge, column[edge]) if len(edge) else _SAME
 
 
-def or_last(
+def or_known(
     found: tuple[Int32, Float64], before: Sequence[tuple[Int32, Float64]]
 ) -> tuple[Int32, Float64]:
-    """Return the last one of those before if it is the same: then it is kept once."""
-    if not before:
-        return found
-    is_same = np.array_equal(found[0], before[-1][0]) and np.array_equal(found[1], before[-1][1])
-    return before[-1] if is_same else found
+    """Return the first of the last ones before that is the same, if one is: it is kept once."""
+    for known in before[-_MAX_BACK:]:
+        if np.array_equal(found[0], known[0]) and np.array_equal(found[1], known[1]):
+            return known
+    return found

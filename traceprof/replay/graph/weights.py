@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from traceprof.replay.graph.held_out import held_out_latencies, held_out_tails
 from traceprof.replay.graph.host_waits import OWN_WAIT_NS
 from traceprof.replay.graph.longest_path import NEVER
 from traceprof.replay.graph.process_graph import EdgeKind
@@ -40,6 +41,9 @@ class Durations:
         unexplained: by what the delays without a known reason are multiplied.
         possible_waits: whether streams wait for all that they may have waited for, without event
             records.
+        hidden_waits: whether silences that may be waits for the GPU are.
+        frees_hidden_waits: whether what frees the host of its waits frees it of these, too.
+        held_out: whether delays are those of the other half of the steps.
         whole_streams: whether operations that wait for communication wait for all before it on its
             stream, also if the communication itself need not.
     """
@@ -56,6 +60,9 @@ class Durations:
     latency: float = 1.0
     unexplained: float = 1.0
     possible_waits: bool = True
+    hidden_waits: bool = False
+    frees_hidden_waits: bool = False
+    held_out: bool = False
     whole_streams: bool = False
 
 
@@ -88,6 +95,7 @@ def as_measured(process: Process) -> Durations:
 _BY_SWITCHES = {
     EdgeKind.HOST_WAIT, EdgeKind.STALL, EdgeKind.STREAM, EdgeKind.STREAM_WAIT,
     EdgeKind.APART_BEGIN, EdgeKind.APART_END, EdgeKind.STREAM_END,
+    EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT,
 }  # fmt: skip
 """The edges whose weights depend on more than what actions take."""
 
@@ -104,13 +112,15 @@ class Weigher:
         self._saved_at_end = self._saved_at_start + inside
         first = process.first_call
         self._piece_start = calls.start_ns[first] if len(first) else np.empty(0, np.int64)
-        latencies, scale = process.latencies, durations.latency
+        latencies = held_out_latencies(process) if durations.held_out else process.latencies
+        scale = durations.latency
+        self._after_wait = latencies.after_wait_ns
         late = latencies.unexplained_ns * durations.unexplained
         late = late + latencies.crowded_ns * scale
         self._late = late
         self._after_previous = latencies.after_previous_ns * scale + late
         self._after_launch = latencies.after_launch_ns * scale + late
-        launched = latencies.launched_ns.astype(np.float64)
+        launched = process.latencies.launched_ns.astype(np.float64)
         has_call = work.call >= 0
         call = work.call[has_call]
         saved = np.where(
@@ -136,6 +146,7 @@ class Weigher:
             and durations.before_call_ns is own.before_call_ns
             and durations.in_call_ns is own.in_call_ns
             and durations.latency == own.latency
+            and durations.held_out == own.held_out
             and (durations.unexplained == own.unexplained or not has_unexplained)
         )
 
@@ -172,6 +183,8 @@ class Weigher:
             EdgeKind.APART_BEGIN: self._apart,
             EdgeKind.APART_END: self._apart,
             EdgeKind.STREAM_END: self._stream_over,
+            EdgeKind.SILENCE: self._silent,
+            EdgeKind.HIDDEN_WAIT: self._hidden,
         }
         return ways[edges.kind](edges)
 
@@ -192,11 +205,26 @@ class Weigher:
         )
         return gap
 
+    def _silent(self, edges: Edges) -> Float64:
+        gap = self._between_calls(edges)
+        if not self._durations.hidden_waits:
+            return gap
+        return np.maximum(gap - self._process.hidden_waits.waited_ns, 0)
+
+    def _hidden(self, edges: Edges) -> Float64:
+        durations = self._durations
+        frees = not (durations.waits_for_gpu and durations.waits_for_kernels)
+        is_freed = durations.frees_hidden_waits and frees
+        if not durations.hidden_waits or is_freed:
+            return np.full(len(edges.at), NEVER)
+        return self._silent(edges)
+
     def _waited(self, edges: Edges) -> Float64:
         durations = self._durations
         is_stall = edges.kind is EdgeKind.STALL
         waits = self._process.host_waits
-        tails = waits.tail_ns[edges.at].astype(np.float64)
+        tails = held_out_tails(self._process) if durations.held_out else waits.tail_ns
+        tails = tails[edges.at].astype(np.float64)
         if is_stall:
             return tails if durations.stalls else np.full(len(tails), NEVER)
         is_gone = np.zeros(len(tails), np.bool_)
@@ -224,7 +252,7 @@ class Weigher:
 
     def _waited_for_event(self, edges: Edges) -> Float64:
         process, at = self._process, edges.at
-        after = process.latencies.after_wait_ns[at].astype(np.float64)
+        after = self._after_wait[at].astype(np.float64)
         after *= self._durations.latency
         is_sure = process.stream_waits.is_sure[at]
         # What is only possible is no part of what was seen to hold the operation.

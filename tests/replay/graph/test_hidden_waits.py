@@ -1,0 +1,114 @@
+"""Waits that no call shows: of the host, and between streams; and delays of other steps."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.support.changes import recorded
+from tests.support.damage import damaged
+from traceprof.analysis import Options, analyze
+from traceprof.replay.assumptions.assumption import Variant
+from traceprof.replay.graph.held_out import halves
+from traceprof.replay.graph.run_graph import run_graph
+from traceprof.simulate import kernels
+from traceprof.simulate.event_model.program_writer import SIDE, Host
+from traceprof.simulate.scenarios.setup import Setup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from traceprof.replay.graph.process_facts import ProcessFacts
+    from traceprof.replay.graph.process_graph import Process
+
+
+def program(num: int, between: Callable[[Host, np.random.Generator], None]) -> Setup:
+    """Return steps of 10 to 30 kernels, with something that the host does after each."""
+    rng = np.random.default_rng(0)
+    host = Host(0, rng)
+    for step in range(num):
+        with host.step(step):
+            host.launch(host.compute, *[kernels.QKV] * int(rng.integers(10, 30)))
+            between(host, rng)
+    return Setup((host,), lambda _: [])
+
+
+def synchronize(host: Host, rng: np.random.Generator) -> None:
+    host.synchronize(host.compute)
+    host.busy(int(rng.integers(50_000, 200_000)))
+
+
+def synchronize_with_an_event(host: Host, rng: np.random.Generator) -> None:
+    event = host.record(host.compute)
+    host.launch(host.compute, *[kernels.QKV] * 5)
+    host.synchronize(event)
+    host.busy(int(rng.integers(10_000, 20_000)))
+
+
+def compute(host: Host, rng: np.random.Generator) -> None:
+    host.busy(int(rng.integers(1_000_000, 4_000_000)))
+
+
+def observed(path: Path) -> tuple[Process, ProcessFacts]:
+    with closing(analyze(path, options=Options(savings=False))) as analysis:
+        graph = run_graph(analysis, [Variant()], keeps_processes=True)
+        return graph.kept[0].process, graph.facts[0]
+
+
+@pytest.mark.parametrize("between", [synchronize, synchronize_with_an_event])
+def test_waits_by_calls_that_are_gone_are_seen(
+    between: Callable[[Host, np.random.Generator], None], tmp_path: Path
+) -> None:
+    """What is seen is what those calls waited for: to the end of their operation."""
+    path = recorded(program(12, between), tmp_path / "run.sqlite")
+    intact, facts = observed(path)
+    assert facts.hidden_host_ns == 0
+    waits, calls = intact.host_waits, intact.calls
+    waited = intact.work.end_ns[waits.operation] - calls.start_ns[waits.call]
+    assert damaged(path, tmp_path / "damaged.sqlite", "synchronize calls") == 12
+    process, facts = observed(tmp_path / "damaged.sqlite")
+    # After the last one there is no call any more.
+    assert len(process.hidden_waits) == 11
+    assert process.hidden_waits.is_seen.all()
+    assert facts.hidden_host_ns == pytest.approx(int(waited[:-1].sum()), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("num", "between", "may_wait"), [(12, compute, False), (3, synchronize, True)]
+)
+def test_own_time_is_no_wait_and_a_few_silences_say_nothing(
+    num: int,
+    between: Callable[[Host, np.random.Generator], None],
+    may_wait: bool,
+    tmp_path: Path,
+) -> None:
+    path = recorded(program(num, between), tmp_path / "run.sqlite")
+    damaged(path, tmp_path / "damaged.sqlite", "synchronize calls")
+    process, facts = observed(tmp_path / "damaged.sqlite")
+    assert facts.hidden_host_ns == 0
+    assert not process.hidden_waits.is_seen.any()
+    assert (len(process.hidden_waits) > 0) == may_wait
+
+
+def test_waits_between_streams_that_are_gone_are_seen(tmp_path: Path) -> None:
+    def in_turns(host: Host, rng: np.random.Generator) -> None:
+        side = host.stream(SIDE)
+        host.follow(side, host.compute)
+        host.launch(side, *[kernels.UP] * int(rng.integers(2, 9)))
+        host.follow(host.compute, side)
+
+    path = recorded(program(10, in_turns), tmp_path / "run.sqlite")
+    assert observed(path)[1].hidden_stream_ns == 0
+    damaged(path, tmp_path / "damaged.sqlite", "stream waits and event records")
+    _, facts = observed(tmp_path / "damaged.sqlite")
+    assert facts.hidden_stream_ns > 0.5 * facts.span_ns
+
+
+def test_halves_follow_thue_and_morse() -> None:
+    limits = np.arange(9) * 10
+    assert halves(limits[:-1] + 5, limits).tolist() == [0, 1, 1, 0, 1, 0, 0, 1]
+    assert halves(np.array([-5, 0, 9, 10]), limits).tolist() == [0, 0, 0, 1]

@@ -1,0 +1,90 @@
+"""Copies of exports that lack some of what shows what waited for what."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from shutil import copyfile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_WAITS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+_RECORDS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+_WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
+
+
+def damaged(path: Path, copy: Path, damage: str) -> int:
+    """Write a copy of an export that lacks something, and return how many rows it lacks.
+
+    Args:
+        path: of the export, which stays as it is.
+        copy: where to write.
+        damage: a key of `DAMAGES`.
+    """
+    copyfile(path, copy)
+    copy.chmod(0o644)
+    with closing(sqlite3.connect(copy)) as connection, connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        if _RUNTIME not in tables:
+            return 0
+        return DAMAGES[damage](connection, tables)
+
+
+def _without_calls(connection: sqlite3.Connection, tables: set[str], *patterns: str) -> int:
+    """Delete calls by name, with the waits and the records that they made."""
+    like = " OR ".join("value LIKE ?" for _ in patterns)
+    chosen = f"SELECT id FROM StringIds WHERE {like}"
+    ids = f"SELECT correlationId FROM {_RUNTIME} WHERE nameId IN ({chosen})"
+    for table in {_WAITS, _RECORDS} & tables:
+        connection.execute(f"DELETE FROM {table} WHERE correlationId IN ({ids})", patterns)
+    deleted = f"DELETE FROM {_RUNTIME} WHERE nameId IN ({chosen})"
+    return connection.execute(deleted, patterns).rowcount
+
+
+def _synchronize_calls(connection: sqlite3.Connection, tables: set[str]) -> int:
+    return _without_calls(connection, tables, "%Synchronize%")
+
+
+def _stream_waits(connection: sqlite3.Connection, tables: set[str]) -> int:
+    return _without_calls(connection, tables, "%StreamWaitEvent%", "%EventRecord%")
+
+
+def _records(connection: sqlite3.Connection, tables: set[str]) -> int:
+    if _RECORDS not in tables:
+        return 0
+    return connection.execute(f"DELETE FROM {_RECORDS}").rowcount
+
+
+def _half_of_the_records(connection: sqlite3.Connection, tables: set[str]) -> int:
+    if _RECORDS not in tables:
+        return 0
+    return connection.execute(f"DELETE FROM {_RECORDS} WHERE rowid % 2").rowcount
+
+
+def _launch_calls(connection: sqlite3.Connection, tables: set[str]) -> int:
+    """Delete those of the thread that makes the second most launches, or all of the only one."""
+    work = " UNION ALL ".join(
+        f"SELECT correlationId FROM {name}" for name in _WORK if name in tables
+    )
+    threads = connection.execute(
+        f"SELECT globalTid FROM {_RUNTIME} WHERE correlationId IN ({work})"
+        " GROUP BY globalTid ORDER BY count(*) DESC LIMIT 2"
+    ).fetchall()
+    if not threads:
+        return 0
+    return connection.execute(
+        f"DELETE FROM {_RUNTIME} WHERE globalTid = ? AND correlationId IN ({work})", threads[-1]
+    ).rowcount
+
+
+DAMAGES: dict[str, Callable[[sqlite3.Connection, set[str]], int]] = {
+    "synchronize calls": _synchronize_calls,
+    "stream waits and event records": _stream_waits,
+    "event records": _records,
+    "half of the records": _half_of_the_records,
+    "launch calls of a thread": _launch_calls,
+}

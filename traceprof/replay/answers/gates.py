@@ -1,0 +1,226 @@
+"""Gates: checks of a replay, each of which can fail, and refuses what it makes unsure.
+
+What a report lacks shows in what is left of it: in operations without a launch, in events without a
+record, in silences that are as long as the GPU works, in delays that end with another stream's
+work, and in steps that come out wrong with the delays of others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses import gpu_idle
+from traceprof.analyses.verdict.savings import Gate
+from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS
+from traceprof.replay.graph.step_lengths import by_number
+from traceprof.trace.model.parts import Part
+
+if TYPE_CHECKING:
+    from traceprof.analyses.verdict.savings import GateName
+    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.replay.assumptions.assumption import Assumption
+    from traceprof.replay.graph.longest_path import Float64
+    from traceprof.replay.graph.process_facts import ProcessFacts
+    from traceprof.replay.graph.run_graph import RunGraph
+
+MAX_UNLAUNCHED = 0.01
+MAX_HIDDEN_HOST = 0.01
+MAX_HIDDEN_STREAM = 0.03
+MAX_UNEXPLAINED = 0.05
+MAX_OFF_FLOOR = 0.05
+MAX_BELOW_FLOOR = 0.001
+"""So much may an answer lie below what a step takes at least, as a share: rounding."""
+MAX_MISFIT, MAX_MISFIT_WITHOUT_EVENTS = 0.02, 0.035
+MIN_HELD_OUT = 6
+"""With fewer steps nothing can be held out: the mean step is compared."""
+_OF_SPREAD, _OF_STEP = 0.3, 0.005
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What a gate that does not hold means.
+
+    Attributes:
+        why: what is wrong, with a place for the value.
+        part: what to record instead; None where no recording is known to help.
+        refuses: kinds of changes that it makes unsure.
+    """
+
+    why: str
+    part: Part | None
+    refuses: frozenset[str]
+
+
+ALL = frozenset(("host", "gpu", "streams", "ranks"))
+MEANINGS: dict[GateName, _Meaning] = {
+    "launches": _Meaning(
+        "the calls that launched {} of the operations are not in the report (made before the"
+        " capture began; pages of unified memory have none): what held these is not known",
+        None, ALL,
+    ),
+    "records": _Meaning(
+        "{} of the calls that record an event have no record: what streams waited for is not known",
+        Part.EVENT_RECORDS, frozenset(),  # what needs them says so, where there is a send or bucket
+    ),
+    "hidden-host-waits": _Meaning(
+        "for {} of the time threads waited for the GPU by calls that are not in the report",
+        None, ALL,
+    ),
+    "hidden-stream-waits": _Meaning(
+        "for {} of the time streams waited for each other by calls that are not in the report",
+        Part.EVENT_RECORDS, ALL,
+    ),
+    "misfit": _Meaning(
+        "the replay misses what was measured by {}",
+        Part.EVENT_RECORDS, ALL,
+    ),
+    "unexplained": _Meaning(
+        "the GPU was idle for {} of the time for reasons that are not in the report",
+        Part.THREAD_SWITCHES, frozenset(("host",)),  # delays of the GPU are in the intervals
+    ),
+    "host-floor": _Meaning(
+        "without the GPU's time the replayed step is {} off what the host needs by itself: threads"
+        " pace each other in ways that are not in the report",
+        None, ALL,
+    ),
+}  # fmt: skip
+
+
+def gates_of(
+    analysis: OpenAnalysis,
+    graph: RunGraph,
+    share: Float64,
+    measured: Float64,
+    replayed: tuple[Float64, Float64, Float64],
+) -> tuple[Gate, ...]:
+    """Return the gates of a replay.
+
+    Args:
+        analysis: of the run.
+        graph: of it, weighed.
+        share: float64[s], what each step counts for in the mean one.
+        measured: float64[s], how long steps took, ns.
+        replayed: float64[s] each, how long they are replayed without unexplained delays, with
+            delays of the other half of the steps, and without the GPU's time.
+    """
+    facts = graph.facts
+    num = max(sum(one.num_operations for one in facts), 1)
+    unlaunched = sum(one.num_unlaunched for one in facts) / num
+    return (
+        _gate("launches", unlaunched, MAX_UNLAUNCHED),
+        _gate("records", max(one.lost_records for one in facts), MAX_LOST_RECORDS),
+        _gate(
+            "hidden-host-waits",
+            max(one.hidden_host_ns / one.span_ns for one in facts),
+            MAX_HIDDEN_HOST,
+        ),
+        _gate(
+            "hidden-stream-waits",
+            max(one.hidden_stream_ns / one.span_ns for one in facts),
+            MAX_HIDDEN_STREAM,
+        ),
+        _misfit(share, measured, *replayed[:2], has_events=graph.has_event_records),
+        _gate("unexplained", _unexplained(analysis, facts), MAX_UNEXPLAINED),
+        _gate("host-floor", _off_floor(graph, measured, replayed[2]), MAX_OFF_FLOOR),
+    )
+
+
+def floor_gate(below: float) -> Gate:
+    """Return the gate that no answer lies below what a step takes at least.
+
+    Args:
+        below: by how much the lowest one does, as a share.
+    """
+    return _gate("floor", below, MAX_BELOW_FLOOR)
+
+
+def failed(gates: tuple[Gate, ...], assumption: Assumption) -> Gate | None:
+    """Return the first gate that makes an assumption unsure, None if none does."""
+    return next(
+        (
+            gate
+            for gate in gates
+            if not gate.holds
+            and gate.name in MEANINGS
+            and MEANINGS[gate.name].refuses & assumption.changed
+        ),
+        None,
+    )
+
+
+def why_not(gate: Gate) -> str:
+    """Return what it means that a gate does not hold."""
+    value = "an unknown share" if gate.value is None else f"{100 * abs(gate.value):.1f} %"
+    return MEANINGS[gate.name].why.format(value)
+
+
+def how_to_collect(analysis: OpenAnalysis, gate: Gate) -> str:
+    """Return what to do about a gate that does not hold, or that nothing is known to help."""
+    part = MEANINGS[gate.name].part
+    if gate.name == "launches":
+        return "record from the beginning of the training, or begin the capture between two steps"
+    if part is None or (part is Part.EVENT_RECORDS and _has_records(analysis)):
+        return "no recording is known to show more; ask for other assumptions, or compare two runs"
+    return analysis.run.ranks[0].trace.how_to_collect(part)
+
+
+def _has_records(analysis: OpenAnalysis) -> bool:
+    return all(rank.trace.event_records(rank.process) for rank in analysis.run.ranks)
+
+
+def _gate(name: GateName, value: float | None, limit: float) -> Gate:
+    return Gate(name, value, limit, value is not None and abs(value) <= limit)
+
+
+def _misfit(
+    share: Float64, measured: Float64, removed: Float64, held_out: Float64, *, has_events: bool
+) -> Gate:
+    """Return the misfit: of each step with delays of others, or of the mean where steps are few."""
+    step = float(share @ measured)
+    if not step:
+        return _gate("misfit", None, MAX_MISFIT)
+    if np.count_nonzero(share) < MIN_HELD_OUT:
+        limit = MAX_MISFIT if has_events else MAX_MISFIT_WITHOUT_EVENTS
+        return _gate("misfit", float(share @ removed) / step - 1, limit)
+    spread = float(share @ (measured - step) ** 2) ** 0.5
+    error = float(share @ (held_out - measured) ** 2) ** 0.5
+    return _gate("misfit", error / step, max(_OF_SPREAD * spread / step, _OF_STEP))
+
+
+def _off_floor(graph: RunGraph, measured: Float64, without: Float64) -> float | None:
+    """Return by how much a step without GPU time is off what the host needs by itself.
+
+    That is from the launch of one step's first operation to that of the next one's, less the waits
+    of the threads that launch.
+    """
+    needed = []
+    for mark in graph.marks:
+        facts = next(facts for facts in graph.facts if mark.rank in facts.ranks)
+        waited = np.diff(intervals.covered_before(facts.host_waits, mark.launched_ns))
+        needed.append((np.diff(mark.launched_ns) - waited)[:, np.newaxis].astype(np.float64))
+    step = float(np.median(measured))
+    if not step:
+        return None
+    # A rank that waits for others in between is as slow as the slowest of them.
+    low = float(np.median(by_number(graph.marks, needed)[:, 0]))
+    high = max(low, *(float(np.median(of_rank)) for of_rank in needed))
+    floor = float(np.median(without))
+    return (floor - min(max(floor, low), high)) / step
+
+
+def _unexplained(analysis: OpenAnalysis, facts: tuple[ProcessFacts, ...]) -> float:
+    """Return the largest share of a rank's time in which it was idle for no known reason.
+
+    Where the queue held work the replay may know what that waited for.
+    """
+    late_ns = {rank: ns for one in facts for rank, ns in one.late_ns.items()}
+    shares = [0.0]
+    for result in analysis.measured.of(gpu_idle):
+        queued, _, silent = result.unknown_ns
+        unknown = silent + min(queued, late_ns.get(result.rank, 0))
+        shares.append(unknown / max(result.window.length_ns, 1))
+    return max(shares)

@@ -1,0 +1,355 @@
+"""Waits of the host for the GPU that no call shows: silences that end after what was launched.
+
+A gap between two calls of a thread that launches may be the thread's own time, or a wait that is
+not in the report. One gap cannot say which; the gaps of one place in the program together often
+can: a wait is over after the operation, however long that takes, and its length follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.host.thread_evidence import host_evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.replay.graph.columns import GpuWork, HostCalls
+    from traceprof.run.opening import Mask, Rank
+
+MIN_GAP_NS = 20_000
+"""A thread that is silent for less goes on by itself: it launches."""
+_MIN_WAITED_NS = 5_000  # the clocks of host and GPU agree to some microseconds
+_HANDED_OVER_NS = 50_000  # another thread's call returned so shortly before: it went on after that
+_MIN_SITE = 6
+_BEFORE, _AFTER = 0.9, 0.8
+_NEAR_NS = 30_000
+_DRAWS, _SEED = 100, 1
+_MAX_DRAWN = 500  # gaps of a place; more say no more
+_MAX_POSSIBLE = 2_000  # of a process: the longest ones
+_LITTLE = 1e-3  # of the time: what the rest makes together is left out
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenWaits:
+    """The m silences of threads that may be waits for the GPU.
+
+    Attributes:
+        call: int64[m], the outer calls before which they are, ascending; indices into `HostCalls`.
+        operation: int64[m], what the thread may have waited for, an index into `GpuWork`.
+        waited_ns: int64[m], how long that operation still took.
+        is_seen: bool[m], whether it is at a place that waits by all that its silences show; else
+            they cannot say.
+    """
+
+    call: Int64
+    operation: Int64
+    waited_ns: Int64
+    is_seen: Mask
+
+    def __len__(self) -> int:
+        return len(self.call)
+
+
+_NONE = np.empty(0, np.int64)
+NO_HIDDEN_WAITS = HiddenWaits(_NONE, _NONE, _NONE, np.empty(0, np.bool_))
+
+
+@dataclass(frozen=True, slots=True)
+class _Gaps:
+    """The g silences of launching threads.
+
+    Attributes:
+        call: int64[g], the outer calls that end them.
+        since_ns: int64[g], when they began.
+        length_ns: int64[g], y.
+        last: int64[g], what the thread launched last before.
+        sites: int64[g] each, the place by more and by less: by calls and kernels, by calls, by
+            thread.
+    """
+
+    call: Int64
+    since_ns: Int64
+    length_ns: Int64
+    last: Int64
+    sites: tuple[Int64, Int64, Int64]
+
+    def chosen(self, rows: Mask) -> _Gaps:
+        """Return some of them."""
+        coarse, middle, fine = (of_all[rows] for of_all in self.sites)
+        return _Gaps(
+            self.call[rows], self.since_ns[rows], self.length_ns[rows], self.last[rows],
+            (coarse, middle, fine),
+        )  # fmt: skip
+
+
+def hidden_host_waits(
+    ranks: Sequence[tuple[int, Rank]],
+    calls: HostCalls,
+    work: GpuWork,
+    handed_over: Int64,
+    shift_ns: int = 0,
+) -> HiddenWaits:
+    """Return which silences of the threads of a process may hide waits for the GPU.
+
+    Silences that end with a hand-over of another thread, and those that something else takes most
+    of (MPI, set-up, allocation, data loading), hide none. A place waits where nearly all of its
+    silences end after the operation, most of their length is that wait, and either their length
+    follows it (what is left varies by half as much, and hardly any shuffling of the operations'
+    times does as well), or they end shortly after. A place whose silences end before the operation
+    is over, or are no longer where it takes longer, does not wait. What is left may or may not.
+
+    Args:
+        ranks: of the process, each with its index among those of the run.
+        calls: of the process.
+        work: its operations.
+        handed_over: int64[n], calls that are known to have waited for another thread's.
+        shift_ns: what was added to times of the report.
+    """
+    gaps = _gaps(ranks, calls, work)
+    is_known = np.isin(gaps.call, handed_over) | _explained(ranks[0][1], calls, gaps, shift_ns)
+    gaps = gaps.chosen(~is_known)
+    if not len(gaps.call):
+        return NO_HIDDEN_WAITS
+    site = _merged(gaps.sites)
+    operation = np.full(len(gaps.call), -1, np.int64)
+    waited = np.zeros(len(gaps.call), np.int64)
+    verdict = np.full(int(site.max()) + 1, _OWN, np.int64)
+    for candidate in _candidates(gaps, site, calls, work):
+        known = candidate >= 0
+        x_ns = np.where(known, work.end_ns[candidate] - gaps.since_ns, _NOTHING_NS)
+        found = _verdicts(site, x_ns, gaps.length_ns)
+        # The first candidate by which a place waits, else the first by which it may.
+        is_better = (found[site] == _WAITS) & (verdict[site] != _WAITS)
+        is_better |= (
+            (found[site] == _OPEN)
+            & (verdict[site] != _WAITS)
+            & ((waited <= _MIN_WAITED_NS) & (x_ns > _MIN_WAITED_NS) & (x_ns <= gaps.length_ns))
+        )
+        operation, waited = np.where(is_better, (candidate, x_ns), (operation, waited))
+        verdict = np.maximum(verdict, found)
+    possible = (waited > _MIN_WAITED_NS) & (waited <= gaps.length_ns) & (operation >= 0)
+    rows = _longest(np.flatnonzero(possible), waited, calls)
+    is_seen = verdict[site[rows]] == _WAITS
+    return HiddenWaits(gaps.call[rows], operation[rows], waited[rows], is_seen)
+
+
+def seen_ns(waits: HiddenWaits, calls: HostCalls, limits_ns: tuple[int, int]) -> int:
+    """Return how long threads waited at the places that wait, within some limits."""
+    before = calls.start_ns[waits.call[waits.is_seen]]  # the call that ends the silence
+    length = _silence_ns(calls, waits.call[waits.is_seen])
+    since = before - length
+    covered = intervals.union(since, since + waits.waited_ns[waits.is_seen])
+    return intervals.clip(covered, *limits_ns).measure_ns
+
+
+def _silence_ns(calls: HostCalls, call: Int64) -> Int64:
+    """Return how long the thread made no call before each, int64[n]; none is its thread's first."""
+    silence: Int64 = calls.start_ns[call] - calls.end_ns[calls.outer[call - 1]]
+    return silence
+
+
+_OWN, _OPEN, _WAITS = range(3)
+_NOTHING_NS = -intervals.BEYOND_NS
+
+
+def _candidates(gaps: _Gaps, site: Int64, calls: HostCalls, work: GpuWork) -> tuple[Int64, ...]:
+    """Return what each silence may have waited for, int64[g] each; -1 for nothing.
+
+    That is what the thread launched last, as for a stream or a copy; what ends last of all that
+    was launched, as for the device; and what was launched as many operations before on the stream
+    as at most silences of the place, as for an event.
+    """
+    launched = np.flatnonzero(work.call >= 0)
+    by_call = launched[np.argsort(calls.in_time[work.call[launched]], kind="stable")]
+    ends = work.end_ns[by_call]
+    latest = np.maximum.accumulate(
+        np.where(ends == np.maximum.accumulate(ends), np.arange(len(ends)), 0)
+    )
+    before = np.searchsorted(calls.in_time[work.call[by_call]], calls.in_time[gaps.call]) - 1
+    of_all = np.where(before >= 0, by_call[latest[np.maximum(before, 0)]], -1)
+    # Streams lie one after the other, far apart, so that one search serves all.
+    base = work.chain * (int(work.end_ns.max()) - int(work.start_ns.min()) + 1)
+    reached = np.maximum.accumulate(work.end_ns + base)
+    until = gaps.since_ns + gaps.length_ns + base[gaps.last]
+    lag = np.maximum(gaps.last - (np.searchsorted(reached, until, side="right") - 1), 0)
+    usual = _usual_lag(site, lag)
+    earlier = gaps.last - usual
+    is_same = (earlier >= 0) & (work.chain[earlier] == work.chain[gaps.last]) & (usual > 0)
+    return gaps.last, of_all, np.where(is_same, earlier, -1)
+
+
+def _usual_lag(site: Int64, lag: Int64) -> Int64:
+    """Return the number that nearly all silences of each place have, int64[g]; 0 if none is."""
+    pair = site * (int(lag.max()) + 1) + lag
+    of_pair, count = np.unique(pair, return_counts=True)
+    owner = of_pair // (int(lag.max()) + 1)
+    total = np.bincount(site)
+    usual = np.zeros(len(total), np.int64)
+    is_usual = count >= _BEFORE * total[owner]
+    usual[owner[is_usual]] = of_pair[is_usual] % (int(lag.max()) + 1)
+    return usual[site]
+
+
+def _gaps(ranks: Sequence[tuple[int, Rank]], calls: HostCalls, work: GpuWork) -> _Gaps:
+    launched = np.flatnonzero(work.call >= 0)
+    launching = np.unique(calls.thread[work.call[launched]])
+    outer = np.flatnonzero(calls.is_outer & np.isin(calls.thread, launching))
+    follows = np.flatnonzero(calls.thread[outer[1:]] == calls.thread[outer[:-1]]) + 1
+    call, since = outer[follows], calls.end_ns[outer[follows - 1]]
+    length = calls.start_ns[call] - since
+    is_long = length > MIN_GAP_NS
+    call, since, length = call[is_long], since[is_long], length[is_long]
+    # What the thread launched last before, and what it launches next.
+    by_call = launched[np.argsort(calls.outer[work.call[launched]], kind="stable")]
+    launch = calls.outer[work.call[by_call]]
+    after = np.searchsorted(launch, call, side="left")
+    has = after > 0
+    before = by_call[np.maximum(after - 1, 0)]
+    has[has] = calls.thread[work.call[before[has]]] == calls.thread[call[has]]
+    has &= ~_handed_over(calls, launching, call, since)
+    call, since, length, before, after = (
+        column[has] for column in (call, since, length, before, after)
+    )
+    following = np.append(by_call, -1)[after]
+    is_own = (following >= 0) & (calls.thread[work.call[following]] == calls.thread[call])
+    named = names_of(ranks, work)
+    previous = calls.outer[call - 1]
+    api = _api_names(ranks[0][1], calls)
+    kernels = named[before], np.where(is_own, named[following], -1)
+    by_calls = calls.thread[call], api[previous], api[call]
+    return _Gaps(
+        call, since, length, before,
+        (numbered(*by_calls, *kernels), numbered(*by_calls), numbered(calls.thread[call])),
+    )  # fmt: skip
+
+
+def _handed_over(calls: HostCalls, launching: Int64, call: Int64, since: Int64) -> Mask:
+    """Say before which calls another thread's call returned, or others launched most of it."""
+    until = calls.start_ns[call]
+    handed = np.zeros(len(call), np.bool_)
+    if not len(calls) or calls.thread.min() == calls.thread.max():
+        return handed
+    order = np.argsort(calls.end_ns, kind="stable")
+    ends, threads = calls.end_ns[order], calls.thread[order]
+    for thread in np.unique(calls.thread[call]).tolist():
+        rows = np.flatnonzero(calls.thread[call] == thread)
+        of_others = ends[threads != thread]
+        at = np.searchsorted(of_others, until[rows], side="right")
+        handed[rows] = (
+            until[rows] - np.append(-intervals.BEYOND_NS, of_others)[at] <= _HANDED_OVER_NS
+        )
+        other = calls.is_outer & np.isin(calls.thread, launching[launching != thread])
+        busy = intervals.union(calls.start_ns[other], calls.end_ns[other])
+        covered = intervals.covered_within(busy, since[rows], until[rows])
+        handed[rows] |= 2 * covered > until[rows] - since[rows]
+    return handed
+
+
+def _explained(rank: Rank, calls: HostCalls, gaps: _Gaps, shift_ns: int) -> Mask:
+    """Say which silences something takes most of, by what else is recorded of the thread."""
+    explained = np.zeros(len(gaps.call), np.bool_)
+    evidence = host_evidence(rank)
+    if evidence is None or not len(gaps.call):
+        return explained
+    until = calls.start_ns[gaps.call] - shift_ns
+    threads = evidence.calls.packed_thread.at(calls.index[gaps.call])
+    for thread in np.unique(threads).tolist():
+        rows, of = np.flatnonzero(threads == thread), evidence.thread(thread)
+        spans = intervals.merge(of.mpi, of.setup, of.allocation, of.loading)
+        low = until[rows] - gaps.length_ns[rows]
+        explained[rows] = (
+            2 * intervals.covered_within(spans, low, until[rows]) > (gaps.length_ns[rows])
+        )
+    return explained
+
+
+def names_of(ranks: Sequence[tuple[int, Rank]], work: GpuWork) -> Int64:
+    """Return a number for what each operation is, int64[operations]: a kernel's name, else less."""
+    named = -1 - work.group
+    for index, rank in ranks:
+        rows = np.flatnonzero((work.rank == index) & (work.group == 0))
+        named[rows] = rank.operations.kernels.name[work.place[rows]]
+    return named
+
+
+def _api_names(rank: Rank, calls: HostCalls) -> Int64:
+    columns = rank.calls
+    assert columns is not None  # noqa: S101  (the replay refuses reports without calls before)
+    return columns.packed_name.at(calls.index)
+
+
+def numbered(*columns: Int64) -> Int64:
+    """Number distinct rows from 0, int64[n]."""
+    number = np.unique(columns[0], return_inverse=True)[1].reshape(-1)
+    for column in columns[1:]:
+        ids, place = np.unique(column, return_inverse=True)
+        joined = number * len(ids) + place.reshape(-1)
+        number = np.unique(joined, return_inverse=True)[1].reshape(-1)
+    return number.astype(np.int64)
+
+
+def _merged(sites: Sequence[Int64]) -> Int64:
+    """Return the place of each silence: by less where a place has too few of them."""
+    chosen, offset = sites[0].copy(), int(sites[0].max()) + 1
+    for coarser in sites[1:]:
+        is_rare = np.bincount(chosen)[chosen] < _MIN_SITE
+        chosen[is_rare] = coarser[is_rare] + offset
+        offset += int(coarser.max()) + 1
+    return np.unique(chosen, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _verdicts(site: Int64, waited: Int64, length: Int64) -> Int64:
+    """Return of each place whether it waits, does not, or may, int64[sites]."""
+    verdict = np.full(int(site.max()) + 1, _OPEN, np.int64)
+    # Where the operation was over when the silence began, there was nothing to wait for.
+    rows = np.flatnonzero(waited > _MIN_WAITED_NS)
+    rows = rows[np.argsort(site[rows], kind="stable")]
+    for of_site in np.split(rows, np.flatnonzero(np.diff(site[rows])) + 1):
+        if len(of_site) < _MIN_SITE:
+            continue
+        num = min(len(of_site), _MAX_DRAWN)
+        some = of_site[np.linspace(0, len(of_site) - 1, num).astype(np.int64)]
+        verdict[site[some[0]]] = _verdict(waited[some], length[some])
+    return verdict
+
+
+def _verdict(waited: Int64, length: Int64) -> int:
+    rest = length - waited
+    if np.mean(rest >= 0) < _BEFORE:
+        return _OWN
+    of_length, of_rest = _range(length), _range(rest)
+    if 2 * np.median(rest) <= np.median(length):
+        near = rest <= np.maximum(_NEAR_NS, length // 10)
+        if np.mean(near) >= _AFTER:
+            return _WAITS
+        if 2 * of_rest < of_length and _is_rare(waited, length, of_rest):
+            return _WAITS
+    # A wait's length follows the operation's; one that does not is the thread's own.
+    return _OWN if 2 * of_length < of_rest else _OPEN
+
+
+def _is_rare(waited: Int64, length: Int64, of_rest: float) -> bool:
+    rng = np.random.default_rng(_SEED)
+    shuffled = length - rng.permuted(np.tile(waited, (_DRAWS, 1)), axis=1)
+    low, high = np.percentile(shuffled, (25, 75), axis=1)
+    return bool(np.count_nonzero(high - low <= of_rest) <= _DRAWS // 100)
+
+
+def _range(values: Int64) -> float:
+    low, high = np.percentile(values, (25, 75))
+    return float(high - low)
+
+
+def _longest(rows: Int64, waited: Int64, calls: HostCalls) -> Int64:
+    """Return the rows that make nearly all of the time, in their order."""
+    by_length = rows[np.argsort(-waited[rows], kind="stable")][:_MAX_POSSIBLE]
+    total = int(calls.end_ns.max() - calls.start_ns.min())
+    left = waited[rows].sum() - np.cumsum(waited[by_length])
+    num = int(np.searchsorted(-left, -_LITTLE * total)) + 1
+    return np.sort(by_length[:num])
