@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +60,7 @@ class Case:
         assume: the assumption.
         is_refused: whether a gate fired.
         holds: whether one did, or the interval, or the bound, holds what the intact one says.
-        is_lost: whether what is said is off by 1 % of the step or more, or refused.
+        is_lost: whether what is said is off by more than 1 % of the step, or refused.
     """
 
     program: str
@@ -154,27 +153,22 @@ def real(folder: Path) -> list[Path]:
 
 
 def table(found: Sequence[Case]) -> list[str]:
-    """Return the rows of a table by program: of each damage what was held, of what was asked."""
-    by_program: dict[str, dict[str, list[Case]]] = defaultdict(lambda: defaultdict(list))
-    for case in found:
-        by_program[case.program][case.damage].append(case)
-    rows = [f"| export | {' | '.join(DAMAGES)} |", "|---" * (len(DAMAGES) + 1) + "|"]
-    for program, by_damage in by_program.items():
-        cells = [_cell(by_damage.get(damage, [])) for damage in DAMAGES]
-        rows.append(f"| {program} | {' | '.join(cells)} |")
-    totals = [_cell([case for case in found if case.damage == damage]) for damage in DAMAGES]
-    return [*rows, f"| **all** | {' | '.join(totals)} |"]
+    """Return the rows of a table: by export, and by damage."""
+    head = "answers | refused | held | of these off by 1 % of a step | missed"
+    rows = [f"| | {head} |", "|---" * 6 + "|"]
+    for key in ("program", "damage"):
+        names = dict.fromkeys(getattr(case, key) for case in found)
+        rows += [_row(name, [one for one in found if getattr(one, key) == name]) for name in names]
+    return [*rows, _row("**all**", found)]
 
 
-def _cell(of_damage: Sequence[Case]) -> str:
-    if not of_damage:
-        return ""
-    num = Counter(
-        "refused" if case.is_refused else "held" if case.holds else "missed" for case in of_damage
+def _row(name: str, some: Sequence[Case]) -> str:
+    refused = sum(case.is_refused for case in some)
+    missed = sum(not case.holds for case in some)
+    off = sum(case.is_lost and case.holds and not case.is_refused for case in some)
+    return (
+        f"| {name} | {len(some)} | {refused} | {len(some) - refused - missed} | {off} | {missed} |"
     )
-    lost = sum(case.is_lost and not case.is_refused for case in of_damage)
-    missed = f", **{num['missed']} missed**" if num["missed"] else ""
-    return f"{num['refused']} refused, {num['held']} held ({lost} changed){missed}"
 
 
 def main(folder: Path | None) -> None:
