@@ -1,6 +1,7 @@
 """Numbers and texts beyond what a recording can hold: left out or refused where they are read."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.support.attempts import alter, attempt
 from tests.support.builders import TraceBuilder
 from tests.support.profiler_events import annotation, call, event, kernel, write
 from tests.support.running import export, in_process
+from tests.support.traces import SAMPLE
 from traceprof import open_trace
 from traceprof.cli.main import EXIT_DONE
 from traceprof.trace.kineto.communication import bytes_of_shapes
@@ -118,3 +120,15 @@ def test_ranks_of_mpi_that_are_none(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, 100).thread_name(f"MPI Rank {'9' * 5000}", pid=1000)
     trace.raw(schema.MPI_RANKS, globalTid=1 << 24, rank=-5)
     assert attempt(trace.write(tmp_path / "t.sqlite")).code == EXIT_DONE
+
+
+@pytest.mark.parametrize(
+    "command", [["export", "csv"], ["whatif", "--path-of", "1"], ["analyze"]], ids=" ".join
+)
+def test_calls_without_a_name(tmp_path: Path, command: list[str]) -> None:
+    path = tmp_path / "t.sqlite"
+    shutil.copy(SAMPLE, path)
+    alter(path, f"UPDATE {schema.API_CALL.name} SET nameId = 10000000 + nameId % 2")
+    where = ["-o", tmp_path / "out"] if command[0] == "export" else []
+    assert in_process(*command, path, *where).code == EXIT_DONE
+    assert {*open_trace(path).api_names.values()} == {"unnamed call"}

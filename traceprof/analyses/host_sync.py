@@ -260,7 +260,7 @@ def _dominant_api(rank: Rank, calls: ApiCalls, chosen: Int64) -> tuple[str | Non
     np.add.at(spent, which, calls.packed_length.at(chosen))
     by_name: dict[str, int] = {}
     for key, time in zip(ids.tolist(), spent.tolist(), strict=True):
-        name = rank.trace.api_names.get(key, "unnamed call")
+        name = rank.trace.api_names[key]
         by_name[name] = by_name.get(name, 0) + time
     return min(by_name.items(), key=lambda item: (-item[1], item[0]))
 
@@ -288,7 +288,7 @@ def _evidence(rank: Rank, calls: ApiCalls, costs: IdleFromWaits) -> tuple[Eviden
     for place in intervals.largest(cost, MAX_EVIDENCE).tolist():
         index = int(call[place])
         start, end = int(calls.start_ns[index]), int(calls.ends(slice(index, index + 1))[0])
-        api = rank.trace.api_names.get(calls.name_id(index), "unnamed call")
+        api = rank.trace.api_names[calls.name_id(index)]
         cost_text = duration(int(cost[place]))
         evidence.append(Evidence(start, end, f"{api}: the GPU then idles for {cost_text}"))
     return tuple(evidence)

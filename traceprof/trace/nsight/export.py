@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
     from traceprof.trace.model.trace import Session
 
+_UNNAMED = "unnamed call"  # where the export has lost its name
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
 
 
@@ -144,12 +145,11 @@ class NsightTrace(SectionedExport):
     @cached_property
     def api_names(self) -> Mapping[int, str]:
         """Names of API calls by StringIds.id, without the suffix of their version."""
-        ids = set().union(
+        ids: set[int] = set().union(
             *(call.packed_name.distinct.tolist() for call in self._api_calls.values())
         )
-        return {
-            key: _VERSION.sub("", name) for key, name in read_strings(self._database, ids).items()
-        }
+        names = read_strings(self._database, ids)
+        return {key: _VERSION.sub("", names.get(key, _UNNAMED)) for key in sorted(ids)}
 
     def api_calls(self, process: int) -> ApiCalls | None:
         """Return the API calls of a process, or None if the export has no API calls."""
