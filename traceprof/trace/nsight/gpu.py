@@ -222,10 +222,9 @@ def _base(rows: Rows) -> tuple[Column, Column, Column, Column]:
 
 
 def _copies_of(rows: Rows, kinds: Kinds) -> Copies:
-    size = _column(rows, BYTES).values
     return Copies(
         *_base(rows),
-        bytes=np.where(size == NULL, 0, size),
+        bytes=_column(rows, BYTES).values,
         kind=translated(_column(rows, "copyKind"), kinds.copies),
         source_device=_column(rows, "srcDeviceId").values,
         destination_device=_column(rows, "dstDeviceId").values,
