@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from traceprof.execution.children import run_in_children
 from traceprof.execution.many_reports import measure_reports
 from traceprof.execution.open_analysis import MeasuredReports
 from traceprof.execution.open_reports import Measurer
-from traceprof.execution.options import Options
+from traceprof.execution.options import Options, checked
 from traceprof.replay.answers.savings import (
     MAX_READ_AGAIN,
     not_replayed,
@@ -28,11 +29,13 @@ from traceprof.run.captures import captures
 from traceprof.run.failures import all_failed
 from traceprof.run.opening import Run, attach_ranks
 from traceprof.run.summary import FailedReport
+from traceprof.trace.folder import report_paths
 from traceprof.trace.open import open_trace
+from traceprof.units import duration, reports_text
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pandas as pd
 
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank
     from traceprof.trace.model.trace import Trace
 
+    AnyPath = str | os.PathLike[str]
+
 __all__ = [
     "FINDING_IDS",
     "Analysis",
@@ -56,8 +61,13 @@ __all__ = [
     "analyze_reports",
 ]  # fmt: skip
 
+notebook_report: Callable[[RunResult], str] | None = None
+"""Makes the page that a notebook shows; set by the package, as reports stand above this module."""
 
-@dataclass(frozen=True)
+_FRAME = 'style="width: 100%; height: 40em; border: 0" title="traceprof"'
+
+
+@dataclass(frozen=True, repr=False)
 class Analysis:
     """The result of analysing reports, which are still open.
 
@@ -112,13 +122,30 @@ class Analysis:
 
         return table_frame(self.result, table)
 
+    def __repr__(self) -> str:
+        """Return the reports, and what was found, in a line."""
+        names = reports_text([trace.path for trace in self.run.traces])
+        headline = self.result.headline
+        step_ns = None if headline is None else headline.step_ns
+        step = "" if step_ns is None else f", step: {duration(step_ns)}"
+        num_ranks, num_findings = len(self.run.ranks), len(self.findings)
+        return f"<Analysis of {names}, ranks: {num_ranks}, findings: {num_findings}{step}>"
+
+    def _repr_html_(self) -> str | None:
+        """Return the report for a notebook, in a frame of its own: its styles are for a page."""
+        render = notebook_report
+        if render is None:
+            return None
+        page = html.escape(render(self.result), quote=True)
+        return f'<iframe srcdoc="{page}" sandbox {_FRAME}></iframe>'
+
     def close(self) -> None:
         """Close the reports as soon as no thread reads them (`run.in_use`)."""
         self.run.close()
 
 
 def analyze(
-    *paths: str | os.PathLike[str],
+    *paths: AnyPath | Iterable[AnyPath],
     options: Options | None = None,
     listener: Listener[Analysis] | None = None,
     jobs: int | None = None,
@@ -128,7 +155,8 @@ def analyze(
     A report that cannot be read is left out, and named in `RunResult.failed`, if others can.
 
     Args:
-        paths: Nsight Systems exports or traces of torch.profiler.
+        paths: Nsight Systems exports or traces of torch.profiler, folders of them, patterns, or
+            lists of these.
         options: what to analyse; everything where not given.
         listener: receives the number of rows read, and partial results of a single report: the
             breakdown of the first rank, without steps, then of others, too.
@@ -139,7 +167,7 @@ def analyze(
         TraceprofError: no report can be read, or the options ask for what is not there.
     """
     measurer = _measurer(options, listener, jobs)
-    return _analyzed(measurer, measurer.opened(paths))
+    return _analyzed(measurer, measurer.opened(report_paths(paths)))
 
 
 @contextmanager
@@ -167,7 +195,7 @@ def analyze_in_child(
         TraceprofError: no report can be opened, or the options are impossible.
     """
     measurer = _measurer(options, listener, jobs)
-    task = AnalysisTask(measurer.opened(paths), measurer, _analyzed, Analysis, answer)
+    task = AnalysisTask(measurer.opened(report_paths(paths)), measurer, _analyzed, Analysis, answer)
     with run_in_child(task) as future:
         yield future
 
@@ -199,12 +227,13 @@ def analyze_reports(
         TraceprofError: no report can be read, the options ask for what is not there, or the cluster
             cannot be used.
     """
-    if len(paths) == 1 and scheduler is None:
+    reports = report_paths(paths)
+    if len(reports) == 1 and scheduler is None:
         measurer = Measurer.of(options, listener, jobs)
-        with closing(_analyzed(measurer, measurer.opened(paths))) as analysis:
+        with closing(_analyzed(measurer, measurer.opened(reports))) as analysis:
             return analysis.result
-    options = options or Options()
-    return _result(measure_reports(paths, options, jobs, scheduler, listener), options)
+    options = checked(options)
+    return _result(measure_reports(reports, options, jobs, scheduler, listener), options)
 
 
 def analyze_captures(
@@ -231,10 +260,10 @@ def analyze_captures(
     Raises:
         TraceprofError: no report can be read, or the options ask for what is not there.
     """
-    options = options or Options()
-    if len(paths) == 1:
-        return [analyze_reports(paths, options, jobs=jobs, listener=listener)]
-    measured = measure_reports(paths, options, jobs, None, listener)
+    options, reports_given = checked(options), report_paths(paths)
+    if len(reports_given) == 1:
+        return [analyze_reports(reports_given, options, jobs=jobs, listener=listener)]
+    measured = measure_reports(reports_given, options, jobs, None, listener)
     failed = [report for report in measured if isinstance(report, FailedReport)]
     reports = [report for report in measured if not isinstance(report, FailedReport)]
     if not reports:

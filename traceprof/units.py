@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from traceprof.errors import UsageError
+from traceprof.errors import UsageError, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
 
 _TIME_UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
@@ -50,6 +51,12 @@ def ranks_text(ranks: Collection[int]) -> str:
             spans.append([rank])
     written = ", ".join("-".join(str(rank) for rank in span) for span in spans)
     return f"rank{'s' if len(ranks) > 1 else ''} {written}"
+
+
+def reports_text(paths: Sequence[Path]) -> str:
+    """Write the names of reports briefly: `ddp.sqlite and 3 more`."""
+    others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return one_line(f"{paths[0].name}{others}") if paths else "no report"
 
 
 def parse_time(text: str) -> int:

@@ -131,6 +131,6 @@ def test_calls_without_a_name(tmp_path: Path, command: list[str]) -> None:
     path = tmp_path / "t.sqlite"
     shutil.copy(SAMPLE, path)
     alter(path, f"UPDATE {schema.API_CALL.name} SET nameId = 10000000 + nameId % 2")
-    where = ["-o", tmp_path / "out"] if command[0] == "export" else []
+    where = ["-o", str(tmp_path / "out")] if command[0] == "export" else []
     assert in_process(*command, path, *where).code == EXIT_DONE
     assert {*open_trace(path).api_names.values()} == {"unnamed call"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,18 +20,20 @@ from traceprof.comparison.sides import LoadedSide, loaded
 from traceprof.comparison.steps_alike import why_unlike
 from traceprof.documents import comparison as d
 from traceprof.documents.analysis.model import Document
-from traceprof.execution.options import Options
+from traceprof.errors import UsageError
+from traceprof.execution.options import checked, listed, num_jobs
 from traceprof.run.steps.period_steps import about_periods
 from traceprof.units import duration
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from traceprof.comparison.gates import GateLimit
     from traceprof.comparison.series import Series
     from traceprof.comparison.sides import Source
     from traceprof.comparison.statistics import Interval
+    from traceprof.execution.options import Options
     from traceprof.progress import Progress
 
 SAME = 0.01
@@ -71,14 +74,28 @@ def compare(
     Raises:
         TraceprofError: a side cannot be read, a gate is none, or a difference is none.
     """
-    check_allowed(allow_different)
-    limits = [parse(gate) for gate in gates]
-    options = options or Options()
+    check_allowed(listed("allow_different", allow_different, str))
+    limits = [parse(gate) for gate in listed("gates", gates, str)]
+    options = checked(options)
+    num_jobs(jobs)  # before anything is read
+    sources = _sources("before", before), _sources("after", after)
     sides = [
-        loaded([side] if isinstance(side, _ONE) else list(side), how, listener=listener, jobs=jobs)
-        for side, how in ((before, options), (after, without_predictions(options)))
+        loaded(side, how, listener=listener, jobs=jobs)
+        for side, how in zip(sources, (options, without_predictions(options)), strict=True)
     ]
     return compared(sides[0], sides[1], limits, allow_different)
+
+
+def _sources(name: str, side: object) -> list[Source]:
+    sources = [side] if isinstance(side, _ONE) else side if isinstance(side, Iterable) else None
+    listed_sources = [*sources] if sources is not None else []
+    if not listed_sources or not all(isinstance(source, _ONE) for source in listed_sources):
+        raise UsageError(
+            f"cannot compare {name}={side!r}"[:200],
+            "it is no report, analysis or stored run, nor a list of such",
+            "give a path, `runs.db#NAME`, an Analysis, or a list of these",
+        )
+    return listed_sources
 
 
 def without_predictions(options: Options) -> Options:

@@ -15,7 +15,7 @@ from traceprof.errors import TraceprofError
 from traceprof.execution.children import ProgressOfAll
 from traceprof.execution.measuring import measure, read_shared
 from traceprof.execution.open_analysis import MeasuredReports
-from traceprof.execution.options import Options, num_jobs
+from traceprof.execution.options import checked, num_jobs
 from traceprof.execution.sections import SectionReader
 from traceprof.run.failures import close_on_error, try_report
 from traceprof.run.opening import attach_ranks, summarize_report, summarize_run
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.measurements.measured import MeasuredReport
     from traceprof.analyses.verdict.run_result import RunResult
+    from traceprof.execution.options import Options
     from traceprof.progress import Progress
     from traceprof.run.opening import Run
     from traceprof.run.rank import Rank
@@ -73,8 +74,7 @@ class Measurer:
         Raises:
             UsageError: the options are impossible.
         """
-        options = options or Options()
-        options.check()
+        options = checked(options)
         of_all = None if progress is None else ProgressOfAll(progress)
         return cls(options, of_all, num_jobs(jobs), on_partial)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.errors import UsageError, closest
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank
     from traceprof.run.windows import Range
     from traceprof.trace.model.trace import Trace
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -72,9 +75,7 @@ class Options:
 
     def _check_types(self) -> None:
         for name in ("only", "skip", "communication_kernels", "link_peaks"):
-            texts: object = getattr(self, name)
-            if not _are_texts(texts):
-                raise _wrong(name, texts, "a list of texts")
+            listed(name, getattr(self, name), str)
         for name in ("steps", "time_range"):
             value = getattr(self, name)
             if value is not None and not _is_range(value):
@@ -83,6 +84,8 @@ class Options:
             raise _wrong("step_pattern", self.step_pattern, "a regular expression as a text")
         if not isinstance(self.savings, (bool, type(None))):
             raise _wrong("savings", self.savings, "True, False or None")
+        if not isinstance(self.period, bool):
+            raise _wrong("period", self.period, "True or False")
 
     @cached_property
     def patterns(self) -> CommunicationPatterns:
@@ -102,6 +105,34 @@ class Options:
     def ranks_of(self, trace: Trace) -> list[Rank]:
         """Return the ranks of a report, as `run.open_report` does."""
         return open_report(trace, self.patterns, self.own_steps, self.peaks, use_period=self.period)
+
+
+def checked(options: Options | None) -> Options:
+    """Return options without mistakes; those that ask for everything where none are given.
+
+    Raises:
+        UsageError: there is a mistake, or they are something else.
+    """
+    if options is None:
+        return Options()
+    if not isinstance(options, Options):
+        raise _wrong("options", options, "traceprof.Options(...)")
+    options.check()
+    return options
+
+
+def listed(name: str, values: object, kind: type[Item]) -> list[Item]:
+    """Return the items of an argument.
+
+    Raises:
+        UsageError: it is no collection of such items: a lone text is none.
+    """
+    items = None if isinstance(values, str) or not isinstance(values, Iterable) else [*values]
+    if items is None or not all(
+        isinstance(item, kind) and not isinstance(item, bool) for item in items
+    ):
+        raise _wrong(name, values, f"a list of {'texts' if kind is str else 'whole numbers'}")
+    return items
 
 
 def num_jobs(jobs: int | None) -> int:
@@ -130,12 +161,6 @@ def no_such_finding(id_: str) -> UsageError:
 def is_whole_number(value: object) -> bool:
     """Return whether an argument is an integer, and neither True nor False."""
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, (list, tuple, set, frozenset)) and all(
-        isinstance(text, str) for text in value
-    )
 
 
 def _is_range(value: object) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
@@ -13,10 +11,14 @@ from traceprof.frames.columns import frame
 from traceprof.run import opening
 from traceprof.run.failures import all_failed, close_on_error, try_report
 from traceprof.run.summary import FailedReport
+from traceprof.trace.folder import report_paths
 from traceprof.trace.open import open_trace
+from traceprof.units import reports_text
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     import pandas as pd
     from typing_extensions import Self
@@ -50,8 +52,13 @@ class RunFrames:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        """Return the reports and the number of ranks in a line."""
+        names = reports_text([trace.path for trace in self._run.traces])
+        return f"<RunFrames of {names}, ranks: {len(self.ranks)}>"
+
     def close(self) -> None:
-        """Release the reports; frames that were made stay."""
+        """Release the reports once no thread reads them; frames that were made stay."""
         self._run.close()
 
     @property
@@ -79,7 +86,7 @@ class RunFrames:
             UsageError: there is no such rank.
             TraceFormatError: a report is damaged.
         """
-        return _frame(events.kernels, self._chosen(rank))
+        return self._frame(events.kernels, self._chosen(rank))
 
     def copies(self, rank: int | None = None) -> pd.DataFrame:
         """Return the memory copies, copies between GPUs among them, and memory sets.
@@ -97,7 +104,7 @@ class RunFrames:
             UsageError: there is no such rank.
             TraceFormatError: a report is damaged.
         """
-        return _frame(events.copies, self._chosen(rank))
+        return self._frame(events.copies, self._chosen(rank))
 
     def api_calls(self, rank: int | None = None) -> pd.DataFrame:
         """Return the CUDA API calls of the rank's process.
@@ -114,7 +121,7 @@ class RunFrames:
             UsageError: there is no such rank.
             TraceFormatError: a report is damaged.
         """
-        return _frame(events.api_calls, self._processes(rank))
+        return self._frame(events.api_calls, self._processes(rank))
 
     def ranges(self, rank: int | None = None) -> pd.DataFrame:
         """Return the NVTX ranges of the rank's process.
@@ -131,7 +138,7 @@ class RunFrames:
             UsageError: there is no such rank.
             TraceFormatError: a report is damaged.
         """
-        return _frame(events.ranges, self._processes(rank))
+        return self._frame(events.ranges, self._processes(rank))
 
     def marks(self, rank: int | None = None) -> pd.DataFrame:
         """Return the moments that the rank's process named: NVTX marks, instant events.
@@ -147,7 +154,7 @@ class RunFrames:
             UsageError: there is no such rank.
             TraceFormatError: a report is damaged.
         """
-        return _frame(events.marks, self._processes(rank))
+        return self._frame(events.marks, self._processes(rank))
 
     def communication(self, rank: int | None = None) -> pd.DataFrame:
         """Return what was communicated: kernels and copies between GPUs.
@@ -166,7 +173,7 @@ class RunFrames:
             UsageError: there is no such rank.
             TraceFormatError: a report is damaged.
         """
-        return _frame(events.communication, self._chosen(rank))
+        return self._frame(events.communication, self._chosen(rank))
 
     def _chosen(self, number: int | None) -> list[Rank]:
         ranks = [rank for rank in self._run.ranks if number is None or rank.rank == number]
@@ -188,6 +195,14 @@ class RunFrames:
             first.setdefault((rank.report, rank.process), rank)
         return [*first.values()]
 
+    def _frame(self, part: Callable[[Rank], Part], ranks: Sequence[Rank]) -> pd.DataFrame:
+        parts = []
+        with self._run.in_use():  # another thread may close them meanwhile
+            for rank in ranks:
+                parts.append(part(rank))
+                rank.release()  # a frame of many ranks must not hold them all
+        return frame(parts)
+
 
 def open_run(*paths: AnyPath | Iterable[AnyPath]) -> RunFrames:
     """Open the reports of one run for their events, without analysing them.
@@ -195,15 +210,15 @@ def open_run(*paths: AnyPath | Iterable[AnyPath]) -> RunFrames:
     A report that cannot be read is left out, and named in `failed`, if others can.
 
     Args:
-        paths: the reports, one by one or as a list.
+        paths: the reports, one by one or as a list, folders of them, or patterns.
 
     Raises:
-        TraceprofError: no report can be read.
+        TraceprofError: no report is given, or none can be read.
     """
     traces: list[Trace] = []
     ranks: list[list[Rank]] = []
     failed: list[FailedReport] = []
-    for path in _listed(paths):
+    for path in report_paths(paths):
         report = try_report(path, partial(_opened, path))
         if isinstance(report, FailedReport):
             failed.append(report)
@@ -215,29 +230,7 @@ def open_run(*paths: AnyPath | Iterable[AnyPath]) -> RunFrames:
     return RunFrames(opening.assemble_run(traces, ranks), failed)
 
 
-def _listed(paths: Iterable[AnyPath | Iterable[AnyPath]]) -> list[Path]:
-    listed: list[Path] = []
-    for path in paths:
-        if isinstance(path, str | os.PathLike):
-            listed.append(Path(path))
-        else:
-            listed += map(Path, path)
-    if not listed:
-        raise UsageError(
-            "cannot open a run", "no report was given", "give the paths of its reports"
-        )
-    return listed
-
-
 def _opened(path: Path) -> tuple[Trace, list[Rank]]:
     trace = open_trace(path)
     with close_on_error(trace):
         return trace, opening.open_report(trace)
-
-
-def _frame(part: Callable[[Rank], Part], ranks: Sequence[Rank]) -> pd.DataFrame:
-    parts = []
-    for rank in ranks:
-        parts.append(part(rank))
-        rank.release()  # a frame of many ranks must not hold them all
-    return frame(parts)

@@ -5,40 +5,68 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceprof.errors import TraceFileError
+from traceprof.errors import TraceFileError, UsageError
 from traceprof.trace.open import CAPTURE_SUFFIXES, is_capture, is_database, is_profile, read_start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
+
+    AnyPath = str | os.PathLike[str]
 
 _TRACES = (".pt.trace.json", *(f".pt.trace.json.{ending}" for ending in ("gz", "xz", "zst")))
 _SUFFIXES = (".sqlite", *CAPTURE_SUFFIXES, *_TRACES)
 
 
-def report_paths(reports: Iterable[str | os.PathLike[str]]) -> list[Path]:
+def report_paths(reports: Iterable[AnyPath | Iterable[AnyPath]]) -> list[Path]:
     """Return the named reports, each once, with folders and patterns that match no name resolved.
 
+    Args:
+        reports: paths, or lists of them.
+
     Raises:
+        UsageError: there is none, or something else than a path.
         TraceFileError: a pattern matches no file, or a folder contains no report.
     """
-    paths: list[Path] = []
-    for named in reports:
-        report = os.fspath(named)
-        if "\0" in report:
-            raise TraceFileError(f"cannot read {report}", "embedded null byte", "check the path")
-        if os.path.isdir(report):  # noqa: PTH112  (Path raises where it may not look)
-            paths += reports_in(Path(report))
-        elif os.path.lexists(report) or not glob.has_magic(report):
-            paths.append(Path(report))
-        else:
-            paths += _matching(report)
+    paths = [path for report in _texts(reports) for path in _named(report)]
+    if not paths:
+        raise UsageError(
+            "cannot read a run", "no report was given", "give the paths of its reports"
+        )
     once: dict[str, Path] = {}
     for path in paths:
         once.setdefault(os.path.realpath(path), path)
     return [*once.values()]
+
+
+def _texts(reports: object, *, is_list: bool = False) -> Iterator[str]:
+    """Yield paths as texts, those of lists, too."""
+    for report in reports if isinstance(reports, Iterable) else ():
+        if isinstance(report, (str, bytes, os.PathLike)):
+            yield os.fsdecode(report)
+        elif isinstance(report, Iterable) and not is_list:
+            yield from _texts(report, is_list=True)
+        else:
+            raise UsageError(
+                f"cannot read {report!r}", "it is no path", "give paths of reports or of folders"
+            )
+
+
+def _named(report: str) -> list[Path]:
+    try:
+        is_name = b"\0" not in os.fsencode(report)
+    except UnicodeEncodeError:
+        is_name = False
+    if not is_name:
+        raise TraceFileError(f"cannot read {report}", "no file has such a name", "check the path")
+    if os.path.isdir(report):  # noqa: PTH112  (Path raises where it may not look)
+        return reports_in(Path(report))
+    if os.path.lexists(report) or not glob.has_magic(report):
+        return [Path(report)]
+    return _matching(report)
 
 
 def reports_in(folder: Path) -> list[Path]:

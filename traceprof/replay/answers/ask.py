@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from traceprof.analyses import breakdown
 from traceprof.errors import UsageError
 from traceprof.execution.open_reports import Measurer, close_reports
+from traceprof.execution.options import listed
 from traceprof.replay.answers.answers import WhatIf, answer
 from traceprof.replay.answers.step_path import StepPath, step_path
 from traceprof.replay.assumptions.assumption import Assumption, combined, parse
+from traceprof.trace.folder import report_paths
+from traceprof.units import reports_text
 
 if TYPE_CHECKING:
     import os
@@ -22,8 +26,10 @@ if TYPE_CHECKING:
     from traceprof.run.opening import RunSummary
     from traceprof.run.summary import FailedReport
 
+    AnyPath = str | os.PathLike[str]
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Asked:
     """The answers to the questions about a run.
 
@@ -39,9 +45,14 @@ class Asked:
     failed: tuple[FailedReport, ...]
     paths: tuple[StepPath, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return the reports, and how many answers there are, in a line."""
+        names = reports_text([Path(report.path) for report in self.run.reports])
+        return f"<Asked of {names}, answers: {len(self.whatif.answers)}>"
+
 
 def whatif(
-    *paths: str | os.PathLike[str],
+    *paths: AnyPath | Iterable[AnyPath],
     assume: Iterable[str] = (),
     paths_of: Iterable[int] = (),
     options: Options | None = None,
@@ -51,7 +62,7 @@ def whatif(
     """Answer what a training step of a run would take under assumptions.
 
     Args:
-        paths: the reports of one run.
+        paths: the reports of one run, folders of them, patterns, or lists of these.
         assume: assumptions, such as `no-sync` or `link=2x`: each is answered, and if there are
             several, then all of them together. Without any, every single one that needs no value.
         paths_of: the numbers of the steps whose critical paths are wanted.
@@ -62,12 +73,13 @@ def whatif(
     Raises:
         TraceprofError: no report can be read, or there is no such assumption or step.
     """
-    chosen = _chosen(assume)
+    chosen = _chosen(listed("assume", assume, str))
+    steps = listed("paths_of", paths_of, int)
     measurer = Measurer.of(options, listener, jobs)
-    analysis = measurer.measured(measurer.opened(paths))
+    analysis = measurer.measured(measurer.opened(report_paths(paths)))
     try:
         asked = answer(analysis, chosen)
-        critical = tuple(_path_of(analysis, step) for step in paths_of)
+        critical = tuple(_path_of(analysis, step) for step in steps)
     finally:
         close_reports(analysis.run.traces)
     return Asked(analysis.measured.run, asked, analysis.measured.failed, critical)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof.trace.file_use import FileUse
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.gpu import GpuOperationsData, GpuOutlineData
 from traceprof.trace.nsight.metadata import Target
@@ -61,7 +60,7 @@ class SectionedExport:
         """
         self.path = path
         self._database = Database(path, progress, file=file, remedy=RE_EXPORT)
-        self.in_use = FileUse(path, self._database.close)
+        self.in_use = self._database.in_use
         self._kept: dict[Section, SectionData] = {}
         self._source: Callable[[Section], SectionData] | None = None  # else the file
         self._kernels_on_demand = kernels_on_demand
@@ -94,12 +93,13 @@ class SectionedExport:
         Raises:
             TraceFormatError: the file is damaged.
         """
-        return read_section(
-            self._database,
-            section,
-            self.target.capture_end_ns,
-            kernels_on_demand=self._kernels_on_demand,
-        )
+        with self.in_use:
+            return read_section(
+                self._database,
+                section,
+                self.target.capture_end_ns,
+                kernels_on_demand=self._kernels_on_demand,
+            )
 
     def keep_section(self, section: Section, data: SectionData) -> None:
         """Keep a section that was read, perhaps in another process."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from traceprof.errors import TraceFileError, TraceFormatError
+from traceprof.trace.file_use import FileUse
 from traceprof.trace.model.limits import clipped
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Database:
         columns: names of columns by table.
         row_counts: the numbers of rows of tables that were read to their end.
         views: names of views, which no exporter creates.
+        in_use: keeps the file open while a block runs, whatever thread closes it.
         remedy: advice to the user about a damaged file.
     """
 
@@ -67,6 +69,7 @@ class Database:
         self.progress = progress
         self.remedy = remedy
         self.row_counts: dict[str, int] = {}
+        self.in_use = FileUse(path, self._close)
         self._connections_of_others: list[sqlite3.Connection] = []
         # SQLite, too, looks for a journal beside the target of a symbolic link.
         self.file = (file or path).resolve()
@@ -95,7 +98,10 @@ class Database:
             raise
 
     def close(self) -> None:
-        """Close the connection and the file."""
+        """Close the connection and the file once no thread reads them."""
+        self.in_use.close()
+
+    def _close(self) -> None:
         self.connection.close()
         self._close_file()
         self.descriptor = _CLOSED
@@ -133,9 +139,14 @@ class Database:
 
     @contextmanager
     def damage_reported(self) -> Iterator[None]:
-        """Turn SQLite's errors about a damaged file into a TraceFormatError."""
+        """Keep the file open, and turn SQLite's errors about damage into a TraceFormatError.
+
+        Raises:
+            UsageError: it has been closed.
+        """
         try:
-            yield
+            with self.in_use:
+                yield
         except (sqlite3.Error, UnicodeError, MemoryError, OverflowError) as error:
             raise self.damaged(str(error) or type(error).__name__) from error
         self.check_unchanged()

@@ -77,7 +77,12 @@ def read_columns(
     if table not in database.columns:
         return
     num_rows = 0
-    for chunk in _chunks(database, table, columns, texts, rows, chunk_rows):
+    chunks = _chunks(database, table, columns, texts, rows, chunk_rows)
+    while True:
+        with database.in_use:  # its pages are read by the descriptor, which another file may get
+            chunk = next(chunks, None)
+        if chunk is None:
+            break
         database.check_unchanged()
         of_chunk = len(next(iter(chunk.values())))
         num_rows += of_chunk
@@ -269,7 +274,7 @@ def count_rows(database: Database, table: str) -> int:
         return 0
     if table in database.row_counts:
         return database.row_counts[table]
-    with suppress(Unsupported), PageFile(database.descriptor) as pages:
+    with suppress(Unsupported), database.in_use, PageFile(database.descriptor) as pages:
         return pages.num_rows(layout_of(database.connection, table).root)
     with database.damage_reported():
         query = f"SELECT count(*) FROM {quote(table)}"  # noqa: S608

@@ -1,0 +1,148 @@
+"""The public functions: what they take, what they refuse, and what they show of themselves."""
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import traceprof
+from tests.support.traces import SAMPLE
+from traceprof.analysis import Analysis, analyze_reports
+from traceprof.errors import TraceFileError, UsageError
+from traceprof.frames import events
+from traceprof.store.runs import save
+
+GLOO = SAMPLE.with_name("gloo.sqlite")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reports")
+    shutil.copy(SAMPLE, folder / "a.sqlite")
+    save(folder / "runs.db", analyze_reports([SAMPLE]), "first")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    return traceprof.analyze(SAMPLE)
+
+
+def num_ranks(*paths: Any) -> int:
+    opened = traceprof.open_run(*paths)
+    with opened:
+        return len(opened.ranks)
+
+
+def test_folders_patterns_and_lists_are_reports(folder: Path) -> None:
+    for named in (folder, str(folder), f"{folder}/*.sqlite", [folder / "a.sqlite"]):
+        assert num_ranks(named) == 2
+        traceprof.analyze(named).close()
+    assert num_ranks(folder, folder / "a.sqlite", str(folder / "a.sqlite").encode()) == 2
+    answers = traceprof.whatif(folder, assume=["no-sync"])
+    assert len(answers.whatif.answers) == 1
+    assert repr(answers) == "<Asked of a.sqlite, answers: 1>"
+
+
+def test_sides_are_what_the_command_takes(folder: Path, analysis: Analysis) -> None:
+    sides: list[Any] = [analysis, SAMPLE, folder, f"{folder}/runs.db#first", [SAMPLE]]
+    for side in sides:
+        comparison = traceprof.compare(analysis, side, allow_different=["recording"])
+        assert comparison.step.change == 0
+
+
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "no report": (traceprof.analyze, "no report was given"),
+    "an empty list": (lambda: traceprof.whatif([]), "no report was given"),
+    "a number": (lambda: traceprof.analyze(5), "cannot read 5: it is no path"),  # type: ignore[arg-type]
+    "lists of lists": (lambda: traceprof.open_run([["a"]]), "it is no path"),  # type: ignore[list-item]
+    "None": (lambda: traceprof.open_run(None), "it is no path"),  # type: ignore[arg-type]
+    "no process": (lambda: traceprof.analyze(SAMPLE, jobs=0), "cannot use jobs=0"),
+    "True processes": (lambda: traceprof.analyze(SAMPLE, jobs=True), "cannot use jobs=True"),
+    "half a process": (lambda: traceprof.whatif(SAMPLE, jobs=0.5), "cannot use jobs=0.5"),  # type: ignore[arg-type]
+    "options": (lambda: traceprof.analyze(SAMPLE, options={"only": 1}), "give traceprof.Options"),  # type: ignore[arg-type]
+    "a step": (lambda: of(steps=5), "cannot use steps=5"),
+    "texts": (lambda: of(steps=("1", "2")), "a pair of whole numbers"),
+    "three": (lambda: of(time_range=(1, 2, 3)), "a pair of whole numbers"),
+    "a lone id": (lambda: of(only="gpu-idle"), "give a list of texts"),
+    "no ids": (lambda: of(skip=[5]), "give a list of texts"),
+    "a pattern": (lambda: of(step_pattern=5), "give a regular expression"),
+    "savings": (lambda: of(savings="yes"), "give True, False or None"),
+    "an assumption": (lambda: traceprof.whatif(SAMPLE, assume="no-sync"), "give a list of texts"),
+    "a path": (lambda: traceprof.whatif(SAMPLE, paths_of=5), "give a list of whole numbers"),  # type: ignore[arg-type]
+    "a gate": (lambda: traceprof.compare(SAMPLE, SAMPLE, gates="step:+2%"), "give a list of texts"),
+    "no side": (lambda: traceprof.compare([], SAMPLE), "cannot compare before=[]"),
+    "a wrong side": (lambda: traceprof.compare(SAMPLE, 5), "cannot compare after=5"),  # type: ignore[arg-type]
+    "wrong sides": (lambda: traceprof.compare([5], SAMPLE), "it is no report, analysis or"),  # type: ignore[list-item]
+}
+
+
+def of(**options: Any) -> Analysis:
+    return traceprof.analyze(SAMPLE, options=traceprof.Options(**options))
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_wrong_arguments(kind: str) -> None:
+    call, line = WRONG[kind]
+    with pytest.raises(UsageError) as error:
+        call()
+    assert line in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_names_that_no_file_has(name: str) -> None:
+    with pytest.raises(TraceFileError, match="no file has such a name; check the path"):
+        traceprof.analyze(name)
+
+
+def test_shown_in_a_line(analysis: Analysis, tmp_path: Path) -> None:
+    num_findings = len(analysis.findings)
+    start = f"<Analysis of {SAMPLE.name}, ranks: 2, findings: {num_findings}, step: "
+    assert repr(analysis).startswith(start)
+    both = traceprof.open_run(SAMPLE, GLOO)
+    assert repr(both) == f"<RunFrames of {SAMPLE.name} and 1 more, ranks: {len(both.ranks)}>"
+    both.close()
+    odd = tmp_path / "a\n\x1b.sqlite"
+    shutil.copy(SAMPLE, odd)
+    assert "\n" not in repr(traceprof.analyze(odd))
+
+
+def test_shown_in_a_notebook(analysis: Analysis) -> None:
+    shown = analysis._repr_html_()
+    assert shown is not None
+    assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
+    assert " sandbox " in shown
+    assert shown.count("<") == 2  # all of the report is quoted
+
+
+def test_what_a_thread_reads_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_reading, is_closed = threading.Event(), threading.Event()
+    kernels = events.kernels
+
+    def slowly(rank: Any) -> Any:
+        is_reading.set()
+        assert is_closed.wait(60)
+        return kernels(rank)
+
+    monkeypatch.setattr(events, "kernels", slowly)
+    run = traceprof.open_run(SAMPLE)
+    frames: list[Any] = []
+    thread = threading.Thread(target=lambda: frames.append(run.kernels()))
+    thread.start()
+    assert is_reading.wait(60)
+    run.close()
+    is_closed.set()
+    thread.join()
+    assert len(frames[0]) > 0
+    with pytest.raises(UsageError, match="it has been closed"):
+        run.kernels()
+
+
+def test_a_closed_trace_is_not_read() -> None:
+    trace = traceprof.open_trace(SAMPLE)
+    trace.close()
+    with pytest.raises(UsageError, match="it has been closed"):
+        _ = trace.operations
