@@ -22,6 +22,8 @@ PARTS: tuple[str, ...] = (
     "instrument.wraps.optimizers",
     "instrument.wraps.data_loading",
     "instrument.wraps.tensor_copies",
+    "instrument.wraps.checkpoints",
+    "instrument.wraps.garbage_collection",
 )
 """Modules with `install(patches: Patches) -> None`, in order; imported only when enabled, since
 they import torch. None of them depends on another."""

@@ -1,5 +1,6 @@
 """What tests of `instrument` share: a record of its ranges, and everything as it was afterwards."""
 
+import gc
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +16,15 @@ from tests.support.tool import build_tool
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record `push …`, `pop`, `start …` and `end …`, as under a tool; steps count from 0."""
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Record `push …`, `pop`, `start …` and `end …`, as under a tool; steps count from 0.
+
+    Garbage is collected only where a test does so: collections have ranges, too.
+    """
     monkeypatch.setattr(training, "_numbers", itertools.count())
-    return record(monkeypatch.setattr)
+    gc.disable()
+    yield record(monkeypatch.setattr)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
