@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from traceprof.analyses.host_stall.shared_cores import has_quota, shared_cores, 
 from traceprof.analysis import analyze
 from traceprof.findings import Severity
 from traceprof.intervals import Intervals, union
+from traceprof.run.machines import Cores
 from traceprof.simulate.event_model.actions import Busy, Pop, Push
 from traceprof.simulate.event_model.answers import Ranks
 from traceprof.simulate.machine import DEFAULT_DOMAIN
@@ -165,6 +168,31 @@ def test_what_held_a_thread_up(
     assert finding.metrics["held_up_by"] == reason
     assert finding.metrics["num_calls"] == (2 if reason == "whole process" else 1)
     assert finding.metrics["others_wait_ns"] == 0
+    # What would show more is advised where nothing else shows what it was.
+    shows = [line for line in finding.advice if "nsys profile" in line]
+    is_open = reason in {"unknown", "one thread", "whole process"}
+    assert len(shows) == is_open
+
+
+@pytest.mark.parametrize(
+    ("cores", "reason", "said"),
+    [
+        (Cores(8, "0", 1), "unknown", "does not show"),
+        (Cores(8, "0", 1, omp_num_threads=4), "few cores", "1 rank with 4 threads each on 1 core"),
+        (Cores(8, "0-7", 8, 2.0, 90, 30, 5 * MS), "quota", "30 of 90 periods, for 5 ms"),
+    ],
+)
+def test_what_doctor_left_beside_a_report(
+    cores: Cores, reason: str, said: str, tmp_path: Path
+) -> None:
+    trace = TraceBuilder()
+    launched(trace)
+    path = trace.write(tmp_path / "t.sqlite")
+    document = {"host": "node7", "cores": asdict(cores)}
+    (tmp_path / "doctor-node7.json").write_text(json.dumps(document))
+    (finding,) = judged(path)
+    assert finding.metrics["held_up_by"] == reason
+    assert said in finding.title
 
 
 def test_a_thread_that_launches_nothing_of_a_rank_does_not_count(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What tests of `instrument` share: a record of its ranges, and everything as it was afterwards."""
 
-import gc
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,21 +9,21 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 import instrument
-from instrument import training
+from instrument import switch, training
 from tests.support.recording import record
 from tests.support.tool import build_tool
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record `push …`, `pop`, `start …` and `end …`, as under a tool; steps count from 0.
 
-    Garbage is collected only where a test does so: collections have ranges, too.
+    Collections of garbage have no ranges: they come when they come.
     """
     monkeypatch.setattr(training, "_numbers", itertools.count())
-    gc.disable()
-    yield record(monkeypatch.setattr)
-    gc.enable()
+    parts = [part for part in switch.PARTS if not part.endswith("garbage_collection")]
+    monkeypatch.setattr(switch, "PARTS", tuple(parts))
+    return record(monkeypatch.setattr)
 
 
 @pytest.fixture(scope="session")

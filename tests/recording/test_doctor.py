@@ -21,7 +21,7 @@ from traceprof.recording.doctor import (
 from traceprof.recording.doctor_text import render
 from traceprof.recording.machine import Machine
 from traceprof.recording.versions import Versions, misfits, numbers, nvtx_misfit
-from traceprof.run.machines import Gpu, machine_beside
+from traceprof.run.machines import Cores, Gpu, machine_beside
 from traceprof.trace.folder import reports_in
 
 GPUS = (
@@ -37,6 +37,7 @@ DIAGNOSIS = Diagnosis(
     GPUS,
     (("X", "NV4"), ("NV4", "X")),
     (Card("mlx5_0", (1,)), Card("mlx5_1")),
+    Cores(64, "0-5", 6, 8.0, 120, 30, 2_500_000_000, 2, 4, ("0-31", "32-63")),
     (Recordable("GPU work", True), Recordable("counters", False, "permission")),
 )
 ALL = Machine(has_gpu=True, may_count=True, may_sample=True, network_cards=("mlx5_0",))
@@ -62,6 +63,16 @@ def test_text() -> None:
         "  GPU counters for administrators only  yes\n"
         "  kernel.yama.ptrace_scope              1\n"
         "\n"
+        "Cores\n"
+        "  of this machine             64\n"
+        "  that a job may run on       6 (0-5)\n"
+        "  limit of the control group  8 cores\n"
+        "  stopped at that limit       in 30 of 120 periods, for 2.50 s\n"
+        "  ranks expected              2\n"
+        "  OMP_NUM_THREADS             4\n"
+        "  NUMA node 0                 0-31: GPUs 0\n"
+        "  NUMA node 1                 32-63\n"
+        "\n"
         "GPUs\n"
         "  GPU  name              PCIe               NVLink                   NUMA node"
         "  paths to GPU 0, 1, …\n"
@@ -76,6 +87,10 @@ def test_text() -> None:
         "  mlx5_1  unknown\n"
         "\n"
         "→ a and b do not fit\n"
+        "→ cores are few: 2 ranks with 4 threads each on 6 cores. Ranks take each other's core, and"
+        " GPUs wait: give the job more cores, or each rank fewer threads (OMP_NUM_THREADS)\n"
+        "→ the control group was stopped for having used up its CPU quota: raise cpu.max, or a"
+        " pod's limits.cpu\n"
         "→ record a training: traceprof record --steps 10:20 -- torchrun … train.py"
         " (with Nsight Systems)\n"
     )
@@ -105,6 +120,7 @@ def test_what_is_stored_is_read_and_is_no_report(tmp_path: Path) -> None:
     machine = machine_beside(tmp_path / "a.sqlite", "node7")
     assert machine is not None
     assert (machine.host, machine.gpus, machine.paths) == ("node7", GPUS, DIAGNOSIS.paths)
+    assert machine.cores == DIAGNOSIS.cores
     with pytest.raises(TraceFileError, match="no report"):
         reports_in(tmp_path)
 

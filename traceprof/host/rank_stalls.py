@@ -22,6 +22,7 @@ from traceprof.host.host_ranges import host_ranges
 from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
 from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence
+from traceprof.run.machines import machine_beside
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from traceprof.host.idle_causes import UnknownCause
     from traceprof.host.stalls import HostStalls
     from traceprof.intervals import Int64, Intervals
+    from traceprof.run.machines import Cores
     from traceprof.run.rank import Mask, Rank, Window
 
 GARBAGE, BLOCKED, OFF_CORE = "garbage collection", "blocking call", "off its core"
@@ -60,9 +62,10 @@ class RankStalls:
         blocked_in: the blocking call with most of that time, empty for none.
         evidence: the longest stalls, longest first, with their usual time.
         is_pytorch: whether the program is known to be PyTorch.
-        has_switches: whether the report holds thread switches.
+        missing: the part that would show more of what held threads up, thread switches or calls of
+            the system, and how to record it; None where the report holds both.
         unknown: why stalls cannot be known, None if they can.
-        how_to_collect: how to record thread switches.
+        cores: of the machine, if `doctor` left a file beside the report.
     """
 
     rank: int
@@ -79,9 +82,9 @@ class RankStalls:
     blocked_in: str
     evidence: tuple[Evidence, ...]
     is_pytorch: bool
-    has_switches: bool
+    missing: tuple[Part, str] | None
     unknown: UnknownCause | None
-    how_to_collect: str
+    cores: Cores | None
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -119,6 +122,7 @@ def rank_stalls(rank: Rank, window: Window) -> RankStalls:
     for row, reason in zip(longest.tolist(), reasons, strict=True):
         reason_ns[reason] += int(stalled_ns[np.searchsorted(rows, row)])
     causes = idle_causes(rank) if unknown is None else None
+    machine = machine_beside(rank.trace.path, rank.trace.session.host) if len(rows) else None
     return RankStalls(
         rank=rank.rank,
         report=rank.report,
@@ -134,9 +138,9 @@ def rank_stalls(rank: Rank, window: Window) -> RankStalls:
         blocked_in=blocked_in,
         evidence=tuple(_evidence(stalls, longest[:MAX_EVIDENCE].tolist())),
         is_pytorch=rank.program.is_pytorch,
-        has_switches=rank.trace.holds(Part.THREAD_SWITCHES),
+        missing=_missing(rank),
         unknown=unknown,
-        how_to_collect=rank.trace.how_to_collect(Part.THREAD_SWITCHES),
+        cores=None if machine is None else machine.cores,
     )
 
 
@@ -146,6 +150,12 @@ def _launching_threads(rank: Rank) -> Int64:
     assert calls is not None  # noqa: S101  (else there are no stalls)
     launches = np.concatenate([call[call >= 0] for call in rank.launched_by])
     return calls.packed_thread.counted(launches)[0]
+
+
+def _missing(rank: Rank) -> tuple[Part, str] | None:
+    trace, parts = rank.trace, (Part.THREAD_SWITCHES, Part.SYSTEM_CALLS)
+    lacking = next((part for part in parts if not trace.holds(part)), None)
+    return None if lacking is None else (lacking, trace.how_to_collect(lacking))
 
 
 def _evidence(stalls: HostStalls, rows: list[int]) -> Iterator[Evidence]:

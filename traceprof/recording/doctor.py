@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from traceprof.recording import cores, nvidia_smi, nvml
 from traceprof.recording import nsys as nsys_module
-from traceprof.recording import nvidia_smi, nvml
 from traceprof.recording.job import file_stem
 from traceprof.recording.machine import (
     counters_restricted,
@@ -17,7 +17,7 @@ from traceprof.recording.machine import (
     ptrace_scope,
 )
 from traceprof.recording.versions import Versions, find_versions, misfits, numbers
-from traceprof.run.machines import PREFIX, SUFFIX, Gpu
+from traceprof.run.machines import PREFIX, SUFFIX, Cores, Gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,7 @@ class Recordable:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The diagnosis of a machine; analyses read `host`, `gpus` and `paths` from its file.
+    """The diagnosis of a machine; analyses read `host`, `gpus`, `paths`, `cores` from its file.
 
     Attributes:
         schema: of this document.
@@ -88,6 +88,7 @@ class Diagnosis:
         gpus: in order of index.
         paths: by indices of two GPUs, as `nvidia-smi topo -m` names the path.
         network_cards: InfiniBand and RoCE cards.
+        cores: that this process, and what it starts, may use.
         recordable: the data that can be recorded, or not.
     """
 
@@ -99,6 +100,7 @@ class Diagnosis:
     gpus: tuple[Gpu, ...]
     paths: tuple[tuple[str, ...], ...]
     network_cards: tuple[Card, ...]
+    cores: Cores
     recordable: tuple[Recordable, ...]
 
 
@@ -117,6 +119,7 @@ def diagnose() -> Diagnosis:
         tuple(gpus),
         paths,
         cards,
+        cores.look(len(gpus)),
         tuple(recordable_data(versions, machine, has_gpus=bool(gpus))),
     )
 
@@ -140,6 +143,12 @@ def store(folder: Path, diagnosis: Diagnosis) -> Path:
     partial.write_bytes(as_bytes(diagnosis))
     partial.replace(file)
     return file
+
+
+def store_throttling(folder: Path, before: Diagnosis) -> Path:
+    """Write a diagnosis anew, with how its job was throttled since it was made; return the file."""
+    after = cores.look(len(before.gpus))
+    return store(folder, replace(before, cores=cores.since(before.cores, after)))
 
 
 def _hardware() -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...], tuple[Card, ...]]:

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from traceprof.errors import one_line
+from traceprof.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ def render(diagnosis: Diagnosis) -> str:
         (f"{diagnosis.host}: what can be recorded", _recordable(diagnosis)),
         ("Versions", _versions(diagnosis)),
         ("Permissions", _permissions(diagnosis)),
+        ("Cores", _cores(diagnosis)),
         ("GPUs", _gpus(diagnosis)),
         ("Network cards", _cards(diagnosis)),
     ]
@@ -38,7 +40,7 @@ def render(diagnosis: Diagnosis) -> str:
         aligned = _aligned([*rows])
         if aligned:
             lines += [one_line(title), *aligned, ""]
-    lines += [f"→ {one_line(misfit)}" for misfit in diagnosis.misfits]
+    lines += [f"→ {one_line(misfit)}" for misfit in (*diagnosis.misfits, *_lacking(diagnosis))]
     lines.append(f"→ {_next(diagnosis)}")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -70,6 +72,41 @@ def _permissions(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
     yield "kernel.perf_event_paranoid", _number(permissions.perf_event_paranoid)
     yield "GPU counters for administrators only", words[permissions.counters_for_admins_only]
     yield "kernel.yama.ptrace_scope", _number(permissions.ptrace_scope)
+
+
+def _cores(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    cores = diagnosis.cores
+    yield "of this machine", str(cores.num_cores)
+    yield "that a job may run on", f"{cores.num_allowed} ({cores.allowed})"
+    yield "limit of the control group", "none" if cores.quota is None else f"{cores.quota:g} cores"
+    if cores.num_throttled is not None:
+        lost = "" if cores.throttled_ns is None else f", for {duration(cores.throttled_ns)}"
+        yield (
+            "stopped at that limit",
+            f"in {cores.num_throttled} of {cores.num_periods} periods{lost}",
+        )
+    yield "ranks expected", str(cores.num_ranks) if cores.num_ranks else _UNKNOWN
+    yield "OMP_NUM_THREADS", _number(cores.omp_num_threads, "not set")
+    for number, of_node in enumerate(cores.numa_nodes):
+        near = [gpu.index for gpu in diagnosis.gpus if gpu.numa_node == number]
+        gpus = f": GPUs {' '.join(map(str, near))}" if near else ""
+        yield f"NUMA node {number}", f"{of_node}{gpus}"
+
+
+def _lacking(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield what of the cores holds ranks up."""
+    cores = diagnosis.cores
+    lack = cores.lack(cores.num_ranks)
+    if lack is not None:
+        yield (
+            f"cores are few: {lack}. Ranks take each other's core, and GPUs wait: give the job more"
+            " cores, or each rank fewer threads (OMP_NUM_THREADS)"
+        )
+    if cores.num_throttled:
+        yield (
+            "the control group was stopped for having used up its CPU quota: raise cpu.max, or a"
+            " pod's limits.cpu"
+        )
 
 
 def _gpus(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
@@ -105,8 +142,8 @@ def _cards(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
         yield card.name, " ".join(map(str, card.nearest_gpus)) or _UNKNOWN
 
 
-def _number(value: int | None) -> str:
-    return _UNKNOWN if value is None else str(value)
+def _number(value: int | None, unknown: str = _UNKNOWN) -> str:
+    return unknown if value is None else str(value)
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,12 +13,14 @@ from traceprof.errors import TraceprofError, UsageError
 from traceprof.recording import gathering
 from traceprof.recording import nsys as nsys_module
 from traceprof.recording.child import run_to_end
-from traceprof.recording.doctor import diagnose, store
+from traceprof.recording.doctor import diagnose, store, store_throttling
 from traceprof.recording.plan import NSYS, Plan
 from traceprof.trace.nsight.conversion import export, find_nsys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from traceprof.recording.doctor import Diagnosis
 
 NOT_IMPORTED = "nsys failed to import what it recorded itself"
 """Happens with Nsight Systems 2023.4 in about 1 % of recordings, at exit status 0."""
@@ -54,17 +57,16 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
     except OSError as error:
         why = error.strerror or str(error)
         raise UsageError(f"cannot write to {plan.folder}", why, "choose another -o") from error
-    if plan.job.is_first_here:
-        try:
-            store(plan.folder, diagnose())
-        except (TraceprofError, OSError) as error:  # the recording is worth more
-            say(f"links are not known: {error}")
+    diagnosis = _diagnosed(plan, say) if plan.job.is_first_here else None
     before = _traces(plan.folder)
     if plan.tool == NSYS:
         plan.capture.unlink(missing_ok=True)
         plan.unimported.unlink(missing_ok=True)
     environment = {**os.environ, **plan.variables}
     status, was_ended = run_to_end(plan.words, environment, under_nsys=plan.tool == NSYS)
+    if diagnosis is not None:
+        with suppress(OSError):
+            store_throttling(plan.folder, diagnosis)
     is_imported = plan.tool != NSYS or _import_again(plan, say)
     reports = _exported(plan, say) if plan.tool == NSYS else _written(plan.folder, before)
     if is_imported and not reports:
@@ -72,6 +74,17 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
         say(f"nothing was recorded on {plan.job.name}{steps}")
     gathering.done(plan.folder, plan.job, reports)
     return Recorded(status, gathering.gather(plan.folder, plan.job, was_ended=was_ended, say=say))
+
+
+def _diagnosed(plan: Plan, say: Callable[[str], None]) -> Diagnosis | None:
+    """Store the diagnosis of this machine beside the reports; return it, None without."""
+    try:
+        diagnosis = diagnose()
+        store(plan.folder, diagnosis)
+    except (TraceprofError, OSError) as error:  # the recording is worth more
+        say(f"links are not known: {error}")
+        return None
+    return diagnosis
 
 
 def _import_again(plan: Plan, say: Callable[[str], None]) -> bool:

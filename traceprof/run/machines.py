@@ -1,7 +1,7 @@
-"""The GPUs of a machine and their links, from the file that `traceprof doctor` left by the reports.
+"""The GPUs, links and cores of a machine, from the file that `doctor` left by the reports.
 
 Of that file only a part is read here. It gives the rates that links can carry on this very machine,
-instead of those that boards of that name can.
+instead of those that boards of that name can; and the cores that the job could use.
 """
 
 from __future__ import annotations
@@ -66,18 +66,67 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class Cores:
+    """The cores that the processes of a job may use on a machine; None where not known.
+
+    Attributes:
+        num_cores: of the machine, hardware threads counted.
+        allowed: those that the job may run on, such as `0-7,64-71`.
+        num_allowed: how many these are.
+        quota: how many cores' time the control group may use; None without a limit.
+        num_periods: periods of that limit: since the group began, of a recording during it.
+        num_throttled: in how many of them its processes were stopped, having used it up.
+        throttled_ns: for how long.
+        num_ranks: expected on the machine, by the launcher or the number of GPUs.
+        omp_num_threads: `OMP_NUM_THREADS`.
+        numa_nodes: the cores of each node, as `allowed`.
+    """
+
+    num_cores: int
+    allowed: str
+    num_allowed: int
+    quota: float | None = None
+    num_periods: int | None = None
+    num_throttled: int | None = None
+    throttled_ns: int | None = None
+    num_ranks: int = 0
+    omp_num_threads: int | None = None
+    numa_nodes: tuple[str, ...] = ()
+
+    @property
+    def num_usable(self) -> float:
+        """How many cores' time the job may use."""
+        return min(self.num_allowed, self.quota or self.num_allowed)
+
+    def lack(self, num_ranks: int) -> str | None:
+        """Say what is lacking for a number of ranks, each with its threads; None if nothing is.
+
+        Args:
+            num_ranks: on the machine.
+        """
+        threads = self.omp_num_threads or 1
+        if num_ranks * threads <= self.num_usable:
+            return None
+        cores = f"{self.num_usable:g} core{'s' if self.num_usable != 1 else ''}"
+        each = f" with {threads} threads each" if threads > 1 else ""
+        return f"{num_ranks} rank{'s' if num_ranks != 1 else ''}{each} on {cores}"
+
+
+@dataclass(frozen=True)
 class MachineLinks:
-    """The links between a machine's GPUs.
+    """The links between a machine's GPUs, and the cores of the job.
 
     Attributes:
         host: the machine's name.
         gpus: in order of index.
         paths: by indices of two GPUs, as `nvidia-smi topo -m` names the path: `NV4`, `PIX`, `SYS`.
+        cores: that the job may use; None in files of earlier versions.
     """
 
     host: str
     gpus: tuple[Gpu, ...] = ()
     paths: tuple[tuple[str, ...], ...] = ()
+    cores: Cores | None = None
 
     def gpu(self, gpu_id: str | None, name: str | None) -> Gpu | None:
         """Return a GPU by what a report says of it; None if several match.

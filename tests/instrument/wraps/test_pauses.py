@@ -2,6 +2,7 @@
 
 import gc
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch.distributed import checkpoint
 
 import instrument
+from instrument import switch
 
 pytestmark = pytest.mark.slow
 
@@ -17,49 +19,58 @@ COLLECTION = ["push garbage collection", "pop"]
 CHECKPOINT = ["push save checkpoint", "pop"]
 
 
-def test_collections_have_ranges_but_those_of_the_youngest(recorded: list[str]) -> None:
+@pytest.fixture
+def with_collections(recorded: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Record collections, too; there are only those of the test."""
+    monkeypatch.setattr(switch, "PARTS", ("instrument.wraps.garbage_collection",))
+    gc.disable()
+    yield recorded
+    gc.enable()
+
+
+def test_collections_have_ranges_but_those_of_the_youngest(with_collections: list[str]) -> None:
     before = [*gc.callbacks]
     instrument.enable()
     for generation in (0, 1, 2):
         gc.collect(generation)
-    assert recorded == COLLECTION * 2
+    assert with_collections == COLLECTION * 2
     instrument.disable()
     assert gc.callbacks == before
     gc.collect()
-    assert recorded == COLLECTION * 2
+    assert with_collections == COLLECTION * 2
 
 
-def test_objects_that_end_in_a_collection_end_as_ever(recorded: list[str]) -> None:
+def test_objects_that_end_in_a_collection_end_as_ever(with_collections: list[str]) -> None:
     class Node:
         def __init__(self) -> None:
             self.itself = self
 
         def __del__(self) -> None:
-            ended.append(len(recorded))
+            ended.append(len(with_collections))
 
     ended: list[int] = []
     instrument.enable()
     Node()
     gc.collect()
-    assert recorded == COLLECTION
+    assert with_collections == COLLECTION
     assert ended == [1]  # inside
 
 
-def test_a_program_may_take_all_callbacks_away(recorded: list[str]) -> None:
+def test_a_program_may_take_all_callbacks_away(with_collections: list[str]) -> None:
     before = [*gc.callbacks]
     instrument.enable()
     gc.callbacks.clear()
     gc.collect()
     instrument.disable()
-    assert recorded == []
+    assert with_collections == []
     gc.callbacks[:] = before
 
 
-def test_a_collection_that_had_begun_before(recorded: list[str]) -> None:
+def test_a_collection_that_had_begun_before(with_collections: list[str]) -> None:
     instrument.enable()
     mark: Any = gc.callbacks[-1]
     mark("stop", {"generation": 2})
-    assert recorded == []
+    assert with_collections == []
 
 
 def test_saving_has_a_range(recorded: list[str]) -> None:
@@ -81,7 +92,9 @@ def test_distributed_checkpoints_have_one_range(recorded: list[str], tmp_path: P
     original = vars(checkpoint)["save"]
     instrument.enable()
     with pytest.warns(UserWarning, match="single process"):
-        vars(checkpoint)["save"]({"weight": torch.arange(3.0)}, checkpoint_id=tmp_path, no_dist=True)
+        vars(checkpoint)["save"](
+            {"weight": torch.arange(3.0)}, checkpoint_id=tmp_path, no_dist=True
+        )
     assert recorded[0] == CHECKPOINT[0]
     assert recorded[-1] == CHECKPOINT[1]
     instrument.disable()

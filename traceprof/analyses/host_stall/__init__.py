@@ -87,6 +87,7 @@ class StalledRank:
         others_wait_ns: how long the others waited for it; None where that is not known.
         held_up_by: what held its threads up.
         machine: the name of its machine.
+        num_ranks: on that machine.
         cores: how many ranks of the machine went on; None for too few.
     """
 
@@ -94,6 +95,7 @@ class StalledRank:
     others_wait_ns: int | None
     held_up_by: str
     machine: str
+    num_ranks: int
     cores: SharedCores | None
 
     @property
@@ -140,8 +142,9 @@ def run(measured: MeasuredRun) -> HostStallResult:
             len(arrivals[member]) > 0 and not is_matched
         )
         others_ns = None if is_unknown else int(lost.others_ns[member])
-        reason = _held_up_by(of_rank, shared)
-        stalled.append(StalledRank(of_rank, others_ns, reason, machine, shared))
+        num_ranks = ranks.machines.count(machine)
+        reason = _held_up_by(of_rank, shared, num_ranks)
+        stalled.append(StalledRank(of_rank, others_ns, reason, machine, num_ranks, shared))
     most = max(
         min(of_rank.idle_ns + int(lost.waited_ns[member_of[number]]), of_rank.window_ns)
         for number, of_rank in known.items()
@@ -207,7 +210,7 @@ def _by_machine(
     return shared
 
 
-def _held_up_by(of_rank: RankStalls, shared: SharedCores | None) -> str:
+def _held_up_by(of_rank: RankStalls, shared: SharedCores | None, num_ranks: int) -> str:
     """Return what accounts for most of a rank's stalls, the surest first."""
     whole = sum(of_rank.reason_ns)
     main = next(
@@ -220,9 +223,10 @@ def _held_up_by(of_rank: RankStalls, shared: SharedCores | None) -> str:
     )
     if main in {rank_stalls.GARBAGE, rank_stalls.BLOCKED}:
         return main
-    if cores.has_quota(of_rank.end_ns):
+    known = of_rank.cores
+    if cores.has_quota(of_rank.end_ns) or (known is not None and known.num_throttled):
         return QUOTA
-    if shared is not None and shared.are_few:
+    if (shared is not None and shared.are_few) or (known is not None and known.lack(num_ranks)):
         return FEW_CORES
     if cores.tick_of(of_rank.end_ns - of_rank.start_ns) is not None:
         return SLICES
@@ -260,13 +264,18 @@ def _title(rank: StalledRank) -> str:
 
 def _because(rank: StalledRank) -> str:
     """Say what held the threads up."""
-    of_rank, shared = rank.stalls, rank.cores
-    if rank.held_up_by == FEW_CORES and shared is not None:
+    of_rank, shared, known = rank.stalls, rank.cores, rank.stalls.cores
+    if rank.held_up_by == QUOTA and known is not None and known.num_throttled:
+        lost = "" if known.throttled_ns is None else f", for {duration(known.throttled_ns)}"
         return (
-            f"{shared.num_ranks} ranks of {rank.machine} share about {shared.num_running} cores:"
-            f" while one is held up, so many go on, give or take one, in"
-            f" {percent(shared.constant_fraction)} of the time"
+            f"the control group had used up its CPU quota in {known.num_throttled} of"
+            f" {known.num_periods} periods{lost}"
         )
+    if rank.held_up_by == FEW_CORES:
+        lack = None if known is None else known.lack(rank.num_ranks)
+        few = f"too few cores on {rank.machine}: {lack}" if lack else ""
+        share_few = "" if shared is None or not shared.are_few else _running(rank.machine, shared)
+        return "; ".join(filter(None, (few, share_few)))
     if rank.held_up_by == SLICES:
         tick_ns = cores.tick_of(of_rank.end_ns - of_rank.start_ns) or 0
         return (
@@ -276,6 +285,15 @@ def _because(rank: StalledRank) -> str:
     if rank.held_up_by == rank_stalls.BLOCKED:
         return f"the thread waited in {of_rank.blocked_in}"
     return _BECAUSE[rank.held_up_by]
+
+
+def _running(machine: str, shared: SharedCores) -> str:
+    """Say how many cores ranks seem to share."""
+    return (
+        f"{shared.num_ranks} ranks of {machine} share about {shared.num_running} cores: while one"
+        f" is held up, so many go on, give or take one, in {percent(shared.constant_fraction)} of"
+        " the time"
+    )
 
 
 _BECAUSE = {
@@ -300,8 +318,8 @@ _BECAUSE = {
 def _advice(rank: StalledRank) -> tuple[str, ...]:
     of_rank = rank.stalls
     may_record = rank.held_up_by in {rank_stalls.PROCESS, rank_stalls.THREAD, rank_stalls.UNKNOWN}
-    record = of_rank.how_to_collect if may_record and not of_rank.has_switches else None
-    return advice(rank.held_up_by, is_pytorch=of_rank.is_pytorch, record=record)
+    missing = of_rank.missing if may_record else None
+    return advice(rank.held_up_by, is_pytorch=of_rank.is_pytorch, missing=missing)
 
 
 PAGE = {

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.findings import bullets
 from traceprof.host.rank_stalls import BLOCKED, GARBAGE, OFF_CORE, PROCESS, THREAD, UNKNOWN
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,20 +58,24 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
     UNKNOWN: (_CORES, _THREADS, _COLLECT, _LIFTED, _PAGES),
 }
 _TORCH_ONLY = {_COLLECT, _GIL}
-_RECORD = "When its threads were on a core shows whether they were kept from it or worked: {}"
+_SHOWS = {
+    Part.THREAD_SWITCHES: "When its threads were on a core shows if they were kept from it: {}",
+    Part.SYSTEM_CALLS: "Calls of the system show whether threads waited for a lock or a file: {}",
+}
 
 
-def advice(reason: str, *, is_pytorch: bool, record: str | None) -> tuple[str, ...]:
+def advice(reason: str, *, is_pytorch: bool, missing: tuple[Part, str] | None) -> tuple[str, ...]:
     """Return what to do, most promising first.
 
     Args:
         reason: what held the threads up.
         is_pytorch: whether the program is known to be PyTorch.
-        record: how to record thread switches; None where that would say no more.
+        missing: a part of a trace that would say more, and how to record it; None for none.
     """
     lines = [line for line in _BY_REASON[reason] if is_pytorch or line not in _TORCH_ONLY]
-    if record is not None:
-        lines.append(_RECORD.format(record))
+    if missing is not None:
+        part, how = missing
+        lines.append(_SHOWS[part].format(how))
     return tuple(lines)
 
 
