@@ -52,6 +52,8 @@ def test_advice(allocated: Allocations, is_pytorch: bool, said: str, not_said: s
             [IdleCause.ALLOCATION],
             setup="",
             is_pytorch=is_pytorch,
+            uses_dali=False,
+            has_pageable=False,
             held=(),
             how_to_collect=lambda _: "",
             allocated=allocated,
