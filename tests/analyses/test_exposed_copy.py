@@ -31,7 +31,9 @@ CUTS = ((0.31, 0.77), (-0.1, 0.5), (0.6, 1.2))
 
 def assert_same_beside(result: ExposedCopyResult, expected: beside.Beside) -> None:
     together = {
-        (row.kind, other): row.beside_ns[other] for row in result.beside for other in beside.ALL
+        (row.kind, other): getattr(row, f"{other}_ns")
+        for row in result.beside
+        for other in beside.ALL
     }
     for (kind, other), length in expected.together.items():
         assert together[kind, other] == together[other, kind] == length, (kind, other)

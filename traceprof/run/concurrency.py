@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import Meta, Struct
 
 from traceprof import intervals
+from traceprof.findings import Count
 from traceprof.trace.model.kinds import CopyKind
 
 if TYPE_CHECKING:
@@ -25,22 +26,35 @@ _NUMBERS = {direction: number for number, direction in enumerate(DIRECTIONS)}
 _D2D = _NUMBERS["d2d"]
 
 
-@dataclass(frozen=True, slots=True)
-class KindBeside:
+class KindBeside(Struct, frozen=True):
     """The time that one kind of operation ran in a window, and beside which other kinds.
 
-    Attributes:
-        kind: one of `KINDS`.
-        total_ns: time in which at least one of them ran.
-        alone_ns: time in which nothing of another kind ran. For one direction of copies, the other
-            directions are other kinds.
-        beside_ns: for each of `KINDS`, the time in which both ran; for itself `total_ns`.
+    Beside itself it ran for `total_ns`.
     """
 
-    kind: str
-    total_ns: int
-    alone_ns: int
-    beside_ns: Mapping[str, int]
+    kind: Annotated[
+        str,
+        Meta(
+            description="`copy` is all copies and memory sets together, peer copies (which are"
+            " communication) left out; `h2d`, `d2h`, `d2d` and `memset` are its parts.",
+            extra_json_schema={"enum": list(KINDS)},
+        ),
+    ]
+    total_ns: Count
+    alone_ns: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="While nothing of another kind ran; of a part of `copy`, no other part.",
+        ),
+    ]
+    compute_ns: Count
+    communication_ns: Count
+    copy_ns: Count
+    h2d_ns: Count
+    d2h_ns: Count
+    d2d_ns: Count
+    memset_ns: Count
 
 
 def copy_directions(rank: Rank) -> Int64:
@@ -108,7 +122,10 @@ def concurrency(rank: Rank, window: Window) -> tuple[KindBeside, ...]:
     ):
         of_kind = beside[kind]
         alone[kind] = of_kind[kind] - of_kind[first] - of_kind[second] + all_three
-    return tuple(KindBeside(kind, beside[kind][kind], alone[kind], beside[kind]) for kind in KINDS)
+    return tuple(
+        KindBeside(kind, beside[kind][kind], alone[kind], *(beside[kind][other] for other in KINDS))
+        for kind in KINDS
+    )
 
 
 def _directions(rank: Rank) -> dict[str, Intervals]:

@@ -128,7 +128,7 @@ def run(rank: Rank, window: Window) -> ExposedCopyResult:
     with_host = by_direction["h2d"] + by_direction["d2h"]
     is_unknown = with_host > 0 and total_ns - known_ns == with_host
     work = sum(of_kind[kind].total_ns for kind in ("compute", "communication"))
-    work -= of_kind["compute"].beside_ns["communication"]
+    work -= of_kind["compute"].communication_ns
     metrics = ExposedCopyMetrics(
         exposed_ns=total_ns,
         fraction=share(total_ns, copy_ns),

@@ -3,45 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import Meta, Struct
 
 from traceprof.analyses.kernels.by_signature import sorted_by_signature
-from traceprof.analyses.kernels.kernel_steps import in_steady_steps
-from traceprof.kernel_names.categories import kernel_kind
+from traceprof.analyses.kernels.kernel_steps import InSteadyStep, in_steady_steps
+from traceprof.findings import Count
+from traceprof.kernel_names.categories import KernelKind, kernel_kind
 from traceprof.run.steady_steps import steady_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.analyses.kernels.kernel_steps import InSteadyStep
     from traceprof.intervals import Int64
-    from traceprof.kernel_names.categories import KernelKind
     from traceprof.run.rank import Mask, Rank, Window
 
 
-@dataclass(frozen=True, slots=True)
-class KernelUse:
-    """The kernels of one name.
+class KernelUse(Struct, frozen=True):
+    """The kernels of one name; `in_steady_step` is None of a name that occurs in none."""
 
-    Attributes:
-        name: the demangled name.
-        kind: its kind, by the name.
-        count: how many started in the window.
-        total_ns: the sum of their durations.
-        median_ns: the median of their durations; between two of them rounded down.
-        per_step_ns: the sum over the training steps in the window, divided by how many these are;
-            None without steps.
-        in_steady_step: what they take in a steady step; None of a name that occurs in none.
-    """
-
-    name: str
+    name: Annotated[str, Meta(description="Demangled, as far as the report has it.")]
     kind: KernelKind
-    count: int
-    total_ns: int
-    median_ns: int
-    per_step_ns: int | None
+    count: Annotated[int, Meta(ge=0, description="Kernels that start in the window.")]
+    total_ns: Annotated[int, Meta(ge=0, description="The sum of their durations.")]
+    median_ns: Annotated[int, Meta(ge=0, description="Of their durations, rounded down.")]
+    per_step_ns: Annotated[
+        Count | None,
+        Meta(
+            description="The mean over training steps of what they take in one; null without steps."
+        ),
+    ]
     in_steady_step: InSteadyStep | None
 
 

@@ -8,13 +8,14 @@ from msgspec import Meta, Struct
 
 from traceprof.analyses.breakdown import Measures
 from traceprof.analyses.compute.compute_parts import GRAPH
+from traceprof.analyses.kernels.kernel_table import KernelUse
 from traceprof.analyses.steps.step_lengths import WhyLeftOut
 from traceprof.documents.analysis.rows import record
 from traceprof.findings import Count, Fraction, Number
 from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.kernel_names.categories import Category
 from traceprof.run import training
-from traceprof.run.concurrency import KINDS
+from traceprof.run.concurrency import KindBeside
 
 _COMPUTE = [*(str(one) for one in Category if one is not Category.COMMUNICATION), GRAPH]
 
@@ -33,7 +34,9 @@ class Training(training.Training, frozen=True, kw_only=True):
     rank: Count
 
 
-@record("rank", "step", "start_ns", "end_ns", ..., "left_out", "phase", without="window_start_ns")
+@record(
+    "rank", "step", "start_ns", "end_ns", ..., "left_out", "phase", without=("window_start_ns",)
+)
 class Step(Measures, frozen=True, kw_only=True):
     """The same of a training step: the four parts sum to window_ns."""
 
@@ -59,7 +62,8 @@ class Step(Measures, frozen=True, kw_only=True):
     ] = 0
 
 
-class Beside(Struct, forbid_unknown_fields=True):
+@record("rank", ...)
+class Beside(KindBeside, frozen=True, kw_only=True):
     """Time of a kind of GPU operations on a rank, and its part beside each kind.
 
     Of the part of the window that findings judge. Operations of one kind beside each other are not
@@ -67,29 +71,6 @@ class Beside(Struct, forbid_unknown_fields=True):
     """
 
     rank: Count
-    kind: Annotated[
-        str,
-        Meta(
-            description="`copy` is all copies and memory sets together, peer copies (which are"
-            " communication) left out; `h2d`, `d2h`, `d2d` and `memset` are its parts.",
-            extra_json_schema={"enum": list(KINDS)},
-        ),
-    ]
-    total_ns: Count
-    alone_ns: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="While nothing of another kind ran; of a part of `copy`, no other part.",
-        ),
-    ]
-    compute_ns: Count
-    communication_ns: Count
-    copy_ns: Count
-    h2d_ns: Count
-    d2h_ns: Count
-    d2d_ns: Count
-    memset_ns: Count
 
 
 class Compute(Struct, forbid_unknown_fields=True):
@@ -136,11 +117,14 @@ class Compute(Struct, forbid_unknown_fields=True):
     ]
 
 
-class Kernel(Struct, forbid_unknown_fields=True):
+@record(
+    "rank", "name", "category", "precision", "tensor_cores", ..., "per_steady_step_ns",
+    "steady_error_ns", "place", without=("kind", "in_steady_step"),
+)  # fmt: skip
+class Kernel(KernelUse, frozen=True, kw_only=True):
     """The kernels of one name on a rank, communication among them."""
 
     rank: Count
-    name: Annotated[str, Meta(description="Demangled, as far as the report has it.")]
     category: Annotated[
         str,
         Meta(
@@ -159,15 +143,6 @@ class Kernel(Struct, forbid_unknown_fields=True):
     tensor_cores: Annotated[
         bool | None,
         Meta(description="Whether it computes on tensor cores; null if unknown."),
-    ]
-    count: Annotated[int, Meta(ge=0, description="Kernels that start in the window.")]
-    total_ns: Annotated[int, Meta(ge=0, description="The sum of their durations.")]
-    median_ns: Annotated[int, Meta(ge=0, description="Of their durations, rounded down.")]
-    per_step_ns: Annotated[
-        Count | None,
-        Meta(
-            description="The mean over training steps of what they take in one; null without steps."
-        ),
     ]
     per_steady_step_ns: Annotated[
         Count | None,

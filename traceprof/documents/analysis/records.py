@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.kernels.kernel_table import KernelUse
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.run.concurrency import KindBeside
     from traceprof.trace.model.parts import Part
 
 
@@ -40,6 +39,11 @@ _collective_row = maker(communication.Collective, "rank")
 _bucket_row = maker(communication.Bucket, "rank")
 _link_row = maker(communication.LinkUse, "rank")
 _clock_row = maker(reports.Clock, "report", "run")
+_beside_row = maker(measures.Beside, "rank")
+_kernel_row = maker(
+    measures.Kernel, "rank", "name", "category", "precision", "tensor_cores",
+    "per_steady_step_ns", "steady_error_ns", "place",
+)  # fmt: skip
 _headline_row = maker(
     Headline, "step_ns", "median_step_ns", "step_kinds", "left_out", "steps_source", "findings",
     "periods",
@@ -111,7 +115,7 @@ def _communication_totals(result: RunResult) -> Iterator[communication.Communica
 def _beside(result: RunResult) -> Iterator[measures.Beside]:
     for rank, row in result.beside:
         if row.total_ns:
-            yield _beside_others(rank, row)
+            yield _beside_row(row, rank)
 
 
 def _collectives(result: RunResult) -> Iterator[communication.Collective]:
@@ -215,33 +219,19 @@ def _links(result: RunResult) -> Iterator[communication.LinkUse]:
             yield _link_row(use, counters.rank)
 
 
-def _beside_others(rank: int, row: KindBeside) -> measures.Beside:
-    return measures.Beside(
-        rank=rank,
-        kind=row.kind,
-        total_ns=row.total_ns,
-        alone_ns=row.alone_ns,
-        **{f"{kind}_ns": beside_ns for kind, beside_ns in row.beside_ns.items()},
-    )
-
-
 def _kernel(rank: int, use: KernelUse) -> measures.Kernel:
     steady = use.in_steady_step
-    return measures.Kernel(
-        rank=rank,
-        name=_encodable(use.name),
-        category=str(use.kind.category),
-        precision=use.kind.precision,
-        tensor_cores=use.kind.tensor_cores,
-        count=use.count,
-        total_ns=use.total_ns,
-        median_ns=use.median_ns,
-        per_step_ns=use.per_step_ns,
-        per_steady_step_ns=None if steady is None else round(steady.ns),
-        steady_error_ns=None
-        if steady is None or steady.error_ns is None
-        else round(steady.error_ns),
-        place=None if steady is None else round(steady.place, 4),
+    error_ns = None if steady is None else steady.error_ns
+    return _kernel_row(
+        use,
+        rank,
+        _encodable(use.name),
+        str(use.kind.category),
+        use.kind.precision,
+        use.kind.tensor_cores,
+        None if steady is None else round(steady.ns),
+        None if error_ns is None else round(error_ns),
+        None if steady is None else round(steady.place, 4),
     )
 
 

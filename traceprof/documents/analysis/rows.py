@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_type_hints
 from msgspec import Struct, defstruct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 Record = TypeVar("Record", bound=Struct)
 
 
 def record(
-    *columns: str | EllipsisType, without: str = ""
+    *columns: str | EllipsisType, without: Sequence[str] = ()
 ) -> Callable[[type[Record]], type[Record]]:
     """Return a decorator that makes a record of a subclass of a row.
 
     Args:
         columns: the order of the fields; `...` stands for those of the row that are not named.
-        without: a field of the row that the document has not.
+        without: fields of the row that the document has not.
     """
 
     def made(declared: type[Record]) -> type[Record]:
@@ -29,7 +29,7 @@ def record(
         rest = [
             name
             for name in declared.__struct_fields__
-            if name not in {*columns, without, *declared.__annotations__}
+            if name not in {*columns, *without, *declared.__annotations__}
         ]
         names = [
             name
