@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from traceprof.analyses.compute import compute_parts
-from traceprof.analyses.kernels import kernel_table
+from traceprof.analyses.kernels import kernel_table, launched_kernels
 from traceprof.analyses.registry import ANALYSES
 from traceprof.run.windows import time_window
 
@@ -59,7 +59,11 @@ def compute_within(rank: Rank, scope: Scope) -> ComputeParts | None:
     """Return what the compute of a rank consisted of in the time chosen, as `kernels_within`."""
     if rank.device is None:
         return None
-    return _measured(rank, scope, compute_parts.__name__, compute_parts.run)
+    return _measured(rank, scope, compute_parts.__name__, _compute)
+
+
+def _compute(rank: Rank, window: Window) -> ComputeParts:
+    return compute_parts.run(rank, window, launched_kernels.run(rank, window))
 
 
 def _measured(

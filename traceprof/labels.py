@@ -21,6 +21,8 @@ DATA_LOADING = "data loading"
 GARBAGE_COLLECTION = "garbage collection"
 SAVE_CHECKPOINT = "save checkpoint"
 BUCKET = "bucket"
+MODULE = "module"
+"""The forward pass of a module: `module PATH`."""
 WAIT = "wait"
 """A wait for an asynchronous operation; the function of the operation is the fact `op`."""
 OWN_DESCRIPTIONS = frozenset({"", "undefined", "default_pg"})

@@ -16,8 +16,8 @@ from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import PARTS
 from dashboards.widgets.tables import Column, table
 from traceprof.errors import one_line
+from traceprof.kernel_names.titles import kernel_title
 from traceprof.reports.comparison.sections import sections
-from traceprof.reports.kernels_text import kernel_title
 from traceprof.units import duration
 
 if TYPE_CHECKING:

@@ -14,10 +14,12 @@ from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import CATEGORIES
 from dashboards.widgets.tables import Column, table
 from traceprof.analyses import overlap_slowdown
+from traceprof.analyses.kernels.launched_kernels import Launcher
 from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.kernel_names import function_name
-from traceprof.reports.kernels_text import arithmetic_text, kernel_title
+from traceprof.kernel_names.titles import kernel_title
+from traceprof.reports.kernels_text import arithmetic_text
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration, percent
 
@@ -44,6 +46,10 @@ _KERNELS = (
            " leads to the first one on the timeline, from which O goes to the next", leads=True),
     Column("category", "category", None, 110, "by its name", has_filter=True),
     Column("precision", "computes in", None, 90, "by its name", has_filter=True, may_be_cut=True),
+    Column("operator", "operator", None, 140, "the innermost that launched most of its time",
+           has_filter=True, may_be_cut=True),
+    Column("module", "module", None, 160, "the module that launched most of its time",
+           has_filter=True, may_be_cut=True),
     Column("time", "time (ms)", 3, 90, "the sum of durations, the mean over the ranks"),
     Column("share", "of all (%)", 1, 80, "of the time in all kernels"),
     Column("step", "in a step (ms)", 3, 90, "the mean over training steps and ranks"),
@@ -247,14 +253,20 @@ def _compute(ranks: Sequence[ComputeParts]) -> Component:
 
 def _table(view: View, uses: Sequence[Use], total_ns: int, num_ranks: int) -> Component:
     beside = beside_communication(view)
+    launched = {of_rank.rank: of_rank for of_rank in view.analysis.result.launched}
+    rows = [_row(use, beside.get(use.name), total_ns, num_ranks) for use in uses[:_MAX_ROWS]]
+    for row, use in zip(rows, uses, strict=False):
+        of_rank = launched.get(use.worst[0])
+        launcher = of_rank.of(use.name) if of_rank is not None else Launcher()
+        row["operator"], row["module"] = launcher.operator or "", launcher.module or ""
     columns = [
         column
         for column in (*_KERNELS, *(_BY_RANK if num_ranks > 1 else ()))
         if column.field not in {"beside", "slowdown"} or beside
         if column.field != "step" or any(one.per_step_ns is not None for one in _all_uses(uses))
+        if column.field not in {"operator", "module"} or any(row[column.field] for row in rows)
     ]
     places = _places(view, uses[:_MAX_ROWS])
-    rows = [_row(use, beside.get(use.name), total_ns, num_ranks) for use in uses[:_MAX_ROWS]]
     for row, use in zip(rows, uses, strict=False):
         row["href"] = places[use.name]
     note = f"the mean over {num_ranks} ranks" if num_ranks > 1 else ""

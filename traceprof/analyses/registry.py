@@ -20,6 +20,7 @@ from traceprof.analyses import (
     peer_transfers,
     process_group_scaling,
     straggler,
+    unfused_kernels,
 )
 from traceprof.analyses.measurements.registration import Analysis
 
@@ -35,6 +36,7 @@ ANALYSES = (
     Analysis.of(nccl_serialization),
     Analysis.of(overlap_slowdown),
     Analysis.of(full_precision_matmul),
+    Analysis.of(unfused_kernels),
     Analysis.of(launch_queue),
     Analysis.of(link_limits, is_listed=True),
     Analysis.of(peer_transfers),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses.compute import compute_parts
 from traceprof.analyses.gradients import ddp_buckets
-from traceprof.analyses.kernels import kernel_table
+from traceprof.analyses.kernels import kernel_table, launched_kernels
 from traceprof.analyses.measurements import process_groups
 from traceprof.analyses.measurements.hidden import hidden_of
 from traceprof.analyses.measurements.measured import RankMeasurements
@@ -47,7 +47,8 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
     shown = shown_window(rank, window)
     # First: it needs the most memory, and later analyses keep shared results.
     kernels = kernel_table.run(rank, shown, window) if has_gpu else None
-    compute = compute_parts.run(rank, shown) if has_gpu else None
+    launched = launched_kernels.run(rank, shown) if has_gpu else None
+    compute = None if launched is None else compute_parts.run(rank, shown, launched)
     is_same = (shown.start_ns, shown.end_ns) == (window.start_ns, window.end_ns)
     for analysis in ANALYSES:
         if analysis.measure is None or not (has_gpu or analysis.is_for_cpu):
@@ -68,6 +69,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
         kernels=kernels,
         compute=compute,
         hidden=hidden_of(rank, window),
+        launched=launched,
         process_groups=None if has_gpu else process_groups.run(rank, window),
         shown=shown_results,
         shown_process_groups=None if has_gpu else process_groups.run(rank, shown),

@@ -84,7 +84,7 @@ def _of_thread(parts: list[tuple[HostCode, bool, Int64]], idle: Intervals) -> di
     name, is_operator = name[order], is_operator[order]
     spans = nested(start[order], end[order])
     texts = parts[0][0].names
-    is_line = {key: not _OF_FRAMEWORK.match(texts[key]) for key in np.unique(name).tolist()}
+    is_line = {key: is_own_line(texts[key]) for key in np.unique(name).tolist()}
     own_line = np.array([is_line[key] for key in name.tolist()], np.bool_) & ~is_operator
     index = np.arange(len(name))
     function = spans.inherited(np.where(is_operator, -1, index))
@@ -109,10 +109,20 @@ def _of_thread(parts: list[tuple[HostCode, bool, Int64]], idle: Intervals) -> di
     return spent
 
 
+def is_own_line(name: str) -> bool:
+    """Return whether a function of Python is not the framework's."""
+    return not _OF_FRAMEWORK.match(name)
+
+
+def line_text(name: str) -> str:
+    """Return file, line and name of a function of Python as readers see it: `a/b.py(7): f`."""
+    match = _LINE.fullmatch(name)
+    return _ADDRESS.sub("", match[1] if match else name)
+
+
 def _text(operator: str, line: str) -> str:
     """Return the name of an operator with the line of Python that called it, where known."""
-    match = _LINE.fullmatch(line)
-    line = _ADDRESS.sub("", match[1] if match else line)
+    line = line_text(line)
     operator = operator.removeprefix(_AUTOGRAD)
     return f"{operator} in {line}" if operator and line else operator or line
 

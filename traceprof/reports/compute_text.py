@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.kernel_names.categories import MAIN_COMPUTE
+from traceprof.kernel_names.titles import kernel_title
 from traceprof.reports.detail import WHOLE
-from traceprof.reports.kernels_text import kernel_title
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -100,7 +100,17 @@ def _tensor_cores(parts: ComputeParts) -> list[str]:
     words = f"{percent(share(on, total))} of the multiplication of matrices is on tensor cores"
     if unknown >= _MIN_SPOKEN * total:
         words += f", of {percent(share(unknown, total))} the names do not say it"
-    return [words]
+    return [words + _rate(matrices)]
+
+
+def _rate(matrices: Sequence[ComputePart]) -> str:
+    """Say what is multiplied per second by the part that takes longest, if that is known."""
+    longest = max(matrices, key=lambda part: part.total_ns)
+    rate, peak = longest.flops_per_s, longest.peak_flops_per_s
+    if rate is None:
+        return ""
+    of_peak = "" if peak is None else f" of {peak / 1e12:.0f} ({percent(rate / peak)})"
+    return f"; {longest.category} reaches {rate / 1e12:.3g}{of_peak} TFLOP/s"
 
 
 def _signature(use: SignatureUse, total_ns: int) -> str:

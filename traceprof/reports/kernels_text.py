@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from traceprof.findings import share
-from traceprof.kernel_names import function_name
+from traceprof.kernel_names.titles import kernel_title
 from traceprof.reports.tables import name_text, new_table
 from traceprof.units import duration, percent
 
@@ -22,13 +21,6 @@ if TYPE_CHECKING:
     from traceprof.kernel_names.categories import KernelKind
 
 MAX_KERNELS = 20  # of one rank; the JSON has them all
-# Functions that are named by a template argument: those of PyTorch, CUTLASS and cuDNN.
-_GENERIC = re.compile(r"elementwise_kernel|reduce_kernel|multi_tensor_apply|^cutlass|^xmma_cudnn::")
-_DETAIL = re.compile(
-    r"\w*Functor\w*|\w+_kernel_(?:cuda|impl)\w*|\w+KernelImpl\w*|copy_device_to_device|\w+_functor"
-    r"|_amp_foreach_\w+|\w*cutlass_\w+|(?:fprop|dgrad|wgrad|strided_dgrad)_indexed|FlashAttn\w+"
-)
-_WRAPPER = re.compile(r"^(?:Binary|BUnary|AUnary|Unary|UnaryOp|BinaryOp)Functor$|^gpu_kernel_impl")
 _LEFT = ("kernel", "category", "computes in")
 
 
@@ -73,17 +65,6 @@ def _table(uses: Sequence[KernelUse], total_ns: int) -> RenderableType:
             name_text(kernel_title(use.name)),
         )
     return table
-
-
-def kernel_title(name: str) -> str:
-    """Return a kernel's function and, of a function that does many things, what it does here."""
-    function = function_name(name)
-    arguments = name.partition("<")[2]
-    details = _DETAIL.findall(arguments) if _GENERIC.search(function) else ()
-    detail = next(
-        (text for text in details if text not in function and not _WRAPPER.search(text)), None
-    )
-    return function if detail is None else f"{function}: {detail}"
 
 
 def arithmetic_text(kind: KernelKind) -> str:

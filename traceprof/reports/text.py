@@ -16,6 +16,7 @@ from traceprof.reports.detail import WHOLE, fitting
 from traceprof.reports.findings_text import findings_section, gaps
 from traceprof.reports.headline_text import headline_lines
 from traceprof.reports.kernels_text import kernel_tables
+from traceprof.reports.modules_text import module_table
 from traceprof.reports.plain_text import PLAIN_WIDTH, plain
 from traceprof.reports.ranks_text import (
     arrived_heading,
@@ -152,6 +153,9 @@ def communication_sections(
         yield "What compute consists of", [*map(Text, compute)]
     if shows_kernels:
         yield "Kernels, by name", [*kernel_tables(analysis)]
+        modules = [*module_table(analysis)]
+        if modules:
+            yield "Kernels, by module", modules
 
 
 def _heading(text: str) -> RenderableType:

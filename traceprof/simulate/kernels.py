@@ -163,6 +163,29 @@ SGEMM = (
     Kernel("ampere_sgemm_128x128_nn", "aten::mm", 32, 32, 256, 122, 16640, 0, 1_010_000),
 )
 """Matrix multiplications in FP32, which leave tensor cores unused: PyTorch's default."""
+SCALE = _elementwise("at::native::BUnaryFunctor<float, MulFunctor>", "aten::mul", 32768, 47_000)
+UNFUSED_NORM = (SCALE, ADD, LAYER_NORM)
+"""What one kernel could do: each writes what the next one reads."""
+
+
+def _foreach(functor: str, operator: str, num_lists: int, duration_ns: int) -> Kernel:
+    name = f"{_APPLY}<{num_lists}>, at::native::{functor}, float>(T1, T2, T3...)"
+    return Kernel(name, f"aten::_foreach_{operator}_", 320, 1, 512, 48, 0, 0, duration_ns)
+
+
+_LERP = _foreach(
+    "TernaryOpScalarFunctor<float, 2, 2, 0>, at::native::LerpFunctor", "lerp", 2, 71_000
+)
+_MUL = _foreach("BinaryOpScalarFunctor<float, 1, 1, 0>, std::multiplies", "mul", 1, 52_000)
+_ADDCMUL = _foreach(
+    "PointwiseOpScalarFunctor<float, 3, 3, 0>, std::multiplies", "addcmul", 3, 88_000
+)
+_SQRT = _foreach("UnaryOpFunctor<float, 2, 1, 1>, at::native::Sqrt", "sqrt", 2, 50_000)
+_ADDCDIV = _foreach(
+    "PointwiseOpScalarListFunctor<float, 3, 3, 0>, std::divides", "addcdiv", 3, 90_000
+)
+UNFUSED_ADAM = (_LERP, _LERP, _MUL, _MUL, _ADDCMUL, _ADDCMUL, _SQRT, _SQRT, _ADDCDIV, _ADDCDIV)
+"""Adam over lists of tensors, each of them in two kernels."""
 JACOBI = Kernel(
     "void jacobi_kernel<32, 32>(float *, const float *, float *, int, int, int, bool)", "",
     256, 256, 32, 26, 0, 0, 1_900_000,

@@ -11,6 +11,7 @@ from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses.compute import compute_parts
 from traceprof.analyses.compute.compute_parts import ComputeParts
+from traceprof.analyses.kernels import launched_kernels
 from traceprof.intervals import clip
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.rank import Window
@@ -31,7 +32,8 @@ def assert_agreement(path: Path, window: tuple[int, int] | None = None) -> list[
     with ranks_of(path) as ranks:
         for rank in ranks:
             chosen = Window(*window) if window else rank.window
-            parts_of_rank = compute_parts.run(rank, chosen)
+            launched = launched_kernels.run(rank, chosen)
+            parts_of_rank = compute_parts.run(rank, chosen, launched)
             measured.append(parts_of_rank)
             compute = clip(rank.compute, chosen.start_ns, chosen.end_ns)
             assert parts_of_rank.total_ns == compute.measure_ns
@@ -143,7 +145,8 @@ def test_real_profiles_add_up(traces: Path) -> None:
     for path in sorted((traces / "kineto").rglob("*.gz")):
         with ranks_of(path) as ranks:
             for rank in ranks:
-                measured = compute_parts.run(rank, rank.window)
+                launched = launched_kernels.run(rank, rank.window)
+                measured = compute_parts.run(rank, rank.window, launched)
                 assert measured.total_ns == rank.compute.measure_ns
                 num_ranks += measured.total_ns > 0
     assert num_ranks > 10

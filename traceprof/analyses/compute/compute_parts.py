@@ -14,6 +14,9 @@ from traceprof.hardware import peak_flops_per_s
 from traceprof.kernel_names.categories import MAIN_COMPUTE, KernelKind, kernel_kind
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
     from traceprof.intervals import Int64
     from traceprof.run.rank import Mask, Rank, Window
 
@@ -84,8 +87,14 @@ class ComputeParts(RankResult):
         return sum(part.total_ns for part in self.parts)
 
 
-def run(rank: Rank, window: Window) -> ComputeParts:
-    """Divide the compute of a rank in a window."""
+def run(rank: Rank, window: Window, launched: LaunchedKernels) -> ComputeParts:
+    """Divide the compute of a rank in a window.
+
+    Args:
+        rank: the rank.
+        window: the part of it.
+        launched: what launched the kernels in the same window.
+    """
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     chosen = _inside(rank, window)
     start, end = kernels.start_ns[chosen], kernels.ends(chosen)
@@ -100,15 +109,18 @@ def run(rank: Rank, window: Window) -> ComputeParts:
     own, which = own_time(start, end, which, (window.start_ns, window.end_ns))
     spent = _sums(own, which, num_signatures + 1)
     parts: dict[tuple[str, str | None, bool | None], list[int]] = {}
+    flops: dict[tuple[str, str | None, bool | None], dict[str, int | None]] = {}
     for signature, total, num in zip(signatures, spent, count.tolist(), strict=False):
         if num:
             kind = signature.kind
-            row = parts.setdefault((str(kind.category), kind.precision, kind.tensor_cores), [0, 0])
+            key = str(kind.category), kind.precision, kind.tensor_cores
+            flops.setdefault(key, {})[signature.name] = launched.of(signature.name).flops
+            row = parts.setdefault(key, [0, 0])
             row[0] += total
             row[1] += num
     rows = [
-        ComputePart(category, precision, cores, total, num, _peak(rank, category, precision, cores))
-        for (category, precision, cores), (total, num) in parts.items()
+        ComputePart(*key, total, num, _peak(rank, *key), _total(flops[key].values()))
+        for key, (total, num) in parts.items()
     ]
     if spent[-1]:
         rows.append(ComputePart(GRAPH, None, None, spent[-1], None, None))
@@ -168,6 +180,12 @@ def _sums(values: Int64, which: Int64, num: int) -> list[int]:
     upper = np.bincount(which, values >> 24, num)
     lower = np.bincount(which, values & 0xFF_FFFF, num)
     return [(int(above) << 24) + int(below) for above, below in zip(upper, lower, strict=True)]
+
+
+def _total(numbers: Collection[int | None]) -> int | None:
+    """Return the sum; None where one of them is not known."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
 
 
 def _peak(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.compute.compute_parts import ComputeParts
     from traceprof.analyses.gradients.ddp_buckets import DdpBucketsResult
     from traceprof.analyses.kernels.kernel_table import KernelTable
+    from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
     from traceprof.analyses.measurements.hidden import Hidden
     from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
     from traceprof.analyses.shape.results import Judge, RankResult, Result
@@ -43,6 +44,7 @@ class RankMeasurements:
         kernels: what its kernels took, by name; None for a rank without a GPU.
         compute: what its compute consists of, in all that is shown; None for a rank without a GPU.
         hidden: what its report hides of it.
+        launched: the code that launched its kernels; None for a rank without a GPU.
         process_groups: what a rank without a GPU communicated; None for one with a GPU.
         shown: of the analyses that are listed, what they measured of all that is shown.
         shown_process_groups: the process groups of all that is shown.
@@ -57,6 +59,7 @@ class RankMeasurements:
     kernels: KernelTable | None
     compute: ComputeParts | None
     hidden: tuple[Hidden, ...]
+    launched: LaunchedKernels | None
     process_groups: ProcessGroupsResult | None
     shown: Mapping[str, RankResult]
     shown_process_groups: ProcessGroupsResult | None
@@ -76,6 +79,7 @@ class RankMeasurements:
             kernels=self.kernels and replace(self.kernels, rank=rank),
             compute=self.compute and self.compute.with_rank(rank),
             hidden=self.hidden,
+            launched=self.launched and self.launched.with_rank(rank),
             process_groups=self.process_groups
             and replace(self.process_groups, rank=rank, report=report),
             shown={name: result.with_rank(rank) for name, result in self.shown.items()},
@@ -130,6 +134,7 @@ class MeasuredRun:
         kernels: what the kernels of ranks with a GPU took, by name.
         compute: what the compute of ranks with a GPU consists of.
         hidden: what reports hide of ranks, by the rank.
+        launched: the code that launched the kernels of ranks with a GPU.
         process_groups: what ranks without a GPU communicated.
         shown: of the analyses that are listed, what they measured of all that is shown.
         shown_process_groups: the process groups of all that is shown.
@@ -147,6 +152,7 @@ class MeasuredRun:
     kernels: tuple[KernelTable, ...] = ()
     compute: tuple[ComputeParts, ...] = ()
     hidden: Mapping[int, tuple[Hidden, ...]] = field(default_factory=dict)
+    launched: tuple[LaunchedKernels, ...] = ()
     process_groups: tuple[ProcessGroupsResult, ...] = ()
     shown: Results = field(default_factory=Results)
     shown_process_groups: tuple[ProcessGroupsResult, ...] = ()

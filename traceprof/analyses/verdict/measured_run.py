@@ -86,6 +86,7 @@ def _together(reports: Sequence[MeasuredReport], failed: Sequence[FailedReport])
         arrivals=tuple(rank.arrivals for rank in measurements),
         buckets=tuple(rank.buckets for rank in measurements),
         kernels=tuple(rank.kernels for rank in measurements if rank.kernels is not None),
+        launched=tuple(rank.launched for rank in measurements if rank.launched is not None),
         compute=tuple(rank.compute for rank in measurements if rank.compute is not None),
         hidden={rank.step_totals.rank: rank.hidden for rank in measurements},
         process_groups=tuple(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.compute.compute_parts import ComputeParts
     from traceprof.analyses.gradients.ddp_buckets import DdpBucketsResult
     from traceprof.analyses.kernels.kernel_table import KernelTable
+    from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
     from traceprof.analyses.links.link_counters import LinkCountersResult
     from traceprof.analyses.links.link_usage import LinkUsageResult
     from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
@@ -132,6 +133,11 @@ class RunResult:
     def compute(self) -> tuple[ComputeParts, ...]:
         """What the compute of ranks with a GPU consists of, by rank."""
         return self.measured.compute
+
+    @property
+    def launched(self) -> tuple[LaunchedKernels, ...]:
+        """The code that launched the kernels of ranks with a GPU, by rank."""
+        return self.measured.launched
 
     @property
     def step_totals(self) -> tuple[StepTotals, ...]:

@@ -106,8 +106,8 @@ class Compute(Struct, forbid_unknown_fields=True):
     flops: Annotated[
         Count | None,
         Meta(
-            description="Multiplications and additions, by the shapes of operators or by"
-            " `--flops-per-step`; null where they are not known of all its kernels."
+            description="Multiplications and additions, by the shapes of operators as"
+            " `torch.utils.flop_counter` counts; null where they are not known of all its kernels."
         ),
     ]
     flops_per_s: Annotated[Number | None, Meta(description="`flops` per time.")]
@@ -159,3 +159,42 @@ class Kernel(KernelUse, frozen=True, kw_only=True):
         Fraction | None,
         Meta(description="Where in the first steady step that has it the first one starts."),
     ]
+    operator: Annotated[
+        str | None,
+        Meta(description="The innermost operator that launched most of its time; null if unknown."),
+    ]
+    module: Annotated[
+        str | None,
+        Meta(description="The module of most of its time, as in `modules`; null if unknown."),
+    ]
+    flops: Annotated[
+        Count | None,
+        Meta(
+            description="Multiplications and additions of all of them, by the shapes of operators;"
+            " null if they are not known of one."
+        ),
+    ]
+    source: Annotated[
+        str | None,
+        Meta(
+            description="The line of Python of most of its time, the innermost that is not the"
+            " framework's; null if unknown."
+        ),
+    ]
+
+
+class Module(Struct, forbid_unknown_fields=True):
+    """Kernels that a module of the model launched, in the forward and in its backward.
+
+    From the ranges of modules in the report: functions of Python (torch.profiler's `with_stack` or
+    `with_modules`), or `module PATH` of `instrument`.
+    """
+
+    rank: Count
+    module: Annotated[str, Meta(description="Path from the outermost module, with dots.")]
+    total_ns: Annotated[
+        int, Meta(ge=0, description="Sum of durations, with those of the modules inside it.")
+    ]
+    own_ns: Annotated[int, Meta(ge=0, description="The same without those.")]
+    backward_ns: Annotated[int, Meta(ge=0, description="The part of `total_ns` in the backward.")]
+    num_kernels: Annotated[int, Meta(ge=0, description="With those of the modules inside it.")]

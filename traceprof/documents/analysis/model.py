@@ -24,6 +24,7 @@ from traceprof.documents.analysis.measures import (
     Breakdown,
     Compute,
     Kernel,
+    Module,
     Step,
     Training,
 )
@@ -59,6 +60,7 @@ class Document(Struct):
     buckets: list[Bucket]
     compute: list[Compute]
     kernels: list[Kernel]
+    modules: list[Module]
     headline: Headline
     owners: list[Attribution]
     findings: list[Finding]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from traceprof.analyses.kernels.launched_kernels import Launcher
 from traceprof.analyses.steps.step_lengths import WHY_LEFT_OUT, judged_steps
 from traceprof.analyses.steps.step_means import StepTotals
 from traceprof.analyses.verdict.attribution import Attribution
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _breakdown_row = maker(measures.Breakdown, "rank")
 _training_row = maker(measures.Training, "rank")
 _compute_row = maker(measures.Compute, "rank")
+_module_row = maker(measures.Module, "rank")
 _step_row = maker(measures.Step, "rank", "step", "start_ns", "end_ns", "left_out", "phase")
 _totals_row = maker(communication.CommunicationTotals, "rank", "num_steps")
 _collective_row = maker(communication.Collective, "rank")
@@ -42,7 +44,7 @@ _clock_row = maker(reports.Clock, "report", "run")
 _beside_row = maker(measures.Beside, "rank")
 _kernel_row = maker(
     measures.Kernel, "rank", "name", "category", "precision", "tensor_cores",
-    "per_steady_step_ns", "steady_error_ns", "place",
+    "per_steady_step_ns", "steady_error_ns", "place", "operator", "module", "flops", "source",
 )  # fmt: skip
 _headline_row = maker(
     Headline, "step_ns", "median_step_ns", "step_kinds", "left_out", "steps_source", "findings",
@@ -137,9 +139,17 @@ def _compute(result: RunResult) -> Iterator[measures.Compute]:
 
 
 def _kernels(result: RunResult) -> Iterator[measures.Kernel]:
+    launched = {of_rank.rank: of_rank for of_rank in result.launched}
     for table in result.kernels:
+        of_rank = launched.get(table.rank)
         for use in table:
-            yield _kernel(table.rank, use)
+            yield _kernel(table.rank, use, of_rank.of(use.name) if of_rank else Launcher())
+
+
+def _modules(result: RunResult) -> Iterator[measures.Module]:
+    for of_rank in result.launched:
+        for use in of_rank.modules:
+            yield _module_row(use, of_rank.rank)
 
 
 def _headline(result: RunResult) -> Headline:
@@ -219,7 +229,7 @@ def _links(result: RunResult) -> Iterator[communication.LinkUse]:
             yield _link_row(use, counters.rank)
 
 
-def _kernel(rank: int, use: KernelUse) -> measures.Kernel:
+def _kernel(rank: int, use: KernelUse, launcher: Launcher) -> measures.Kernel:
     steady = use.in_steady_step
     error_ns = None if steady is None else steady.error_ns
     return _kernel_row(
@@ -232,6 +242,10 @@ def _kernel(rank: int, use: KernelUse) -> measures.Kernel:
         None if steady is None else round(steady.ns),
         None if error_ns is None else round(error_ns),
         None if steady is None else round(steady.place, 4),
+        launcher.operator,
+        launcher.module,
+        launcher.flops,
+        launcher.source,
     )
 
 
@@ -272,6 +286,7 @@ TABLES: Mapping[str, Table] = {
     "buckets": Table(communication.Bucket, _buckets),
     "compute": Table(measures.Compute, _compute),
     "kernels": Table(measures.Kernel, _kernels),
+    "modules": Table(measures.Module, _modules),
     "findings": Table(Finding, _findings),
     "owners": Table(Attribution, attrgetter("attributions")),
     "not_applicable": Table(NotApplicable, attrgetter("not_applicable")),

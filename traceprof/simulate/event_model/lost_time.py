@@ -222,3 +222,49 @@ def full_precision(operations: Sequence[Operation], slow: Collection[Kernel]) ->
         "fraction": lengths[True] / sum(lengths.values()),
         "num_kernels": num_slow,
     }
+
+
+def unfused(
+    operations: Sequence[Operation],
+    chains: Sequence[Sequence[Kernel]],
+    of_optimizer: Sequence[Kernel],
+) -> dict[str, Any]:
+    """Return the metrics of `unfused-kernels` of one rank, which computes on one stream.
+
+    Args:
+        operations: of the rank.
+        chains: kernels that the program launches one after the other.
+        of_optimizer: the one of these that is the optimizer's.
+    """
+    kernels = [
+        (operation.work.kernel, operation.end_ns - operation.start_ns)
+        for operation in sorted(operations, key=lambda operation: operation.start_ns)
+        if isinstance(operation.work, KernelWork)
+    ]
+    spent = dict.fromkeys((False, True), 0)
+    num_kernels, num_chains, place = 0, 0, 0
+    while place < len(kernels):
+        chain = next(
+            (
+                chain
+                for chain in chains
+                if [kernel for kernel, _ in kernels[place : place + len(chain)]] == [*chain]
+            ),
+            None,
+        )
+        if chain is None:
+            place += 1
+            continue
+        lengths = [length for _, length in kernels[place : place + len(chain)]]
+        spent[chain is of_optimizer] += sum(lengths)
+        num_kernels += len(chain)
+        num_chains += 1
+        place += len(chain)
+    return {
+        "kernel_ns": sum(spent.values()),
+        "optimizer_ns": spent[True],
+        "fraction": sum(spent.values()) / sum(length for _, length in kernels),
+        "num_kernels": num_kernels,
+        "num_chains": num_chains,
+        "longest_chain": max(map(len, chains)),
+    }

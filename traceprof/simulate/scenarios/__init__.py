@@ -187,7 +187,7 @@ SCENARIOS: dict[str, Scenario] = {
     "turnaround": Scenario(
         "Short kernels, launched far ahead: only the GPU's own time lies between them.",
         idle.turnaround,
-        silent=FINDINGS,
+        silent=all_but("unfused-kernels"),
         host_tables=HOST_TABLES,
     ),
     **{
@@ -216,6 +216,12 @@ SCENARIOS: dict[str, Scenario] = {
         "Matrices are multiplied in FP32 without tensor cores.",
         training.full_precision,
         silent=all_but("full-precision-matmul"),
+        host_tables=HOST_TABLES,
+    ),
+    "unfused-kernels": Scenario(
+        "Chains of kernels that are bound by memory, and an optimizer that is not fused.",
+        training.unfused,
+        silent=all_but("unfused-kernels"),
         host_tables=HOST_TABLES,
     ),
 }  # fmt: skip

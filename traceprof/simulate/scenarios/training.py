@@ -260,6 +260,39 @@ def _in_full_precision(ranks: Ranks) -> list[Finding]:
     ]
 
 
+def unfused(rng: np.random.Generator) -> Setup:
+    """Return a run of chains of kernels that are bound by memory, and of an unfused optimizer."""
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
+        for step in range(6):
+            with host.step(step):
+                with host.range("forward"):
+                    for _ in range(4):
+                        host.operator(compute, "aten::linear", kernels.UP)
+                        host.operator(compute, "aten::native_layer_norm", *kernels.UNFUSED_NORM)
+                with host.range("backward"):
+                    for _ in range(4):
+                        host.operator(compute, "aten::mm", *_BACKWARD)
+                        host.collective("all_reduce", WORLD, nccl, 16 * _MIB, after=compute)
+                    host.operator(compute, "aten::mm", *_BACKWARD)
+                    host.follow(compute, nccl)
+                with host.range("optimizer"):
+                    for kernel in kernels.UNFUSED_ADAM:
+                        host.operator(compute, kernel.operator, kernel)
+    return Setup(hosts, _in_chains)
+
+
+def _in_chains(ranks: Ranks) -> list[Finding]:
+    chains = (kernels.UNFUSED_NORM, kernels.UNFUSED_ADAM)
+    return [
+        finding(
+            "unfused-kernels", rank, **lost_time.unfused(operations, chains, kernels.UNFUSED_ADAM)
+        )
+        for rank, operations in enumerate(ranks.operations)
+    ]
+
+
 def exposed(ranks: Ranks) -> list[Finding]:
     """Return `exposed-communication` of every rank, without its reasons."""
     names = ("exposed_ns", "fraction", "overlap_efficiency")

@@ -16,11 +16,12 @@ from traceprof.trace.columns import ColumnBuilder
 from traceprof.trace.kineto.document import KinetoDocument
 from traceprof.trace.kineto.events import EventDecoder, Kind
 from traceprof.trace.kineto.numbers import integers
+from traceprof.trace.kineto.operator_flops import FORMULAS, flops_of
 from traceprof.trace.model.limits import MAX_EVENT_NS, MAX_SUM_NS, clipped, known_sizes
 from traceprof.trace.model.special_values import NULL, UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 START, LENGTH, PROCESS, THREAD = "start", "length", "process", "thread"
 DEVICE, STREAM, CORRELATION, NAME, BYTES = "device", "stream", "correlation", "name", "bytes"
 RECORD_STREAM, EVENT, RECORD = "record stream", "event", "record"
-EXTERNAL = "external"
+EXTERNAL, SEQUENCE, FLOPS = "external", "sequence", "flops"
 SIGNATURE, FACTS, IS_OPEN = "signature", "facts", "is open"
 
 _OF_GPU = {
@@ -60,7 +61,7 @@ _INTEGERS: dict[Kind, dict[str, str]] = {
     Kind.BACKWARD: _OF_HOST,
     Kind.OVERHEAD: _OF_HOST | {CORRELATION: "correlation"},
     Kind.MARK: _OF_HOST,
-    Kind.HOST_OPERATOR: _OF_HOST | {EXTERNAL: "external"},
+    Kind.HOST_OPERATOR: _OF_HOST | {EXTERNAL: "external", SEQUENCE: "autograd_sequence"},
     Kind.PYTHON: _OF_HOST,
 }
 # Columns without which an event of the kind is unusable.
@@ -314,6 +315,8 @@ class _Tables:
             columns[SIGNATURE] = self._signatures.of(signatures, len(events))
         elif kind != Kind.BACKWARD:
             columns[NAME] = self._names.of_texts(names, len(events))
+        if kind == Kind.HOST_OPERATOR:
+            columns[FLOPS] = _flops(events, names)
         if kind in {Kind.OPERATOR, Kind.ANNOTATION}:
             columns[FACTS] = self._facts(kind, events)
         if kind == Kind.ANNOTATION:
@@ -351,3 +354,15 @@ class _Tables:
         if len(start_ns):
             first = int(start_ns.min())
             self._first_ns = first if self._first_ns is None else min(first, self._first_ns)
+
+
+def _flops(events: Events, names: Sequence[str]) -> Int64:
+    """Return the multiplications and additions of operators, NULL where shapes do not say them."""
+    flops = np.full(len(names), NULL, np.int64)
+    for row, name in enumerate(names):
+        if name in FORMULAS:
+            of_event = events.rows[row].args
+            number = flops_of(name, bytes(of_event.input_sizes), bytes(of_event.input_values))
+            if number is not None:
+                flops[row] = number
+    return flops

@@ -57,7 +57,9 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     source: int | None = msgspec.field(name="Src Rank", default=None)
     destination: int | None = msgspec.field(name="Dst Rank", default=None)
     sequence: int | None = msgspec.field(name="Seq", default=None)
+    autograd_sequence: int | None = msgspec.field(name="Sequence number", default=None)
     input_sizes: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
+    input_values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_NOTHING)
     input_types: msgspec.Raw = msgspec.field(name="Input type", default=_NOTHING)
 
 

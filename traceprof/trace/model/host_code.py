@@ -22,10 +22,16 @@ class HostCode(PackedSpans):
         packed_name: n indices into `names`.
         external: n ids that join an operator with the calls and GPU operations inside it, NULL
             for none; None for functions of Python.
+        sequence: n numbers that join operators of the forward with those of the backward, NULL for
+            none; None for functions of Python.
+        flops: n numbers of multiplications and additions by the operator's formula, NULL where it
+            has none or its shapes are not known; None for functions of Python.
         names: the names of the whole trace.
     """
 
     packed_thread: Column
     packed_name: Column
     external: Column | None
+    sequence: Column | None
+    flops: Column | None
     names: Sequence[str]

@@ -1,0 +1,230 @@
+"""Chains of kernels that are bound by memory."""
+
+import random
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.reference.breakdown import read_ranges, rows
+from tests.reference.spans import Span
+from tests.reference.streams import connect, read
+from tests.reference.unfused import OPTIMIZER_RANGE, expected
+from tests.support.builders import TraceBuilder
+from tests.support.opened import ranks_of
+from tests.support.traces import GPU_SAMPLES
+from traceprof.analyses import unfused_kernels
+from traceprof.analyses.unfused_kernels import UnfusedKernelsResult
+from traceprof.findings import Finding, Severity
+from traceprof.kernel_names.categories import kernel_kind
+from traceprof.run.rank import Window
+
+AT = "void at::native::"
+MUL = f"{AT}vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>(int)"
+ADD = f"{AT}vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
+SUM = f"{AT}reduce_kernel<512, 1, at::native::ReduceOp<float, sum_functor>>(T3)"
+NORM = f"{AT}vectorized_layer_norm_kernel<float, float>(int)"
+DIVIDE = f"{AT}vectorized_elementwise_kernel<4, at::native::addcdiv_cuda_kernel(float)>(int)"
+LAYOUT = "void cudnn::ops::nchwToNhwcKernel<float>(cudnn::ops::nchw2nhwc_params_t<float>)"
+SGEMM = "ampere_sgemm_128x64_tn"
+TRITON = "triton_poi_fused_add_mul_0"
+ADAM = f"{AT}multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<float>>(T1)"
+LISTS = [
+    f"{AT}multi_tensor_apply_kernel<TensorListMetadata<1>, BinaryOpScalarFunctor<{of}>>(T1)"
+    for of in ("mul", "add", "sqrt")
+]
+NAMES = (MUL, ADD, SUM, NORM, DIVIDE, LAYOUT, SGEMM, TRITON, ADAM, *LISTS)
+
+
+def category(name: str) -> str:
+    return str(kernel_kind(name, communicates=False).category)
+
+
+def optimizer_spans(path: Path, process: int) -> list[Span] | None:
+    with closing(connect(path)) as db:
+        strings = dict(rows(db, "StringIds", "id", "value"))
+        ranges = read_ranges(db, strings).get(process, [])
+    spans = [(one.start, one.end) for one in ranges if OPTIMIZER_RANGE.fullmatch(one.name)]
+    return spans or None
+
+
+def assert_agreement(
+    path: Path, window: tuple[int, int] | None = None
+) -> list[UnfusedKernelsResult]:
+    """Compare each rank of an export with the reference."""
+    results = []
+    with ranks_of(path) as ranks:
+        for rank, plain in zip(ranks, read(path), strict=True):
+            chosen = Window(*window) if window else rank.window
+            result = unfused_kernels.run(rank, chosen)
+            results.append(result)
+            steps = [] if rank.steps is None else rank.steps.start_ns.tolist()
+            numbers = expected(
+                plain, (chosen.start_ns, chosen.end_ns), category, steps,
+                optimizer_spans(path, plain.process), is_whole=chosen.is_whole,
+            )  # fmt: skip
+            measured = {**result.metrics.by_name(), "saved_ns": result.saved_ns}
+            assert {name: measured[name] for name in numbers._fields} == numbers._asdict()
+            assert result.saved_by_optimizer_ns <= result.metrics.optimizer_ns
+    return results
+
+
+def row(*names: str, each: int = 100, builder: TraceBuilder | None = None) -> TraceBuilder:
+    """Run kernels on one stream, the first for 100 ns, each next one for 10 ns longer."""
+    builder = builder or TraceBuilder()
+    for index, name in enumerate(names):
+        builder.kernel(1000 * index, 1000 * index + each + 10 * index, name)
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("names", "num_chains", "saved_ns"),
+    [
+        ((MUL, ADD, NORM), 1, 100 + 110),
+        ((MUL, NORM), 0, 0),  # two in a row are in every program
+        ((MUL, SGEMM, ADD, NORM), 0, 0),
+        ((MUL, ADD, TRITON, NORM, SUM), 0, 0),  # a compiler has fused what it could
+        ((MUL, ADD, ADAM, NORM, SUM), 0, 0),  # and so is this optimizer
+        ((MUL, ADD, NORM, SGEMM, SUM, ADD, MUL), 2, 100 + 110 + 140 + 150),
+        ((MUL, MUL, MUL), 1, 100 + 110),
+        ((LISTS[0], LISTS[0], LISTS[0]), 0, 0),  # one list of tensors
+        ((LISTS[0], LISTS[0], LISTS[1], LISTS[2]), 1, 120 + 130),  # the first two together stay
+        ((NORM, SUM, ADD, *LISTS), 2, 100 + 110 + 130 + 140),
+    ],
+)
+def test_one_kernel_of_a_chain_stays(
+    tmp_path: Path, names: tuple[str, ...], num_chains: int, saved_ns: int
+) -> None:
+    (result,) = assert_agreement(row(*names).write(tmp_path / "t.sqlite"))
+    assert (result.metrics.num_chains, result.saved_ns) == (num_chains, saved_ns)
+
+
+def test_tensors_of_other_sizes_have_to_be_read_all(tmp_path: Path) -> None:
+    # A loop over parameters: of each size, one pass of the name that takes longest stays.
+    builder = TraceBuilder()
+    for index, (name, size) in enumerate([(MUL, 1), (ADD, 1), (MUL, 9), (ADD, 9), (MUL, 9)]):
+        builder.kernel(1000 * index, 1000 * index + 100 * size, name, grid=(size, 1, 1))
+    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    assert result.metrics.kernel_ns - result.saved_ns == 100 + 900
+
+
+def test_other_operations_and_steps_end_chains(tmp_path: Path) -> None:
+    copied = row(MUL, ADD, NORM, SUM).memcpy(1500, 1510)
+    elsewhere = row(MUL, ADD, NORM, SUM).memcpy(1500, 1510, stream=13)
+    cleared = row(MUL, ADD, NORM, SUM).memset(1000, 1000)
+    for number, (builder, num) in enumerate([(copied, 0), (elsewhere, 1), (cleared, 0)]):
+        (result,) = assert_agreement(builder.write(tmp_path / f"{number}.sqlite"))
+        assert result.metrics.num_chains == num
+    stepped = row(MUL, ADD, NORM, SUM, MUL, ADD)
+    for step in (0, 1):
+        stepped.nvtx(f"step {step}", 3000 * step - 500, 3000 * step + 2400)
+    (result,) = assert_agreement(stepped.write(tmp_path / "steps.sqlite"))
+    assert (result.metrics.num_chains, result.metrics.longest_chain) == (2, 3)
+
+
+def test_an_optimizer_is_known_by_its_range_or_by_what_it_runs(tmp_path: Path) -> None:
+    names = (SUM, NORM, MUL, MUL, ADD, DIVIDE)
+    (by_name,) = assert_agreement(row(*names).write(tmp_path / "name.sqlite"))
+    assert by_name.metrics.optimizer_ns == by_name.metrics.kernel_ns > 0
+    builder = row(*names).nvtx("step 0", -9, 9999).nvtx("Optimizer.step#SGD.step", 2400, 9000)
+    (by_range,) = assert_agreement(builder.write(tmp_path / "range.sqlite"))
+    assert by_range.metrics.num_chains == 2
+    assert by_range.metrics.optimizer_ns == 130 + 140 + 150
+
+
+def test_the_finding(tmp_path: Path) -> None:
+    # 3 of 4 kernels are a chain: 100 + 110 of (3000 + 130) ns could go.
+    path = row(MUL, ADD, LAYOUT, SGEMM).write(tmp_path / "t.sqlite")
+    (result,) = assert_agreement(path)
+    (finding,) = unfused_kernels.findings(result)
+    assert isinstance(finding, Finding)
+    assert finding.severity == Severity.LOW
+    assert finding.impact_ns == 210
+    assert finding.metrics == {
+        "kernel_ns": 330,
+        "optimizer_ns": 0,
+        "fraction": 330 / 460,
+        "num_kernels": 3,
+        "num_chains": 1,
+        "longest_chain": 3,
+        "layout_ns": 120,
+        "idle_ns": 900 + 890,
+        "coverage": 1.0,
+    }
+    (evidence,) = finding.evidence
+    assert (evidence.start_ns, evidence.end_ns) == (0, 2120)
+    assert evidence.label == (
+        "3 kernels in a row: at most 210 ns to gain (MulFunctor, CUDAFunctor_add, nchwToNhwcKernel)"
+    )
+    # The GPU is idle for longer than the chain runs.
+    assert any("reduce-overhead" in text for text in finding.advice)
+    assert any("channels_last" in text for text in finding.advice)
+
+
+@pytest.mark.parametrize(
+    ("names", "gap", "first"),
+    [
+        ((MUL, ADD, SUM), 0, "torch.compile(model)"),
+        ((MUL, ADD, DIVIDE), 0, "fused=True"),
+        ((MUL, ADD, SUM), 500, "make_graphed_callables"),
+    ],
+)
+def test_advice_fits_what_ran(tmp_path: Path, names: tuple[str, ...], gap: int, first: str) -> None:
+    builder = TraceBuilder()
+    for index, name in enumerate(names):
+        builder.kernel((100 + gap) * index, (100 + gap) * index + 100, name)
+    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    (finding,) = unfused_kernels.findings(result)
+    assert isinstance(finding, Finding)
+    assert first in finding.advice[0]
+
+
+def test_other_programs_get_no_advice_for_pytorch(tmp_path: Path) -> None:
+    path = row("loop_add", "input_reduce", "EigenMetaKernel").write(tmp_path / "t.sqlite")
+    (result,) = assert_agreement(path)
+    eigen = row(*(f"EigenMetaKernel<{index}>" for index in range(3)))
+    (result,) = assert_agreement(eigen.write(tmp_path / "eigen.sqlite"))
+    (finding,) = unfused_kernels.findings(result)
+    assert isinstance(finding, Finding)
+    assert not any("torch" in text for text in finding.advice)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    builder = TraceBuilder()
+    for index in range(400):
+        start = 1000 * index + chance.randrange(-500, 500)
+        stream, pid = chance.choice([7, 7, 8]), chance.choice([1, 1, 2])
+        end = start + chance.randrange(4000)  # no two passes take equally long
+        if chance.random() < 0.05:
+            builder.memcpy(start, end, stream=stream, pid=pid)
+            continue
+        size = chance.choice([1, 2])
+        name = chance.choice(NAMES)
+        builder.kernel(start, end, name, grid=(size, 1, 1), stream=stream, pid=pid)
+    if seed % 2:
+        builder.nvtx("optimizer step", 100_000, 140_000, pid=1)
+        builder.nvtx("optimizer step", 250_000, 900_000, pid=1)
+    path = builder.write(tmp_path / "t.sqlite")
+    assert all(result.metrics.num_chains for result in assert_agreement(path))
+    first, last = sorted(chance.randrange(400_000) for _ in range(2))
+    assert_agreement(path, (first, last))
+
+
+@pytest.mark.parametrize("sample", GPU_SAMPLES, ids=lambda path: path.stem)
+def test_samples_agree_with_the_reference(sample: Path) -> None:
+    assert_agreement(sample)
+
+
+def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
+    assert_agreement(real_trace)
+
+
+def test_an_optimizer_that_is_a_loop_over_parameters_is_found(traces: Path) -> None:
+    with ranks_of(traces / "pairs" / "a100_loader_3_dali_amp.sqlite") as ranks:
+        (rank,) = ranks
+        result = unfused_kernels.run(rank, rank.window)
+    # 24 parameters, 8 kernels each, in 29 steps: 7.36 ms of a step.
+    assert result.metrics.optimizer_ns / 29 == pytest.approx(7.6e6, rel=0.05)
+    assert result.metrics.longest_chain == 192

@@ -1,0 +1,146 @@
+"""An independent reference for `unfused-kernels`, for tests only.
+
+Plain lists: each stream's operations in order of their starts (kernels before others), walked once.
+Of ``traceprof`` it takes only what names mean, which it is given as a function.
+"""
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from tests.reference.spans import Span, clipped, length, union, without
+from tests.reference.streams import COMMUNICATION, Operation, Rank
+
+BY_MEMORY = {"elementwise", "reduction", "normalization"}
+LISTS = ("multi_tensor_apply_kernel", "foreach_tensor")
+OPTIMIZER_RANGE = re.compile(r"optimizer step(?: .*)?|Optimizer\.step#.*", re.DOTALL)
+
+
+class Expected(NamedTuple):
+    kernel_ns: int
+    optimizer_ns: int
+    num_kernels: int
+    num_chains: int
+    longest_chain: int
+    idle_ns: int
+    saved_ns: int
+
+
+def is_list(operation: Operation) -> bool:
+    head = operation.demangled.partition("<")[0].partition("(")[0]
+    return any(word in head for word in LISTS)
+
+
+def is_fused(operation: Operation) -> bool:
+    return operation.demangled.startswith("triton_") or "fusion" in operation.demangled
+
+
+def chains_of(
+    rank: Rank, window: Span, category: Callable[[str], str], steps: Sequence[int],
+    optimizer: list[Span] | None, *, is_whole: bool,
+) -> list[list[Operation]]:  # fmt: skip
+    """All chains of a rank, each in order."""
+
+    def is_member(operation: Operation) -> bool:
+        inside = window[0] <= operation.start < window[1] + is_whole
+        return (
+            inside
+            and operation.table == "KERNEL"
+            and operation.kind != COMMUNICATION
+            and category(operation.demangled) in BY_MEMORY
+            and not is_fused(operation)
+        )
+
+    def belongs(operation: Operation) -> tuple[bool, int]:
+        """A chain has one kind: an optimizer's or not, of one step."""
+        mine = is_list(operation) if optimizer is None else in_optimizer(operation, optimizer)
+        return mine, bisect_right(steps, operation.start)
+
+    streams: dict[int, list[Operation]] = defaultdict(list)
+    for operation in rank.operations:
+        streams[operation.stream].append(operation)
+    found = []
+    for operations in streams.values():
+        operations.sort(key=lambda op: (op.start, op.table != "KERNEL"))
+        rows: list[list[Operation]] = [[]]
+        for operation in operations:
+            if not is_member(operation):
+                rows.append([])
+                continue
+            if rows[-1] and belongs(rows[-1][-1]) != belongs(operation):
+                rows.append([])
+            rows[-1].append(operation)
+        found += [row for row in rows if len(units(row)) >= 3]
+    return found
+
+
+def in_optimizer(operation: Operation, spans: list[Span]) -> bool:
+    call = operation.call
+    return call is not None and any(low <= call.start < high for low, high in spans)
+
+
+def units(row: list[Operation]) -> list[list[Operation]]:
+    """Kernels one by one; those of one list of tensors together."""
+    found: list[list[Operation]] = []
+    for name, group in groupby(row, key=lambda op: op.demangled):
+        kernels = [*group]
+        found += [kernels] if name and is_list(kernels[0]) else [[one] for one in kernels]
+    return found
+
+
+def kept_of(row: list[Operation]) -> list[Operation]:
+    """The longest pass of a chain."""
+    passes: list[list[Operation]] = []
+    by_name: dict[str, dict[tuple[object, ...], Operation]] = defaultdict(dict)
+    for unit in units(row):
+        if is_list(unit[0]):
+            passes.append(unit)
+            continue
+        (one,) = unit
+        longest = by_name[one.demangled].get(one.signature)
+        if longest is None or spent([one]) > spent([longest]):
+            by_name[one.demangled][one.signature] = one
+    passes += [[*grids.values()] for grids in by_name.values()]
+    return max(passes, key=spent)
+
+
+def spent(operations: list[Operation]) -> int:
+    return sum(op.end - op.start for op in operations)
+
+
+def expected(
+    rank: Rank, window: Span, category: Callable[[str], str], steps: Sequence[int],
+    optimizer: list[Span] | None, *, is_whole: bool,
+) -> Expected:  # fmt: skip
+    """The numbers of one rank in a window."""
+    chains = chains_of(rank, window, category, steps, optimizer, is_whole=is_whole)
+
+    def measure(operations: list[Operation]) -> int:
+        return length(clipped(union([(op.start, op.end) for op in operations]), *window))
+
+    def is_optimizers(row: list[Operation]) -> bool:
+        if optimizer is not None:
+            return in_optimizer(row[0], optimizer)
+        return any(is_list(op) or "addcdiv" in op.demangled for op in row)
+
+    kept = {id(op) for row in chains for op in kept_of(row)}
+    every = [op for row in chains for op in row]
+    between = [
+        (one.end, other.start)
+        for row in chains
+        for one, other in pairwise(row)
+        if other.start > one.end
+    ]
+    busy = union([(op.start, op.end) for op in rank.operations])
+    return Expected(
+        kernel_ns=measure(every),
+        optimizer_ns=measure([op for row in chains if is_optimizers(row) for op in row]),
+        num_kernels=len(every),
+        num_chains=len(chains),
+        longest_chain=max(map(len, chains), default=0),
+        idle_ns=length(without(union(between), busy)),
+        saved_ns=measure([op for op in every if id(op) not in kept]),
+    )

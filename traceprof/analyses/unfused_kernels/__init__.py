@@ -1,0 +1,213 @@
+"""Chains of kernels that are bound by memory, which one fused kernel could replace."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+
+from traceprof import intervals, labels
+from traceprof.analyses.shape.results import RankResult
+from traceprof.analyses.unfused_kernels.advice import ALL_ADVICE, advice
+from traceprof.analyses.unfused_kernels.chains import MIN_KERNELS, NameTraits, chains
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Count,
+    Evidence,
+    Finding,
+    FindingKind,
+    Fraction,
+    Metrics,
+    NotApplicable,
+    Ns,
+    bullets,
+    severity_of_cost,
+    share,
+)
+from traceprof.kernel_names.categories import kernel_kind
+from traceprof.kernel_names.titles import short_title
+from traceprof.trace.model.parts import Part
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from traceprof.analyses.unfused_kernels.chains import Chains
+    from traceprof.intervals import Int64
+    from traceprof.run.rank import Mask, Rank, Window
+
+ID = "unfused-kernels"
+REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
+_OPTIMIZER_RANGES = re.compile(rf"\A(?:{labels.OPTIMIZER_STEP}(?: |\Z)|Optimizer\.step#)")
+_MAX_NAMED = 3  # kernels of a chain
+
+
+class UnfusedKernelsMetrics(Metrics):
+    """Numbers of `unfused-kernels`."""
+
+    kernel_ns: Annotated[Ns, "time in which kernels of such chains ran"]
+    optimizer_ns: Annotated[Ns, "the part of `kernel_ns` that is chains of an optimizer"]
+    fraction: Annotated[Fraction, "`kernel_ns` as a share of the time in which any kernel computed"]
+    num_kernels: Annotated[Count, "how many kernels are in chains"]
+    num_chains: Annotated[Count, "how many chains"]
+    longest_chain: Annotated[Count, "how many kernels are in the one of most kernels"]
+    layout_ns: Annotated[Ns, "the part of `kernel_ns` in which nothing but layouts was changed"]
+    idle_ns: Annotated[
+        Ns,
+        "time between the kernels of a chain in which the GPU did nothing; no part of the impact",
+    ]
+    coverage: Annotated[
+        Fraction, "the share of the kernels that compute, by time, whose names are known"
+    ]
+
+
+FINDINGS = {ID: FindingKind(UnfusedKernelsMetrics, changes_kernels=True)}
+PAGE = {"advice": bullets(ALL_ADVICE), "min_kernels": str(MIN_KERNELS)}
+
+
+@dataclass(frozen=True, slots=True)
+class UnfusedKernelsResult(RankResult):
+    """The chains of one rank.
+
+    Attributes:
+        window_ns: the length of the window.
+        metrics: the numbers of the finding.
+        saved_ns: the time of kernels that one fused kernel for each chain would do without.
+        saved_by_optimizer_ns: the part of it that is an optimizer's.
+        is_pytorch: whether the program is known to use PyTorch.
+        evidence: the longest chain of each pattern that costs most.
+    """
+
+    window_ns: int
+    metrics: UnfusedKernelsMetrics
+    saved_ns: int
+    saved_by_optimizer_ns: int
+    is_pytorch: bool
+    evidence: tuple[Evidence, ...]
+
+
+def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
+    """Measure the chains among the kernels that start in a window of a rank."""
+    kernels = rank.operations.kernels
+    computes = ~rank.is_communication_kernel
+    chosen = np.flatnonzero(window.holds_start(kernels.start_ns) & computes)
+    ids = np.unique(kernels.name_of_signature)
+    texts = [rank.kernel_names[id_] for id_ in ids.tolist()]
+    names = sorted(set(texts))
+    place = {name: index for index, name in enumerate(names)}
+    of_signature = np.array([place[text] for text in texts], np.int64)[
+        np.searchsorted(ids, kernels.name_of_signature)
+    ]
+    which = of_signature[kernels.packed_signature.at(chosen)]
+    kinds = [kernel_kind(name, communicates=False) for name in names]
+    traits = NameTraits.of(names, kinds)
+    length = kernels.packed_length.at(chosen)
+    is_known = np.array([kind.is_known for kind in kinds], np.bool_)
+    found = chains(rank, chosen, which, traits, _in_optimizer(rank, chosen))
+    start, end = kernels.start_ns[found.kernel], kernels.ends(found.kernel)
+    name = of_signature[kernels.packed_signature.at(found.kernel)]
+    of_optimizer = np.repeat(found.is_optimizer, found.count)
+
+    def measure(mask: Mask) -> int:
+        covered = intervals.union(start[mask], end[mask])
+        return intervals.clip(covered, window.start_ns, window.end_ns).measure_ns
+
+    everything = np.ones(len(start), np.bool_)
+    compute_ns = intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns
+    kernel_ns = measure(everything)
+    metrics = UnfusedKernelsMetrics(
+        kernel_ns=kernel_ns,
+        optimizer_ns=measure(of_optimizer),
+        fraction=share(kernel_ns, compute_ns),
+        num_kernels=len(found.kernel),
+        num_chains=len(found.first),
+        longest_chain=int(found.count.max(initial=0)),
+        layout_ns=kernel_ns - measure(~traits.is_layout[name]),
+        idle_ns=_idle_within(rank, found, start, end),
+        coverage=share(intervals.total(length[is_known[which]]), intervals.total(length))
+        if intervals.total(length)
+        else 1.0,
+    )
+    return UnfusedKernelsResult(
+        rank=rank.rank,
+        window_ns=window.length_ns,
+        metrics=metrics,
+        saved_ns=measure(~found.kept),
+        saved_by_optimizer_ns=measure(~found.kept & of_optimizer),
+        is_pytorch=rank.program.is_pytorch,
+        evidence=_evidence(found, start, end, [names[index] for index in name.tolist()]),
+    )
+
+
+def findings(result: UnfusedKernelsResult) -> list[Finding | NotApplicable]:
+    """Judge the most that fused kernels could save."""
+    metrics = result.metrics
+    impact = share(result.saved_ns, result.window_ns)
+    severity = severity_of_cost(impact)
+    if severity is None:
+        return []
+    where = f"{metrics.num_kernels} kernels of {metrics.num_chains} chains"
+    if metrics.optimizer_ns:
+        where += f", {duration(metrics.optimizer_ns)} of it in the optimizer's"
+    return [
+        Finding(
+            ID,
+            severity,
+            result.rank,
+            f"{percent(metrics.fraction)} of the compute time goes to chains of kernels that only"
+            f" read and write memory: {duration(metrics.kernel_ns)} in {where}",
+            result.saved_ns,
+            impact,
+            metrics.by_name(),
+            result.evidence,
+            advice(
+                is_pytorch=result.is_pytorch,
+                is_launch_bound=metrics.idle_ns > metrics.kernel_ns,
+                by_optimizer=share(result.saved_by_optimizer_ns, result.saved_ns),
+                by_layout=share(metrics.layout_ns, metrics.kernel_ns),
+            ),
+        )
+    ]
+
+
+def _in_optimizer(rank: Rank, chosen: Int64) -> Mask | None:
+    """Return which kernels a range of the optimizer launched; None without such ranges."""
+    ranges = rank.trace.ranges(_OPTIMIZER_RANGES).get(rank.process)
+    if ranges is None or len(ranges.start_ns) == 0 or rank.calls is None:
+        return None
+    inside = intervals.union(ranges.start_ns, np.minimum(ranges.end_ns, intervals.BEYOND_NS))
+    call = rank.launched_by[0][chosen]
+    launched = rank.calls.start_ns[np.maximum(call, 0)]
+    covered: Mask = intervals.covered_within(inside, launched, launched + 1) > 0
+    return covered & (call >= 0)
+
+
+def _idle_within(rank: Rank, found: Chains, start: Int64, end: Int64) -> int:
+    """Return how long the GPU did nothing between kernels of a chain."""
+    follows = np.ones(len(start), np.bool_)
+    follows[found.first] = False
+    after = np.flatnonzero(follows)
+    low, high = end[after - 1], start[after]
+    waits = high > low
+    between = intervals.union(low[waits], high[waits])
+    return intervals.subtract(between, rank.busy).measure_ns
+
+
+def _evidence(found: Chains, start: Int64, end: Int64, names: list[str]) -> tuple[Evidence, ...]:
+    """Show the chain that takes longest of each pattern, the costliest patterns first."""
+    patterns, which, num = np.unique(found.pattern, return_inverse=True, return_counts=True)
+    saved = np.zeros(len(patterns), np.int64)
+    np.add.at(saved, which, found.saved_ns)
+    evidence = []
+    for pattern in intervals.largest(saved, MAX_EVIDENCE).tolist():
+        of_pattern = np.flatnonzero(which == pattern)
+        chain = int(of_pattern[np.argmax(found.total_ns[of_pattern])])
+        first, count = int(found.first[chain]), int(found.count[chain])
+        last = first + count
+        titles = list(dict.fromkeys(map(short_title, names[first:last])))
+        shown = ", ".join([*titles[:_MAX_NAMED], *["…"][: len(titles) - _MAX_NAMED]])
+        times = "" if num[pattern] == 1 else f", {num[pattern]} times"
+        gain = duration(int(saved[pattern]))
+        text = f"{count} kernels in a row{times}: at most {gain} to gain ({shown})"
+        evidence.append(Evidence(int(start[first]), int(end[first:last].max()), text))
+    return tuple(evidence)

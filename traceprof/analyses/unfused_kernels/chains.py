@@ -1,0 +1,225 @@
+"""Chains of kernels that are bound by memory, one after the other on a stream."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.kernel_names import function_name
+from traceprof.kernel_names.categories import Category
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.intervals import Int64
+    from traceprof.kernel_names.categories import KernelKind
+    from traceprof.run.rank import Rank
+
+    Mask = npt.NDArray[np.bool_]
+
+MIN_KERNELS = 3
+"""Shorter chains are in every program, and one kernel of them has to stay."""
+
+_BY_MEMORY = frozenset({Category.ELEMENTWISE, Category.REDUCTION, Category.NORMALIZATION})
+# Made by a compiler out of several operators: what it left apart it could not fuse.
+_FUSED = re.compile(r"^(?:triton_|(?:loop|input)_\w*fusion)")
+_OF_LISTS = re.compile(r"multi_tensor_apply_kernel|foreach_tensor")
+_OF_OPTIMIZERS = re.compile(r"addcdiv")
+_LAYOUT = re.compile(r"(?i)nchwToNhwc|nhwcToNchw|convertTensor")
+_MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
+
+
+@dataclass(frozen=True, slots=True)
+class NameTraits:
+    """The traits of kernels that their names show, each bool[m] by name.
+
+    Attributes:
+        is_member: it may be in a chain: bound by memory, and not fused already.
+        is_of_list: it works on a list of tensors (`torch._foreach_*`).
+        is_of_optimizer: only optimizers run it.
+        is_layout: it changes the layout of a tensor.
+    """
+
+    is_member: Mask
+    is_of_list: Mask
+    is_of_optimizer: Mask
+    is_layout: Mask
+
+    @classmethod
+    def of(cls, names: Sequence[str], kinds: Sequence[KernelKind]) -> NameTraits:
+        """Return the traits of m names.
+
+        Args:
+            names: demangled.
+            kinds: of each.
+        """
+        functions = [function_name(name) for name in names]
+        members = [
+            kind.category in _BY_MEMORY and not _FUSED.search(function)
+            for kind, function in zip(kinds, functions, strict=True)
+        ]
+        return cls(
+            np.array(members, np.bool_),
+            _have(functions, _OF_LISTS),
+            _have(names, _OF_OPTIMIZERS),
+            _have(functions, _LAYOUT),
+        )
+
+
+def _have(texts: Sequence[str], expression: re.Pattern[str]) -> Mask:
+    return np.array([expression.search(text) is not None for text in texts], np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """Chains of a rank: of k kernels in c chains, those of a chain together, in their order.
+
+    Attributes:
+        kernel: int64[k], indices of kernels.
+        first: int64[c], where each chain begins among them.
+        count: int64[c], how many kernels it has.
+        kept: bool[k], whether a kernel is of the pass that takes longest, which one fused kernel
+            takes, too.
+        total_ns: int64[c], the sum of durations.
+        saved_ns: int64[c], the same without the pass that takes longest.
+        is_optimizer: bool[c], whether an optimizer runs it.
+        pattern: uint64[c], equal for chains of the same kernels.
+    """
+
+    kernel: Int64
+    first: Int64
+    count: Int64
+    kept: Mask
+    total_ns: Int64
+    saved_ns: Int64
+    is_optimizer: Mask
+    pattern: npt.NDArray[np.uint64]
+
+
+def chains(
+    rank: Rank, chosen: Int64, which: Int64, traits: NameTraits, in_optimizer: Mask | None
+) -> Chains:
+    """Find chains among kernels of a rank.
+
+    A chain ends at any other operation of its stream, with its step, and where an optimizer begins
+    or ends. Its longest pass is that of the name that takes longest: kernels of one name and
+    different grids have tensors of different sizes, so that all of them have to be read and
+    written; and kernels on lists of tensors, one after the other, have different tensors.
+
+    Args:
+        rank: the rank.
+        chosen: int64[n], ascending indices of kernels; all others end chains.
+        which: int64[n], the name of each.
+        traits: by name.
+        in_optimizer: bool[n], whether an optimizer launched each; None if that is not known.
+    """
+    kernels = rank.operations.kernels
+    members = np.flatnonzero(traits.is_member[which])
+    stream = kernels.packed_stream.at(chosen[members])
+    order = np.argsort(stream, kind="stable")
+    members, stream = members[order], stream[order]  # by stream, then start
+    kernel, name = chosen[members], which[members]
+    is_of_list: Mask = traits.is_of_list[name]
+    splits = is_of_list if in_optimizer is None else in_optimizer[members]
+    of_optimizer = splits | traits.is_of_optimizer[name] if in_optimizer is None else splits
+    begins = np.ones(len(kernel), np.bool_)
+    begins[1:] = (stream[1:] != stream[:-1]) | (np.diff(_num_before(rank, kernel, stream)) != 1)
+    begins[1:] |= splits[1:] != splits[:-1]
+    if rank.steps is not None:
+        step = np.searchsorted(rank.steps.start_ns, kernels.start_ns[kernel], side="right")
+        begins[1:] |= step[1:] != step[:-1]
+    # A list of tensors may take several kernels.
+    goes_on = np.zeros(len(kernel), np.bool_)
+    goes_on[1:] = ~begins[1:] & is_of_list[1:] & (name[1:] == name[:-1])
+    chain = np.cumsum(begins) - 1
+    keep = np.bincount(chain, ~goes_on)[chain] >= MIN_KERNELS if len(chain) else begins
+    kernel, name, chain = kernel[keep], name[keep], chain[keep]
+    unit = np.where(
+        is_of_list[keep], -1 - np.cumsum(~goes_on)[keep], kernels.packed_signature.at(kernel)
+    )
+    length = kernels.packed_length.at(kernel)
+    kept = _longest_pass(chain, name, unit, length)
+    first = np.flatnonzero(begins[keep])
+    count = np.diff(first, append=len(kernel))
+    saved, total, pattern = (
+        np.add.reduceat(values, first) if len(first) else values[:0]
+        for values in (np.where(kept, 0, length), length, _mixed(name, first, count))
+    )
+    of_optimizer = of_optimizer[keep]
+    is_optimizer = np.logical_or.reduceat(of_optimizer, first) if len(first) else of_optimizer[:0]
+    return Chains(
+        kernel, first, count, kept, total.astype(np.int64), saved.astype(np.int64), is_optimizer,
+        pattern.astype(np.uint64),
+    )  # fmt: skip
+
+
+def _longest_pass(chain: Int64, name: Int64, unit: Int64, length_ns: Int64) -> Mask:
+    """Return which kernels are the longest pass of their chain, bool[k].
+
+    Args:
+        chain: int64[k], ascending.
+        name: int64[k].
+        unit: int64[k], of kernels on lists negative and equal for those of one list; of others
+            equal for equal name and grid.
+        length_ns: int64[k].
+    """
+    if len(chain) == 0:
+        return np.zeros(0, np.bool_)
+    # By unit, the longest kernel first; of equal ones the first in time.
+    order = np.lexsort((-length_ns, unit, np.where(unit < 0, unit, name), chain))
+    chain, name, unit, length = chain[order], name[order], unit[order], length_ns[order]
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = (unit[1:] != unit[:-1]) | (chain[1:] != chain[:-1])
+    counts = is_first | (unit < 0)
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = (chain[1:] != chain[:-1]) | np.where(
+        (unit[1:] < 0) | (unit[:-1] < 0), is_first[1:], name[1:] != name[:-1]
+    )
+    group = np.cumsum(begins) - 1
+    starts = np.flatnonzero(begins)
+    took = np.add.reduceat(np.where(counts, length, 0), starts)
+    of_chain = chain[starts]
+    by_length = np.lexsort((np.arange(len(starts)), -took, of_chain))
+    longest = by_length[np.unique(of_chain[by_length], return_index=True)[1]]
+    is_longest = np.zeros(len(starts), np.bool_)
+    is_longest[longest] = True
+    kept = np.zeros(len(order), np.bool_)
+    kept[order] = is_longest[group] & counts
+    return kept
+
+
+def _mixed(name: Int64, first: Int64, count: Int64) -> npt.NDArray[np.uint64]:
+    """Return a number for each kernel by name and place: other chains have other sums."""
+    place = (np.arange(len(name)) - np.repeat(first, count)).astype(np.uint64)
+    mixed = (name.astype(np.uint64) + np.uint64(1)) * (place * np.uint64(2) + np.uint64(1)) * _MIX
+    mixed ^= mixed >> np.uint64(29)
+    return mixed * _MIX
+
+
+def _num_before(rank: Rank, kernel: Int64, stream: Int64) -> Int64:
+    """Return how many operations of its stream start before each kernel, int64[k].
+
+    Of several that start at once, kernels come in their order, and before others.
+
+    Args:
+        rank: the rank.
+        kernel: int64[k], by stream.
+        stream: int64[k].
+    """
+    kernels, *others = rank.operations.groups
+    before = np.empty(len(kernel), np.int64)
+    for number in np.unique(stream).tolist():
+        here = slice(*np.searchsorted(stream, (number, number + 1)).tolist())
+        before[here] = np.searchsorted(
+            np.flatnonzero(kernels.packed_stream.isin([number])), kernel[here]
+        )
+        start = kernels.start_ns[kernel[here]]
+        for group in others:
+            on_stream = group.start_ns[group.packed_stream.isin([number])]
+            before[here] += np.searchsorted(on_stream, start)
+    return before

@@ -1,0 +1,288 @@
+"""The code around the launch of each kernel: operator, module, line of Python."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from traceprof import labels
+from traceprof.host.host_code import is_own_line, line_text
+from traceprof.host.nesting import nested
+from traceprof.trace.model.special_values import NULL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.host.nesting import Nested
+    from traceprof.intervals import Int64
+    from traceprof.run.rank import Rank
+
+    Int32 = npt.NDArray[np.int32]
+    Mask = npt.NDArray[np.bool_]
+
+_MODULE = "nn.Module: "
+# `torch.autograd.profiler.emit_nvtx` adds ", seq = 7, sizes = [...]"; ranges of `instrument` with
+# the path of a module are `module PATH`.
+_OF_NVTX = re.compile(rf"\A(?:\w+::[\w:.]+|{labels.MODULE} )")
+_OPERATOR, _MODULES, _LINES = range(3)
+
+
+class LaunchingCode(NamedTuple):
+    """The code around the launches of n kernels.
+
+    Attributes:
+        operator: int32[n], index into `operators`, of the innermost one; -1 where none is known.
+        module: int32[n], index into `modules`; of the backward, that of the forward.
+        line: int32[n], index into `lines`, of the innermost that is not a framework's.
+        counted: int32[n], index into `flops` of the innermost operator with a formula; -1 for none.
+        is_backward: bool[n], whether module and line are those of the forward's operator.
+        operators: names.
+        modules: paths: names from the outermost to the innermost module, with dots.
+        flops: int64[m], multiplications and additions of operators.
+        lines: files with line numbers and functions.
+    """
+
+    operator: Int32
+    module: Int32
+    line: Int32
+    counted: Int32
+    is_backward: Mask
+    flops: Int64
+    operators: Sequence[str]
+    modules: Sequence[str]
+    lines: Sequence[str]
+
+
+class _Spans(NamedTuple):
+    """Spans of code of a process.
+
+    Attributes:
+        start_ns: int64[m].
+        end_ns: int64[m].
+        thread: int64[m].
+        kind: int64[m].
+        text: int64[m], index into the texts of its kind.
+        sequence: int64[m], the number that joins forward and backward, else NULL.
+        flops: int64[m], multiplications and additions, NULL where unknown.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    kind: Int64
+    text: Int64
+    sequence: Int64
+    flops: Int64
+
+
+class _Texts:
+    """Numbers for texts of each kind."""
+
+    def __init__(self) -> None:
+        self.known: tuple[dict[str, int], ...] = ({}, {}, {})
+
+    def number(self, kind: int, text: str) -> int:
+        return self.known[kind].setdefault(text, len(self.known[kind]))
+
+
+def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
+    """Return the code around the launches of kernels; None where nothing is known of it.
+
+    Args:
+        rank: the rank.
+        kernels: int64[n], indices of kernels.
+    """
+    texts = _Texts()
+    spans = _spans(rank, texts)
+    if spans is None or rank.calls is None:
+        return None
+    call = rank.launched_by[0][kernels]
+    at_ns = rank.calls.start_ns[np.maximum(call, 0)]
+    thread = np.where(call >= 0, rank.calls.packed_thread.at(np.maximum(call, 0)), NULL)
+    around = np.full((4, len(kernels)), -1, np.int32)
+    sequence = np.full(len(kernels), NULL, np.int64)
+    forward: list[tuple[Int64, Int64, Int64, Int64]] = []
+    paths = _Paths([*texts.known[_MODULES]], are_whole=rank.trace.operators(rank.process) is None)
+    for number in np.unique(spans.thread).tolist():
+        rows = np.flatnonzero(spans.thread == number)
+        rows = rows[np.lexsort((spans.kind[rows], -spans.end_ns[rows], spans.start_ns[rows]))]
+        nest = nested(spans.start_ns[rows], spans.end_ns[rows])
+        kind, text = spans.kind[rows], spans.text[rows]
+        own = [np.where(kind == of, text, -1) for of in (_OPERATOR, _MODULES, _LINES)]
+        own[_MODULES] = paths.of(nest, own[_MODULES])
+        own.append(np.where(spans.flops[rows] >= 0, rows, -1))
+        inherited = [nest.inherited(values) for values in own]
+        numbers = np.where(kind == _OPERATOR, spans.sequence[rows], NULL)
+        joins = nest.inherited(np.where(numbers >= 0, numbers, -1))
+        forward.append((numbers, nest.start_ns, inherited[_MODULES], inherited[_LINES]))
+        here = np.flatnonzero(thread == number)
+        inner = _innermost(nest, at_ns[here])
+        here, inner = here[inner >= 0], inner[inner >= 0]
+        for of, values in enumerate(inherited):
+            around[of, here] = values[inner]
+        sequence[here] = joins[inner]
+    is_backward = _join(around, sequence, forward)
+    operator, module, line, counted = around
+    return LaunchingCode(
+        operator, module, line, counted, is_backward, spans.flops,
+        [*texts.known[_OPERATOR]], paths.names, [*texts.known[_LINES]],
+    )  # fmt: skip
+
+
+def _join(around: Int32, sequence: Int64, forward: list[tuple[Int64, Int64, Int64, Int64]]) -> Mask:
+    """Give kernels of the backward the module and line of the forward's operator, in place.
+
+    Of several operators with one number the last one made the gradient's node.
+    """
+    number, start, module, line = (
+        np.concatenate(columns) for columns in zip(*forward, strict=True)
+    )
+    known = np.flatnonzero((number >= 0) & ((module >= 0) | (line >= 0)))
+    known = known[np.lexsort((start[known], number[known]))]
+    is_backward: Mask = np.zeros(around.shape[1], np.bool_)
+    if len(known) == 0:
+        return is_backward
+    place = np.searchsorted(number[known], sequence, side="right") - 1
+    joined = known[np.maximum(place, 0)]
+    is_joined = (place >= 0) & (number[joined] == sequence) & (around[_MODULES] < 0)
+    is_joined &= sequence >= 0
+    is_backward = is_joined & (module[joined] >= 0)
+    around[_MODULES] = np.where(is_joined, module[joined], around[_MODULES])
+    around[_LINES] = np.where(is_joined & (line[joined] >= 0), line[joined], around[_LINES])
+    return is_backward
+
+
+def _innermost(nest: Nested, at_ns: Int64) -> Int64:
+    """Return the innermost span at each time, int64[m], -1 for none."""
+    begin, stop, span = nest.innermost()
+    if len(begin) == 0:
+        return np.full(len(at_ns), -1, np.int64)
+    place = np.maximum(np.searchsorted(begin, at_ns, side="right") - 1, 0)
+    is_inside = (begin[place] <= at_ns) & (at_ns < stop[place])
+    return np.where(is_inside, span[place], -1)
+
+
+class _Paths:
+    """Paths of modules within each other.
+
+    Attributes:
+        names: all paths so far.
+    """
+
+    def __init__(self, modules: Sequence[str], *, are_whole: bool) -> None:
+        """Start without any path.
+
+        Args:
+            modules: names of modules.
+            are_whole: whether a name is a path already.
+        """
+        self._modules, self._are_whole = modules, are_whole
+        self._known: dict[tuple[int, int], int] = {}
+        self.names: list[str] = []
+
+    def of(self, nest: Nested, module: Int64) -> Int64:
+        """Return the number of the path of each span that is a module, else -1.
+
+        Args:
+            nest: spans of one thread.
+            module: int64[m], the name's number of those that are modules, else -1.
+        """
+        rows = np.flatnonzero(module >= 0)
+        path = np.full(len(module), -1, np.int64)
+        if len(rows) == 0:
+            return path
+        inside = nested(nest.start_ns[rows], nest.end_ns[rows])
+        of_module = np.full(len(rows), -1, np.int64)
+        for depth in range(int(inside.depth.max()) + 1):  # few
+            level = np.flatnonzero(inside.depth == depth)
+            parent = inside.parent[level]
+            above = np.where(parent >= 0, of_module[parent], -1)
+            width = len(self._modules)
+            keys = (above + 1) * width + module[rows[level]]
+            pairs, which = np.unique(keys, return_inverse=True)
+            numbers = [self._number(pair // width - 1, pair % width) for pair in pairs.tolist()]
+            of_module[level] = np.array(numbers, np.int64)[which]
+        path[rows] = of_module
+        return path
+
+    def _number(self, above: int, name: int) -> int:
+        key = -1 if self._are_whole else above, name
+        if key not in self._known:
+            self._known[key] = len(self.names)
+            outer = f"{self.names[key[0]]}." if key[0] >= 0 else ""
+            self.names.append(f"{outer}{self._modules[name]}")
+        return self._known[key]
+
+
+def _spans(rank: Rank, texts: _Texts) -> _Spans | None:
+    """Return the code of a process that says something of launches."""
+    parts = [*_of_profiler(rank, texts)] or [*_of_nvtx(rank, texts)]
+    if not parts:
+        return None
+    return _Spans(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _of_profiler(rank: Rank, texts: _Texts) -> list[_Spans]:
+    parts = []
+    tables = (rank.trace.operators(rank.process), rank.trace.python_functions(rank.process))
+    for code, is_operator in zip(tables, (True, False), strict=True):
+        if code is None:
+            continue
+        kind_of, number_of = {}, {}
+        for name in code.packed_name.distinct.tolist():
+            kind, text = (
+                (_OPERATOR, code.names[name]) if is_operator else _of_python(code.names[name])
+            )
+            kind_of[name] = kind
+            number_of[name] = texts.number(kind, text) if kind >= 0 else -1
+        names = np.array(sorted(kind_of), np.int64)
+        place = code.packed_name.places_in(names)
+        kinds = np.array([kind_of[name] for name in names.tolist()], np.int64)[place]
+        numbers = np.array([number_of[name] for name in names.tolist()], np.int64)[place]
+        rows = np.flatnonzero(kinds >= 0)
+        unknown = np.full(len(rows), NULL)
+        sequence, flops = (
+            unknown if column is None else column.at(rows) for column in (code.sequence, code.flops)
+        )
+        parts.append(
+            _Spans(
+                code.start_ns[rows], code.ends(rows), code.packed_thread.at(rows), kinds[rows],
+                numbers[rows], sequence, flops,
+            )
+        )  # fmt: skip
+    return parts
+
+
+def _of_python(name: str) -> tuple[int, str]:
+    if name.startswith(_MODULE):
+        return _MODULES, name.removeprefix(_MODULE)
+    return (_LINES, line_text(name)) if is_own_line(name) else (-1, "")
+
+
+def _of_nvtx(rank: Rank, texts: _Texts) -> list[_Spans]:
+    """Return ranges of operators, as `emit_nvtx` makes them, and of modules."""
+    ranges = rank.trace.ranges(_OF_NVTX).get(rank.process)
+    if ranges is None:
+        return []
+    module = f"{labels.MODULE} "
+    places = {name: place for place, name in enumerate(dict.fromkeys(ranges.names))}
+    read = np.empty((3, len(places)), np.int64)
+    for name, place in places.items():
+        kind, text = _OPERATOR, name.partition(",")[0]
+        if name.startswith(module):
+            kind, text = _MODULES, name.removeprefix(module)
+        match = _SEQUENCE.search(name)
+        read[:, place] = kind, texts.number(kind, text), int(match[1]) if match else NULL
+    place_of = np.fromiter(map(places.__getitem__, ranges.names), np.int64, len(ranges.names))
+    kinds, numbers, sequence = read[:, place_of]
+    unknown = np.full(len(place_of), NULL)
+    return [
+        _Spans(ranges.start_ns, ranges.end_ns, ranges.thread, kinds, numbers, sequence, unknown)
+    ]
+
+
+_SEQUENCE = re.compile(r", seq = (\d{1,15})(?!\d)")
