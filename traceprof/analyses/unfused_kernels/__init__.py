@@ -22,6 +22,7 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Sight,
     bullets,
     severity_of_cost,
     share,
@@ -61,7 +62,7 @@ class UnfusedKernelsMetrics(Metrics):
     ]
 
 
-FINDINGS = {ID: FindingKind(UnfusedKernelsMetrics, changes_kernels=True)}
+FINDINGS = {ID: FindingKind(UnfusedKernelsMetrics, changes_kernels=True, needs=Sight.NAMES)}
 PAGE = {"advice": bullets(ALL_ADVICE), "min_kernels": str(MIN_KERNELS)}
 
 

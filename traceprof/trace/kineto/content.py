@@ -21,7 +21,7 @@ from traceprof.trace.model.limits import MAX_EVENT_NS, MAX_SUM_NS, clipped, know
 from traceprof.trace.model.special_values import NULL, UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from traceprof.intervals import Int64
@@ -315,21 +315,26 @@ class _Tables:
             columns[SIGNATURE] = self._signatures.of(signatures, len(events))
         elif kind != Kind.BACKWARD:
             columns[NAME] = self._names.of_texts(names, len(events))
-        if kind == Kind.HOST_OPERATOR:
-            columns[FLOPS] = _flops(events, names)
-        if kind in {Kind.OPERATOR, Kind.ANNOTATION}:
-            columns[FACTS] = self._facts(kind, events)
-        if kind == Kind.ANNOTATION:
-            finished = events.arguments("finished")
-            columns[IS_OPEN] = np.array([value is False for value in finished], np.int64)
         if kind not in _NOT_FIRST:
             self._count_from(columns[START])
-        self._append(kind, columns)
+        self._append(kind, columns | self._more_columns(kind, events))
 
     def _append(self, kind: Kind, columns: Mapping[str, Int64]) -> None:
         table = self._tables.setdefault(kind, {name: ColumnBuilder() for name in columns})
         for name, values in columns.items():
             table[name].append(values)
+
+    def _more_columns(self, kind: Kind, events: Events) -> dict[str, Int64]:
+        """Return the columns that some kinds of events have besides."""
+        columns = {}
+        if kind == Kind.HOST_OPERATOR:
+            columns[FLOPS] = _flops(events)
+        if kind in {Kind.OPERATOR, Kind.ANNOTATION}:
+            columns[FACTS] = self._facts(kind, events)
+        if kind == Kind.ANNOTATION:
+            finished = events.arguments("finished")
+            columns[IS_OPEN] = np.array([value is False for value in finished], np.int64)
+        return columns
 
     def _facts(self, kind: Kind, events: Events) -> Int64:
         """Keep operators and annotations of communication; return their numbers, or -1."""
@@ -356,13 +361,13 @@ class _Tables:
             self._first_ns = first if self._first_ns is None else min(first, self._first_ns)
 
 
-def _flops(events: Events, names: Sequence[str]) -> Int64:
+def _flops(events: Events) -> Int64:
     """Return the multiplications and additions of operators, NULL where shapes do not say them."""
-    flops = np.full(len(names), NULL, np.int64)
-    for row, name in enumerate(names):
-        if name in FORMULAS:
-            of_event = events.rows[row].args
-            number = flops_of(name, bytes(of_event.input_sizes), bytes(of_event.input_values))
+    flops = np.full(len(events), NULL, np.int64)
+    for row, event in enumerate(events.rows):
+        if event.name in FORMULAS:
+            shapes = event.args
+            number = flops_of(event.name, bytes(shapes.input_sizes), bytes(shapes.input_values))
             if number is not None:
                 flops[row] = number
     return flops
