@@ -12,13 +12,12 @@ from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
 from tests.support.profiler_events import PID, call, event, kernel, write
 from traceprof.analyses.kernels import launched_kernels
-from traceprof.analyses.kernels.launched_kernels import Launcher
+from traceprof.analyses.kernels.launched_kernels import LaunchedKernels, Launcher
 from traceprof.host.launching_code import launching_code
+from traceprof.run.rank import Window
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
 
 
 def operator(
@@ -101,6 +100,9 @@ def test_without_code_nothing_is_known(tmp_path: Path) -> None:
     made = launched(TraceBuilder().kernel(0, 10).nvtx("step 0", 0, 5).write(tmp_path / "t.sqlite"))
     assert (made.by_name, made.modules) == ({}, ())
     assert made.of("gemm") == Launcher()
+    path = write(tmp_path / "t.json", profile())
+    with ranks_of(path) as (rank,):
+        assert launched_kernels.run(rank, Window(5, 5)) == LaunchedKernels(0, {}, ())
 
 
 # Of each, the least share of the time of kernels with an operator, and with a module.

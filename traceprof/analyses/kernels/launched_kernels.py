@@ -78,7 +78,7 @@ def run(rank: Rank, window: Window) -> LaunchedKernels:
     """Return what launched the kernels that start in a window of a rank."""
     kernels = rank.operations.kernels
     chosen = np.flatnonzero(window.holds_start(kernels.start_ns))
-    code = launching_code(rank, chosen)
+    code = launching_code(rank, chosen) if len(chosen) else None
     if code is None:
         return LaunchedKernels(rank.rank, {}, ())
     length = kernels.packed_length.at(chosen)
