@@ -186,8 +186,8 @@ class Kernel(KernelUse, frozen=True, kw_only=True):
 class Module(Struct, forbid_unknown_fields=True):
     """Kernels that a module of the model launched, in the forward and in its backward.
 
-    From the ranges of modules in the report: functions of Python (torch.profiler's `with_stack` or
-    `with_modules`), or `module PATH` of `instrument`.
+    From the ranges of modules in the report: functions of Python (torch.profiler with stacks or
+    modules), or NVTX ranges that begin with the word module and have its path.
     """
 
     rank: Count

@@ -1,6 +1,6 @@
 """Multiplications and additions of operators, by the shapes that torch.profiler records.
 
-The formulas are those of `torch.utils.flop_counter`: a product of matrices of m x k and k x n takes
+The formulas are those of PyTorch's own counter of FLOPs: a product of matrices of m x k and k x n takes
 2mkn. Attention counts as if no part of it were masked. Unlike there, a gradient of a convolution's
 weight with groups counts what is multiplied.
 """
