@@ -1,8 +1,8 @@
 """Multiplications and additions of operators, by the shapes that torch.profiler records.
 
-The formulas are those of PyTorch's own counter of FLOPs: a product of matrices of m x k and k x n takes
-2mkn. Attention counts as if no part of it were masked. Unlike there, a gradient of a convolution's
-weight with groups counts what is multiplied.
+The formulas are those of PyTorch's own counter of FLOPs: a product of matrices of m x k and k x n
+takes 2mkn. Attention counts as if no part of it were masked. Unlike there, a gradient of a
+convolution's weight with groups counts what is multiplied.
 """
 
 from __future__ import annotations
