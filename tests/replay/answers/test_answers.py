@@ -19,6 +19,7 @@ from tests.support.changes import (
     without_waits,
 )
 from tests.support.traces import SAMPLE
+from tests.support.profiler_events import PID, call, event, kernel, write
 from traceprof.analysis import Options, analyze
 from traceprof.errors import UsageError
 from traceprof.replay.answers.answers import Answer, answer
