@@ -119,7 +119,8 @@ class Compute(Struct, forbid_unknown_fields=True):
 
 @record(
     "rank", "name", "category", "precision", "tensor_cores", ..., "per_steady_step_ns",
-    "steady_error_ns", "place", without=("kind", "in_steady_step"),
+    "steady_error_ns", "place", "operator", "module", "flops", "source",
+    without=("kind", "in_steady_step"),
 )  # fmt: skip
 class Kernel(KernelUse, frozen=True, kw_only=True):
     """The kernels of one name on a rank, communication among them."""
