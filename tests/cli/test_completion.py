@@ -13,8 +13,8 @@ import pytest
     [
         ("traceprof ana", {"analyze"}),
         ("traceprof explain gpu", {"gpu-idle"}),
-        ("traceprof analyze --only host", {"host-sync"}),
-        ("traceprof analyze --skip gpu-idle,host", {"gpu-idle,host-sync"}),
+        ("traceprof analyze --only host-s", {"host-stall", "host-sync"}),
+        ("traceprof analyze --skip gpu-idle,host-sy", {"gpu-idle,host-sync"}),
         ("traceprof simulate data", {"data-loading"}),
     ],
 )

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from msgspec import Struct
 
+from traceprof.documents.analysis.rows import record
 from traceprof.documents.schema import texts
 
 ROOT = Path(__file__).parents[2]
@@ -38,3 +40,12 @@ def test_what_documents_and_results_share_is_defined_once() -> None:
         if isinstance(node, ast.ClassDef)
     ]
     assert sorted(name for name in defined if name in ONCE) == sorted(ONCE)
+
+
+def test_every_field_of_a_record_has_its_place() -> None:
+    class Declared(Struct):
+        count: int
+        name: str
+
+    with pytest.raises(TypeError, match="does not list name"):
+        record("count", ...)(Declared)

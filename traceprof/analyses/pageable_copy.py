@@ -20,6 +20,7 @@ from traceprof.findings import (
     NotApplicable,
     Ns,
     Number,
+    Sight,
     bullets,
     one_of,
     severity_of_cost,
@@ -64,7 +65,7 @@ class PageableCopyMetrics(Metrics):
     ]
 
 
-FINDINGS = {ID: FindingKind(PageableCopyMetrics, part_of="exposed-copy")}
+FINDINGS = {ID: FindingKind(PageableCopyMetrics, part_of="exposed-copy", needs=Sight.OPERATIONS)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,7 @@ CAUSES = {
     "allocation-in-steps": "allocation_ns",
     "busy-python": "host_code_ns",
     "turnaround": "turnaround_ns",
+    "host-stall": "stalled_ns",
 }
 REASONS = {
     "compute-stream-collective": "same_stream_ns",
@@ -166,8 +167,10 @@ def test_every_cause_of_idle_time_has_a_scenario() -> None:
 @pytest.mark.parametrize(("name", "cause"), CAUSES.items())
 def test_idle_time_has_its_cause(name: str, cause: str, made: Any) -> None:
     _, truth = made(name, LATEST)
-    for rank, breakdown in enumerate(truth["breakdown"]):
-        found = metrics(truth, "gpu-idle", rank)
+    idle = [finding["rank"] for finding in truth["findings"] if finding["id"] == "gpu-idle"]
+    assert idle == ([1] if name == "host-stall" else [*range(len(truth["breakdown"]))])
+    for rank in idle:
+        breakdown, found = truth["breakdown"][rank], metrics(truth, "gpu-idle", rank)
         assert found["idle_ns"] == breakdown["idle_ns"] > 0.05 * breakdown["window_ns"]
         assert found[cause] > 0.9 * found["idle_ns"]
 

@@ -22,10 +22,15 @@ def record(
     Args:
         columns: the order of the fields; `...` stands for those of the row that are not named.
         without: fields of the row that the document has not.
+
+    Raises:
+        TypeError: a field that the record declares has no place among the columns.
     """
 
     def made(declared: type[Record]) -> type[Record]:
         types = get_type_hints(declared, include_extras=True)
+        if unlisted := declared.__annotations__.keys() - set(columns):
+            raise TypeError(f"{declared.__name__} does not list {', '.join(sorted(unlisted))}")
         rest = [
             name
             for name in declared.__struct_fields__
