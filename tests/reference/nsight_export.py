@@ -34,6 +34,7 @@ from tests.reference.kept import kept
 
 # ids of Nsight's ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND, which never changed
 HOST_TO_DEVICE, PEER, PAGEABLE = (1, 3), 10, 0
+GRID = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 PUSH_POP_RANGE, START_END_RANGE = 59, 60
 
 
@@ -52,6 +53,7 @@ class Operation(NamedTuple):
     stream: int
     name: str | None  # of a kernel, demangled where that is known
     short_name: str | None
+    shape: tuple[int | None, ...]  # grid and block of a kernel
     copy_kind: int | None  # of a copy
     pageable: bool
     call: Call | None
@@ -152,14 +154,15 @@ class Export:
     def _read_operations(self, db: sqlite3.Connection) -> None:
         columns = ("start", "end", "globalPid", "deviceId", "streamId", "correlationId",
                    "shortName", "demangledName", "copyKind", "srcDeviceId", "dstDeviceId",
-                   "srcKind", "dstKind")  # fmt: skip
+                   "srcKind", "dstKind", *GRID)  # fmt: skip
         for table in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET"):
             is_copy, is_kernel = table == "MEMCPY", table == "KERNEL"
             for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *columns):
                 start, end, process, device, stream, correlation, *more = integers(*row)
                 if start is None or end is None or process is None or device is None or end < start:
                     continue
-                short_id, demangled_id, copy_kind, source, target, *memory = more
+                short_id, demangled_id, copy_kind, source, target, *rest = more
+                memory, shape = rest[:2], rest[2:]
                 short, demangled = self.strings.get(short_id), self.strings.get(demangled_id)
                 crosses = source is not None and target is not None and source != target
                 kind = COPY if table in {"MEMCPY", "MEMSET"} else COMPUTE
@@ -174,6 +177,7 @@ class Export:
                     stream=-1 if stream is None else stream,
                     name=(short if demangled is None else demangled) if is_kernel else None,
                     short_name=short if is_kernel else None,
+                    shape=tuple(shape) if is_kernel else (),
                     copy_kind=copy_kind if is_copy else None,
                     pageable=is_copy and PAGEABLE in memory,
                     call=self._call_of(process, correlation, start),

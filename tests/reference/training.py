@@ -11,6 +11,8 @@ Shares no code with ``traceprof`` but the labels that `instrument` writes.
 * A step's window on a rank starts at the first operation launched inside the range and ends where
   the next step's starts; the last one ends with the last operation launched inside it. A step that
   launched nothing on the rank has none.
+* Where no process of the report has either: the periods of the rank's kernels
+  (`tests.reference.period_steps`) from its first main compute to the end of its window.
 * Leading steps that lie inside a range of warm-up are not training, nor are leading steps that the
   profiler distorts: rows of PROFILER_OVERHEAD of the process take over 10 % of their window. (Its
   flush at the end of a capture is of no such step.) If no step is left, all count.
@@ -29,6 +31,7 @@ from functools import cache
 
 from tests.reference.breakdown import COMPUTE, LOW_24_BITS, NEVER, function_name
 from tests.reference.nsight_export import Call, Export, Operation
+from tests.reference.period_steps import period_steps
 from tests.reference.spans import Span, clipped, length, union
 from traceprof import labels
 
@@ -59,7 +62,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Training:
-    """The training of a rank; `basis` is `steps`, `optimizer`, `main compute` or `window`."""
+    """The training of a rank.
+
+    `basis` is `steps`, `optimizer`, `periods`, `main compute` or `window`. `launches` is when the
+    host launched each period, where periods are the steps.
+    """
 
     start: int
     end: int
@@ -67,6 +74,7 @@ class Training:
     after_ns: int
     basis: str
     steps: tuple[Step, ...]
+    launches: tuple[int | None, ...] = ()
 
 
 @cache
@@ -144,6 +152,13 @@ def training(export: Export, process: int, device: int) -> Training:
     warm_up = _warm_up(export, process)
     cold = [r for r in ranges if length(clipped(warm_up, r[1], r[2])) < r[2] - r[1]]
     steps = step_windows(operations, cold or ranges)
+    main = main_compute(export, process, operations)
+    launches: tuple[int | None, ...] = ()
+    if main and not marks_steps(export):
+        basis = "periods"
+        found = period_steps(operations, min(op.start for op in main), high)
+        steps = [Step(number, step.start, step.end) for number, step in enumerate(found)]
+        launches = tuple(step.launch for step in found)
     own = [(s.start, s.end) for s in export.profiler if s.thread & ~LOW_24_BITS == process]
     overhead = union(own)
     first = 0
@@ -153,10 +168,17 @@ def training(export: Export, process: int, device: int) -> Training:
     if steps:
         start, end = steps[0].start, max(step.end for step in steps)
     else:
-        main = main_compute(export, process, operations)
         basis = "main compute" if main else "window"
         start, end = min((op.start for op in main), default=low), high
-    return Training(start, end, start - low, high - end, basis, tuple(steps))
+    return Training(start, end, start - low, high - end, basis, tuple(steps), launches)
+
+
+def marks_steps(export: Export) -> bool:
+    """Whether any process of an export marks steps, or runs optimizer steps."""
+    return any(
+        basis == "steps" or steps
+        for basis, steps in (host_steps(export, process) for process in export.ranges)
+    )
 
 
 def _is_distorted(step: Step, overhead: list[Span]) -> bool:

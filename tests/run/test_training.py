@@ -15,6 +15,7 @@ MS = 1_000_000
 _BASIS = {
     Basis.STEPS: "steps",
     Basis.OPTIMIZER: "optimizer",
+    Basis.PERIODS: "periods",
     Basis.MAIN_COMPUTE: "main compute",
     Basis.WINDOW: "window",
 }
@@ -31,7 +32,7 @@ def check_all(path: Path) -> list[Training]:
             assert _BASIS[result.basis] == expected.basis
             assert (result.start_ns, result.end_ns) == (expected.start, expected.end)
             assert (result.before_ns, result.after_ns) == (expected.before_ns, expected.after_ns)
-            steps = None if rank.step_ranges is None else rank.steps
+            steps = rank.steps
             columns = () if steps is None else (steps.number, steps.start_ns, steps.end_ns)
             rows = list(zip(*(column.tolist() for column in columns), strict=True))
             kept = rows[result.num_left_out :]

@@ -29,6 +29,7 @@ class Basis(str, Enum):
 
     STEPS = "steps"
     OPTIMIZER = "optimizer steps"
+    PERIODS = "periods"
     MAIN_COMPUTE = "main compute"
     WINDOW = "window"
 
@@ -61,20 +62,21 @@ class Training(Struct, frozen=True):
 def training_of(rank: Rank) -> Training:
     """Return the training of a rank: its steps, else what follows its first main compute.
 
-    Leading steps that warm up, or that the profiler distorts, are left out, unless none remain.
+    Where nobody marked steps, the periods of its kernels are its steps. Leading steps that warm up, or that the profiler distorts, are left out, unless none remain.
     Without steps and without main compute, it is the rank's window.
     """
     return rank.cache.get(_training, rank)
 
 
 def _training(rank: Rank) -> Training:
-    ranges = rank.step_ranges
-    steps = None if ranges is None else rank.steps  # periods lie within the training
-    if steps is None or ranges is None or len(steps) == 0:
+    steps = rank.steps
+    if steps is None or len(steps) == 0:
         return _without_steps(rank)
-    is_marked = rank.training_ranges.steps is not None
-    basis = Basis.STEPS if is_marked else Basis.OPTIMIZER
-    num_warm_up = _num_leading(_lie_in_warm_up(rank, ranges)[steps.source])
+    num_warm_up, basis = 0, Basis.PERIODS  # which are searched after the warm-up
+    if rank.step_ranges is not None:
+        is_marked = rank.training_ranges.steps is not None
+        basis = Basis.STEPS if is_marked else Basis.OPTIMIZER
+        num_warm_up = _num_leading(_lie_in_warm_up(rank, rank.step_ranges)[steps.source])
     num_warm_up %= len(steps)  # if all are, they count
     spans = rank.trace.profiler_overhead(rank.process)
     is_over = spans.end_ns < intervals.BEYOND_NS

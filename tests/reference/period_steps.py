@@ -1,0 +1,222 @@
+"""An independent reference for steps that nobody marked, for tests only: plain lists and all lags.
+
+Shares no code with ``traceprof``.
+
+* Searched are the kernels that do not communicate, and whole graphs, that start in a span: all in
+  order of start, and those of the stream with the most time alone; of both the one whose operations
+  return more often (of equals all). Operations are equal by name, grid and block; all graphs are.
+* The lag is `tests.reference.periods.period`. Where there is none, or none of the operations returns
+  with it: that of the longest stretch in which each p neighbours match 95 % p later, over all p (of
+  stretches within 2 % of it the shortest p); what is before and after is searched by itself.
+* A period begins at an operation that returns once in each: its distances are the lag, within 5 %,
+  for 90 % of its returns from the first such distance to the last. Of all of those (of the ones with
+  most returns, within 5 %) that with the longest gap before it, in the median. Where none does, the
+  operations with the one before them, then with the three before, ... are looked at.
+* The last period ends with the last of its operations that came a period earlier, too; where over
+  10 % did not, with the first that did not.
+* A phase takes 2 % of the time. The longest counts; and others of ten returns that begin with an
+  operation that hardly runs (5 % of the returns) in them and whose own hardly runs in it.
+* Phases cover 80 % of the operations' time, at least four returns each.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from tests.reference.breakdown import COMPUTE
+from tests.reference.nsight_export import Operation
+from tests.reference.periods import period
+
+Int64 = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+
+class PeriodStep(NamedTuple):
+    """A period of a rank; `launch` is when the host launched what begins it, None if unknown."""
+
+    start: int
+    end: int
+    launch: int | None
+
+
+@dataclass(frozen=True)
+class Phase:
+    lag: int
+    first: int
+    begins: list[int]
+    stop: int
+    same: int  # of the operations from the first begin to the last that return
+    names: Int64
+
+
+def period_steps(operations: list[Operation], low: int, high: int) -> list[PeriodStep]:
+    """The periods of a rank in a span of time; none where its operations have none."""
+    items = sorted(
+        (op for op in operations if op.kind == COMPUTE and low <= op.start < high),
+        key=lambda op: op.start,
+    )
+    time: dict[int, int] = defaultdict(int)
+    for op in items:
+        time[op.stream] += op.end - op.start
+    busiest = min(time, key=lambda stream: (-time[stream], stream), default=None)
+    found = [_phases_of(items)]
+    if len(time) > 1:
+        found.append(_phases_of([op for op in items if op.stream == busiest]))
+    (kept, phases) = max(found, key=lambda one: _match(one[1]))
+    return _steps(kept, phases)
+
+
+def _match(phases: list[Phase]) -> float:
+    """The share of operations that return, each period of its lag."""
+    num = sum(len(phase.begins) * phase.lag for phase in phases)
+    shares = (
+        phase.same / (phase.begins[-1] - phase.begins[0]) * len(phase.begins) * phase.lag
+        for phase in phases
+    )
+    return sum(shares) / num if num else -1.0
+
+
+def _steps(items: list[Operation], phases: list[Phase]) -> list[PeriodStep]:
+    steps = []
+    for phase in phases:
+        end = max(op.end for op in items[phase.begins[-1] : phase.stop])
+        begins = [items[place] for place in phase.begins]
+        ends = [op.start for op in begins[1:]] + [end]
+        steps += [
+            PeriodStep(op.start, stop, op.call.start if op.call else None)
+            for op, stop in zip(begins, ends, strict=True)
+        ]
+    return [
+        step._replace(end=min([step.end, *(after.start for after in steps[place : place + 1])]))
+        for place, step in enumerate(steps, start=1)
+    ]
+
+
+def _phases_of(items: list[Operation]) -> tuple[list[Operation], list[Phase]]:
+    """The operations and their phases."""
+    number: dict[object, int] = {}
+    names = np.array(
+        [number.setdefault((op.name, op.shape), len(number)) for op in items], np.int64
+    )
+    found = [phase for phase in _searched(items, names, 0, len(items)) if len(phase.begins) >= 4]
+    found.sort(key=lambda phase: -_time(items, phase.first, phase.stop))
+    kept = found[:1]
+    for phase in found[1:]:
+        if len(phase.begins) >= 10 and all(_apart(names, phase, other) for other in kept):
+            kept.append(phase)
+    covered = sum(_time(items, phase.first, phase.stop) for phase in kept)
+    if covered < 0.8 * _time(items, 0, len(items)):
+        return items, []
+    return items, sorted(kept, key=lambda phase: phase.first)
+
+
+def _time(items: list[Operation], first: int, stop: int) -> int:
+    return sum(op.end - op.start for op in items[first:stop])
+
+
+def _apart(names: Int64, one: Phase, other: Phase) -> bool:
+    for phase, beside in ((one, other), (other, one)):
+        inside = list(names[beside.first : beside.stop]).count(names[phase.begins[0]])
+        if inside > 0.05 * len(phase.begins):
+            return False
+    return True
+
+
+def _searched(items: list[Operation], names: Int64, first: int, stop: int) -> list[Phase]:
+    if stop - first < 4 or _time(items, first, stop) < 0.02 * _time(items, 0, len(items)):
+        return []
+    phase = None
+    lag = period(names[first:stop])
+    if lag is not None:
+        phase = _phase(items, names, first, stop, lag)
+    if phase is None:
+        run = _longest_run(names[first:stop])
+        if run is None:
+            return []
+        lag, begin, end = run
+        inner = period(names[first + begin : first + end]) or lag
+        phase = _phase(items, names, first + begin, first + end, inner)
+    if phase is None:
+        return []
+    before = _searched(items, names, first, phase.first)
+    return [*before, phase, *_searched(items, names, phase.stop, stop)]
+
+
+def _longest_run(names: Int64) -> tuple[int, int, int] | None:
+    """The lag, begin and end of the longest part that repeats itself."""
+    runs: list[tuple[int, int, int]] = []
+    for lag in range(1, int(len(names) / 3.5) + 1):
+        same = np.concatenate(([0], np.cumsum(names[lag:] == names[:-lag])))
+        good = same[lag:] - same[:-lag] >= 0.95 * lag
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], good.astype(np.int64), [0]))))
+        lengths = edges[1::2] - edges[::2]
+        if not len(lengths):
+            continue
+        at = int(lengths.argmax())
+        begin, end = int(edges[2 * at]), min(int(edges[2 * at + 1]) - 1 + 2 * lag, len(names))
+        if end - begin >= 3.5 * lag:
+            runs.append((lag, begin, end))
+    longest = max((end - begin for _, begin, end in runs), default=0)
+    return next((run for run in runs if run[2] - run[1] >= 0.98 * longest), None)
+
+
+def _phase(
+    items: list[Operation], names: Int64, first: int, stop: int, lag: int
+) -> Phase | None:
+    begins = _begins(items[first:stop], names[first:stop].tolist(), lag)
+    if begins is None:
+        return None
+    begins = [first + place for place in begins]
+    same = [names[place] == names[place - lag] if place - lag >= first else False
+            for place in range(first, stop)]  # fmt: skip
+    last = range(begins[-1], min(begins[-1] + lag, stop))
+    others = [place for place in last if not same[place - first]]
+    if len(others) > 0.1 * len(last):
+        end = others[0]
+    else:
+        end = max(place for place in last if same[place - first]) + 1
+    returns = sum(bool(same[place + lag - first]) for place in range(begins[0], begins[-1])
+                  if place + lag < stop)  # fmt: skip
+    begin = begins[0]
+    earlier = max(begin - lag, first)
+    if earlier < begin and sum(map(bool, same[earlier + lag - first : begin + lag - first])) >= (
+        0.9 * (begin - earlier)
+    ):
+        begin = earlier
+    return Phase(lag, begin, begins, end, returns, names)
+
+
+def _begins(items: list[Operation], names: list[int], lag: int) -> list[int] | None:
+    gaps, latest = [0], items[0].end
+    for op in items[1:]:
+        gaps.append(max(op.start - latest, 0))
+        latest = max(latest, op.end)
+    length = 1
+    while True:
+        keys = [tuple(names[max(place - length + 1, 0) : place + 1]) for place in range(len(names))]
+        places: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for place, key in enumerate(keys):
+            places[key].append(place)
+        found = [
+            (median(gaps[place] for place in returns), returns)
+            for of_key in places.values()
+            if len(returns := _returns(of_key, lag)) >= 4
+        ]
+        if found:
+            most = max(len(returns) for _, returns in found)
+            several = [one for one in found if 1.05 * len(one[1]) >= most]
+            return max(several, key=lambda one: one[0])[1]
+        if length >= lag:
+            return None
+        length *= 2
+
+
+def _returns(places: list[int], lag: int) -> list[int]:
+    is_one = [abs(b - a - lag) <= 0.05 * lag for a, b in zip(places, places[1:], strict=False)]
+    if not any(is_one):
+        return []
+    first, last = is_one.index(True), len(is_one) - 1 - is_one[::-1].index(True)
+    regular = is_one[first : last + 1]
+    return places[first : last + 2] if sum(regular) >= 0.9 * len(regular) else []
