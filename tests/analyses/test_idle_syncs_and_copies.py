@@ -34,8 +34,8 @@ def answer(rank: Rank, window: Window) -> Answer:
 
 
 def steady_ranges(rank: Rank, window: Window) -> list[tuple[int, int]]:
-    """Return when the host was in the steady steps."""
-    ranges, steps = rank.step_ranges, rank.steps
+    """Return when the host was in the steady steps; `test_training` holds these to the export."""
+    ranges, steps = rank.host_steps, rank.steps
     if ranges is None or steps is None:
         return []
     source = steps.source[steady_steps(rank, window).step]

@@ -192,7 +192,7 @@ def test_ranks_closer_than_the_clocks_tell_are_not_resolvable(runs: Runs) -> Non
 
 def test_the_text_shows_the_ranks_on_one_clock(runs: Runs) -> None:
     _, analysis = runs("straggler-data-loading")
-    shown = " ".join(text.render(analysis.result).split())
+    shown = " ".join(text.render(analysis.result, is_verbose=True).split())
     assert "Ranks on one clock" in shown
     assert "it waited for its data loader" in shown
     assert "come from their order" in shown

@@ -60,7 +60,9 @@ def test_json(tmp_path: Path, traceprof: Command) -> None:
     without = document(traceprof, path, "--no-period")
     assert without["headline"]["steps_source"] == "none"
     assert without["headline"]["periods"] == without["steps"] == []
-    assert without["training"] == found["training"]
+    # One `sweep` comes before the first period.
+    assert found["training"][0]["before_ns"] == 32 * US
+    assert without["training"][0]["before_ns"] == 0
     inside = document(traceprof, path, "--steps", "4:6")
     assert [step["step"] for step in inside["steps"]] == [4, 5]
 

@@ -5,15 +5,15 @@ Shares no code with ``traceprof``.
 * Searched are the kernels that do not communicate, and whole graphs, that start in a span: all in
   order of start, and those of the stream with the most time alone; of both the one whose operations
   return more often (of equals all). Operations are equal by name, grid and block; all graphs are.
-* The lag is `tests.reference.periods.period`. Where there is none, or none of the operations returns
-  with it: that of the longest stretch in which each p neighbours match 95 % p later, over all p (of
+* The lag is `tests.reference.periods.period`. Where there is none, or no operation returns with it:
+  that of the longest stretch in which each p neighbours match 95 % p later, over all p (of
   stretches within 2 % of it the shortest p); what is before and after is searched by itself.
-* A period begins at an operation that returns once in each: its distances are the lag, within 5 %,
-  for 90 % of its returns from the first such distance to the last. Of all of those (of the ones with
+* A period begins at an operation that returns once in each: its distances are the lag within 5 %,
+  for 90 % of its returns from the first such distance to the last. Of all of those (of ones with
   most returns, within 5 %) that with the longest gap before it, in the median. Where none does, the
   operations with the one before them, then with the three before, ... are looked at.
-* The last period ends with the last of its operations that came a period earlier, too; where over
-  10 % did not, with the first that did not.
+* The last period ends with the last of its operations that the period before has anywhere; where
+  over 10 % differ from those one lag before them, before the first that does.
 * A phase takes 2 % of the time. The longest counts; and others of ten returns that begin with an
   operation that hardly runs (5 % of the returns) in them and whose own hardly runs in it.
 * Phases cover 80 % of the operations' time, at least four returns each.
@@ -21,6 +21,7 @@ Shares no code with ``traceprof``.
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -162,9 +163,7 @@ def _longest_run(names: Int64) -> tuple[int, int, int] | None:
     return next((run for run in runs if run[2] - run[1] >= 0.98 * longest), None)
 
 
-def _phase(
-    items: list[Operation], names: Int64, first: int, stop: int, lag: int
-) -> Phase | None:
+def _phase(items: list[Operation], names: Int64, first: int, stop: int, lag: int) -> Phase | None:
     begins = _begins(items[first:stop], names[first:stop].tolist(), lag)
     if begins is None:
         return None
@@ -176,7 +175,8 @@ def _phase(
     if len(others) > 0.1 * len(last):
         end = others[0]
     else:
-        end = max(place for place in last if same[place - first]) + 1
+        before = set(names[begins[-1] - lag : begins[-1]].tolist())
+        end = max(place for place in last if int(names[place]) in before) + 1
     returns = sum(bool(same[place + lag - first]) for place in range(begins[0], begins[-1])
                   if place + lag < stop)  # fmt: skip
     begin = begins[0]
@@ -214,7 +214,7 @@ def _begins(items: list[Operation], names: list[int], lag: int) -> list[int] | N
 
 
 def _returns(places: list[int], lag: int) -> list[int]:
-    is_one = [abs(b - a - lag) <= 0.05 * lag for a, b in zip(places, places[1:], strict=False)]
+    is_one = [abs(b - a - lag) <= 0.05 * lag for a, b in pairwise(places)]
     if not any(is_one):
         return []
     first, last = is_one.index(True), len(is_one) - 1 - is_one[::-1].index(True)

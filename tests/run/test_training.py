@@ -36,9 +36,22 @@ def check_all(path: Path) -> list[Training]:
             columns = () if steps is None else (steps.number, steps.start_ns, steps.end_ns)
             rows = list(zip(*(column.tolist() for column in columns), strict=True))
             kept = rows[result.num_left_out :]
+            if expected.basis == "periods":
+                check_launches(rank, expected.launches)
             assert kept == [(step.number, step.start, step.end) for step in expected.steps]
         assert len(ranks) == len(export.ranks)
         return [training_of(rank) for rank in ranks]
+
+
+def check_launches(rank: Rank, launches: tuple[int | None, ...]) -> None:
+    """Hold when the host launched periods: unknown where it did so out of order, or not at all."""
+    known = [launch for launch in launches if launch is not None]
+    if len(known) < len(launches) or known != sorted(set(known)):
+        assert rank.host_steps is None
+        return
+    assert rank.host_steps is not None
+    assert rank.host_steps.start_ns.tolist() == known
+    assert rank.host_steps.end_ns.tolist()[:-1] == known[1:]
 
 
 def _key(rank: Rank) -> tuple[int, int]:

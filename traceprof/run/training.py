@@ -62,8 +62,9 @@ class Training(Struct, frozen=True):
 def training_of(rank: Rank) -> Training:
     """Return the training of a rank: its steps, else what follows its first main compute.
 
-    Where nobody marked steps, the periods of its kernels are its steps. Leading steps that warm up, or that the profiler distorts, are left out, unless none remain.
-    Without steps and without main compute, it is the rank's window.
+    Where nobody marked steps, the periods of its kernels are its steps. Leading steps that warm up,
+    or that the profiler distorts, are left out, unless none remain. Without steps and without main
+    compute, it is the rank's window.
     """
     return rank.cache.get(_training, rank)
 

@@ -122,6 +122,7 @@ def test_options_that_change_what_is_found_are_those_of_analyze() -> None:
         "scheduler",
         "fail_on",
         "is_strict",
+        "is_verbose",
         "shows_kernels",
         "store",
         "name",

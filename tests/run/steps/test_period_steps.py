@@ -39,8 +39,10 @@ def test_an_iteration_of_a_solver_is_a_step(tmp_path: Path) -> None:
         assert np.diff(rank.steps.start_ns).tolist() == [_ITERATION] * 11
         assert rank.steps.end_ns[:-1].tolist() == rank.steps.start_ns[1:].tolist()
         assert rank.steps.end_ns[-1] == rank.window.end_ns
-        # The training is what it is without steps: from the first kernel that takes most time.
-        assert training_of(rank).basis is Basis.MAIN_COMPUTE
+        training = training_of(rank)
+        assert training.basis is Basis.PERIODS
+        assert training.start_ns == rank.steps.start_ns[0]
+        assert (training.before_ns, training.after_ns) == (32 * US, 0)
         steady = steady_steps(rank, training_window(rank))
         assert len(steady.step) == 11  # no step follows the last one
         assert rank.host_steps is not None

@@ -173,10 +173,11 @@ def _phase(items: Items, first: int, stop: int) -> Phase | None:
 def _end_of_last(names: Names, begin: int, lag: int) -> int:
     """Return where the last period ends: at the latest where only something else runs."""
     stop = min(begin + lag, len(names))
-    is_other = names[begin:stop] != names[begin - lag : stop - lag]
+    before, last = names[begin - lag : begin], names[begin:stop]
+    is_other = last != before[: len(last)]
     if is_other.mean() > 1 - _MIN_REGULAR:
         return begin + int(is_other.argmax())
-    return begin + int(np.flatnonzero(~is_other)[-1]) + 1
+    return begin + int(np.flatnonzero(np.isin(last, before))[-1]) + 1
 
 
 def _begins(part: Items, lag: int) -> Int64 | None:
