@@ -9,6 +9,7 @@ import pytest
 
 from tests.reference.kineto import document as events_of
 from tests.support.builders import TraceBuilder
+from tests.support.damage import damaged
 from tests.support.opened import ranks_of
 from tests.support.profiler_events import PID, call, event, kernel, write
 from traceprof.analyses.kernels import launched_kernels
@@ -103,6 +104,10 @@ def test_without_code_nothing_is_known(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", profile())
     with ranks_of(path) as (rank,):
         assert launched_kernels.run(rank, Window(5, 5)) == LaunchedKernels(0, {}, ())
+    builder = TraceBuilder().nvtx("aten::mm", 10, 50).kernel(300, 340, "gemm", launch=(20, 25))
+    path = builder.write(tmp_path / "with_calls.sqlite")
+    assert damaged(path, tmp_path / "without.sqlite", "launch calls of a thread") == 1
+    assert launched(tmp_path / "without.sqlite") == LaunchedKernels(0, {}, ())
 
 
 # Of each, the least share of the time of kernels with an operator, and with a module.

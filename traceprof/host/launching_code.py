@@ -98,7 +98,7 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     """
     texts = _Texts()
     spans = _spans(rank, texts)
-    if spans is None or rank.calls is None:
+    if spans is None or rank.calls is None or not len(rank.calls):
         return None
     call = rank.launched_by[0][kernels]
     at_ns = rank.calls.start_ns[np.maximum(call, 0)]
