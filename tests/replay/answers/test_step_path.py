@@ -48,9 +48,14 @@ def check(analysis: Analysis, step: int) -> StepPath:
 )
 def test_it_is_as_long_as_the_step(path: Path) -> None:
     with closing(analyze(path, options=_NO_REPLAY)) as analysis:
-        steps = analysis.result.breakdown[0].steps
+        first, *others = analysis.result.breakdown
+        steps = first.steps
+        are_same = all(len(rank.steps) == len(steps) for rank in others)
         for step in (steps[1:2] + steps[-1:]) if steps else ():
-            check(analysis, step.number)
+            if are_same:
+                check(analysis, step.number)
+            else:  # nothing marks steps, and kernels return more often on one rank
+                assert step_path(analysis, step.number) is None
         headline = analysis.result.headline
         if not steps and headline is not None:
             whole = step_path(analysis)

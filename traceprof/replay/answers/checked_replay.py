@@ -244,8 +244,8 @@ def checked_replay(
     baseline = _baseline(graph, measured, removed, share_by_begin, step_ns(slowest))
     gates = gates_of(analysis, graph, share_by_begin, measured, (removed, held_out, without))
     baseline = replace(baseline, gates=gates)
-    refusing = [None if one.refusal(analysis) else failed(gates, one) for one in assumptions]
-    if assumptions and all(refusing):
+    refusing = [failed(gates, one) for one in assumptions if one.refusal(analysis) is None]
+    if refusing and all(refusing):
         (first, *_) = (gate for gate in refusing if gate is not None)
         return Refusal(why_not(first), how_to_collect(analysis, first), baseline)
     return CheckedReplay(
@@ -324,11 +324,15 @@ def _impossible(analysis: OpenAnalysis) -> Refusal | None:
         how = graphs[0].trace.how_to_collect(Part.GRAPH_KERNELS)
         why = "CUDA graphs were recorded as a whole: what ran inside is not known"
         return Refusal(why, how)
-    return _refused_periods(analysis)
+    return refused_periods(analysis)
 
 
-def _refused_periods(analysis: OpenAnalysis) -> Refusal | None:
-    """Return why steps that nobody marked cannot be replayed, None where they can."""
+def refused_periods(analysis: OpenAnalysis) -> Refusal | None:
+    """Return why steps that nobody marked cannot be replayed, None where they can.
+
+    Args:
+        analysis: of the run.
+    """
     phases = {
         tuple(Counter(step.phase for step in result.steps).items())
         for result in analysis.measured.of(breakdown)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from traceprof.analyses import breakdown
+from traceprof.replay.answers.checked_replay import refused_periods
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
 from traceprof.replay.graph.longest_path import CircularError, binding_edges, solve
@@ -80,15 +81,15 @@ def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | Non
         step: the number of a training step that every rank has; None for the whole training.
 
     Returns:
-        None where the ranks have no such step, or where what waited for what is not known: a rank
-        without a GPU or without API calls.
+        None where the ranks have no such step, where a step of one rank is none of another, or
+        where what waited for what is not known: a rank without a GPU or without API calls.
     """
     ranks = analysis.run.ranks
     if not ranks or any(rank.device is None or not rank.calls for rank in ranks):
         return None
     sample = None
     if step is not None:
-        if abs(step) > _MAX_STEP:
+        if abs(step) > _MAX_STEP or refused_periods(analysis) is not None:
             return None
         measured = {result.rank: result for result in analysis.measured.of(breakdown)}
         asked = {rank.rank: np.array([step], np.int64) for rank in ranks}
