@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from tests.support.changes import recorded
 from tests.support.damage import damaged
 from traceprof.analysis import Options, analyze
 from traceprof.replay.assumptions.assumption import Variant
-from traceprof.replay.graph.held_out import halves
+from traceprof.replay.graph.held_out import halves, held_out_latencies, held_out_tails
 from traceprof.replay.graph.run_graph import run_graph
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.program_writer import SIDE, Host
@@ -111,4 +112,31 @@ def test_waits_between_streams_that_are_gone_are_seen(tmp_path: Path) -> None:
 def test_halves_follow_thue_and_morse() -> None:
     limits = np.arange(9) * 10
     assert halves(limits[:-1] + 5, limits).tolist() == [0, 1, 1, 0, 1, 0, 0, 1]
-    assert halves(np.array([-5, 0, 9, 10]), limits).tolist() == [0, 0, 0, 1]
+    assert halves(np.array([-5, 0, 9, 10, 79, 80]), limits).tolist() == [-1, 0, 0, 1, 1, -1]
+
+
+def test_what_is_no_delay_belongs_to_its_step(tmp_path: Path) -> None:
+    """Warm-up, calls that work on, and operations that begin within their call."""
+    process, _ = observed(recorded(program(12, synchronize), tmp_path / "run.sqlite"))
+    waits, latencies = process.host_waits, process.latencies
+    limits = process.limits_ns + 0
+    limits[0] = process.work.end_ns[0]  # the first operation is before all steps
+    tail, launch = waits.tail_ns + 0, latencies.after_launch_ns + 0
+    unexplained = latencies.unexplained_ns + 0
+    tail[3], launch[40], unexplained[0] = 10_000_000, -10_000_000, 10_000_000
+    process = replace(
+        process,
+        limits_ns=limits,
+        host_waits=replace(waits, tail_ns=tail),
+        latencies=replace(latencies, after_launch_ns=launch, unexplained_ns=unexplained),
+    )
+    others = np.delete(waits.tail_ns, 3)
+    assert held_out_tails(process)[3] == 10_000_000
+    assert np.delete(held_out_tails(process), 3).max() <= others.max()
+    held = held_out_latencies(process)
+    assert held.after_launch_ns[40] == -10_000_000
+    assert (
+        np.delete(held.after_launch_ns, 40).min() >= np.delete(latencies.after_launch_ns, 40).min()
+    )
+    assert held.unexplained_ns[0] == 10_000_000
+    assert held.unexplained_ns[1:].max() <= latencies.unexplained_ns[1:].max()
