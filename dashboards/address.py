@@ -45,7 +45,7 @@ class Scope:
     Attributes:
         rank: the ranks chosen, by number, each once; all where empty.
         report: the reports chosen, by index; all where empty.
-        start_ns: the first nanosecond, in the report's own time; None for the first of all.
+        start_ns: the first nanosecond, on the run's clock; None for the first of all.
         end_ns: one past the last; None for the end.
     """
 
@@ -72,7 +72,7 @@ class Address:
         path: of a page; whether there is such a page is not known here.
         rank: the ranks shown, by number, each once; all where empty.
         report: the reports shown, by index; all where empty.
-        start_ns: the first nanosecond shown, in the report's own time; None for the page's own.
+        start_ns: the first nanosecond shown, on the run's clock; None for the page's own.
         end_ns: one past the last; None for the page's own.
         scope: what the reader chose for all pages, where this view shows something else, such as
             a finding's evidence; None where it shows what was chosen.

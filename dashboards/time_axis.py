@@ -1,42 +1,127 @@
-"""Times on the axes of charts: seconds of the report's own clock, exact enough to be drawn."""
+"""The one clock of a run, on which every page shows times, and its axes.
+
+It is the clock of the run's first report, and its times are that report's own. Times of the other
+reports are brought onto it by the offset and drift that the analysis found. Ranks whose clock
+cannot be compared stand apart: theirs begin together with the others.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from msgspec import structs
+
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Callable, Mapping
+
     import numpy.typing as npt
 
     from traceprof.analysis import Analysis
+    from traceprof.findings import Evidence
     from traceprof.intervals import Int64
+    from traceprof.run.session_clocks import Clocks
+
+    ToRun = Callable[[Int64], Int64]
 
 _EXACT_NS = 1 << 53
 """Up to which the browser's numbers are exact."""
 
+_HOW = {
+    "operations": "by operations that all members leave together",
+    "session start": "by the starts of the recordings in UTC alone",
+}
+_NO_START = "its report does not say when the recording began"
+_NOTHING_SHARED = "it shares no operation with the other ranks that all members leave together"
+_OTHER_RUN = "recorded in another run"
 
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The clock of an axis.
+
+@dataclass(frozen=True)
+class RankClock:
+    """The times of a rank's report as times of the run.
 
     Attributes:
-        base_ns: 0, or the run's start where the report's times are UTC.
+        clocks: of the run; None where times are taken as they are.
+        report: the rank's.
+        shift_ns: what is added to times of the run.
+        uncertainty_ns: of its times against the run's; None where they cannot be compared.
+        said: how it was compared, or why it cannot be.
+        panel: 0 for ranks on the run's clock; those of one other number are comparable with each
+            other only.
+    """
+
+    clocks: Clocks | None = None
+    report: int = 0
+    shift_ns: int = 0
+    uncertainty_ns: int | None = 0
+    said: str = ""
+    panel: int = 0
+
+    def to_run(self, times_ns: Int64) -> Int64:
+        """Return times of the report as times of the run, int64[n]."""
+        if self.clocks is None:
+            return times_ns
+        return self.clocks.to_run(self.report, times_ns) + self.shift_ns
+
+    def at(self, time_ns: int) -> int:
+        """Return a time of the report as a time of the run."""
+        return int(self.to_run(np.array([time_ns], np.int64))[0])
+
+    def own(self, time_ns: int) -> int:
+        """Return the first time of the report at or after a time of the run."""
+        if self.clocks is None:
+            return time_ns
+        times = np.array([time_ns - self.shift_ns], np.int64)
+        return int(self.clocks.to_report(self.report, times)[0])
+
+    def interval(self, evidence: Evidence) -> Evidence:
+        """Return an interval of the report as one of the run."""
+        start, end = self.at(evidence.start_ns), self.at(evidence.end_ns)
+        return structs.replace(evidence, start_ns=start, end_ns=end)
+
+
+OWN = RankClock()
+"""The clock of a rank whose times are taken as they are."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The clock of a run and its axes.
+
+    Attributes:
+        base_ns: 0, or the run's start where times are UTC.
+        of_rank: the clocks of the ranks, by number; those that are not there take times as they
+            are.
+        title: of an axis.
     """
 
     base_ns: int
+    of_rank: Mapping[int, RankClock] = field(default_factory=dict)
+    title: str = "time (s)"
 
     @classmethod
     def of(cls, analysis: Analysis) -> Clock:
         """Return the clock of a run."""
-        starts = [result.whole.window_start_ns for result in analysis.result.breakdown]
+        ranks = _rank_clocks(analysis)
+        starts = [
+            ranks.get(result.rank, OWN).at(result.whole.window_start_ns)
+            for result in analysis.result.breakdown
+        ]
         start = min(starts, default=0)
-        return cls(start if abs(start) >= _EXACT_NS else 0)
+        if abs(start) >= _EXACT_NS:
+            return cls(start, ranks, "time since the first GPU operation (s)")
+        return cls(0, ranks)
 
-    @property
-    def title(self) -> str:
-        """The title of the axis."""
-        return "time since the first GPU operation (s)" if self.base_ns else "time (s)"
+    def rank(self, number: int) -> RankClock:
+        """Return the clock of a rank."""
+        return self.of_rank.get(number, OWN)
+
+    @cached_property
+    def is_one(self) -> bool:
+        """True if all ranks are on the run's clock."""
+        return not any(rank.panel for rank in self.of_rank.values())
 
     def text(self, time_ns: int) -> str:
         """Write a time: `1.503242 s`, and `+0.000042 s` after the first GPU operation."""
@@ -50,3 +135,44 @@ class Clock:
     def second(self, time_ns: int) -> float:
         """Return one time on the axis."""
         return (time_ns - self.base_ns) / 1e9
+
+
+def _rank_clocks(analysis: Analysis) -> dict[int, RankClock]:
+    """Return the clocks of a run's ranks; none where a single report has all of them."""
+    run, clocks = analysis.result.run, analysis.result.ranks.clocks
+    if len(run.reports) < 2:
+        return {}
+    starts = {result.rank: result.whole.window_start_ns for result in analysis.result.breakdown}
+    panels: dict[tuple[int, int | None], int] = {(run.run_numbers[0], None): 0}
+    ranks: dict[int, RankClock] = {}
+    for rank in sorted(run.ranks, key=lambda rank: rank.rank):
+        report, number = rank.report, run.run_numbers[rank.report]
+        machine, reference = clocks.of(report), run.run_numbers.index(number)
+        uncertainty_ns = 0 if report == reference else clocks.uncertainty_ns(reference, report)
+        is_apart = uncertainty_ns is None
+        panel = panels.setdefault(
+            (number, clocks.host_of[report] if is_apart else None), len(panels)
+        )
+        said = _HOW.get(machine.source, "")
+        if is_apart:
+            said = f"{_NO_START}, and {_NOTHING_SHARED}"
+        elif number != run.run_numbers[0]:
+            said = _OTHER_RUN
+        ranks[rank.rank] = RankClock(
+            clocks, report, -clocks.seeds_ns[0], uncertainty_ns, said, panel
+        )
+    first = {
+        panel: min(
+            (
+                ranks[number].at(start)
+                for number, start in starts.items()
+                if ranks[number].panel == panel
+            ),
+            default=0,
+        )
+        for panel in panels.values()
+    }
+    return {
+        number: replace(clock, shift_ns=clock.shift_ns + first[0] - first[clock.panel])
+        for number, clock in ranks.items()
+    }

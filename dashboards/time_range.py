@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dashboards.address import Scope
+    from dashboards.time_axis import RankClock
     from traceprof.analyses.compute.compute_parts import ComputeParts
     from traceprof.analyses.kernels.kernel_table import KernelTable
     from traceprof.analyses.shape.results import Judge, Result
     from traceprof.run.rank import Rank, Window
 
+    Range = tuple[int | None, int | None]
     Key = tuple[int, str, int, int]
 
 Measured = TypeVar("Measured")
@@ -29,13 +31,25 @@ _lock = threading.Lock()
 _kept: OrderedDict[Key, object] = OrderedDict()
 
 
-def measured_within(rank: Rank, module: Judge[Result], scope: Scope) -> Result | None:
+def time_range(scope: Scope, clock: RankClock) -> tuple[int | None, int | None]:
+    """Return the time chosen as times of a rank's report; None for a side that is open."""
+    start, end = scope.start_ns, scope.end_ns
+    return (
+        None if start is None else clock.own(start),
+        None if end is None else clock.own(end),
+    )
+
+
+def measured_within(
+    rank: Rank, module: Judge[Result], scope: Scope, clock: RankClock
+) -> Result | None:
     """Return what an analysis measures of a rank in the time chosen.
 
     Args:
         rank: of an open report.
         module: one of `ANALYSES` that measures ranks.
-        scope: what is chosen.
+        scope: what is chosen, on the run's clock.
+        clock: of the rank.
 
     Returns:
         None where the analysis is not for this rank, or the rank did nothing in that time.
@@ -45,21 +59,23 @@ def measured_within(rank: Rank, module: Judge[Result], scope: Scope) -> Result |
         return None
     if not all(rank.trace.holds(part) for part in analysis.requires):
         return None
-    return cast("Result | None", _measured(rank, scope, analysis.name, analysis.measure))
+    return cast(
+        "Result | None", _measured(rank, time_range(scope, clock), analysis.name, analysis.measure)
+    )
 
 
-def kernels_within(rank: Rank, scope: Scope) -> KernelTable | None:
+def kernels_within(rank: Rank, scope: Scope, clock: RankClock) -> KernelTable | None:
     """Return what the kernels of a rank took in the time chosen; None where it did nothing then."""
     if rank.device is None:
         return None
-    return _measured(rank, scope, kernel_table.__name__, kernel_table.run)
+    return _measured(rank, time_range(scope, clock), kernel_table.__name__, kernel_table.run)
 
 
-def compute_within(rank: Rank, scope: Scope) -> ComputeParts | None:
+def compute_within(rank: Rank, scope: Scope, clock: RankClock) -> ComputeParts | None:
     """Return what the compute of a rank consisted of in the time chosen, as `kernels_within`."""
     if rank.device is None:
         return None
-    return _measured(rank, scope, compute_parts.__name__, _compute)
+    return _measured(rank, time_range(scope, clock), compute_parts.__name__, _compute)
 
 
 def _compute(rank: Rank, window: Window) -> ComputeParts:
@@ -67,9 +83,9 @@ def _compute(rank: Rank, window: Window) -> ComputeParts:
 
 
 def _measured(
-    rank: Rank, scope: Scope, name: str, run: Callable[[Rank, Window], Measured]
+    rank: Rank, chosen: Range, name: str, run: Callable[[Rank, Window], Measured]
 ) -> Measured | None:
-    window, whole = time_window(rank, (scope.start_ns, scope.end_ns)), rank.window
+    window, whole = time_window(rank, chosen), rank.window
     if window.end_ns <= whole.start_ns or window.start_ns > whole.end_ns or not window.length_ns:
         return None
     key = (id(rank), name, window.start_ns, window.end_ns)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dashboards.address import TIMELINE
 from dashboards.time_axis import Clock
-from dashboards.time_range import compute_within, kernels_within, measured_within
+from dashboards.time_range import compute_within, kernels_within, measured_within, time_range
 from traceprof.errors import UsageError, one_line
 from traceprof.units import ranks_text
 
@@ -66,7 +66,10 @@ class View:
         """
         scope = self.address.chosen
         if scope.has_range:
-            within = (measured_within(rank, module, scope) for rank in self.ranks)
+            within = (
+                measured_within(rank, module, scope, self.clock.rank(rank.rank))
+                for rank in self.ranks
+            )
             return tuple(result for result in within if result is not None)
         chosen = (result for result in self.analysis.of(module) if result.rank in self.numbers)
         return tuple(sorted(chosen, key=lambda result: result.rank))
@@ -76,7 +79,9 @@ class View:
         """The tables of kernels of the ranks chosen, in the time chosen."""
         scope = self.address.chosen
         if scope.has_range:
-            within = (kernels_within(rank, scope) for rank in self.ranks)
+            within = (
+                kernels_within(rank, scope, self.clock.rank(rank.rank)) for rank in self.ranks
+            )
             return tuple(table for table in within if table is not None)
         chosen = (table for table in self.analysis.result.kernels if table.rank in self.numbers)
         return tuple(sorted(chosen, key=lambda table: table.rank))
@@ -86,7 +91,9 @@ class View:
         """What the compute of the ranks chosen consists of, in the time chosen."""
         scope = self.address.chosen
         if scope.has_range:
-            within = (compute_within(rank, scope) for rank in self.ranks)
+            within = (
+                compute_within(rank, scope, self.clock.rank(rank.rank)) for rank in self.ranks
+            )
             return tuple(parts for parts in within if parts is not None)
         return tuple(parts for parts in self.analysis.result.compute if parts.rank in self.numbers)
 
@@ -120,12 +127,11 @@ class View:
         """The clock of the axes of time."""
         return Clock.of(self.analysis)
 
-    def window(self, start_ns: int, end_ns: int) -> tuple[int, int]:
-        """Return what the address chooses of a span of time; all of it where it chooses nothing."""
-        chosen = self.address.chosen
-        start = start_ns if chosen.start_ns is None else chosen.start_ns
-        end = end_ns if chosen.end_ns is None else chosen.end_ns
-        return start, max(end, start + 1)
+    def window(self, number: int, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """Return what the address chooses of a span of a rank's time, in its report."""
+        start, end = time_range(self.address.chosen, self.clock.rank(number))
+        start = start_ns if start is None else start
+        return start, max(end_ns if end is None else end, start + 1)
 
     def rank_address(self, number: int) -> Address:
         """Return where on the timeline a rank is to be seen, in the time chosen."""

@@ -27,7 +27,7 @@ class QueueRow:
 
     Attributes:
         rank: the rank's number.
-        start_ns: the first nanosecond shown.
+        start_ns: the first nanosecond shown, in the rank's report as all times here.
         end_ns: one past the last.
         times_ns: int64[k], when the depth changed, ascending.
         depth: int[k], how many launches were pending from then on.
@@ -52,36 +52,39 @@ def depth_over_time(queues: Sequence[QueueRow], clock: Clock) -> dict[str, Any]:
         "kind": "depth",
         "axis": clock.title,
         "base": str(clock.base_ns),
-        "rows": [_row(queue, clock.base_ns) for queue in queues],
+        "rows": [_row(queue, clock) for queue in queues],
     }
 
 
-def _row(queue: QueueRow, base_ns: int) -> dict[str, Any]:
+def _row(queue: QueueRow, clock: Clock) -> dict[str, Any]:
+    to_run = clock.rank(queue.rank).to_run
+    start, end = to_run(np.array([queue.start_ns, queue.end_ns], np.int64)).tolist()
     drawn = envelope(queue.times_ns, queue.depth, queue.start_ns, queue.end_ns)
     whose = "a stream" if queue.cap_scope == "stream" else "the process"
     return {
         "title": f"rank {queue.rank}",
         "unit": "launches",
         "color": BLUE,
-        "start": queue.start_ns - base_ns,
-        "end": queue.end_ns - base_ns,
-        "times": offsets(np.append(drawn.start_ns, queue.end_ns), base_ns),
+        "start": start - clock.base_ns,
+        "end": end - clock.base_ns,
+        "times": offsets(to_run(np.append(drawn.start_ns, queue.end_ns)), clock.base_ns),
         "least": drawn.least.tolist(),
         "most": drawn.most.tolist(),
         "limit": queue.cap,
         "limit_text": None if queue.cap is None else f"limit of {whose}: {queue.cap}",
-        "blocked": _blocked(queue, base_ns),
+        "blocked": _blocked(queue, clock),
         "blocked_color": COMMUNICATION,
     }
 
 
-def _blocked(queue: QueueRow, base_ns: int) -> dict[str, Any]:
+def _blocked(queue: QueueRow, clock: Clock) -> dict[str, Any]:
     """Return the pieces of time in which the host was blocked, and for which share of each."""
     limits = even_limits(queue.start_ns, queue.end_ns, MAX_POINTS)
     share = covered_share(queue.blocked, limits)
     hit = np.flatnonzero(share > 0)
+    to_run = clock.rank(queue.rank).to_run
     return {
-        "starts": offsets(limits[hit], base_ns),
-        "ends": offsets(limits[hit + 1], base_ns),
+        "starts": offsets(to_run(limits[hit]), clock.base_ns),
+        "ends": offsets(to_run(limits[hit + 1]), clock.base_ns),
         "shares": rounded(share[hit], 6),
     }

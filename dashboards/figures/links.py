@@ -52,11 +52,13 @@ def rates_over_time(
 
     Args:
         links: each with the number of its rank.
-        limits: of the pieces of each, m + 1 for m rates, which are equally long.
-        clock: of the axis.
+        limits: of the pieces of each, m + 1 for m rates, which are equally long, in the rank's
+            report.
+        clock: of the run.
     """
     rows = []
     for (rank, rates), edges in zip(links, limits, strict=True):
+        start, end = clock.rank(rank).to_run(edges[[0, -1]]).tolist()
         way = way_text(rates.link, rates.direction, rates.peer, rates.name)
         top = max(rates.peak or 0.0, float(np.nanmax(rates.most, initial=0.0)))
         decimals = decimals_for(top)
@@ -66,8 +68,8 @@ def rates_over_time(
                 "title": one_line(f"rank {rank} · {way} · {rates.source}"),
                 "unit": rates.unit,
                 "color": _COLORS.get(rates.direction, SKY),
-                "start": int(edges[0]) - clock.base_ns,
-                "end": int(edges[-1]) - clock.base_ns,
+                "start": start - clock.base_ns,
+                "end": end - clock.base_ns,
                 "mean": rounded(rates.mean, decimals),
                 "most": rounded(rates.most, decimals),
                 "most_name": "while copying" if rates.source == "copies" else "largest sample",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from dashboards.time_axis import Clock
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.intervals import Int64
 
@@ -79,7 +80,7 @@ def step_bars(result: BreakdownResult, most: int = MAX_BARS) -> StepBars:
 
 
 def stacked(
-    results: Sequence[BreakdownResult], bars: Sequence[StepBars], hrefs: Sequence[str], base_ns: int
+    results: Sequence[BreakdownResult], bars: Sequence[StepBars], hrefs: Sequence[str], clock: Clock
 ) -> dict[str, Any]:
     """Return the steps of each rank as bars of where their time went, a row for each rank.
 
@@ -89,7 +90,7 @@ def stacked(
         results: of the ranks.
         bars: of each.
         hrefs: an address for each rank, in which the browser puts the time of a bar.
-        base_ns: from which times are counted.
+        clock: of the run.
     """
     most = max((float(rank_bars.longest_ms.max(initial=0)) for rank_bars in bars), default=0.0)
     decimals = decimals_for(most)
@@ -97,7 +98,7 @@ def stacked(
         "kind": "stacks",
         "unit": "ms",
         "axis": "step",
-        "base": str(base_ns),
+        "base": str(clock.base_ns),
         # From the bottom: compute on top, so that what is lost stands on the axis.
         "parts": [{"name": name, "color": color} for _, name, color in reversed(PARTS)],
         "rows": [
@@ -112,7 +113,7 @@ def stacked(
                 ],
                 "least": rounded(rank_bars.shortest_ms, decimals),
                 "most": rounded(rank_bars.longest_ms, decimals),
-                **_times(result, rank_bars.first, rank_bars.stop - 1, base_ns),
+                **_times(result, rank_bars.first, rank_bars.stop - 1, clock),
             }
             for result, rank_bars, href in zip(results, bars, hrefs, strict=True)
         ],
@@ -120,14 +121,16 @@ def stacked(
 
 
 def _times(
-    result: BreakdownResult, first: Int64, last: Int64, base_ns: int
+    result: BreakdownResult, first: Int64, last: Int64, clock: Clock
 ) -> dict[str, list[int]]:
     """Return from when to when steps ran, by their indices."""
-    begin = np.array([step.measures.window_start_ns for step in result.steps], np.int64)
-    end = begin + np.array([step.measures.window_ns for step in result.steps], np.int64)
+    own = np.array([step.measures.window_start_ns for step in result.steps], np.int64)
+    length = np.array([step.measures.window_ns for step in result.steps], np.int64)
+    to_run = clock.rank(result.rank).to_run
+    begin, end = to_run(own), to_run(own + length)
     return {
-        "starts": offsets(begin[first], base_ns),
-        "ends": offsets(np.maximum(end[last], begin[first] + 1), base_ns),
+        "starts": offsets(begin[first], clock.base_ns),
+        "ends": offsets(np.maximum(end[last], begin[first] + 1), clock.base_ns),
     }
 
 
@@ -182,7 +185,7 @@ def step_grid(results: Sequence[BreakdownResult], most: int = MAX_BARS) -> StepG
 
 
 def heat(
-    results: Sequence[BreakdownResult], grid: StepGrid, hrefs: Sequence[str], base_ns: int
+    results: Sequence[BreakdownResult], grid: StepGrid, hrefs: Sequence[str], clock: Clock
 ) -> dict[str, Any]:
     """Return the time of each step, a row for each rank, dark where it took longest.
 
@@ -190,7 +193,7 @@ def heat(
         results: of the ranks.
         grid: of their steps.
         hrefs: an address for each rank, in which the browser puts the time of a cell.
-        base_ns: from which times are counted.
+        clock: of the run.
     """
     low, high = color_range(grid.longest_ms)
     decimals = decimals_for(float(np.nanmax(grid.longest_ms, initial=0)))
@@ -198,7 +201,7 @@ def heat(
         "kind": "heat",
         "unit": "ms",
         "axis": "step",
-        "base": str(base_ns),
+        "base": str(clock.base_ns),
         "color": BLUE,
         "low": low,
         "high": high,
@@ -209,7 +212,7 @@ def heat(
                 "title": f"rank {result.rank}",
                 "href": href,
                 "values": rounded(grid.longest_ms[row], decimals),
-                **_times(result, grid.first[row], grid.last[row], base_ns),
+                **_times(result, grid.first[row], grid.last[row], clock),
             }
             for row, (result, href) in enumerate(zip(results, hrefs, strict=True))
         ],

@@ -310,10 +310,13 @@ def _places(view: View, uses: Sequence[Use]) -> dict[str, str]:
         by_rank.setdefault(use.worst[0], []).append(use.name)
     places = {}
     for number, names in by_rank.items():
-        rank = view.rank(number)
-        first = first_of_each(rank, *view.window(rank.window.start_ns, rank.window.end_ns + 1))
+        rank, clock = view.rank(number), view.clock.rank(number)
+        first = first_of_each(
+            rank, *view.window(number, rank.window.start_ns, rank.window.end_ns + 1)
+        )
         for name in names:
-            start, end, index = first[name]
+            own_start, own_end, index = first[name]
+            start, end = clock.at(own_start), clock.at(own_end)
             margin = max(end - start, 500)
             place = view.address.to_place(
                 addresses.TIMELINE,

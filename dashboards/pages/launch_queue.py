@@ -124,7 +124,7 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
     drawn = results[:_MAX_ROWS]
     queues = []
     for result in drawn:
-        start, end = view.window(result.window.start_ns, result.window.end_ns)
+        start, end = view.window(result.rank, result.window.start_ns, result.window.end_ns)
         times, depth = depth_series(view.rank(result.rank))
         stalls = result.stalls
         queues.append(
@@ -191,6 +191,7 @@ def _holders(results: Sequence[LaunchQueueResult]) -> Component | None:
 
 
 def _stalls(view: View, result: LaunchQueueResult) -> Component:
+    clock = view.clock.rank(result.rank)
     late = [
         Evidence(
             operation.idle_since_ns,
@@ -204,7 +205,8 @@ def _stalls(view: View, result: LaunchQueueResult) -> Component:
     for title, entries in (("Launched late", late), ("Longest stalls", result.longest)):
         if entries:
             places = (
-                (entry, interval_address(entry, result.rank, view.address)) for entry in entries
+                (entry, interval_address(entry, result.rank, view.address))
+                for entry in map(clock.interval, entries)
             )
             parts += [html.H4(title), evidence_list(places, view.clock)]
     return card(f"Stalls of rank {result.rank}", *parts)

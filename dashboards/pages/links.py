@@ -95,7 +95,7 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
     num_idle = 0
     for number in (result.rank for result in used):
         rank = view.rank(number)
-        start, end = view.window(rank.window.start_ns, rank.window.end_ns)
+        start, end = view.window(number, rank.window.start_ns, rank.window.end_ns)
         pieces = even_limits(start, end, _PIECES)
         for rates in link_rates(rank, Window(start, end), pieces):
             if rates.direction == "d2d":  # takes no link; the table has it

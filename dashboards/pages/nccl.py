@@ -178,7 +178,7 @@ def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
             evidence_list(
                 (
                     (chain, interval_address(chain, result.rank, view.address))
-                    for chain in result.chains
+                    for chain in map(view.clock.rank(result.rank).interval, result.chains)
                 ),
                 view.clock,
             ),

@@ -155,7 +155,11 @@ def _kernels(view: View, rows: Sequence[Row]) -> Component:
         )
     drawn = rows[:_MAX_DRAWN]
     hrefs = [
-        interval_address(Evidence(*signature.longest, label=""), rank, view.address).href()
+        interval_address(
+            view.clock.rank(rank).interval(Evidence(*signature.longest, label="")),
+            rank,
+            view.address,
+        ).href()
         for rank, signature in drawn
     ]
     chart = plots(

@@ -62,7 +62,7 @@ def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
     if len(results) < 2:
         return None
     grid = figures.step_grid(results)
-    drawn = figures.heat(results, grid, _hrefs(view, results), view.clock.base_ns)
+    drawn = figures.heat(results, grid, _hrefs(view, results), view.clock)
     return card(
         "Step time by rank",
         plots("steps-heat", drawn, "how long each step took, by rank and step"),
@@ -76,7 +76,7 @@ def _stacked(
     note = "all rows have the same scale; a click on “compute” leaves it out; drag to zoom in"
     if num_ranks > len(results):
         note += f"; the first {len(results)} of {num_ranks} ranks: choose others above"
-    drawn = figures.stacked(results, bars, _hrefs(view, results), view.clock.base_ns)
+    drawn = figures.stacked(results, bars, _hrefs(view, results), view.clock)
     chart = plots("steps-bars", drawn, "where the time of each step went, by rank")
     return card("Where each step's time went", chart, note=note)
 
@@ -88,11 +88,13 @@ def _hrefs(view: View, results: Sequence[BreakdownResult]) -> list[str]:
 
 def _place(view: View, result: BreakdownResult, first: int, last: int) -> Address:
     begin, end = result.steps[first].measures, result.steps[last].measures
+    clock = view.clock.rank(result.rank)
+    start_ns = clock.at(begin.window_start_ns)
     return view.address.to_place(
         addresses.TIMELINE,
         rank=(result.rank,),
-        start_ns=begin.window_start_ns,
-        end_ns=max(end.window_start_ns + end.window_ns, begin.window_start_ns + 1),
+        start_ns=start_ns,
+        end_ns=max(clock.at(end.window_start_ns + end.window_ns), start_ns + 1),
     )
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 
 from dashboards import address as addresses
-from dashboards.time_axis import Clock
 from dashboards.timeline import model as timeline_model
 from dashboards.view import View, device_text
 from dashboards.widgets import palette
@@ -16,9 +15,12 @@ from dashboards.widgets.components import nothing, page
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dash.development.base_component import Component
 
     from dashboards.address import Address
+    from dashboards.time_axis import Clock
     from traceprof.analysis import Analysis
     from traceprof.run.opening import Rank
 
@@ -56,16 +58,17 @@ def layout(analysis: Analysis, address: Address) -> Component:
     # All ranks are offered; of none chosen in particular the first is open.
     opened = [*address.rank] or numbers[:1]
     labels = {number: _label(view, shown[number]) for number in numbers}
-    base = Clock.of(analysis).base_ns
-    of_each = len(analysis.run.traces) > 1  # which begin when they like
-    own = "time in each rank's own report" if of_each else "time in the report"
-    said = "time since the first GPU operation" if base else own
+    clock = view.clock
+    of_all = len(analysis.run.traces) > 1
+    own = f"time in {view.report_name(0)}" if of_all else "time in the report"
+    said = "time since the first GPU operation" if clock.base_ns else own
     attributes: dict[str, Any] = {
         "data-ranks": json.dumps(numbers),
         "data-labels": json.dumps(labels),
         "data-opened": json.dumps(opened),
         "data-colors": json.dumps(COLORS),
-        "data-base": str(base),
+        "data-base": str(clock.base_ns),
+        "data-clocks": json.dumps(_clocks(clock, numbers)),
         "data-time": said,
     }
     return html.Div(
@@ -75,6 +78,24 @@ def layout(analysis: Analysis, address: Address) -> Component:
             html.Div(id="timeline", key=address.href(), **attributes),
         ]
     )
+
+
+def _clocks(clock: Clock, numbers: Sequence[int]) -> dict[str, Any]:
+    """Return how well the ranks' clocks compare, and the panels of those that do not."""
+    panels: dict[int, list[int]] = {}
+    for number in numbers:
+        panels.setdefault(clock.rank(number).panel, []).append(number)
+    return {
+        "uncertainty": {
+            number: clock.rank(number).uncertainty_ns
+            for number in numbers
+            if clock.rank(number).uncertainty_ns
+        },
+        "panels": [
+            {"ranks": ranks, "why": clock.rank(ranks[0]).said if panel else ""}
+            for panel, ranks in sorted(panels.items())
+        ],
+    }
 
 
 def _label(view: View, rank: Rank) -> str:

@@ -10,28 +10,33 @@ from dashboards.timeline.model import OPERATION
 from traceprof.communication.messages import messages
 
 if TYPE_CHECKING:
-    from traceprof.analysis import Analysis
+    from dashboards.timeline.store import Timelines
+    from traceprof.findings import Evidence
+    from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.waits import GroupWaits
     from traceprof.run.opening import Rank
 
 MAX_MEMBERS = 64  # that are listed one by one
 
 
-def collective(analysis: Analysis, number: int, kernel: int) -> dict[str, Any] | None:
+def collective(store: Timelines, number: int, kernel: int) -> dict[str, Any] | None:
     """Return the members of the operation that a communication kernel is a part of.
 
     Args:
-        analysis: of the run.
+        store: what is made of the ranks of an analysed run.
         number: the rank's.
         kernel: index into its kernels.
 
     Returns:
         None where the kernel communicates with nobody or was not matched; else `operation`,
         `group`, `last` (the rank that came last; None where the clocks leave that open),
-        `num_members`, `num_reports` (each of which has a clock of its own) and
-        `members`, by rank: `rank`, the `id` of its kernel, its `start` and `end` (in its report's
-        time) and `wait` for the last one (ns, as text), None where that is not known.
+        `num_members` and `members`, by rank: `rank`, the `id` of its kernel, its `row`, None where
+        it has none, its `start` and `end` and its `wait` for the last one (ns, as text), None where
+        that is not known.
     """
+    analysis = store.source.analysis
+    if analysis is None:
+        return None
     by_number = {rank.rank: rank for rank in analysis.run.ranks}
     rank = by_number[number]
     if rank.device is None or number not in analysis.ranks.ranks:
@@ -46,8 +51,20 @@ def collective(analysis: Analysis, number: int, kernel: int) -> dict[str, Any] |
         column = waits.group.members.index(member)
         rows = np.flatnonzero(waits.group.place[:, column] == message)
         if len(rows):
-            return _described(analysis, by_number, waits, int(rows[0]))
+            return _described(store, analysis.ranks, by_number, waits, int(rows[0]))
     return None
+
+
+def operation_id(rank: Rank, interval: Evidence) -> str | None:
+    """Return the communication kernel of a rank that starts as an interval of its report ends.
+
+    That is the operation to which a straggler came late; None where it is not of the GPU.
+    """
+    if rank.device is None:
+        return None
+    kernels = messages(rank).kernel
+    at = np.flatnonzero(rank.operations.kernels.starts.at(kernels) == interval.end_ns)
+    return f"{rank.rank}.{OPERATION}.{int(kernels[at[0]])}" if len(at) else None
 
 
 def _message(rank: Rank, kernel: int) -> int | None:
@@ -60,13 +77,18 @@ def _message(rank: Rank, kernel: int) -> int | None:
 
 
 def _described(
-    analysis: Analysis, by_number: dict[int, Rank], waits: GroupWaits, row: int
+    store: Timelines,
+    ranks: RankComparison,
+    by_number: dict[int, Rank],
+    waits: GroupWaits,
+    row: int,
 ) -> dict[str, Any]:
     group = waits.group
     is_known = bool(waits.is_known[row]) and not bool(waits.is_unknown[row])
     members = []
     for column, member in enumerate(group.members[:MAX_MEMBERS]):
-        rank = by_number[analysis.ranks.ranks[member]]
+        rank = by_number[ranks.ranks[member]]
+        clock = store.clock(rank.rank)
         kernel = np.array([int(messages(rank).kernel[group.place[row, column]])])
         start = int(rank.operations.kernels.starts.at(kernel)[0])
         length = int(rank.operations.kernels.packed_length.at(kernel)[0])
@@ -74,17 +96,22 @@ def _described(
             {
                 "rank": rank.rank,
                 "id": f"{rank.rank}.{OPERATION}.{int(kernel[0])}",
-                "start": str(start),
-                "end": str(start + length),
+                "start": str(clock.at(start)),
+                "end": str(clock.at(start + length)),
+                "row": _row(store, rank.rank, int(kernel[0])),
                 "wait": str(int(waits.wait_ns[row, column])) if is_known else None,
             }
         )
-    last = analysis.ranks.ranks[group.members[int(waits.last[row])]]
+    last = ranks.ranks[group.members[int(waits.last[row])]]
     return {
         "operation": group.operations[int(group.operation[row])],
         "group": group.name,
         "last": last if is_known else None,
         "num_members": len(group.members),
-        "num_reports": len({by_number[analysis.ranks.ranks[one]].report for one in group.members}),
         "members": sorted(members, key=lambda entry: entry["rank"]),
     }
+
+
+def _row(store: Timelines, number: int, kernel: int) -> str | None:
+    location = store.gpu(number).find(OPERATION, kernel)
+    return None if location is None else f"{number}.{location[0]}"

@@ -38,7 +38,7 @@ def drawn(store: Timelines, path: StepPath) -> dict[str, Any]:
     Returns:
         `step`, `rank` and `length` (ns, as text) of the step; `kinds`: for each the time (ns, as
         text) of its parts together; `num_parts`; and `parts`, the longest in the order of time:
-        `rank`, `kind`, `name`, `start` (ns in the rank's report, as text), `length` (ns) and `row`,
+        `rank`, `kind`, `name`, `start` (ns, as text), `length` (ns) and `row`,
         the row of the timeline where it ran: None of what the host did, and of delays.
     """
     kinds: dict[str, int] = {}
@@ -60,7 +60,7 @@ def drawn(store: Timelines, path: StepPath) -> dict[str, Any]:
                 "rank": part.rank,
                 "kind": part.kind,
                 "name": one_line(part.name, _MAX_NAME),
-                "start": str(part.start_ns),
+                "start": str(store.clock(part.rank).at(part.start_ns)),
                 "length": part.end_ns - part.start_ns,
                 "row": _row(rows[part.rank], part),
             }

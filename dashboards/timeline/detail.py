@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,6 +70,9 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
     elif source == STEP:
         facts = _step_facts(timeline, index)
     described = _brief(timeline, source, index)
+    if described is not None and timeline.clock.clocks is not None:
+        own = timeline.clock.own(int(described["start"]))
+        facts = chain(facts, [("start in its report", f"{own} ns")])
     linked = [
         {"relation": relation, **brief}
         for relation, kind, number in links[:_MAX_LAUNCHED]
@@ -141,7 +145,7 @@ def _brief(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | 
         "label": events.label_of(index),
         "start": str(start),
         "end": str(end),
-        "duration": str(end - start),
+        "duration": str(timeline.clock.own(end) - timeline.clock.own(start)),
     }
 
 
@@ -172,7 +176,7 @@ def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int
         yield "launched by", f"{name} on thread {rank.trace.thread_number(thread)}"
         yield "the call took", duration(took)
         yield "from call to start", duration(start - called)
-        around = _ranges_around(timeline, thread, called)
+        around = _ranges_around(timeline, thread, timeline.clock.at(called))
         if around:
             yield "launched in", " > ".join(around)
 
@@ -235,7 +239,7 @@ def _call_facts(timeline: RankTimeline, index: int, num_launched: int) -> Iterat
     yield "thread", str(timeline.rank.trace.thread_number(thread))
     yield "correlation", str(_correlation(calls, index))
     yield "launched", f"{num_launched} operations" if num_launched != 1 else "1 operation"
-    around = _ranges_around(timeline, thread, _value(calls.starts, index))
+    around = _ranges_around(timeline, thread, timeline.clock.at(_value(calls.starts, index)))
     if around:
         yield "called in", " > ".join(around)
 
@@ -261,7 +265,7 @@ def _range_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
     if timeline.ranges is None:
         return
     ranges = timeline.ranges
-    thread, start = int(ranges.thread[index]), int(ranges.start_ns[index])
+    thread, start = int(ranges.thread[index]), timeline.clock.at(int(ranges.start_ns[index]))
     yield "thread", str(timeline.rank.trace.thread_number(thread))
     if ranges.end_ns[index] == OPEN_END:
         yield "end", "still open when the capture stopped"
@@ -276,7 +280,7 @@ def _mark_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
     marks: Marks = rank.trace.marks(rank.process)  # type: ignore[assignment]  # it is one of them
     thread = int(marks.thread[index])
     yield "thread", str(rank.trace.thread_number(thread))
-    around = _ranges_around(timeline, thread, int(marks.time_ns[index]))
+    around = _ranges_around(timeline, thread, timeline.clock.at(int(marks.time_ns[index])))
     if around:
         yield "inside", " > ".join(around)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dashboards.time_axis import OWN
 from dashboards.timeline.names import NameTable
 from traceprof.trace.columns import pack
 from traceprof.trace.model.kinds import CopyKind
@@ -20,6 +21,7 @@ from traceprof.trace.model.kinds import CopyKind
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from dashboards.time_axis import RankClock
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
@@ -39,6 +41,7 @@ class Part:
         ids: int64[m], the keys that there may be, ascending.
         number: int64[m], the number of the name that each key stands for.
         starts: when each event began: a column, or int64[n].
+        clock: of the rank: starts are on its report's clock, what is asked for on the run's.
         is_ordered: whether they stand in the order of their start.
     """
 
@@ -46,6 +49,7 @@ class Part:
     ids: Int64
     number: Int64
     starts: Column | Int64
+    clock: RankClock = OWN
     is_ordered: bool = True
 
     def __len__(self) -> int:
@@ -57,7 +61,8 @@ class Part:
 
     def start_ns(self, index: Int64) -> Int64:
         """Return when some events began, int64[k]."""
-        return self.starts[index] if isinstance(self.starts, np.ndarray) else self.starts.at(index)
+        own = self.starts[index] if isinstance(self.starts, np.ndarray) else self.starts.at(index)
+        return self.clock.to_run(own)
 
     def start(self, index: int) -> int:
         """Return when one of them began."""
@@ -122,8 +127,8 @@ class Events:
         return self.names.label(int(self.numbers(np.array([index]))[0]))
 
 
-def operation_events(rank: Rank) -> Events:
-    """Return what the GPU did for a rank."""
+def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
+    """Return what the GPU did for a rank, on the run's clock."""
     operations: RankOperations = rank.operations
     kernels, copies, memsets, graphs = operations.groups
     names = dict(rank.kernel_names)
@@ -143,45 +148,51 @@ def operation_events(rank: Rank) -> Events:
                 signatures,
                 of_signature.reshape(-1),
                 kernels.starts,
+                clock,
             ),
             Part(
                 pack(operations.copies.kind),
                 copy_kinds,
                 first + np.arange(len(copy_kinds)),
                 copies.starts,
+                clock,
             ),
-            Part(pack(np.zeros(len(memsets), np.int64)), zero, zero + memset, memsets.starts),
-            Part(pack(np.zeros(len(graphs), np.int64)), zero, zero + memset + 1, graphs.starts),
+            Part(
+                pack(np.zeros(len(memsets), np.int64)), zero, zero + memset, memsets.starts, clock
+            ),
+            Part(
+                pack(np.zeros(len(graphs), np.int64)), zero, zero + memset + 1, graphs.starts, clock
+            ),
         ),
     )
 
 
-def call_events(calls: ApiCalls, api_names: Mapping[int, str]) -> Events:
+def call_events(calls: ApiCalls, api_names: Mapping[int, str], clock: RankClock = OWN) -> Events:
     """Return the API calls of a process, which stand in the order of their ids."""
     ids = calls.packed_name.distinct
     names = NameTable(_named(ids, api_names, "(unnamed call)"))
-    part = Part(calls.packed_name, ids, np.arange(len(ids)), calls.starts, is_ordered=False)
+    part = Part(calls.packed_name, ids, np.arange(len(ids)), calls.starts, clock, is_ordered=False)
     return Events(names, (part,))
 
 
-def range_events(ranges: RangeTable, names: NameTable) -> Events:
+def range_events(ranges: RangeTable, names: NameTable, clock: RankClock = OWN) -> Events:
     """Return the NVTX ranges of a process, under the names of the report."""
     numbers = np.arange(len(names))
-    return Events(names, (Part(pack(ranges.name), numbers, numbers, ranges.start_ns),))
+    return Events(names, (Part(pack(ranges.name), numbers, numbers, ranges.start_ns, clock),))
 
 
-def mark_events(marks: Marks, names: NameTable) -> Events:
+def mark_events(marks: Marks, names: NameTable, clock: RankClock = OWN) -> Events:
     """Return the marks of a process, under the names of the report."""
     numbers = np.arange(len(names))
-    return Events(names, (Part(pack(marks.name), numbers, numbers, marks.time_ns),))
+    return Events(names, (Part(pack(marks.name), numbers, numbers, marks.time_ns, clock),))
 
 
-def step_events(steps: Sequence[StepMeasures]) -> Events:
+def step_events(steps: Sequence[StepMeasures], clock: RankClock = OWN) -> Events:
     """Return the training steps of a rank."""
     start = np.array([step.measures.window_start_ns for step in steps], np.int64)
     numbers = np.arange(len(steps))
     names = NameTable([f"step {step.number}" for step in steps])
-    return Events(names, (Part(pack(numbers), numbers, numbers, start),))
+    return Events(names, (Part(pack(numbers), numbers, numbers, start, clock),))
 
 
 def _named(ids: Int64, names: Mapping[int, str], unknown: str) -> list[str]:

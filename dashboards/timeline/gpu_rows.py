@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dashboards.time_axis import OWN
 from dashboards.timeline.events import operation_events, step_events
 from dashboards.timeline.model import (
     GPU_KINDS,
@@ -24,35 +25,37 @@ from traceprof.trace.grouping import groups
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from dashboards.time_axis import RankClock
     from dashboards.timeline.model import Int32
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
 
 
-def read_gpu(rank: Rank, steps: Sequence[StepMeasures]) -> RankTimeline:
+def read_gpu(rank: Rank, steps: Sequence[StepMeasures], clock: RankClock = OWN) -> RankTimeline:
     """Return the timeline of a rank without what its host did: that takes longer to read.
 
     Args:
         rank: the rank.
         steps: its training steps.
+        clock: of the rank.
 
     Raises:
         TraceFormatError: the report is damaged where the analysis had not read it yet.
     """
-    events, tracks = {OPERATION: operation_events(rank)}, []
+    events, tracks = {OPERATION: operation_events(rank, clock)}, []
     if steps:
-        events[STEP] = step_events(steps)
+        events[STEP] = step_events(steps, clock)
         start = np.array([step.measures.window_start_ns for step in steps], np.int64)
         length = np.array([step.measures.window_ns for step in steps], np.int64)
         index = np.arange(len(steps), dtype=np.int32)
-        row = Row.of(start, start + length)
+        row = Row.of(clock.to_run(start), clock.to_run(start + length))
         tracks.append(Track("", "steps on the GPU", STEPS, STEP, index, row))
-    tracks += _stream_tracks(rank)
-    return RankTimeline(rank, tuple(tracks), events, None, tuple(steps))
+    tracks += _stream_tracks(rank, clock)
+    return RankTimeline(rank, clock, tuple(tracks), events, None, tuple(steps))
 
 
-def _stream_tracks(rank: Rank) -> Iterator[Track]:
+def _stream_tracks(rank: Rank, clock: RankClock) -> Iterator[Track]:
     """Yield the rows of each stream: what computes, what communicates, what copies."""
     kernels, copies, memsets, graphs = rank.operations.groups
     compute, communication, copy = range(len(GPU_KINDS))
@@ -78,7 +81,7 @@ def _stream_tracks(rank: Rank) -> Iterator[Track]:
             order = np.argsort(start, kind="stable")
             index, start, end = index[order], start[order], end[order]
         number, name = key[0], GPU_KINDS[key[1]]
-        row = Row.of(start, end)
+        row = Row.of(clock.to_run(start), clock.to_run(end))
         yield Track(_gpu_label(rank), f"stream {number} · {name}", name, OPERATION, index, row)
 
 

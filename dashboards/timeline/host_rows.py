@@ -33,6 +33,7 @@ from traceprof.trace.model.special_values import OPEN_END
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from dashboards.time_axis import RankClock
     from dashboards.timeline.model import Int32
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
@@ -59,32 +60,36 @@ def with_host(timeline: RankTimeline, range_names: NameTable | None = None) -> R
     Raises:
         TraceFormatError: the report is damaged where the analysis had not read it yet.
     """
-    rank = timeline.rank
+    rank, clock = timeline.rank, timeline.clock
     calls, ranges = rank.calls, rank.trace.range_table(rank.process)
     events = dict(timeline.events)
     if ranges is not None:
-        events[RANGE] = range_events(ranges, range_names or NameTable(ranges.names))
+        events[RANGE] = range_events(ranges, range_names or NameTable(ranges.names), clock)
     marks = rank.trace.marks(rank.process)
     if marks is not None:
-        events[MARK] = mark_events(marks, range_names or NameTable(marks.names))
+        events[MARK] = mark_events(marks, range_names or NameTable(marks.names), clock)
     if calls is not None:
-        events[CALL] = call_events(calls, rank.trace.api_names)
-    busiest, others = _threads(rank, calls, ranges, marks)
+        events[CALL] = call_events(calls, rank.trace.api_names, clock)
+    busiest, others = _threads(rank, clock, calls, ranges, marks)
     folded = (replace(other, is_folded=True) for other in others)
-    tracks = (*timeline.tracks, *_counter_tracks(rank), *busiest, *folded)
-    return RankTimeline(rank, tracks, events, ranges, timeline.steps, has_host=True)
+    tracks = (*timeline.tracks, *_counter_tracks(rank, clock), *busiest, *folded)
+    return RankTimeline(rank, clock, tracks, events, ranges, timeline.steps, has_host=True)
 
 
-def _counter_tracks(rank: Rank) -> Iterator[Track]:
+def _counter_tracks(rank: Rank, clock: RankClock) -> Iterator[Track]:
     """Yield the rows of what was sampled of a rank's links."""
     for link in link_samples(rank):
-        samples = Samples.sampled(link)
+        samples = Samples.sampled(link, clock)
         index = np.arange(len(samples.row), dtype=np.int32)
         yield Track(_COUNTERS, samples.label, COUNTER, SAMPLE, index, samples.row, samples=samples)
 
 
 def _threads(
-    rank: Rank, calls: ApiCalls | None, ranges: RangeTable | None, marks: Marks | None
+    rank: Rank,
+    clock: RankClock,
+    calls: ApiCalls | None,
+    ranges: RangeTable | None,
+    marks: Marks | None,
 ) -> tuple[list[Track], list[Track]]:
     """Return the rows of the busiest threads, the main one first, and those of the others."""
     calls_of = _by_thread(calls.thread) if calls is not None else {}
@@ -107,11 +112,11 @@ def _threads(
         for thread in threads:
             group = _thread_label(rank, thread)
             if marks is not None and thread in marks_of:
-                yield _mark_track(group, marked, marks, marks_of[thread])
+                yield _mark_track(group, marked, marks, marks_of[thread], clock)
             if ranges is not None and thread in ranges_of:
-                yield from _range_tracks(group, named, ranges, ranges_of[thread], latest)
+                yield from _range_tracks(group, named, ranges, ranges_of[thread], latest, clock)
             if calls is not None and thread in calls_of:
-                yield from _call_tracks(group, api, calls, calls_of[thread])
+                yield from _call_tracks(group, api, calls, calls_of[thread], clock)
 
     is_of_torch = rank.trace.origin == "torch.profiler"
     named, marked = ("annotations", "marks") if is_of_torch else ("NVTX", "NVTX marks")
@@ -123,7 +128,9 @@ def _threads(
     return list(tracks(busiest)), list(tracks(others))
 
 
-def _call_tracks(group: str, api: str, calls: ApiCalls, index: Int32) -> Iterator[Track]:
+def _call_tracks(
+    group: str, api: str, calls: ApiCalls, index: Int32, clock: RankClock
+) -> Iterator[Track]:
     rows = index.astype(np.int64)
     start = calls.starts.at(rows)
     end = start + calls.packed_length.at(rows)
@@ -132,11 +139,16 @@ def _call_tracks(group: str, api: str, calls: ApiCalls, index: Int32) -> Iterato
     if order is not None:
         index, start, end = index[order], start[order], end[order]
     lane = lanes.nested(start, end, _MAX_NESTED)
-    yield from _lanes(group, api, HOST, CALL, lane, index, start, end)
+    yield from _lanes(group, api, HOST, CALL, lane, index, clock.to_run(start), clock.to_run(end))
 
 
 def _range_tracks(
-    group: str, named: str, ranges: RangeTable, index: Int32, latest: Callable[[], int]
+    group: str,
+    named: str,
+    ranges: RangeTable,
+    index: Int32,
+    latest: Callable[[], int],
+    clock: RankClock,
 ) -> Iterator[Track]:
     start, end = ranges.start_ns[index], ranges.end_ns[index]
     is_open = end == OPEN_END
@@ -145,6 +157,7 @@ def _range_tracks(
     order = lanes.order(start, end)
     if order is not None:
         index, start, end = index[order], start[order], end[order]
+    start, end = clock.to_run(start), clock.to_run(end)
     nests = ranges.nests[index]
     for chosen, label, split, most in (
         (~nests, f"{named} start/end", lanes.packed, _MAX_PACKED),
@@ -156,8 +169,8 @@ def _range_tracks(
             yield from _lanes(group, label, NVTX, RANGE, lane, index[chosen], *times)
 
 
-def _mark_track(group: str, label: str, marks: Marks, index: Int32) -> Track:
-    time = marks.time_ns[index]
+def _mark_track(group: str, label: str, marks: Marks, index: Int32, clock: RankClock) -> Track:
+    time = clock.to_run(marks.time_ns[index])
     return Track(group, label, MARKS, MARK, index, Row.of(time, time))
 
 

@@ -13,6 +13,7 @@ from dashboards.timeline.row import Row, merged
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from dashboards.time_axis import RankClock
     from dashboards.timeline.events import Events
     from dashboards.timeline.samples import Samples
     from traceprof.analyses.breakdown import StepMeasures
@@ -67,6 +68,7 @@ class RankTimeline:
 
     Attributes:
         rank: the rank.
+        clock: of the rank: rows and events are on the run's clock.
         tracks: its rows, from the top.
         events: what the rows refer to, by source.
         ranges: its process's NVTX ranges; None where it has none, or the host is not read.
@@ -75,6 +77,7 @@ class RankTimeline:
     """
 
     rank: Rank
+    clock: RankClock
     tracks: tuple[Track, ...]
     events: dict[str, Events]
     ranges: RangeTable | None

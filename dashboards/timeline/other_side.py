@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dashboards.asking.compare import steps_by_rank
 from dashboards.asking.questions import questions_about
+from dashboards.time_axis import Clock
 from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from traceprof.run import opening
@@ -61,4 +62,4 @@ class OtherSide:
             run = opening.assemble_run(traces, [options.ranks_of(trace) for trace in traces])
             self._open.push(stack.pop_all())
         judged = {rank.rank: rank.judged for rank in side.ranks}
-        return Timelines(TimelineSource(run, steps_by_rank(side), judged))
+        return Timelines(TimelineSource(run, steps_by_rank(side), judged, Clock(0)))

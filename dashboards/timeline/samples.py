@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dashboards.time_axis import OWN
 from dashboards.timeline.row import Row
 from dashboards.timeline.viewport import View
 from traceprof.intervals import even_limits
@@ -16,6 +17,7 @@ from traceprof.trace.model.counters import PERCENT
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from dashboards.time_axis import RankClock
     from traceprof.intervals import Int64
     from traceprof.trace.model.counters import LinkSamples
 
@@ -32,7 +34,7 @@ class Samples:
     """The samples of one link in one direction.
 
     Attributes:
-        of: what was sampled.
+        of: what was sampled, on the run's clock.
         row: when each was.
     """
 
@@ -40,9 +42,10 @@ class Samples:
     row: Row
 
     @classmethod
-    def sampled(cls, of: LinkSamples) -> Samples:
-        """Return the samples of a link."""
-        return cls(of, Row.of(of.start_ns, of.end_ns))
+    def sampled(cls, of: LinkSamples, clock: RankClock = OWN) -> Samples:
+        """Return the samples of a link on a rank's clock."""
+        start, end = clock.to_run(of.start_ns), clock.to_run(of.end_ns)
+        return cls(replace(of, start_ns=start, end_ns=end), Row.of(start, end))
 
     @cached_property
     def top(self) -> float:

@@ -18,7 +18,7 @@ from dashboards.asking.critical_path import PathQuestion
 from dashboards.asking.questions import questions_about
 from dashboards.timeline import asked
 from dashboards.timeline.area import listed, statistics
-from dashboards.timeline.collective import collective
+from dashboards.timeline.collective import collective, operation_id
 from dashboards.timeline.critical_path import drawn, step_at
 from dashboards.timeline.detail import describe, summarize
 from dashboards.timeline.model import OPERATION
@@ -28,6 +28,7 @@ from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from dashboards.timeline.strips import strip
 from dashboards.timeline.tiles import tiles
+from traceprof.analyses import straggler
 from traceprof.errors import TraceprofError, one_line
 from traceprof.intervals import BEYOND_NS
 
@@ -78,13 +79,14 @@ def _rank(store: Timelines) -> dict[str, Any]:
 def _steps(store: Timelines) -> dict[str, Any]:
     """Return the training steps of a rank; where it has none, all that is judged as one."""
     number = asked.known(store, asked.integer("rank", 0))
+    clock = store.clock(number)
     steps = [
-        (step.number, step.measures.window_start_ns, step.measures.window_ns)
+        (step.number, clock.at(step.measures.window_start_ns), step.measures.window_ns)
         for step in store.steps(number)
     ]
     if not steps:
         start, end = store.source.judged.get(number) or abort(404, "nothing of it was measured")
-        return {"steps": [{"number": None, "start": str(start), "length": end - start}]}
+        return {"steps": [{"number": None, "start": str(clock.at(start)), "length": end - start}]}
     return {
         "steps": [
             {"number": step, "start": str(start), "length": length} for step, start, length in steps
@@ -158,15 +160,10 @@ def _collective(store: Timelines) -> dict[str, Any]:
     number, source, index = asked.event_id("id")
     if source != OPERATION:
         abort(404, "it is no operation of the GPU")
-    analysis = store.source.analysis or abort(404, _NOT_ANALYSED)
-    members = collective(analysis, asked.known(store, number), index)
-    if members is None:
-        abort(404, "it was not matched with other ranks")
-    for member in members["members"]:
-        _, _, kernel = member["id"].split(".")
-        location = store.gpu(member["rank"]).find(OPERATION, int(kernel))
-        member["row"] = None if location is None else f"{member['rank']}.{location[0]}"
-    return members
+    if store.source.analysis is None:
+        abort(404, _NOT_ANALYSED)
+    members = collective(store, asked.known(store, number), index)
+    return members if members is not None else abort(404, "it was not matched with other ranks")
 
 
 def _path(store: Timelines) -> dict[str, Any]:
@@ -179,7 +176,9 @@ def _path(store: Timelines) -> dict[str, Any]:
         step = None if text == WHOLE_PATH else asked.whole_number("step", text, 0)
     else:
         number = asked.known(store, asked.integer("rank", 0))
-        step = step_at(store.steps(number), asked.integer("at", -BEYOND_NS, BEYOND_NS))
+        step = step_at(
+            store.steps(number), store.clock(number).own(asked.integer("at", -BEYOND_NS, BEYOND_NS))
+        )
     analysis = store.source.analysis or abort(404, _NOT_ANALYSED)
     question = questions_about(analysis).about(PathQuestion(step))
     named = WHOLE_PATH if step is None else str(step)
@@ -237,7 +236,7 @@ def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, An
         with_host: whether the rows of its host are needed, too.
     """
     timeline = store.whole(number) if with_host else store.gpu(number)
-    extent = timeline.extent_ns
+    extent, clock = timeline.extent_ns, timeline.clock
     analysis = store.source.analysis
     findings = analysis.findings if analysis is not None else ()
     return {
@@ -260,12 +259,15 @@ def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, An
         "evidence": [
             {
                 "finding": finding.id,
+                "operation": operation_id(timeline.rank, interval)
+                if finding.id == straggler.ID
+                else None,
                 "number": number_of_finding,
                 "evidence": index,
                 "severity": str(finding.severity),
                 "label": one_line(interval.label),
-                "start": str(interval.start_ns),
-                "end": str(interval.end_ns),
+                "start": str(clock.at(interval.start_ns)),
+                "end": str(clock.at(interval.end_ns)),
             }
             for number_of_finding, finding in enumerate(findings)
             if finding.rank == number

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dashboards.time_axis import Clock
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -23,12 +25,14 @@ class TimelineSource:
         run: its ranks.
         steps: their training steps, by number of the rank.
         judged: start and end of what findings are about (ns of the rank's report), by rank.
+        clock: of the run, on which everything is drawn.
         analysis: of the run; without it there are no findings, collectives and critical paths.
     """
 
     run: Run
     steps: Mapping[int, Sequence[StepMeasures]]
     judged: Mapping[int, Span]
+    clock: Clock
     analysis: Analysis | None = None
 
     @classmethod
@@ -43,5 +47,6 @@ class TimelineSource:
                 result.rank: (starts[result.rank], starts[result.rank] + result.judged.window_ns)
                 for result in results
             },
+            Clock.of(analysis),
             analysis,
         )

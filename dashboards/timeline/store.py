@@ -27,6 +27,7 @@ from dashboards.timeline.names import NameTable
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from dashboards.time_axis import RankClock
     from dashboards.timeline.events import Events
     from dashboards.timeline.model import RankTimeline
     from dashboards.timeline.source import TimelineSource
@@ -67,6 +68,10 @@ class Timelines:
     def steps(self, number: int) -> Sequence[StepMeasures]:
         """Return the training steps of a rank on its GPU."""
         return self._steps.get(number, ())
+
+    def clock(self, number: int) -> RankClock:
+        """Return the clock of a rank."""
+        return self.source.clock.rank(number)
 
     def gpu(self, number: int) -> RankTimeline:
         """Return what is there of a rank's timeline: its GPU's rows at least, which come first."""
@@ -109,9 +114,10 @@ class Timelines:
         with self._lock:
             known = self._of_gpu.get(number)
         if known is None:
-            known = {OPERATION: operation_events(self._ranks[number])}
+            clock = self.clock(number)
+            known = {OPERATION: operation_events(self._ranks[number], clock)}
             if self._steps.get(number):
-                known[STEP] = step_events(self._steps[number])
+                known[STEP] = step_events(self._steps[number], clock)
             with self._lock:
                 self._of_gpu[number] = known
         return known
@@ -128,15 +134,15 @@ class Timelines:
             return known
         with self._reader(rank):
             events = dict(self._gpu_events(number))
-            calls, names = rank.calls, self._names(rank)
+            calls, names, clock = rank.calls, self._names(rank), self.clock(number)
             if calls is not None:
-                events[CALL] = call_events(calls, rank.trace.api_names)
+                events[CALL] = call_events(calls, rank.trace.api_names, clock)
             ranges = rank.trace.range_table(rank.process)
             if ranges is not None and names is not None:
-                events[RANGE] = range_events(ranges, names)
+                events[RANGE] = range_events(ranges, names, clock)
             marks = rank.trace.marks(rank.process)
             if marks is not None and names is not None:
-                events[MARK] = mark_events(marks, names)
+                events[MARK] = mark_events(marks, names, clock)
         with self._lock:
             return self._events.setdefault(number, events)
 
@@ -188,7 +194,7 @@ class Timelines:
             return self._reading[rank.report]
 
     def _read_gpu(self, rank: Rank) -> RankTimeline:
-        return read_gpu(rank, self._steps.get(rank.rank, ()))
+        return read_gpu(rank, self._steps.get(rank.rank, ()), self.clock(rank.rank))
 
     def _names(self, rank: Rank) -> NameTable | None:
         """Return the names of a report's ranges and marks, which its ranks share."""

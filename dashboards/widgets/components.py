@@ -114,13 +114,17 @@ def missing(not_applicable: Iterable[NotApplicable]) -> list[Component]:
     return [card("Could not be analysed", html.Ul(entries, className="missing"))]
 
 
-def evidence_address(finding: Finding, index: int, address: Address) -> Address:
+def evidence_address(finding: Finding, index: int, address: Address, clock: Clock) -> Address:
     """Return where on the timeline an interval of a finding's evidence is to be seen.
 
     The interval takes half of the view, so that one sees what came before and after.
     """
     return interval_address(
-        finding.evidence[index], finding.rank, address, finding=finding.id, evidence=index
+        clock.rank(finding.rank).interval(finding.evidence[index]),
+        finding.rank,
+        address,
+        finding=finding.id,
+        evidence=index,
     )
 
 
@@ -132,7 +136,7 @@ def interval_address(
     finding: str | None = None,
     evidence: int | None = None,
 ) -> Address:
-    """Return where on the timeline an interval of a rank is to be seen, with its surroundings."""
+    """Return where on the timeline an interval of the run is to be seen, with its surroundings."""
     margin = max((interval.end_ns - interval.start_ns) // 2, 500)
     return address.to_place(
         addresses.TIMELINE,

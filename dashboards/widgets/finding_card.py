@@ -53,7 +53,9 @@ def finding_card(
             *_saving(worst.saving, unit),
             html.Div(
                 [
-                    html.Div([*_evidence(worst, address, clock), *_ranks(group, address, judged)]),
+                    html.Div(
+                        [*_evidence(worst, address, clock), *_ranks(group, address, clock, judged)]
+                    ),
                     html.Div([*_advice(_advice_for(group, worst)), _metrics(worst)]),
                 ],
                 className="columns",
@@ -119,7 +121,10 @@ def _evidence(finding: Finding, address: Address, clock: Clock) -> list[Componen
     if not finding.evidence:
         return []
     places = (
-        (interval, evidence_address(finding, index, address))
+        (
+            clock.rank(finding.rank).interval(interval),
+            evidence_address(finding, index, address, clock),
+        )
         for index, interval in enumerate(finding.evidence)
     )
     return [html.H4("Where to see it"), evidence_list(places, clock)]
@@ -144,14 +149,16 @@ def _advice(advice: Sequence[str]) -> list[Component]:
     return shown
 
 
-def _ranks(group: Sequence[Finding], address: Address, judged: str) -> list[Component]:
+def _ranks(
+    group: Sequence[Finding], address: Address, clock: Clock, judged: str
+) -> list[Component]:
     if len(group) < 2:
         return []
     rows = []
     for finding in group:
         name = f"rank {finding.rank}"
         if finding.evidence:
-            href = evidence_address(finding, 0, address).href()
+            href = evidence_address(finding, 0, address, clock).href()
             linked = dcc.Link(name, href=href, title="its worst interval on the timeline")
         rows.append(
             html.Tr(

@@ -80,7 +80,7 @@ def test_evidence_leaves_what_is_chosen_as_it_is(analysis: Analysis) -> None:
     view = View(analysis, address)
     assert view.numbers == {0}
     assert address.chosen == Scope(rank=(0,))
-    assert view.window(1, 2) == (1, 2)
+    assert view.window(0, 1, 2) == (1, 2)
 
 
 # -- in the browser -------------------------------------------------------------------------------

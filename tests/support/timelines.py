@@ -5,13 +5,17 @@ from __future__ import annotations
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from dashboards.timeline import store
 from dashboards.timeline.gpu_rows import read_gpu
 from dashboards.timeline.host_rows import with_host
 from traceprof.analysis import analyze
+from traceprof.errors import TraceFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import pytest
 
     from dashboards.timeline.model import RankTimeline
     from tests.support.builders import TraceBuilder
@@ -26,6 +30,15 @@ def timelines(trace: TraceBuilder, folder: Path) -> Iterator[list[RankTimeline]]
     with closing(analyze(path)) as analysis:
         steps = {row.rank: row.steps for row in analysis.result.breakdown}
         yield [with_host(read_gpu(rank, steps.get(rank.rank, ()))) for rank in analysis.run.ranks]
+
+
+def damage_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what hosts did be damaged where the analysis did not look."""
+
+    def damaged(*_: object) -> RankTimeline:
+        raise TraceFormatError("cannot read t.sqlite", "ThreadNames.globalTid holds 'soon'", "")
+
+    monkeypatch.setattr(store, "with_host", damaged)
 
 
 def drawn(timeline: RankTimeline) -> list[tuple[str, str, str, list[Event]]]:

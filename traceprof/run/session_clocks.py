@@ -84,6 +84,18 @@ class Clocks:
         corrected: Int64 = seeded + clock.offset_ns + drifted
         return corrected
 
+    def to_report(self, report: int, times_ns: Int64) -> Int64:
+        """Return the first time of a report at or after each time of the run, int64[n]."""
+        clock = self.hosts[self.host_of[report]]
+        since = times_ns - clock.offset_ns - clock.at_ns
+        drifted = np.rint(since * (clock.drift / (1 + clock.drift))).astype(np.int64)
+        first: Int64 = since - drifted + clock.at_ns - self.seeds_ns[report]
+        if clock.drift:  # rounded twice: at most one off
+            first = first - 2
+            for _ in range(4):
+                first = first + (self.to_run(report, first) < times_ns)
+        return first
+
     def of(self, report: int) -> MachineClock:
         """Return the clock of a report's machine."""
         return self.hosts[self.host_of[report]]

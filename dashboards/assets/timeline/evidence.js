@@ -40,7 +40,7 @@ export function namedEvidence(evidence, finding, index, view) {
  */
 export const bandsOf = (flags, rows, shown) =>
   flags.filter((flag) => flag.number === shown?.number).map((flag) => {
-    const rowsOfRank = rows.filter((row) => row.number === flag.rank);
+    const rowsOfRank = rows.filter((row) => row.number === flag.rank && !row.pinned);
     return {
       ...flag,
       top: rowsOfRank[0]?.top ?? 0,

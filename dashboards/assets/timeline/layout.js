@@ -1,11 +1,13 @@
 // @ts-check
 // Places of the timeline's rows: ranks, and in them groups of tracks that can be folded.
 import { Arrangement } from "./arrangement.js";
-import { grouped } from "./time.js";
+import { duration, grouped } from "./time.js";
 
-/** @import { Add, RankRows, Row, Track } from "./types.d.ts" */
+/** @import { Add, Clocks, RankRows, Row, Track } from "./types.d.ts" */
 
-const HEIGHTS = { rank: 28, group: 22, message: 30, gpu: 24, host: 15, path: 20 };
+const HEIGHTS = { rank: 28, panel: 30, group: 22, message: 30, gpu: 24, host: 15, path: 20 };
+/** @type {Clocks} */
+const ONE_CLOCK = { uncertainty: {}, panels: [] };
 const GAP = 2; // below a track
 const HEAD = 5; // above the first track, where no rank's name stands there
 const HIGH = new Set(["op", "sample"]); // sources of GPU operations and counters
@@ -13,13 +15,15 @@ const HIGH = new Set(["op", "sample"]); // sources of GPU operations and counter
 export class TimelineLayout {
   /**
    * numbers: of the ranks; labels: by number; compares: whether several ranks are chosen: then
-   * only GPU rows are shown at first.
+   * only GPU rows are shown at first; clocks: of the ranks.
    * @param {number[]} numbers
    * @param {Record<number, string>} labels
    * @param {boolean} compares
+   * @param {Clocks} clocks
    */
-  constructor(numbers, labels, compares) {
-    this.numbers = numbers;
+  constructor(numbers, labels, compares, clocks = ONE_CLOCK) {
+    this.clocks = clocks;
+    this.numbers = clocks.panels.length > 1 ? clocks.panels.flatMap(({ ranks }) => ranks) : numbers;
     this.labels = labels;
     this.compares = compares;
     this.arrangement = new Arrangement();
@@ -53,10 +57,12 @@ export class TimelineLayout {
     if (this.rows.length) y += 4;
     else if (this.numbers.length === 1) y += HEAD;
     for (const number of this.numbers) {
+      this.#placePanel(number, add);
       const folded = !opened.has(number);
       if (this.numbers.length > 1) {
         const label = this.labels[number] ?? `rank ${number}`;
-        add("rank", HEIGHTS.rank, { label, number, folded, foldable: true });
+        add("rank", HEIGHTS.rank,
+          { label, number, folded, foldable: true, note: folded ? "" : this.uncertaintyText(number) });
       }
       const rank = ranks.get(number);
       const message = this.#message(number, rank);
@@ -68,6 +74,35 @@ export class TimelineLayout {
       }
     }
     return y;
+  }
+
+  /**
+   * The heading of a panel: of ranks whose clock cannot be compared with the others'.
+   * @param {number} number of a rank, the first of its panel
+   * @param {Add} add
+   */
+  #placePanel(number, add) {
+    const panel = this.clocks.panels.find(({ ranks }) => ranks[0] === number);
+    if (!panel?.why) return;
+    const label = `On a clock of their own, not comparable with the ranks above: ${panel.why}`;
+    add("panel", HEIGHTS.panel, { label, number: -1 });
+  }
+
+  /**
+   * How well the clock of a rank compares with the run's: "clock ± 1.8 µs".
+   * @param {number} number
+   */
+  uncertaintyText(number) {
+    const ns = this.clocks.uncertainty[number];
+    return ns ? `clock ± ${duration(ns)}` : "";
+  }
+
+  /**
+   * The panel that a rank is in.
+   * @param {number} number
+   */
+  panelOf(number) {
+    return this.clocks.panels.findIndex(({ ranks }) => ranks.includes(number));
   }
 
   /**

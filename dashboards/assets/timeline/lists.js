@@ -88,9 +88,8 @@ export function eventsContent(area, { count, events }, nameOf, actions) {
  * @param {Actions} actions
  */
 export function collectiveContent(together, actions) {
-  const { operation, group, last, members, num_members: numMembers, num_reports: numReports } = together;
-  const who = last === null ? "who came last is not known" : `rank ${last} came last`;
-  const said = numReports > 1 ? `${who} · each row is on the clock of its own report: compare waits, not places` : who;
+  const { operation, group, last, members, num_members: numMembers } = together;
+  const said = last === null ? "who came last is not known" : `rank ${last} came last`;
   return [
     make("header", {}, make("h2", {}, `${operation} on ${numMembers} ranks`),
       make("span", { class: "note" }, group ? `${group} · ${said}` : said)),

@@ -4,7 +4,7 @@ import { AXIS, FLAGS, GUTTER, NEAR_MARK } from "./geometry.js";
 import { duration, fromZero, seconds } from "./time.js";
 
 /** @import { TimelinePainter } from "./painter.js" */
-/** @import { Band, BriefEvent, Interval, Row, State } from "./types.d.ts" */
+/** @import { Band, BriefEvent, Clocks, Interval, Row, State } from "./types.d.ts" */
 
 const MIN_WIDTH = 2; // of what is marked
 
@@ -128,11 +128,30 @@ function drawArrow({ context, theme }, x1, y1, x2, y2) {
 }
 
 /**
+ * Draw how far the pointer's time may be off on each rank, where that can be seen.
+ * @param {TimelinePainter} painter
+ * @param {number} x
+ * @param {Row[]} rows
+ * @param {Clocks} clocks
+ */
+function drawUncertainty(painter, x, rows, clocks) {
+  const { context } = painter;
+  context.globalAlpha = 0.18;
+  for (const { number, type, top, height } of rows) {
+    const unsure = painter.lengthOf(clocks.uncertainty[number] ?? 0);
+    if (unsure < 1 || type === "panel" || top < AXIS) continue;
+    const left = Math.max(x - unsure, GUTTER);
+    context.fillRect(left, top, x + unsure - left, height);
+  }
+  context.globalAlpha = 1;
+}
+
+/**
  * Draw the range that is being chosen to zoom to, else the pointer's time.
  * @param {TimelinePainter} painter
  * @param {State} state
  */
-export function drawPointer(painter, { view, pointerX, chosen }) {
+export function drawPointer(painter, { view, pointerX, chosen, rows, clocks }) {
   const { context, theme, height, plotWidth } = painter;
   if (pointerX === null || !view) return;
   if (chosen) {
@@ -147,6 +166,7 @@ export function drawPointer(painter, { view, pointerX, chosen }) {
     return;
   }
   context.fillStyle = theme.accent;
+  drawUncertainty(painter, pointerX, rows, clocks);
   context.globalAlpha = 0.6;
   context.fillRect(Math.round(pointerX), AXIS - FLAGS, 1, height);
   context.globalAlpha = 1;
@@ -196,7 +216,7 @@ export function drawArea(painter, { area, rowOf }) {
  * @param {TimelinePainter} painter
  * @param {State} state
  */
-export function drawTogether(painter, { together, rowOf }) {
+export function drawTogether(painter, { together, rowOf, clocks }) {
   if (!together) return;
   const { context, theme } = painter;
   const last = together.members.find(({ isLast }) => isLast);
@@ -209,7 +229,7 @@ export function drawTogether(painter, { together, rowOf }) {
     context.lineWidth = member.isLast ? 3 : 1.5;
     context.strokeRect(left - 1, row.top, right - left + 2, row.height);
     if (!last || !from || member === last) continue;
-    // Arrival of the last rank, on the member's own clock.
+    // Arrival of the last rank, as the member's clock has it, and how exactly that is known.
     const arrival = painter.x(member.begin + Number(member.wait ?? 0));
     if (arrival > left) { // until the last one comes
       context.globalAlpha = 0.55;
@@ -217,6 +237,9 @@ export function drawTogether(painter, { together, rowOf }) {
       context.fillRect(left, row.top + 1, Math.min(arrival, right) - left, row.height - 2);
       context.globalAlpha = 1;
     }
+    const unsure = painter.lengthOf(clocks.uncertainty[member.rank] ?? 0);
+    context.fillStyle = theme.high;
+    context.fillRect(arrival - unsure, row.top + row.height / 2 - 1, 2 * unsure, 2);
     const isBelow = row.top > from.top;
     drawLine(painter, [painter.x(last.begin), isBelow ? from.top + from.height : from.top],
       [arrival, isBelow ? row.top : row.top + row.height]);

@@ -54,7 +54,7 @@ export class PageAddress {
     else if (finding) {
       const index = Number(shown("evidence") ?? 0);
       const evidence = namedEvidence(ranks[0]?.evidence ?? [], finding, index, timeline.view);
-      if (evidence) timeline.chooseEvidence([...timeline.opened][0], evidence);
+      if (evidence) await timeline.chooseEvidence([...timeline.opened][0], evidence);
     }
     timeline.path.restore(shown("path"));
     if (panel.query.value) timeline.search.count();

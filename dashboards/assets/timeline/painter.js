@@ -78,6 +78,14 @@ export class TimelinePainter {
     return Math.max(this.width - GUTTER, 1);
   }
 
+  /**
+   * A length of time in pixels.
+   * @param {number} ns
+   */
+  lengthOf(ns) {
+    return (ns / this.view.span) * this.plotWidth;
+  }
+
   /** @param {number} x */
   timeAt(x) {
     return timeAt(x, this.view, this.plotWidth);
@@ -301,12 +309,14 @@ export class TimelinePainter {
     context.fillStyle = theme.text;
     context.font = isRank ? `600 ${FONT}` : FONT;
     const text = (foldable ? (folded ? "▸ " : "▾ ") : "") + label;
-    context.fillText(this.fitting(text, (strip ? GUTTER : this.width) - 20), indent, middle);
+    const written = this.fitting(text, (strip ? GUTTER : this.width) - 20);
+    context.fillText(written, indent, middle);
+    const end = indent + context.measureText(written).width + 18;
     if (strip) drawStrip(this, row, strip);
     context.font = FONT;
     if (note) {
       context.fillStyle = theme["text-2"];
-      context.fillText(note, indent + context.measureText(text).width + 18, middle);
+      context.fillText(note, end, middle);
     }
     context.fillStyle = theme.line;
     context.fillRect(0, top, this.width, 1);

@@ -149,6 +149,14 @@ export class TimelinePanel {
     this.#show(...collectiveContent(together, this.actions));
   }
 
+  /**
+   * Add to what is shown how long each rank waited.
+   * @param {Together} together
+   */
+  addCollective(together) {
+    this.detail.append(...collectiveContent(together, this.actions));
+  }
+
   /** @param {StepPath} path */
   showPath(path) {
     this.#show(...pathContent(path, this.actions));

@@ -45,7 +45,7 @@ export class Timeline {
     /** @type {Set<number>} */
     this.opened = new Set(given("opened"));
     this.layout = new TimelineLayout(this.numbers, given("labels"),
-      this.opened.size > 1 || linked !== null);
+      this.opened.size > 1 || linked !== null, given("clocks") ?? undefined);
     /** @type {Record<string, string>} */
     this.colors = given("colors");
     this.timeLabel = root.dataset.time ?? "";
@@ -261,6 +261,7 @@ export class Timeline {
       area: this.areas.area,
       together: this.together.shown,
       path: this.path.shown,
+      clocks: this.layout.clocks,
     });
     if (!this.view) return;
     const nearby = this.rows.filter((row) =>
@@ -354,9 +355,13 @@ export class Timeline {
     this.panel.showEvidence(rank, ofFinding, ofFinding.indexOf(evidence));
     // Most findings are about GPU operations: the GPU's last row, and those above it.
     const last = rows.findLast((row) => row.source === "op");
-    this.#place();
-    if (last) this.reveal(last.row);
-    this.refresh();
+    const reveal = () => {
+      this.#place();
+      if (last) this.reveal(last.row);
+      this.refresh();
+    };
+    reveal();
+    return evidence.operation && !this.linked ? this.together.reveal(evidence.operation, reveal) : undefined;
   }
 
   /**
@@ -364,8 +369,9 @@ export class Timeline {
    * @param {Evidence} evidence
    */
   showEvidence(rank, evidence) {
-    this.chooseEvidence(rank, evidence);
+    const revealed = this.chooseEvidence(rank, evidence);
     this.frame(evidence.start, evidence.end, EVIDENCE_SHARE);
+    return revealed;
   }
 
   #listen() {

@@ -54,14 +54,55 @@ export class TimelineTogether {
    */
   async show(event) {
     const { timeline } = this;
+    const together = await this.#read(event.id);
+    if (!together) return;
+    timeline.forgetSelection();
+    timeline.selected = event;
+    this.#put(together);
+    timeline.panel.showCollective(together);
+    const { members } = together;
+    timeline.frame(Math.min(...members.map(({ begin }) => begin)),
+      Math.max(...members.map(({ begin, length }) => begin + length)), SHARE);
+    timeline.reveal(event.row);
+    timeline.refresh();
+  }
+
+  /**
+   * Show with the evidence of a straggler the ranks that waited for it.
+   * @param {string} id of the kernel to which it came late
+   * @param {() => void} reveal brings the evidence into sight
+   */
+  async reveal(id, reveal) {
+    const { timeline } = this;
+    const evidence = timeline.chosenEvidence;
+    const together = await this.#read(id);
+    if (!together || timeline.chosenEvidence !== evidence) return;
+    this.#put(together);
+    timeline.panel.addCollective(together);
+    reveal();
+  }
+
+  /** @param {Together} together */
+  #put(together) {
+    this.shown = together;
+    this.timeline.layout.together = rowsOfMembers(together, MAX_ROWS);
+  }
+
+  /**
+   * A collective by one of its kernels, with the rows of its ranks; null where it is not known.
+   * @param {string} id
+   * @returns {Promise<Together | null>}
+   */
+  async #read(id) {
+    const { timeline } = this;
     const { data, panel } = timeline;
     /** @type {Collective} */
     let collective;
     try {
-      collective = await data.collective(event.id);
+      collective = await data.collective(id);
     } catch (error) {
       panel.showMessage(/** @type {Error} */ (error).message);
-      return;
+      return null;
     }
     const members = collective.members.map((member) => {
       const begin = data.toOffset(member.start);
@@ -75,14 +116,6 @@ export class TimelineTogether {
     }
     timeline.layout.compares = true; // GPU rows only, so that they are near each other
     await Promise.all([...timeline.opened].map((rank) => data.loadRank(rank)));
-    timeline.forgetSelection();
-    timeline.selected = event;
-    this.shown = { ...collective, members };
-    timeline.layout.together = rowsOfMembers(this.shown, MAX_ROWS);
-    panel.showCollective(this.shown);
-    timeline.frame(Math.min(...members.map(({ begin }) => begin)),
-      Math.max(...members.map(({ begin, length }) => begin + length)), SHARE);
-    timeline.reveal(event.row);
-    timeline.refresh();
+    return { ...collective, members };
   }
 }

@@ -22,6 +22,8 @@ export interface Evidence extends Interval {
   evidence: number;
   severity: Severity;
   label: string;
+  /** Of a straggler: the communication kernel to which it came late. */
+  operation: string | null;
 }
 
 export interface Flag extends Evidence { rank: number; source: Evidence; chosen: boolean }
@@ -40,9 +42,15 @@ export interface RankRows {
   evidence: Evidence[];
 }
 
+/** The clocks of the ranks: how well they compare with the run's, and panels of those that do not. */
+export interface Clocks {
+  uncertainty: Record<number, number>;
+  panels: { ranks: number[]; why: string }[];
+}
+
 /** A row on the screen: `y` within all rows, `top` on the canvas. */
 export interface Row {
-  type: "rank" | "group" | "track" | "message" | "path";
+  type: "rank" | "panel" | "group" | "track" | "message" | "path";
   y: number;
   top: number;
   height: number;
@@ -154,6 +162,7 @@ export interface State {
   area: Area | null;
   together: Together | null;
   path: StepPath | null;
+  clocks: Clocks;
 }
 
 /** What is being dragged over: all rows, or those between two heights. */
@@ -249,8 +258,6 @@ export interface Collective {
   group: string | null;
   last: number | null;
   num_members: number;
-  /** Of the members: each has a clock of its own. */
-  num_reports: number;
   members: Member[];
 }
 

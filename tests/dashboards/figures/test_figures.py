@@ -85,7 +85,7 @@ def test_bars_of_steps_add_up(analysis: Analysis) -> None:
     assert results
     bars = [step_figures.step_bars(result) for result in results]
     hrefs = [f"/timeline?rank={result.rank}" for result in results]
-    drawn = step_figures.stacked(results, bars, hrefs, 0)
+    drawn = step_figures.stacked(results, bars, hrefs, Clock(0))
     names = [part["name"] for part in drawn["parts"]]
     for row, result in zip(drawn["rows"], results, strict=True):
         steps_of_rank = [step for step in steps if step["rank"] == result.rank]
@@ -96,7 +96,7 @@ def test_bars_of_steps_add_up(analysis: Analysis) -> None:
         assert row["parts"][names.index("idle")] == pytest.approx(idle, abs=max(lengths) * 1e-4)
         assert row["starts"] == [step["start_ns"] for step in steps_of_rank]
         assert row["ends"] == [step["end_ns"] for step in steps_of_rank]
-    heat = step_figures.heat(results, step_figures.step_grid(results), hrefs, 0)
+    heat = step_figures.heat(results, step_figures.step_grid(results), hrefs, Clock(0))
     times = {
         (rank.rank, number): time
         for rank, row in zip(results, heat["rows"], strict=True)
@@ -256,7 +256,7 @@ def test_a_grid_of_many_ranks_has_fewer_columns() -> None:
     assert grid.longest_ms.size <= 48_000
     assert np.nanmax(grid.longest_ms) == 5000 / 1e6
     hrefs = [f"/timeline?rank={rank}" for rank in range(512)]
-    drawn = step_figures.heat(results, grid, hrefs, 0)
+    drawn = step_figures.heat(results, grid, hrefs, Clock(0))
     reply = json.dumps(drawn).encode()
     assert len(gzip.compress(reply, 4)) < 300_000
 

@@ -13,9 +13,10 @@ from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
 from tests.support.serving import serving
 from tests.support.timeline_page import FIND, Timeline
+from tests.support.timelines import damage_host
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
-from traceprof.trace.nsight import schema
+from traceprof.findings import by_id, worst_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -269,7 +270,8 @@ def test_the_tooltip(timeline: Timeline, sample: Analysis) -> None:
 
 
 def test_from_a_finding_to_its_evidence(page: Page, sample_url: str, sample: Analysis) -> None:
-    finding = next(finding for finding in sample.findings if len(finding.evidence) > 1)
+    shown_on_cards = map(worst_of, by_id(sample.findings))
+    finding = next(finding for finding in shown_on_cards if len(finding.evidence) > 1)
     page.goto(sample_url)
     card = page.locator(f"#finding-{finding.id}")
     card.locator(".evidence a").nth(1).click()
@@ -422,9 +424,11 @@ def test_without_gpu_work_it_says_so(page: Page, tmp_path: Path) -> None:
         page.goto("about:blank")  # before the server goes
 
 
-def test_what_cannot_be_read_is_said(own_page: Page, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_said(
+    own_page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage_host(monkeypatch)
     trace = TraceBuilder().kernel(0, 10).nvtx("a", 0, 9)
-    trace.raw(schema.THREAD_NAMES, globalTid="soon", nameId=1)
     with serving(trace.write(tmp_path / "t.sqlite")) as url:
         own_page.goto(f"{url}/timeline")
         own_page.wait_for_function(

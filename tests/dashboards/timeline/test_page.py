@@ -71,7 +71,7 @@ def test_the_axis_says_whose_time_it_is(tmp_path: Path) -> None:
     for rank in range(2):
         trace = TraceBuilder().kernel(0, 100 + rank).nvtx(f"MPI Rank {rank}", 0, 5)
         paths.append(trace.write(tmp_path / f"{rank}.sqlite"))
-    for reports, said in ((paths[:1], "time in the report"), (paths, "each rank's own report")):
+    for reports, said in ((paths[:1], "time in the report"), (paths, "time in 0.sqlite")):
         with closing(analyze(*reports)) as analysis:
             assert said in attributes_of(analysis, Address(timeline.PATH))["time"]
 

@@ -1,0 +1,196 @@
+"""All ranks of a run stand on one clock, on every page and in every reply."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dashboards.address import Address
+from dashboards.pages import overview
+from dashboards.pages import timeline as timeline_page
+from dashboards.server.app import create_app
+from dashboards.time_axis import Clock, RankClock
+from dashboards.view import View
+from tests.dashboards.timeline.test_page import attributes_of
+from tests.support.builders import TraceBuilder
+from tests.support.serving import serving
+from tests.support.timeline_page import Timeline
+from traceprof.analyses import breakdown, straggler
+from traceprof.analysis import analyze
+from traceprof.communication.messages import messages
+from traceprof.run.session_clocks import Clocks, MachineClock
+from traceprof.simulate import simulate_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+    from traceprof.analysis import Analysis
+
+    Ask = Callable[..., Any]
+
+
+def asking(analysis: Analysis) -> Ask:
+    browser = create_app(analysis).server.test_client()
+
+    def ask(route: str, **parameters: object) -> Any:
+        response = browser.get(f"/timeline/{route}", query_string=parameters)
+        assert response.status_code == 200, response.get_data()
+        return json.loads(response.get_data())
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Analysis]:
+    """Eight ranks on four machines, whose clocks differ by up to 0.6 s and drift."""
+    folder = tmp_path_factory.mktemp("clocks")
+    simulate_run("straggler-slow-kernels", folder / "run", seed=1)
+    with closing(analyze(*sorted((folder / "run").glob("*.sqlite")))) as analysis:
+        yield analysis
+
+
+@pytest.mark.parametrize("drift", [0.0, 67e-6, -67e-6])
+def test_a_time_of_the_run_is_the_first_one_of_the_report_at_or_after_it(drift: float) -> None:
+    machine = MachineClock("b", "operations", -6_499_563, drift, 1_634_268_611, 25_000, 84)
+    clock = RankClock(Clocks((394_911_582,), (0,), (machine,), (0,), None), 0, 7, 25_000)
+    for time in [-5, 0, *range(10**12, 10**12 + 20_000, 999), 1_726_722_437_796_624_059]:
+        own = clock.own(time)
+        assert clock.at(own - 1) < time <= clock.at(own)
+
+
+def test_a_collective_stands_where_the_analysis_matched_it(run: Analysis) -> None:
+    ask, clock = asking(run), Clock.of(run)
+    ranks, by_number = run.ranks, {rank.rank: rank for rank in run.run.ranks}
+    for waits in ranks.waits[:2]:
+        row = int(np.flatnonzero(waits.is_known)[-1])
+        member = by_number[ranks.ranks[waits.group.members[-1]]]
+        kernel = int(messages(member).kernel[waits.group.place[row, -1]])
+        shown = ask("collective", id=f"{member.rank}.op.{kernel}")["members"]
+        first = ranks.clocks.seeds_ns[0]  # times are those of the first report
+        numbers = [ranks.ranks[member] for member in waits.group.members]
+        expected = dict(zip(numbers, (waits.start_ns[row] - first).tolist(), strict=True))
+        assert {one["rank"]: int(one["start"]) for one in shown} == expected
+        ends = [int(one["end"]) for one in shown]
+        most = max(clock.rank(number).uncertainty_ns or 0 for number in numbers)
+        assert max(ends) - min(ends) <= 2 * most
+        for one in shown:  # in its row, its details and the list of events there, too
+            event = ask("event", id=one["id"])
+            assert (event["start"], event["row"]) == (one["start"], one["row"])
+            (listed, *_) = ask(
+                "events", rows=one["row"], start=one["start"], end=int(one["start"]) + 1
+            )["events"]
+            assert (listed["id"], listed["start"]) == (one["id"], one["start"])
+            found = ask(
+                "search", rank=one["rank"], text=event["name"], at=one["start"], direction="next"
+            )
+            assert found["next"]["start"] == one["start"]
+
+
+def test_steps_are_on_it(run: Analysis) -> None:
+    ask, clock = asking(run), Clock.of(run)
+    for result in run.of(breakdown):
+        shown = ask("steps", rank=result.rank)["steps"]
+        own = [step.measures.window_start_ns for step in result.steps]
+        assert [int(step["start"]) for step in shown] == [
+            clock.rank(result.rank).at(start) for start in own
+        ]
+    # A step is one piece of time: the ranks begin it at most a step apart.
+    steps = [ask("steps", rank=rank.rank)["steps"] for rank in run.run.ranks]
+    at = [int(step["start"]) for of_rank in steps for step in of_rank if step["number"] == 9]
+    assert len(at) == len(steps)
+    assert max(at) - min(at) < run.of(breakdown)[0].steps[2].measures.window_ns
+
+
+def test_the_evidence_of_a_straggler_leads_to_all_who_waited(run: Analysis) -> None:
+    (finding,) = (finding for finding in run.findings if finding.id == straggler.ID)
+    ask = asking(run)
+    evidence = [
+        one for one in ask("rank", rank=finding.rank)["evidence"] if one["finding"] == finding.id
+    ]
+    assert len(evidence) == len(finding.evidence)
+    for one in evidence:
+        together = ask("collective", id=one["operation"])
+        (late,) = (member for member in together["members"] if member["rank"] == finding.rank)
+        assert late["start"] == one["end"]
+        assert together["last"] == finding.rank
+        assert any(int(member["wait"]) > 1_000_000 for member in together["members"])
+
+
+def test_a_time_chosen_is_the_same_moment_on_all_ranks(run: Analysis) -> None:
+    clock = Clock.of(run)
+    first = run.of(breakdown)[0]
+    start = first.steps[3].measures.window_start_ns
+    end = start + first.steps[3].measures.window_ns
+    view = View(run, Address(overview.PATH, start_ns=start, end_ns=end))
+    measured = view.of(breakdown)
+    assert len(measured) == len(run.run.ranks)
+    for result in measured:
+        own = clock.rank(result.rank).own
+        whole = result.whole
+        assert (whole.window_start_ns, whole.window_ns) == (own(start), own(end) - own(start))
+        assert whole.compute_ns > 0
+
+
+def test_ranks_that_cannot_be_compared_stand_apart(tmp_path: Path) -> None:
+    paths = []
+    for rank in range(3):
+        trace = TraceBuilder().kernel(1000 * rank, 1000 * rank + 100).nvtx(f"MPI Rank {rank}", 0, 5)
+        paths.append(trace.write(tmp_path / f"{rank}.sqlite"))
+    with closing(analyze(*paths)) as analysis:
+        clock = Clock.of(analysis)
+        assert [clock.rank(rank).panel for rank in range(3)] == [0, 1, 2]
+        # They begin together, so that one sees them.
+        ask = asking(analysis)
+        assert {ask("event", id=f"{rank}.op.0")["start"] for rank in range(3)} == {"0"}
+        shown = attributes_of(analysis, Address(timeline_page.PATH))
+        clocks = json.loads(shown["clocks"])
+        assert [panel["ranks"] for panel in clocks["panels"]] == [[0], [1], [2]]
+        assert "does not say when the recording began" in clocks["panels"][1]["why"]
+
+
+def test_one_all_to_all_of_eight_real_ranks_ends_within_2_us(traces: Path) -> None:
+    folder = traces / "kineto/dlrm_8ranks"
+    with closing(analyze(*sorted(folder.glob("*.json.gz")))) as analysis:
+        ask, number = asking(analysis), 0
+        rank = next(rank for rank in analysis.run.ranks if rank.rank == 0)
+        said = messages(rank)
+        for place, kernel in enumerate(said.kernel.tolist()):
+            if said.operations[int(said.operation[place])] != "AlltoAll":
+                continue
+            members = ask("collective", id=f"0.op.{kernel}")["members"]
+            assert len(members) == 8
+            ends = [int(one["end"]) for one in members]
+            assert max(ends) - min(ends) <= 2000
+            number += 1
+        assert number >= 3
+
+
+@pytest.mark.slow
+def test_a_straggler_and_those_who_waited_are_seen_together(
+    page: Page, run: Analysis, tmp_path: Path
+) -> None:
+    (finding,) = (finding for finding in run.findings if finding.id == straggler.ID)
+    simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
+    with serving(*sorted((tmp_path / "run").glob("*.sqlite"))) as url:
+        page.goto(url)
+        page.locator(f"#finding-{finding.id} .evidence a").first.click()
+        page.wait_for_url("**/timeline?*")
+        shown = Timeline(page, page.url)
+        shown.wait_for("t.together.shown?.members.every(({ row }) => t.layout.rowOf(row))")
+        shown.wait()
+        members = shown.ask("t.together.shown.members")
+        evidence = shown.ask("t.chosenEvidence")
+        (late,) = (member for member in members if member["rank"] == finding.rank)
+        assert evidence["end"] == late["begin"]
+        start, span = shown.view
+        assert all(start < one["begin"] + one["length"] < start + span for one in members)
+        assert "waited" in shown.panel
+        assert shown.ask(f"t.layout.uncertaintyText({finding.rank})").startswith("clock ± ")
+        page.goto("about:blank")  # before the server goes
