@@ -84,5 +84,9 @@ def test_ranks_with_other_numbers_of_periods_are_not_replayed(
     paths = [
         solver(num).write(tmp_path / f"rank_{rank}.sqlite") for rank, num in enumerate((30, 31))
     ]
-    found = json.loads(traceprof("whatif", *paths, "--format", "json", "--assume", "no-sync"))
+    asked = ("whatif", *paths, "--assume", "no-sync")
+    found = json.loads(traceprof(*asked, "--format", "json"))
     assert "differ in how often kernels return" in found["answers"][0]["refused"]
+    assert "--no-period" in found["how_to_collect"]
+    without = json.loads(traceprof(*asked, "--format", "json", "--no-period"))
+    assert "kernels return" not in (without["refused"] or "")

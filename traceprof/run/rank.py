@@ -249,8 +249,8 @@ class Rank(RankInfo):
         )
 
     @derived
-    def periods(self) -> PeriodSteps | None:
-        """The periods of its kernels, where they are its steps; None where ranges mark steps."""
+    def found_periods(self) -> PeriodSteps | int | None:
+        """The periods of its kernels; their number where they are too many to be steps."""
         if not self.may_use_period or self.device is None or self.main_compute_ns is None:
             return None
         return period_steps(
@@ -259,6 +259,11 @@ class Rank(RankInfo):
             lambda index: self.operation_name(_KERNELS, index),
             (self.main_compute_ns, self.window.end_ns),
         )
+
+    @property
+    def periods(self) -> PeriodSteps | None:
+        """The periods of its kernels, where they are its steps; None where ranges mark steps."""
+        return None if isinstance(self.found_periods, int) else self.found_periods
 
     @derived
     def host_steps(self) -> StepRanges | None:

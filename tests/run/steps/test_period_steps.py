@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
 from tests.support.solver import US, solver
+from traceprof.analysis import analyze
 from traceprof.execution.options import Options
 from traceprof.run.opening import open_report
 from traceprof.run.steady_steps import steady_steps
+from traceprof.run.steps import period_steps
 from traceprof.run.steps.period_steps import GRAPH, Period, about_periods
 from traceprof.run.steps.step_ranges import NO_TRAINING_RANGES, StepsSource
 from traceprof.run.training import Basis, training_of
@@ -21,8 +24,6 @@ from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.support.builders import TraceBuilder
 
 _ITERATION = (20 + 4 * (30 + 2)) * US
 
@@ -150,6 +151,31 @@ def test_launches_that_are_not_known(tmp_path: Path) -> None:
         assert rank.host_steps is None
         assert rank.steps is not None
         assert len(rank.steps) == 12
+
+
+def test_launches_in_another_order(tmp_path: Path) -> None:
+    """Two streams take turns, and one is late now and then: the n-th launch begins the n-th."""
+    builder = TraceBuilder()
+    for number in range(40):
+        at = (number ^ (number % 8 == 1)) * 50 * US  # 2 and 3 of each eight change places
+        call = number * 50 * US
+        builder.kernel(at + 99 * US, at + 120 * US, stream=7 + number % 2, launch=(call, call + US))
+    with ranks_of(builder.write(tmp_path / "t.sqlite")) as ranks:
+        (rank,) = ranks
+        assert rank.host_steps is not None
+        assert rank.host_steps.start_ns.tolist() == [number * 50 * US for number in range(40)]
+
+
+@pytest.mark.parametrize(("num", "is_kept"), [(12, True), (13, False)])
+def test_too_many_are_counted_and_said(
+    num: int, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(period_steps, "MAX_PERIODS", 12)
+    path = solver(num).write(tmp_path / "t.sqlite")
+    with ranks_of(path) as ranks:
+        assert (ranks[0].steps is not None) == is_kept
+    notes = [note for _, note in analyze(path).notes if "its kernels return" in note]
+    assert notes == [] if is_kept else notes[0].startswith("rank 0: its kernels return 13 times:")
 
 
 def test_marked_steps_of_real_recordings_are_found_without_their_marks(real_trace: Path) -> None:

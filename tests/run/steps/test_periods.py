@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.run.steps.test_lags import INSERTED, WITHOUT_INSERTIONS, drawn, named, noisy
-from traceprof.run.steps.periods import MAX_PERIODS, Items, Periods, find_periods
+from traceprof.run.steps.periods import Items, Periods, find_periods
 
 _LENGTH = 10
 
@@ -91,7 +91,6 @@ def test_phases_one_after_the_other() -> None:
         pytest.param(drawn(20, 9) * 100 + drawn(33, 9, 1) * 80, id="of the same kernels"),
         pytest.param(drawn(20, 9) * 100 + drawn(3000, 50, 1, 9), id="half of the time"),
         pytest.param([1] * 1000 + [2] * 8 + drawn(500, 50, 1, 9), id="too short"),
-        pytest.param([1] * (MAX_PERIODS + 1), id="too many"),
         pytest.param(noisy([0] * 3000, 0.1), id="a name that is common"),
     ],
 )

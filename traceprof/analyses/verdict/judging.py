@@ -16,11 +16,14 @@ from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analyses.verdict.savings import bounded
 from traceprof.findings import Finding, NotApplicable
 from traceprof.run.notes import notes_of
+from traceprof.run.steps.period_steps import too_many_periods
 from traceprof.trace.model.parts import Part
+from traceprof.units import ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.measurements.measured import MeasuredRun
     from traceprof.run.opening import RunSummary
 
@@ -57,7 +60,7 @@ def judge(
     return Verdict(
         findings=tuple(filter(is_wanted, findings)),
         not_applicable=tuple(_said_once(list(filter(is_wanted, missing)), num_ranks)),
-        notes=tuple(notes_of(measured.run)),
+        notes=(*notes_of(measured.run), *_too_many_periods(measured.run, breakdowns)),
         headline=None if head is None else head.updated(findings),
         attributions=tuple(attributions(breakdowns, findings, missing)),
     )
@@ -68,6 +71,18 @@ def _judged(measured: MeasuredRun) -> list[Finding | NotApplicable]:
     if not measured.run.ranks:
         return _nothing_to_judge(measured.run)
     return [claim for analysis in ANALYSES for claim in analysis.judge(measured)]
+
+
+def _too_many_periods(
+    run: RunSummary, breakdowns: Sequence[BreakdownResult]
+) -> Iterator[tuple[int, str]]:
+    """Yield a note on each report of whose ranks periods are too many to be steps."""
+    num = {result.rank: result.num_too_many for result in breakdowns if result.num_too_many}
+    for report in range(len(run.reports)):
+        ranks = [rank.rank for rank in run.ranks if rank.report == report and rank.rank in num]
+        if ranks:
+            most = max(num[rank] for rank in ranks)
+            yield report, f"{ranks_text(ranks)}: {too_many_periods(most)}"
 
 
 def _nothing_to_judge(run: RunSummary) -> list[Finding | NotApplicable]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 _MAX_NAME = 80  # characters in a sentence
+MAX_PERIODS = 20_000
+"""More are no steps: what is known of each step costs 2 kB, in memory and as JSON."""
 GRAPH = "CUDA graph"
 """What begins a period that a graph begins, whose kernels are hidden."""
 
@@ -94,7 +96,7 @@ class PeriodSteps:
             call[chosen] = launched_by[group][self.begins[chosen]]
         if (call < 0).any():
             return None
-        start = calls.start_ns[call]
+        start = np.sort(calls.start_ns[call])
         if not (np.diff(start) > 0).all():
             return None
         last = self.windows.end_ns[-1]
@@ -107,8 +109,10 @@ def period_steps(
     communicates: Mask,
     name_of: Callable[[int], str],
     span_ns: tuple[int, int],
-) -> PeriodSteps | None:
+) -> PeriodSteps | int | None:
     """Return the steps of a rank by the periods of its kernels; None where it has no period.
+
+    Where they are more than `MAX_PERIODS`, it is their number.
 
     Periods are searched among all kernels in order of start, since streams may take turns, and on
     the busiest stream alone, since others may run ahead: what returns more regularly counts.
@@ -144,6 +148,9 @@ def period_steps(
             found, chosen = alone, np.flatnonzero(busiest)
     if found is None:
         return None
+    num = sum(len(phase.begins) for phase in found.phases)
+    if num > MAX_PERIODS:
+        return num
     begins = chosen[np.concatenate([phase.begins for phase in found.phases])]
     is_graph = signature == 0
 
@@ -159,6 +166,18 @@ def period_steps(
 
     return PeriodSteps(
         _windows(found), tuple(map(period, found.phases)), is_graph[begins], place[begins]
+    )
+
+
+def too_many_periods(num: int) -> str:
+    """Return a note on a rank whose periods are too many to be steps.
+
+    Args:
+        num: of its periods.
+    """
+    return (
+        f"its kernels return {num} times: no range marks steps, and of over {MAX_PERIODS} periods"
+        " none is a step; all of the training is one step"
     )
 
 

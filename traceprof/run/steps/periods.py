@@ -20,8 +20,6 @@ MIN_RETURNS = 4
 """Fewer returns of a kernel are no period."""
 MIN_COVERED = 0.8
 """Of the operations' time: periods that cover less are not what the program does."""
-MAX_PERIODS = 20_000
-"""Of more nothing is kept: each of them costs memory, and a step of so few parts says little."""
 _MIN_RETURNS_OF_A_PHASE = 10  # where there are several, one after the other
 _MAX_PHASES = 4
 _MIN_PHASE = 0.02  # of the time: what is shorter between phases is not searched
@@ -99,8 +97,6 @@ def find_periods(items: Items) -> Periods | None:
     found = _disjoint(items, _phases(items, 0, num, _MAX_PHASES))
     covered = sum(_time(items, phase.first, phase.stop) for phase in found)
     if covered < MIN_COVERED * _time(items, 0, num):
-        return None
-    if sum(len(phase.begins) for phase in found) > MAX_PERIODS:
         return None
     return Periods(items, tuple(found))
 
