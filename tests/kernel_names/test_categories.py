@@ -38,6 +38,18 @@ NAMES = {
     "_kernel_cublas": ("matmul", "fp8", True),
     "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN": ("matmul", "bf16", True),
     "nvjet_sm90_hsh_128x256_64x4_2x1_v_bz_coopA_NNT": ("matmul", "fp16", True),
+    "Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT128x160x64_MI16x16x1_SN_LDSB1_AFC1": (
+        "matmul",
+        "bf16",
+        True,
+    ),
+    "Cijk_Ailk_Bljk_HHS_BH_MT64x64x32_MI32x32x8x1_SN_1LDSB0": ("matmul", "fp16", True),
+    "Cijk_Ailk_Bljk_SB_MT64x64x16_SN_APM1": ("matmul", None, None),
+    "igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x256x32_wt32x32x8_ws1x2_wr2x2": (
+        "convolution",
+        "bf16",
+        True,
+    ),
     "void splitKreduce_kernel<32, 16, int, float, float, float>(cublasSplitKParams<float>)": (
         "matmul",
         "fp32",

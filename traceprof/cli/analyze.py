@@ -54,6 +54,14 @@ _SEVERITIES = [str(severity) for severity in Severity]
     help="Show all of the text, not only what fits into 60 lines. (JSON is always whole.)",
 )
 @click.option(
+    "--flops-per-step",
+    type=float,
+    metavar="N",
+    help="Multiplications and additions that a training step takes on one rank, such as 4.2e14: the"
+    " report says what share of the GPU's peak they reach (MFU). Without it they are counted where"
+    " torch.profiler recorded shapes.",
+)
+@click.option(
     "--savings/--no-savings",
     default=None,
     help="Replay training steps without each finding, or give only bounds of the saving. By default"
@@ -112,6 +120,7 @@ def command(
     time_range: str | None,
     shows_kernels: bool,
     is_verbose: bool,
+    flops_per_step: float | None,
     savings: bool | None,
     store: str | None,
     name: str | None,
@@ -139,6 +148,7 @@ def command(
         steps=None if steps is None else _range(steps, "--steps", _step_number),
         time_range=None if time_range is None else _time_range(time_range),
         savings=savings,
+        flops_per_step=flops_per_step,
     )
     options.check()
     labels_by_key = _labels(labels)

@@ -47,8 +47,8 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
     shown = shown_window(rank, window)
     # First: it needs the most memory, and later analyses keep shared results.
     kernels = kernel_table.run(rank, shown, window) if has_gpu else None
-    launched = launched_kernels.run(rank, shown) if has_gpu else None
-    compute = None if launched is None else compute_parts.run(rank, shown, launched)
+    launched = launched_kernels.run(rank, shown, window) if has_gpu else None
+    compute = None if launched is None else compute_parts.run(rank, shown, launched, window)
     is_same = (shown.start_ns, shown.end_ns) == (window.start_ns, window.end_ns)
     for analysis in ANALYSES:
         if analysis.measure is None or not (has_gpu or analysis.is_for_cpu):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.errors import UsageError, closest
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
+_MAX_FLOPS = 1e18  # of a step of one GPU, which does at most some 1e16 in a second
+
 
 @dataclass(frozen=True)
 class Options:
@@ -42,6 +44,8 @@ class Options:
         savings: whether steps are replayed without each finding, else savings are bounds; None to
             replay only if that takes a small part of the analysis.
         period: whether the period of the program is its step where no range marks steps.
+        flops_per_step: multiplications and additions of a training step of one rank, for the share
+            of the GPU's peak where the shapes of operators are not recorded, or not all.
     """
 
     only: Sequence[str] = ()
@@ -53,6 +57,7 @@ class Options:
     link_peaks: Sequence[str] = ()
     savings: bool | None = None
     period: bool = True
+    flops_per_step: float | None = None
 
     def check(self) -> None:
         """Look for mistakes before any report is opened.
@@ -86,6 +91,9 @@ class Options:
             raise _wrong("savings", self.savings, "True, False or None")
         if not isinstance(self.period, bool):
             raise _wrong("period", self.period, "True or False")
+        if self.flops_per_step is not None and not _is_flops(self.flops_per_step):
+            wanted = "a number above 0 and up to 1e18, such as 4.2e14"
+            raise _wrong("flops_per_step", self.flops_per_step, wanted)
 
     @cached_property
     def patterns(self) -> CommunicationPatterns:
@@ -104,7 +112,14 @@ class Options:
 
     def ranks_of(self, trace: Trace) -> list[Rank]:
         """Return the ranks of a report, as `run.open_report` does."""
-        return open_report(trace, self.patterns, self.own_steps, self.peaks, use_period=self.period)
+        return open_report(
+            trace,
+            self.patterns,
+            self.own_steps,
+            self.peaks,
+            use_period=self.period,
+            flops_per_step=self.flops_per_step,
+        )
 
 
 def checked(options: Options | None) -> Options:
@@ -161,6 +176,11 @@ def no_such_finding(id_: str) -> UsageError:
 def is_whole_number(value: object) -> bool:
     """Return whether an argument is an integer, and neither True nor False."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_flops(value: object) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and 0 < cast("float", value) <= _MAX_FLOPS
 
 
 def _is_range(value: object) -> bool:

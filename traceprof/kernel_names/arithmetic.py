@@ -73,8 +73,8 @@ FORMATS: tuple[FormatRow, ...] = (
     ),
     _format(
         "bf16",
-        r"(?i)bf16|bfloat16|^nvjet_(?:sm\d+_)?t[st]",
-        "cuBLAS, cuDNN, CUTLASS; nvjet_tst",
+        r"(?i)bf16|bfloat16|^nvjet_(?:sm\d+_)?t[st]|^Cijk_[A-Za-z]+_[A-Za-z]+_B_?BS_",
+        "cuBLAS, cuDNN, CUTLASS; nvjet_tst; Tensile: factors, product and sums are B, B and S",
     ),
     _format(
         "complex-fp32", r"(?<![a-z])g?c(?:1688)?gemm|(?<![a-z])cgemv", "cuBLAS: cgemm, c1688gemm"
@@ -90,7 +90,8 @@ FORMATS: tuple[FormatRow, ...] = (
     _format(
         "fp16",
         r"(?<![a-z])f(?:p)?16|f16f16|(?<![a-z])h(?:884|1688|16816)|(?<![a-z])hgemm"
-        r"|__half|half_t|(?<![A-Za-z])Half|<half|^nvjet_(?:sm\d+_)?h[sh]",
+        r"|__half|half_t|(?<![A-Za-z])Half|<half|^nvjet_(?:sm\d+_)?h[sh]"
+        r"|^Cijk_[A-Za-z]+_[A-Za-z]+_H_?HS_",
         "cuBLAS volta_fp16_s884gemm_fp16_*, ampere_h16816gemm_*; cuDNN f16f16_f16f32; nvjet_hsh",
     ),
     _format(
@@ -143,6 +144,11 @@ UNITS: tuple[UnitRow, ...] = (
         True,
         r"flash_(?:fwd|bwd)_(?!dot_do_o|convert|combine)|pytorch_fmha::fmha_(?:fwd|bwd_q)|FlashAttn(?:Fwd|Bwd)Sm",
         "FlashAttention computes in fp16 and bf16 only, by mma instructions",
+    ),
+    _unit(
+        True,
+        r"^Cijk_\w+_MI\d+x\d+x\d|^igemm_[a-z]+_gtcx\d?_",
+        "Tensile (rocBLAS, hipBLASLt): the matrix instruction; MIOpen: xdlops",
     ),
     _unit(
         False,

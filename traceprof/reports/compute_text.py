@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.analyses.compute.compute_parts import ComputePart, ComputeParts, SignatureUse
+    from traceprof.analyses.compute.step_flops import StepFlops
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.reports.detail import Detail
 
@@ -25,7 +26,7 @@ _MATRICES = frozenset(str(category) for category in MAIN_COMPUTE)
 
 
 def compute_lines(analysis: RunResult, detail: Detail = WHOLE) -> list[str]:
-    """Return at most five lines; none where no rank computes for half of what is judged.
+    """Return at most six lines; none where no rank computes for half of what is judged.
 
     They are about the rank that computes longest.
 
@@ -49,6 +50,7 @@ def compute_lines(analysis: RunResult, detail: Detail = WHOLE) -> list[str]:
     return [
         f"{of_rank}{duration(longest.total_ns)}{recorded}: {_categories(longest)}",
         *_tensor_cores(longest),
+        *_step(longest.in_step),
         *(_signature(use, longest.total_ns) for use in longest.largest if detail.has_kernels),
     ]
 
@@ -111,6 +113,23 @@ def _rate(matrices: Sequence[ComputePart]) -> str:
         return ""
     of_peak = "" if peak is None else f" of {peak / 1e12:.0f} ({percent(rate / peak)})"
     return f"; {longest.category} reaches {rate / 1e12:.3g}{of_peak} TFLOP/s"
+
+
+def _step(of_step: StepFlops | None) -> list[str]:
+    """Say what share of the GPU's peak a step reaches."""
+    if of_step is None:
+        return []
+    at_least = "at least " if of_step.coverage < 1 else ""
+    rate, peak = of_step.flops_per_s, of_step.peak_flops_per_s
+    of_peak = "" if peak is None else f" of {peak / 1e12:.0f} ({of_step.precision})"
+    why = "by the shapes of operators"
+    if of_step.source == "given":
+        why = "by --flops-per-step"
+    elif at_least:
+        why += f", known of {percent(of_step.coverage)} of the multiplication of matrices"
+    mfu = "" if of_step.mfu is None else f", an MFU of {at_least}{percent(of_step.mfu)}"
+    reached = f"a step reaches {at_least}{rate / 1e12:.3g}{of_peak} TFLOP/s{mfu}"
+    return [f"{reached}: {of_step.flops:.3g} FLOPs in {duration(of_step.step_ns)}, {why}"]
 
 
 def _signature(use: SignatureUse, total_ns: int) -> str:

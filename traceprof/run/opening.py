@@ -81,6 +81,7 @@ def open_report(
     peak_overrides: Mapping[str, float] | None = None,
     *,
     use_period: bool = True,
+    flops_per_step: float | None = None,
 ) -> list[Rank]:
     """Read the GPU operations of a report and sort them into ranks.
 
@@ -90,6 +91,7 @@ def open_report(
         step_pattern: the user's own pattern for the range around a training step.
         peak_overrides: peak rates of links from the user, GB/s by link.
         use_period: whether the period of a program is its step where no range marks steps.
+        flops_per_step: multiplications and additions of a step of a rank, from the user.
 
     Returns:
         Its ranks in order of (pid, device), those without GPU work last, with the numbers that the
@@ -125,6 +127,7 @@ def open_report(
                 links=linked,
                 num_devices=num_devices[process],
                 may_use_period=use_period,
+                given_flops_per_step=flops_per_step,
                 process_cache=caches[process],
             )
         )

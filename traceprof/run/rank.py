@@ -104,6 +104,7 @@ class Rank(RankInfo):
         links: the known links of the GPU.
         num_devices: number of devices that the process drives.
         may_use_period: whether a period of the program is a step: nothing in the report marks any.
+        given_flops_per_step: multiplications and additions of a step of the rank, by the user.
         process_cache: results derived from the whole process; its ranks share it.
         cache: results derived from the operations.
     """
@@ -117,6 +118,7 @@ class Rank(RankInfo):
     links: KnownLinks = NO_LINKS
     num_devices: int = 1
     may_use_period: bool = False
+    given_flops_per_step: float | None = None
     process_cache: Cache = field(default_factory=Cache, repr=False, compare=False)
     cache: Cache = field(default_factory=Cache, init=False, repr=False, compare=False)
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from traceprof import intervals
 from traceprof.analyses.compute.own_time import own_time
+from traceprof.analyses.compute.step_flops import StepFlops, step_flops
 from traceprof.analyses.shape.results import RankResult
 from traceprof.hardware import peak_flops_per_s
 from traceprof.kernel_names.categories import MAIN_COMPUTE, KernelKind, kernel_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
     from traceprof.intervals import Int64
@@ -76,10 +78,17 @@ class ComputeParts(RankResult):
     Attributes:
         parts: they add up to the time in which anything computed; the longest first.
         largest: the three signatures that take most.
+        in_step: the FLOPs of a mean step; None if they are not known.
     """
 
     parts: tuple[ComputePart, ...]
     largest: tuple[SignatureUse, ...]
+    in_step: StepFlops | None = None
+
+    def with_rank(self, rank: int) -> ComputeParts:
+        """Return the same with the rank's number in the run."""
+        in_step = self.in_step and structs.replace(self.in_step, rank=rank)
+        return replace(self, rank=rank, in_step=in_step)
 
     @property
     def total_ns(self) -> int:
@@ -87,13 +96,16 @@ class ComputeParts(RankResult):
         return sum(part.total_ns for part in self.parts)
 
 
-def run(rank: Rank, window: Window, launched: LaunchedKernels) -> ComputeParts:
+def run(
+    rank: Rank, window: Window, launched: LaunchedKernels, judged: Window | None = None
+) -> ComputeParts:
     """Divide the compute of a rank in a window.
 
     Args:
         rank: the rank.
         window: the part of it.
         launched: what launched the kernels in the same window.
+        judged: what findings are about, whose mean step counts; the same where not given.
     """
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     chosen = _inside(rank, window)
@@ -110,16 +122,18 @@ def run(rank: Rank, window: Window, launched: LaunchedKernels) -> ComputeParts:
     spent = _sums(own, which, num_signatures + 1)
     parts: dict[tuple[str, str | None, bool | None], list[int]] = {}
     flops: dict[tuple[str, str | None, bool | None], dict[str, int | None]] = {}
+    peaks: dict[tuple[str, str | None, bool | None], float | None] = {}
     for signature, total, num in zip(signatures, spent, count.tolist(), strict=False):
         if num:
             kind = signature.kind
             key = str(kind.category), kind.precision, kind.tensor_cores
+            peaks[key] = peak_of_kind(rank.gpu, kind)
             flops.setdefault(key, {})[signature.name] = launched.of(signature.name).flops
             row = parts.setdefault(key, [0, 0])
             row[0] += total
             row[1] += num
     rows = [
-        ComputePart(*key, total, num, _peak(rank, *key), _total(flops[key].values()))
+        ComputePart(*key, total, num, peaks[key], _total(flops[key].values()))
         for key, (total, num) in parts.items()
     ]
     if spent[-1]:
@@ -134,7 +148,22 @@ def run(rank: Rank, window: Window, launched: LaunchedKernels) -> ComputeParts:
             for index in largest
             if (num := int(count[index]))
         ),
+        step_flops(rank, judged or window, launched.in_steps, _peak_of(rows)),
     )
+
+
+def _peak_of(rows: Iterable[ComputePart]) -> tuple[str | None, float | None]:
+    """Return the number format in which matrices are multiplied longest, and its peak.
+
+    Nothing is known of it where graphs hide more.
+    """
+    asked = {str(one) for one in MAIN_COMPUTE} | {GRAPH}
+    spent: dict[tuple[str | None, float | None], int] = {}
+    for part in rows:
+        if part.category in asked:
+            key = part.precision, part.peak_flops_per_s
+            spent[key] = spent.get(key, 0) + part.total_ns
+    return max(spent, key=lambda key: spent[key], default=(None, None))
 
 
 class _Signature(NamedTuple):
@@ -188,9 +217,8 @@ def _total(numbers: Collection[int | None]) -> int | None:
     return sum(known) if len(known) == len(numbers) else None
 
 
-def _peak(
-    rank: Rank, category: str, precision: str | None, tensor_cores: bool | None
-) -> float | None:
-    if category not in {str(one) for one in MAIN_COMPUTE}:
+def peak_of_kind(gpu: str | None, kind: KernelKind) -> float | None:
+    """Return the peak rate of a GPU for kernels that multiply matrices; None if not known."""
+    if kind.category not in MAIN_COMPUTE:
         return None
-    return peak_flops_per_s(rank.gpu, precision, tensor_cores=tensor_cores)
+    return peak_flops_per_s(gpu, kind.precision, tensor_cores=kind.tensor_cores)

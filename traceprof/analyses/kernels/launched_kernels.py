@@ -10,13 +10,16 @@ import numpy as np
 from traceprof.analyses.shape.results import RankResult
 from traceprof.host.launching_code import launching_code
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
+from traceprof.run.steady_steps import steady_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import numpy.typing as npt
+
     from traceprof.host.launching_code import Int32, LaunchingCode
     from traceprof.intervals import Int64
-    from traceprof.run.rank import Rank, Window
+    from traceprof.run.rank import Mask, Rank, Window
 
 SEPARATOR = "."
 """Between a module and the one around it, in a path."""
@@ -38,6 +41,10 @@ class Launcher(NamedTuple):
     source: str | None = None
     flops: int | None = None
 
+    def flops_per_s(self, total_ns: int) -> float | None:
+        """Return the FLOPs per second of kernels that took so long together; None if unknown."""
+        return None if not self.flops or not total_ns else self.flops * 1e9 / total_ns
+
 
 class ModuleUse(NamedTuple):
     """The kernels that a module launched.
@@ -57,6 +64,23 @@ class ModuleUse(NamedTuple):
     num_kernels: int
 
 
+class CountedFlops(NamedTuple):
+    """The FLOPs of kernels, by the shapes of operators.
+
+    Attributes:
+        flops: multiplications and additions of those of which they are known.
+        known_ns: durations of the kernels that multiply matrices and whose FLOPs are known.
+        total_ns: durations of all kernels that multiply matrices.
+    """
+
+    flops: float = 0.0
+    known_ns: int = 0
+    total_ns: int = 0
+
+
+_UNCOUNTED = CountedFlops()
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchedKernels(RankResult):
     """The code that launched the kernels of one rank.
@@ -64,18 +88,26 @@ class LaunchedKernels(RankResult):
     Attributes:
         by_name: by the kernel's name; empty where nothing is known of the host's code.
         modules: outer ones first, and of those inside the same one the longest first.
+        in_steps: the FLOPs of the kernels that start in steady steps.
     """
 
     by_name: Mapping[str, Launcher]
     modules: tuple[ModuleUse, ...]
+    in_steps: CountedFlops = _UNCOUNTED
 
     def of(self, name: str) -> Launcher:
         """Return what launched the kernels of a name."""
         return self.by_name.get(name, Launcher())
 
 
-def run(rank: Rank, window: Window) -> LaunchedKernels:
-    """Return what launched the kernels that start in a window of a rank."""
+def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKernels:
+    """Return what launched the kernels that start in a window of a rank.
+
+    Args:
+        rank: the rank.
+        window: what is listed.
+        judged: what findings are about, whose steady steps are counted; the same where not given.
+    """
     kernels = rank.operations.kernels
     chosen = np.flatnonzero(window.holds_start(kernels.start_ns))
     code = launching_code(rank, chosen) if len(chosen) else None
@@ -93,14 +125,16 @@ def run(rank: Rank, window: Window) -> LaunchedKernels:
             (code.line, code.lines),
         )
     ]
-    most.append(_flops(rank, code, which, length, ids))
+    flops = _flops(code, _multiplies(rank, ids)[which], length)
+    most.append(_by_name(flops, which, len(ids)))
     is_used = np.bincount(which, minlength=len(ids)) > 0
     by_name = {
         rank.kernel_names[id_]: Launcher(*launcher)
         for id_, launcher, used in zip(ids.tolist(), zip(*most, strict=True), is_used, strict=True)
         if used
     }
-    return LaunchedKernels(rank.rank, by_name, _modules(code, length))
+    in_steps = _in_steps(rank, judged or window, kernels.start_ns[chosen], length, flops)
+    return LaunchedKernels(rank.rank, by_name, _modules(code, length), in_steps)
 
 
 def _most(
@@ -117,38 +151,81 @@ def _most(
     return [texts[number] if number >= 0 else None for number in of_most]
 
 
-def _flops(
-    rank: Rank, code: LaunchingCode, which: Int64, length_ns: Int64, ids: Int64
-) -> list[int | None]:
-    """Return the FLOPs of the kernels of each name; None where those of one are not known.
+class _Flops(NamedTuple):
+    """FLOPs of n kernels.
 
-    Args:
-        rank: the rank.
-        code: around the launches of n kernels.
-        which: int64[n], the name of each.
-        length_ns: int64[n].
-        ids: int64[m], of the names.
+    Attributes:
+        is_matrix: bool[n], whether one multiplies matrices, by its name.
+        values: float64[n], 0 where they are not known.
+        are_known: bool[n]; of an operator that multiplies matrices not those of other kernels.
     """
+
+    is_matrix: Mask
+    values: npt.NDArray[np.float64]
+    are_known: Mask
+
+
+def _multiplies(rank: Rank, ids: Int64) -> Mask:
+    """Return which names are of kernels that multiply matrices, bool[m]."""
     kinds = [
         kernel_kind(rank.kernel_names[id_], communicates=id_ in rank.communication_operations)
         for id_ in ids.tolist()
     ]
-    multiplies = np.array([kind.category in MAIN_COMPUTE for kind in kinds], np.bool_)
+    return np.array([kind.category in MAIN_COMPUTE for kind in kinds], np.bool_)
+
+
+def _flops(code: LaunchingCode, is_matrix: Mask, length_ns: Int64) -> _Flops:
+    """Share the FLOPs of operators out among their kernels, by time.
+
+    Args:
+        code: around the launches of n kernels.
+        is_matrix: bool[n], whether one multiplies matrices, by its name.
+        length_ns: int64[n].
+    """
     known = np.flatnonzero(code.counted >= 0)
     operators, operator = np.unique(code.counted[known], return_inverse=True)
-    is_matrix = multiplies[which[known]]
-    has_matrix = np.bincount(operator, is_matrix, len(operators)) > 0
-    counts = is_matrix | ~has_matrix[operator]
+    has_matrix = np.bincount(operator, is_matrix[known], len(operators)) > 0
+    counts = is_matrix[known] | ~has_matrix[operator]
     weight = np.where(counts, length_ns[known], 0)
     total = np.maximum(np.bincount(operator, weight, len(operators)), 1)
-    flops = code.flops[operators][operator] * (weight / total[operator])
-    of_name = np.bincount(which[known], flops, len(ids))
-    num_known = np.bincount(which[known], counts, len(ids))
-    is_known = (num_known == np.bincount(which, minlength=len(ids))) & (of_name > 0)
+    values = np.zeros(len(length_ns))
+    values[known] = code.flops[operators][operator] * (weight / total[operator])
+    are_known = np.zeros(len(length_ns), np.bool_)
+    are_known[known] = counts
+    return _Flops(is_matrix, values, are_known)
+
+
+def _by_name(flops: _Flops, which: Int64, num_names: int) -> list[int | None]:
+    """Return the FLOPs of the kernels of each name; None where those of one are not known."""
+    of_name = np.bincount(which, flops.values, num_names)
+    num_known = np.bincount(which, flops.are_known, num_names)
+    are_known = (num_known == np.bincount(which, minlength=num_names)) & (of_name > 0)
     return [
         round(number) if use else None
-        for number, use in zip(of_name.tolist(), is_known, strict=True)
+        for number, use in zip(of_name.tolist(), are_known, strict=True)
     ]
+
+
+def _in_steps(
+    rank: Rank, judged: Window, start_ns: Int64, length_ns: Int64, flops: _Flops
+) -> CountedFlops:
+    """Count the kernels that start in steady steps; none where graphs hide some."""
+    steps = steady_steps(rank, judged)
+
+    def within(times_ns: Int64) -> Mask:
+        step = np.searchsorted(steps.start_ns, times_ns, side="right") - 1
+        inside: Mask = (step >= 0) & (times_ns < steps.end_ns[np.maximum(step, 0)])
+        return inside
+
+    if within(rank.operations.graphs.start_ns).any():
+        return _UNCOUNTED
+    inside = within(start_ns)
+    is_matrix = inside & flops.is_matrix
+    return CountedFlops(
+        float(flops.values[inside].sum()),
+        int(length_ns[is_matrix & flops.are_known].sum()),
+        int(length_ns[is_matrix].sum()),
+    )
 
 
 def _modules(code: LaunchingCode, length_ns: Int64) -> tuple[ModuleUse, ...]:

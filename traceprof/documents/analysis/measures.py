@@ -120,6 +120,7 @@ class Compute(Struct, forbid_unknown_fields=True):
 @record(
     "rank", "name", "category", "precision", "tensor_cores", ..., "per_steady_step_ns",
     "steady_error_ns", "place", "operator", "module", "flops", "source",
+    "flops_per_s", "peak_flops_per_s",
     without=("kind", "in_steady_step"),
 )  # fmt: skip
 class Kernel(KernelUse, frozen=True, kw_only=True):
@@ -181,6 +182,11 @@ class Kernel(KernelUse, frozen=True, kw_only=True):
             description="The line of Python of most of its time, the innermost that is not the"
             " framework's; null if unknown."
         ),
+    ]
+    flops_per_s: Annotated[Number | None, Meta(description="`flops` per time of the kernels.")]
+    peak_flops_per_s: Annotated[
+        Number | None,
+        Meta(description="What the GPU can do in this format and unit; null if unknown."),
     ]
 
 

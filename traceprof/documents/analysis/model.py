@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from traceprof.analyses.compute.step_flops import StepFlops
 from traceprof.analyses.steps.step_means import StepTotals
 from traceprof.analyses.verdict.attribution import Attribution
 from traceprof.documents.analysis.communication import (
@@ -59,6 +60,7 @@ class Document(Struct):
     collectives: list[Collective]
     buckets: list[Bucket]
     compute: list[Compute]
+    step_flops: list[StepFlops]
     kernels: list[Kernel]
     modules: list[Module]
     headline: Headline

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from traceprof.analyses.compute.compute_parts import peak_of_kind
+from traceprof.analyses.compute.step_flops import StepFlops
 from traceprof.analyses.kernels.launched_kernels import Launcher
 from traceprof.analyses.steps.step_lengths import WHY_LEFT_OUT, judged_steps
 from traceprof.analyses.steps.step_means import StepTotals
@@ -45,6 +47,7 @@ _beside_row = maker(measures.Beside, "rank")
 _kernel_row = maker(
     measures.Kernel, "rank", "name", "category", "precision", "tensor_cores",
     "per_steady_step_ns", "steady_error_ns", "place", "operator", "module", "flops", "source",
+    "flops_per_s", "peak_flops_per_s",
 )  # fmt: skip
 _headline_row = maker(
     Headline, "step_ns", "median_step_ns", "step_kinds", "left_out", "steps_source", "findings",
@@ -138,12 +141,19 @@ def _compute(result: RunResult) -> Iterator[measures.Compute]:
             yield _compute_row(part, of_rank.rank)
 
 
+def _step_flops(result: RunResult) -> Iterator[StepFlops]:
+    for of_rank in result.compute:
+        if of_rank.in_step is not None:
+            yield of_rank.in_step
+
+
 def _kernels(result: RunResult) -> Iterator[measures.Kernel]:
     launched = {of_rank.rank: of_rank for of_rank in result.launched}
+    gpus = {rank.rank: rank.gpu for rank in result.run.ranks}
     for table in result.kernels:
-        of_rank = launched.get(table.rank)
+        of_rank, gpu = launched.get(table.rank), gpus.get(table.rank)
         for use in table:
-            yield _kernel(table.rank, use, of_rank.of(use.name) if of_rank else Launcher())
+            yield _kernel(table.rank, gpu, use, of_rank.of(use.name) if of_rank else Launcher())
 
 
 def _modules(result: RunResult) -> Iterator[measures.Module]:
@@ -229,7 +239,7 @@ def _links(result: RunResult) -> Iterator[communication.LinkUse]:
             yield _link_row(use, counters.rank)
 
 
-def _kernel(rank: int, use: KernelUse, launcher: Launcher) -> measures.Kernel:
+def _kernel(rank: int, gpu: str | None, use: KernelUse, launcher: Launcher) -> measures.Kernel:
     steady = use.in_steady_step
     error_ns = None if steady is None else steady.error_ns
     return _kernel_row(
@@ -246,6 +256,8 @@ def _kernel(rank: int, use: KernelUse, launcher: Launcher) -> measures.Kernel:
         launcher.module,
         launcher.flops,
         launcher.source,
+        launcher.flops_per_s(use.total_ns),
+        peak_of_kind(gpu, use.kind),
     )
 
 
@@ -285,6 +297,7 @@ TABLES: Mapping[str, Table] = {
     "collectives": Table(communication.Collective, _collectives),
     "buckets": Table(communication.Bucket, _buckets),
     "compute": Table(measures.Compute, _compute),
+    "step_flops": Table(StepFlops, _step_flops),
     "kernels": Table(measures.Kernel, _kernels),
     "modules": Table(measures.Module, _modules),
     "findings": Table(Finding, _findings),
