@@ -2,17 +2,19 @@
 
 import random
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.reference.late_allreduce import reference
+from tests.reference.late_allreduce import moved_ns, reference
 from tests.support.builders import TraceBuilder
 from tests.support.claims import assert_missing
 from tests.support.opened import ranks_of
-from tests.support.traces import GPU_SAMPLES, WITH_DDP
+from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, WITH_DDP
 from traceprof.analyses import late_allreduce
 from traceprof.analyses.late_allreduce import LateAllReduceResult
+from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window
 
@@ -76,6 +78,22 @@ def steps_of(
     return builder
 
 
+@pytest.mark.parametrize("name", ["late-allreduce", "host-stall", "busy-python"])
+def test_until_the_last_rank_has_come_a_rank_waits(name: str) -> None:
+    path = SAMPLE_FOLDER / f"{name}.sqlite"
+    ranks = [rank for _, rank in sorted(reference(path).items())]
+    with closing(analyze(path, options=Options(savings=False))) as analysis:
+        results = analysis.measured.results.of(late_allreduce)
+        assert len(results) == len(ranks)
+        for number, result in enumerate(results):
+            metrics = result.metrics
+            assert metrics.waiting_ns is not None
+            assert metrics.exposed_ns - metrics.waiting_ns == moved_ns(ranks, number)
+        found = [one.rank for one in analysis.result.findings if one.id == late_allreduce.ID]
+    # All of it is waiting for a rank whose host stalls: no other bucket would help.
+    assert sorted(found) == ([0, 1] if name == "late-allreduce" else [])
+
+
 # -- what counts ----------------------------------------------------------------------------------
 
 
@@ -91,6 +109,7 @@ def test_one_bucket_after_the_backward(tmp_path: Path) -> None:
         "tail_ns": 3 * 280,
         "num_buckets": 1,
         "exposed_ns": 3 * 270,
+        "waiting_ns": None,
         "num_late_steps": 3,
         "num_steps": 3,
         "hideable_fraction": 0.0,

@@ -54,6 +54,8 @@ class Rank:
     steps: list[Step]
     tail_ns: int
     exposed_ns: int
+    free: list[Span]  # parts of tails without compute
+    reduces: list[Span]
 
 
 def operation_of(short: str | None, demangled: str | None) -> str:
@@ -140,7 +142,22 @@ def rank(kernels: list[Kernel], graphs: list[Span], ranges: list[Numbered], wind
         steps=steps,
         tail_ns=sum(max(end - start, 0) for start, end in free),
         exposed_ns=sum(covered(reducing, start, end) for start, end in free),
+        free=free,
+        reduces=[reduce[:2] for reduce in reduces],
     )
+
+
+def moved_ns(ranks: list[Rank], number: int) -> int:
+    """How long data moved in the tails of a rank, on one clock: once the last rank has come.
+
+    Each AllReduce of a rank is the one of the others with the same number.
+    """
+    moving = []
+    for same in zip(*(rank.reduces for rank in ranks), strict=True):
+        end = same[number][1]
+        moving.append((min(max(start for start, _ in same), end), end))
+    moving = union(moving)
+    return sum(covered(moving, start, end) for start, end in ranks[number].free)
 
 
 def judge(

@@ -6,10 +6,11 @@ backward. Where all wait for the end of it, the GPU waits for them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import structs
 
 from traceprof import intervals
 from traceprof.analyses.gradients.gradient_buckets import (
@@ -20,6 +21,7 @@ from traceprof.analyses.gradients.gradient_buckets import (
     steps_of_kernels,
 )
 from traceprof.analyses.shape.results import RankResult
+from traceprof.communication.messages import messages
 from traceprof.findings import (
     MAX_EVIDENCE,
     Count,
@@ -40,7 +42,8 @@ from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Intervals
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.ranks.comparison import RankComparison
     from traceprof.run.opening import Rank, Window
 
 ID = "late-allreduce"
@@ -54,8 +57,13 @@ class LateAllreduceMetrics(Metrics):
     num_buckets: Annotated[Count, "of the median step"]
     exposed_ns: Annotated[
         Ns,
-        "the part of the tails in which AllReduce kernels ran, which is the impact. It includes"
+        "the part of the tails in which AllReduce kernels ran. It includes"
         " waiting for slower ranks as well as transfer",
+    ]
+    waiting_ns: Annotated[
+        Ns | None,
+        "the part of `exposed_ns` until the last rank had come, which no bucket shortens: the"
+        " impact is the rest. Null where ranks are missing or clocks too coarse: then it is all",
     ]
     num_late_steps: Annotated[Count, "late steps. More than half of the judged ones must be late"]
     num_steps: Annotated[Count, "steps judged"]
@@ -75,6 +83,7 @@ FINDINGS = {
 
 # One step may be an accident, or cut.
 MIN_STEPS = 2
+_LITTLE = 0.1  # of what moved: so much waiting is not worth words
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,10 @@ class LateAllReduceResult(RankResult):
         has_steps: whether any training step is known.
         steps: the steps judged.
         worst: the longest stretches of the late steps' tails without compute, longest first.
+        exposed: when AllReduce kernels ran in these tails.
+        place: int64[n], the AllReduce kernels that did, among the rank's communication kernels.
+        start_ns: int64[n], of these.
+        end_ns: int64[n].
     """
 
     window_ns: int
@@ -103,6 +116,10 @@ class LateAllReduceResult(RankResult):
     has_steps: bool
     steps: StepTails
     worst: tuple[Evidence, ...]
+    exposed: Intervals
+    place: Int64
+    start_ns: Int64
+    end_ns: Int64
 
 
 def run(rank: Rank, window: Window) -> LateAllReduceResult:
@@ -115,7 +132,11 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
     late = steps.tail_start_ns[steps.is_late], steps.tail_end_ns[steps.is_late]
     tails = intervals.clip(intervals.union(*late), window.start_ns, window.end_ns)
     tails = intervals.subtract(tails, rank.compute)
-    all_reduces = intervals.union(kernels.start_ns[reduces], kernels.ends(reduces))
+    start, end = kernels.start_ns[reduces], kernels.ends(reduces)
+    exposed = intervals.intersect(tails, intervals.union(start, end))
+    is_exposed = intervals.covered_before(exposed, end) > intervals.covered_before(exposed, start)
+    sent = messages(rank)
+    place = np.flatnonzero(np.isin(sent.kernel, np.flatnonzero(reduces)[is_exposed]))
     num_all_reduces = int((reduces & inside).sum())
     num_in_steps = int((reduces & inside & (step >= 0)).sum())
     num_buckets, hideable = np.sort(steps.num_buckets), steps.hideable[steps.is_late]
@@ -123,7 +144,8 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
         tail_ns=tails.measure_ns,
         # Of an even number of steps the lower of the middle two.
         num_buckets=int(num_buckets[(len(num_buckets) - 1) // 2]) if len(num_buckets) else 0,
-        exposed_ns=intervals.intersect(tails, all_reduces).measure_ns,
+        exposed_ns=exposed.measure_ns,
+        waiting_ns=None,
         num_late_steps=len(hideable),
         num_steps=len(num_buckets),
         hideable_fraction=float(np.median(hideable)) if len(hideable) else 0.0,
@@ -140,7 +162,36 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
         has_steps=bool((step >= 0).any()),
         steps=steps,
         worst=_evidence(rank, steps, tails),
+        exposed=exposed,
+        place=place,
+        start_ns=kernels.start_ns[sent.kernel[place]],
+        end_ns=kernels.ends(sent.kernel[place]),
     )
+
+
+def refined(result: LateAllReduceResult, ranks: RankComparison) -> LateAllReduceResult:
+    """Return the same with the time in which the rank waited for others.
+
+    Data move once the last rank has come: what is exposed before is waiting.
+
+    Args:
+        result: of one rank.
+        ranks: the comparison of the ranks.
+    """
+    waits = ranks.waits_of(result.rank)
+    if len(waits) == 0:
+        return result
+    at = np.minimum(np.searchsorted(waits.place, result.place), len(waits) - 1)
+    is_matched = waits.place[at] == result.place
+    wait, unsure = waits.wait_ns[at], waits.uncertainty_ns[at]
+    is_certain = is_matched & (wait > unsure)
+    moved = np.where(is_certain, result.start_ns + wait, result.start_ns)
+    moving = intervals.union(np.minimum(moved, result.end_ns), result.end_ns)
+    waiting_ns = intervals.subtract(result.exposed, moving).measure_ns
+    uncertain = np.minimum(unsure, result.end_ns - result.start_ns)[is_matched & ~is_certain]
+    if (len(is_matched) and not is_matched.any()) or int(uncertain.sum()) > waiting_ns:
+        return result
+    return replace(result, metrics=structs.replace(result.metrics, waiting_ns=waiting_ns))
 
 
 def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
@@ -149,13 +200,17 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
     if missing is not None:
         return [missing]
     metrics = result.metrics
-    fraction = share(metrics.exposed_ns, result.window_ns)
+    waiting_ns = metrics.waiting_ns or 0
+    impact_ns = metrics.exposed_ns - waiting_ns
+    fraction = share(impact_ns, result.window_ns)
     severity = severity_of_cost(fraction)
     num_steps, num_late = metrics.num_steps, metrics.num_late_steps
     # The median step decides how the run reduces gradients.
     if severity is None or 2 * num_late <= num_steps:
         return []
     one = int((result.steps.num_buckets[result.steps.is_late] == 1).sum())
+    beside = f", beside {duration(waiting_ns)} of waiting for other ranks"
+    beside = beside if waiting_ns > _LITTLE * impact_ns else ""
     how = "in one bucket" if 2 * one > num_late else "when the backward is almost over"
     return [
         Finding(
@@ -163,12 +218,12 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
             severity,
             result.rank,
             f"{num_late} of {num_steps} steps reduce their gradients {how}:"
-            f" {duration(metrics.exposed_ns)} of it is not hidden by compute",
-            metrics.exposed_ns,
+            f" {duration(impact_ns)} of it is not hidden by compute{beside}",
+            impact_ns,
             fraction,
             metrics.by_name(),
             result.worst,
-            ADVICE,
+            ADVICE if metrics.waiting_ns is None else ADVICE_WITH_ALL_RANKS,
         )
     ]
 
@@ -265,5 +320,6 @@ ADVICE = (
         ".bf16_compress_hook"
     ),
 )
+ADVICE_WITH_ALL_RANKS = tuple(text for text in ADVICE if not text.startswith("Record every rank"))
 
 PAGE = {"min_of_longest": str(MIN_OF_LONGEST), "advice": bullets(ADVICE)}

@@ -44,7 +44,7 @@ ANALYSES = (
     Analysis.of(pageable_copy),
     Analysis.of(host_sync),
     Analysis.of(collectives, is_listed=True, refined=collectives.refined),
-    Analysis.of(late_allreduce),
+    Analysis.of(late_allreduce, refined=late_allreduce.refined),
     Analysis.of(process_group_scaling),
     Analysis.of(straggler),
     Analysis.of(host_stall),
