@@ -67,6 +67,25 @@ def test_json(tmp_path: Path, traceprof: Command) -> None:
     assert [step["step"] for step in inside["steps"]] == [4, 5]
 
 
+@pytest.mark.parametrize(
+    ("marks", "said"),
+    [
+        ([], "30 training steps, which no range marks: from one norm to the next (4 kernels)"),
+        (["step 0"], "1 training step, marked by ranges"),
+        (["Optimizer.step#SGD.step"], "1 training step, from one optimizer step to the next"),
+    ],
+)
+def test_info_says_what_steps_are(
+    marks: list[str], said: str, tmp_path: Path, traceprof: Command
+) -> None:
+    trace = solver(30)
+    for name in marks:
+        trace.nvtx(name, 0, 10 * _ITERATION)
+    shown = traceprof("info", trace.write(tmp_path / "t.sqlite"))
+    assert f", {said}\n" in shown
+    assert "training steps:" not in shown  # nothing about them that cannot be analysed
+
+
 def test_what_if(tmp_path: Path, traceprof: Command) -> None:
     path = solver(30).write(tmp_path / "t.sqlite")
     asked = ("whatif", path, "--format", "json", "--assume", "kernel:norm=0.5x")

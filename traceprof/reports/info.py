@@ -9,9 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from traceprof import labels
-from traceprof.errors import one_line
+from traceprof.errors import TraceFormatError, one_line
 from traceprof.run.notes import cpu_rank_notes
 from traceprof.run.rank import CpuRank
+from traceprof.run.steps.period_steps import from_to, too_many_periods
 from traceprof.trace.model.call_labels import read_call
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceprof.run.opening import Rank, Run
+    from traceprof.run.steps.period_steps import PeriodSteps
     from traceprof.run.steps.step_ranges import StepRanges
     from traceprof.trace.model.trace import Trace
+
+_MAX_SEARCHED = 3_000_000  # events: in more, periods are not searched, which takes seconds
 
 
 def render(trace: Trace, run: Run, index: int) -> Table:
@@ -70,12 +74,10 @@ def _contents(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
     for rank in ranks:
         program = trace.program(rank.process) or "process"
         gpu = f" ({rank.gpu})" if rank.gpu else ""
-        steps = _steps(trace, rank)
-        num_steps = len(steps.number) if steps is not None else "no"
         device = "without GPU work" if rank.device is None else f"on device {rank.device}{gpu}"
         where = f"{program} {rank.pid} {device}"
         when = f"{duration(rank.window.length_ns)} from {rank.window.start_ns / 1e9:.6f} s"
-        yield heading, f"rank {rank.rank}: {where}, {when}, {num_steps} training steps"
+        yield heading, f"rank {rank.rank}: {where}, {when}, {_about_steps(trace, rank)}"
         heading = ""
     if not ranks:
         yield "ranks", "none: no GPU operation was recorded"
@@ -104,7 +106,7 @@ def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
             "communication: none ran here; where kernels of another name communicate, give their"
             " names with traceprof analyze --communication-kernel REGEX"
         )
-    if ranks and all(_steps(trace, rank) is None for rank in ranks):
+    if ranks and all(_steps(trace, rank) is None and not _periods(trace, rank) for rank in ranks):
         advice.append(_missing_steps(trace))
     lacking = {"kernels inside CUDA graphs": Part.GRAPH_KERNELS}
     if with_gpu:
@@ -128,6 +130,40 @@ def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
     for note in (*trace.notes, *trace.empty_domain_notes(), *of_hosts):
         yield heading, note
         heading = ""
+
+
+def _about_steps(trace: Trace, rank: Rank) -> str:
+    """Return how many steps a rank has, and what says where they begin."""
+    steps, found = _steps(trace, rank), _periods(trace, rank)
+    if steps is not None:
+        marked = rank.training_ranges.steps is not None
+        source = "marked by ranges" if marked else "from one optimizer step to the next"
+        return f"{_num_steps(len(steps.number))}, {source}"
+    if found is None:
+        return "no training steps" if _is_searched(trace) else "no range marks training steps"
+    if isinstance(found, int):
+        return f"no training steps: {too_many_periods(found)}"
+    where = from_to(found.phases)
+    return f"{_num_steps(len(found.windows))}, which no range marks: {where}"
+
+
+def _periods(trace: Trace, rank: Rank) -> PeriodSteps | int | None:
+    """Return the periods of a rank's kernels; of very many, or of damaged ones, none is known."""
+    if not _is_searched(trace):
+        return None
+    try:
+        return rank.found_periods
+    except TraceFormatError:
+        return None  # what is wrong with its kernels, the analysis says
+
+
+def _is_searched(trace: Trace) -> bool:
+    """Return whether a report is small enough to search periods in it."""
+    return sum(table.num_rows for table in trace.contents()) <= _MAX_SEARCHED
+
+
+def _num_steps(num: int) -> str:
+    return f"{num} training step{'s' * (num != 1)}"
 
 
 def _steps(trace: Trace, rank: Rank) -> StepRanges | None:

@@ -62,9 +62,14 @@ def about_periods(phases: Sequence[Period]) -> str:
     Args:
         phases: what returns, at least one.
     """
+    return f"No range marks steps; a step is {from_to(phases)}: an iteration, or a layer of one."
+
+
+def from_to(phases: Sequence[Period]) -> str:
+    """Return in words from where to where periods go, in each phase of a program."""
     steps = ", then ".join(dict.fromkeys(map(str, phases)))
     where = f", in {len(phases)} phases of the program" if len(phases) > 1 else ""
-    return f"No range marks steps; a step is {steps}{where}: an iteration, or a layer of one."
+    return f"{steps}{where}"
 
 
 @dataclass(frozen=True, slots=True)
