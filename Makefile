@@ -14,7 +14,7 @@ BESIDE = $(MAKE) --no-print-directory --jobs=2
 # Of the long tests `make verify PART=1/8` runs an eighth, the first of eight.
 PART ?= 1/1
 
-.PHONY: help demo check test quick-tests all-tests verify lint types bench mutants schema validation sample screenshots clean
+.PHONY: help demo check test quick-tests all-tests verify lint types bench mutants schema validation sample screenshots dist constraints docs clean
 
 help:  ## Show the goals
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -34,7 +34,7 @@ quick-tests: $(VENV)/installed-test
 all-tests: $(VENV)/installed-test
 	$(BIN)/pytest -n auto
 
-verify: $(VENV)/installed-test $(VENV)/otava/installed  ## Run the long tests: fuzzing, statistics, more real exports
+verify: $(VENV)/installed-test $(VENV)/otava/installed $(VENV)/trackers/installed docs  ## Run the long tests: fuzzing, statistics, more real exports
 	$(BIN)/pytest -n auto -m long --part $(PART)
 
 lint: $(VENV)/installed-test  ## Lint, check the formatting, imports and words
@@ -50,6 +50,9 @@ types: $(VENV)/installed-test  ## Check the types, of the JavaScript, too
 
 schema: $(VENV)/installed  ## Write the schema of the JSON output anew
 	$(BIN)/python -m traceprof.documents.schema traceprof/reports
+
+docs: $(VENV)/installed-docs  ## Build the site into build/site; any warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 validation: $(VENV)/installed  ## Write docs/validation.md from the recordings in TRACEPROF_TRACES
 	$(BIN)/python docs/validation.py
@@ -72,11 +75,19 @@ mutants: $(VENV)/installed-test  ## Change the code in 450 places and count how 
 	rm -rf build/mutants
 	$(BIN)/python -m tests.mutants --per-room 90 --seed 1
 
+dist: $(VENV)/installed-test  ## Build a wheel and an sdist, and run the demo with each in empty environments of every Python at hand
+	rm -rf dist
+	$(BIN)/hatchling build --directory dist
+	$(BIN)/python -m tests.dist dist $(DIST_OPTIONS)
+
+constraints:  ## Write constraints.txt, the tested versions, anew
+	@$(MAKE) --no-print-directory dist DIST_OPTIONS=--constraints
+
 bench: $(VENV)/installed-test  ## Measure speed and memory against nsys (minutes; needs nsys)
 	$(BIN)/python benchmarks/analyze.py
 
 clean:  ## Remove what the other goals made
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -85,6 +96,18 @@ $(VENV)/bin/python:
 $(VENV)/otava/installed: $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/otava
 	$(VENV)/otava/bin/python -m pip install --quiet --disable-pip-version-check apache-otava==0.8.0
+	@touch $@
+
+# docs/trackers.md runs them; in an environment of their own, which has the first one's packages too.
+$(VENV)/trackers/installed: $(VENV)/installed-test
+	$(PYTHON) -m venv $(VENV)/trackers
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(VENV)/trackers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth"
+	$(VENV)/trackers/bin/python -m pip install --quiet --disable-pip-version-check '.[trackers]'
+	@touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml

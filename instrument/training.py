@@ -93,6 +93,9 @@ def step(
     Steps are numbered 0, 1, 2, … in the order in which the process begins them, also if the result
     is kept and entered again.
 
+    Args:
+        function: runs one step each time it is called; without it, the result is entered by `with`.
+
     Raises:
         TypeError: the argument is not a function, such as a number.
     """

@@ -188,7 +188,7 @@ def reports(tmp_path: Path, simulated: list[Path]) -> list[Path]:
 def nsys() -> str:
     """Return the `nsys` on PATH; where CI lacks it, that is a failure."""
     program = shutil.which("nsys")
-    return program if program is not None else missing("nsys is not on PATH")
+    return program if program is not None else missing("nsys is not on PATH", "nsys")
 
 
 @pytest.fixture(scope="session")

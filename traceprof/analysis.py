@@ -122,6 +122,18 @@ class Analysis:
 
         return table_frame(self.result, table)
 
+    def scalars(self) -> dict[str, int]:
+        """Return six numbers of the run for an experiment tracker, in nanoseconds.
+
+        Returns:
+            `step_ns`, the mean of the steady steps on the rank where it is longest;
+            `possible_step_ns`, what it could take (`headline` of the JSON document), missing where
+            nothing could be replayed; and of the mean step of the mean rank the parts
+            `compute_ns`, `exposed_communication_ns`, `exposed_copy_ns` and `idle_ns`, as in
+            `traceprof runs --format csv`. Empty without a rank.
+        """
+        return self.result.scalars
+
     def __repr__(self) -> str:
         """Return the reports, and what was found, in a line."""
         names = reports_text([trace.path for trace in self.run.traces])

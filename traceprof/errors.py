@@ -74,6 +74,19 @@ class MissingToolError(TraceprofError):
 class MissingExtraError(TraceprofError):
     """An optional part of traceprof is not installed."""
 
+    @classmethod
+    def of(cls, what: str, package: str, extra: str) -> MissingExtraError:
+        """Return the error of a package that an extra installs.
+
+        Args:
+            what: what could not be done.
+            package: the name of the package that is not there.
+            extra: the extra that has it.
+        """
+        # A clone is named and no index, where others could register the name.
+        remedy = f"run pip install '.[{extra}]' in the folder of traceprof's source"
+        return cls(what, f"the package {package} is not installed", remedy)
+
 
 class WorkerError(TraceprofError):
     """A process or machine that analysed a report is gone, or is not what it should be."""

@@ -215,8 +215,10 @@ class Finding(Struct, frozen=True, forbid_unknown_fields=True):
     """A claim about one rank."""
 
     id: Annotated[str, Meta(description="What is claimed, such as `gpu-idle`.")]
-    severity: Annotated[Severity, one_of(*map(str, Severity))]
-    rank: Count
+    severity: Annotated[
+        Severity, one_of(*map(str, Severity)), Meta(description="By its share of the training.")
+    ]
+    rank: Annotated[Count, Meta(description="The rank that it is about, as in `ranks`.")]
     title: Annotated[Text, Meta(description="The claim in one sentence.")]
     impact_ns: Annotated[Count, Meta(description="Its cost: never more than what is judged.")]
     impact_fraction: Annotated[Fraction, Meta(description="The same as a share of what is judged.")]

@@ -71,7 +71,7 @@ def browser() -> Iterator[Browser]:
         missing("the package playwright is not installed")
     executable = next(filter(None, map(shutil.which, _CHROMIUM)), None)
     if executable is None:
-        missing("no Chromium is on PATH")
+        missing("no Chromium is on PATH", "chromium")
     expect.set_options(timeout=MAX_WAIT_MS)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(

@@ -182,5 +182,5 @@ def test_a_scheduler_that_goes_away(
 
 def test_without_the_extra(reports: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(MissingExtraError, match=r"traceprof\[distributed\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[distributed\]'"):
         analyze_reports(reports, scheduler="tcp://127.0.0.1:1")

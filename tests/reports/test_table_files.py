@@ -99,4 +99,4 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch.setattr(export, "find_spec", lambda _: None)
     for what in ("perfetto", "parquet"):
         assert run("export", what, SAMPLES / "ddp.sqlite", "-o", tmp_path / "out") == 2
-        assert "pip install 'traceprof[export]'" in capsys.readouterr().err
+        assert "pip install '.[export]'" in capsys.readouterr().err

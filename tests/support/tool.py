@@ -13,7 +13,7 @@ def build_tool(folder: Path) -> Path:
     """Compile the tool; return its library."""
     compiler = shutil.which("cc")
     if compiler is None:
-        missing("a C compiler is not installed")
+        missing("a C compiler is not installed", "cc")
     library = folder / "tool.so"
     command = [compiler, "-shared", "-fPIC", "-w", "-O1", str(SOURCE), "-o", str(library)]
     subprocess.run(command, check=True)

@@ -68,11 +68,7 @@ def command(
     """
     for package in ("dash", "dash_ag_grid", "waitress"):
         if find_spec(package) is None:
-            raise MissingExtraError(
-                "cannot start the dashboard",
-                f"the package {package} is not installed",
-                "install the extra: pip install 'traceprof[dashboard]'",
-            )
+            raise MissingExtraError.of("cannot start the dashboard", package, "dashboard")
     from dashboards.asking.compare import CompareQuestion
     from dashboards.server.serving import DashboardServer
     from traceprof.analysis import analyze_in_child

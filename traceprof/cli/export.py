@@ -106,8 +106,4 @@ _of_tables("csv", "CSV")
 
 def _need(package: str) -> None:
     if find_spec(package) is None:
-        raise MissingExtraError(
-            "cannot write this",
-            f"the package {package} is not installed",
-            "install the extra: pip install 'traceprof[export]'",
-        )
+        raise MissingExtraError.of("cannot write this", package, "export")

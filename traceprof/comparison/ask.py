@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from traceprof.analyses.steps.mean_step import CAUSES, COLUMNS
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Analysis
 from traceprof.comparison.communication import communication
@@ -15,7 +16,7 @@ from traceprof.comparison.findings import findings
 from traceprof.comparison.gates import change_of, judged, parse
 from traceprof.comparison.kernels import kernels
 from traceprof.comparison.mean_change import MIN_STEPS, steps_to_find, trend
-from traceprof.comparison.series import CAUSES, COLUMNS, series
+from traceprof.comparison.series import series
 from traceprof.comparison.sides import LoadedSide, loaded
 from traceprof.comparison.steps_alike import why_unlike
 from traceprof.documents import comparison as d

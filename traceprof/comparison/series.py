@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.analyses.steps.mean_step import CAUSES, COLUMNS, in_whole_ns, mean_step
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,16 +17,6 @@ if TYPE_CHECKING:
     from traceprof.documents.analysis.measures import Step
     from traceprof.documents.analysis.model import Document
     from traceprof.intervals import Int64
-
-COLUMNS = (
-    "window_ns", "compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns",
-)  # fmt: skip
-"""Of a series: how long a step is, and the parts that sum to it."""
-CAUSES = (
-    "launch_bound_ns", "turnaround_ns", "sync_ns", "data_loading_ns", "mpi_ns", "setup_ns",
-    "allocation_ns", "stalled_ns", "waiting_ns", "host_code_ns", "unknown_ns",
-)  # fmt: skip
-"""Of idle time."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +73,7 @@ def series(captures: Sequence[Document]) -> Series:
     """
     has_steps = all(any(totals.num_steps for totals in c.step_totals) for c in captures)
     shared = [_rows(capture) if has_steps else _one_row(capture) for capture in captures]
-    exact = [_means(capture, has_steps=has_steps) for capture in captures]
+    exact = [mean_step(capture.step_totals, has_steps=has_steps) for capture in captures]
     mean = {name: sum(one[name] for one in exact) / len(exact) for name in (*COLUMNS, *CAUSES)}
     slowest = [_slowest(capture, has_steps=has_steps) for capture in captures]
     lengths = tuple(steady for steady, _, _ in slowest)
@@ -91,7 +83,7 @@ def series(captures: Sequence[Document]) -> Series:
         for (_, of_rows), (_, of_lengths, _) in zip(shared, slowest, strict=True)
     )
     rows = tuple(rows for rows, _ in shared)
-    return Series(rows, lengths, _whole(mean), left_out, has_steps, phases)
+    return Series(rows, lengths, in_whole_ns(mean), left_out, has_steps, phases)
 
 
 def training_steps(capture: Document, rank: int) -> int:
@@ -111,39 +103,12 @@ def training_steps(capture: Document, rank: int) -> int:
     return max(num, 1)
 
 
-def in_whole_ns(parts: Mapping[str, float], total: int) -> dict[str, int]:
-    """Round parts so that they sum to a total: what rounding leaves goes to the largest."""
-    whole = {name: round(value) for name, value in parts.items()}
-    largest = max(parts, key=lambda name: parts[name])
-    whole[largest] += total - sum(whole.values())
-    return whole
-
-
-def _whole(mean: Mapping[str, float]) -> dict[str, int]:
-    length, *parts = COLUMNS
-    total = round(mean[length])
-    split = in_whole_ns({name: mean[name] for name in parts}, total)
-    causes = in_whole_ns({name: mean[name] for name in CAUSES}, split["idle_ns"])
-    return {length: total, **split, **causes}
-
-
-def _means(capture: Document, *, has_steps: bool) -> dict[str, float]:
-    """Return what the mean step takes on the mean rank of a recording, by column and cause."""
-    totals = [one for one in capture.step_totals if one.num_steps or not has_steps]
-    return {
-        name: sum(getattr(one, name) / max(one.num_steps, 1) for one in totals) / len(totals)
-        if totals
-        else 0.0
-        for name in (*COLUMNS, *CAUSES)
-    }
-
-
 _ONE_PHASE = np.zeros(1, np.int64)
 
 
 def _one_row(capture: Document) -> tuple[Float64, Int64]:
     """Return all that findings are about as one step, float64[1, 5], of one phase."""
-    means = _means(capture, has_steps=False)
+    means = mean_step(capture.step_totals, has_steps=False)
     return np.array([[means[name] for name in COLUMNS]], np.float64), _ONE_PHASE
 
 

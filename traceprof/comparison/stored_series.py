@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.registry import FINDING_IDS
+from traceprof.analyses.steps.mean_step import COLUMNS
 from traceprof.comparison.findings import costs, may_hide
 from traceprof.comparison.gates import FINDING, METRICS
-from traceprof.comparison.series import COLUMNS, series
+from traceprof.comparison.series import series
 from traceprof.comparison.sides import stored
 from traceprof.errors import TraceFileError, UsageError
 from traceprof.store.runs import stored_runs

@@ -46,10 +46,8 @@ def measured_on_cluster(
     try:
         import distributed  # noqa: F401, PLC0415  (an extra)
     except ImportError as error:
-        raise MissingExtraError(
-            "cannot use a scheduler",
-            "the package distributed is not installed",
-            "install the extra: pip install 'traceprof[distributed]'",
+        raise MissingExtraError.of(
+            "cannot use a scheduler", "distributed", "distributed"
         ) from error
     from distributed.utils import silence_logging_cmgr  # noqa: PLC0415  (an extra)
 

@@ -261,7 +261,7 @@ def test_without_its_extra_the_command_names_it(package: str) -> None:
     assert done.returncode == 2
     assert done.stderr == (
         f"traceprof: cannot start the dashboard: the package {package} is not installed;"
-        " install the extra: pip install 'traceprof[dashboard]'\n"
+        " run pip install '.[dashboard]' in the folder of traceprof's source\n"
     )
 
 

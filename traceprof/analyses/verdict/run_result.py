@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from traceprof.analyses import breakdown, collectives, exposed_copy, link_limits
 from traceprof.analyses.measurements.measured import MeasuredRun
 from traceprof.analyses.shape.results import Results
+from traceprof.analyses.steps.mean_step import PARTS, in_whole_ns, mean_step
 from traceprof.ranks.comparison import compare_ranks
 
 if TYPE_CHECKING:
@@ -79,6 +80,20 @@ class RunResult:
     def headline(self) -> Headline | None:
         """The run in one line; None where nothing was measured."""
         return self.verdict.headline
+
+    @property
+    def scalars(self) -> dict[str, int]:
+        """Six numbers of the run in ns, for whoever follows many runs; {} without a rank."""
+        if self.headline is None:
+            return {}
+        totals = self.step_totals
+        mean = in_whole_ns(mean_step(totals, has_steps=any(one.num_steps for one in totals)))
+        possible_ns = self.headline.savings.possible_step_ns
+        return {
+            "step_ns": self.headline.step_ns,
+            **({} if possible_ns is None else {"possible_step_ns": possible_ns}),
+            **{name: mean[name] for name in PARTS},
+        }
 
     @property
     def attributions(self) -> tuple[Attribution, ...]:

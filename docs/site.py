@@ -1,0 +1,130 @@
+"""Pages of the site that are not files of docs/: findings, commands, the notebook, the project's.
+
+`make docs` runs it as a hook of MkDocs, which builds the site of mkdocs.yml.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from mkdocs.structure.files import File
+
+from traceprof.analyses.explanations.page import explanation
+from traceprof.analyses.registry import FINDING_IDS
+from traceprof.cli.main import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOK = "where-does-the-step-go"
+OUTSIDE = {
+    "README.md": "project/readme.md",
+    "CHANGELOG.md": "project/changelog.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+    "SECURITY.md": "project/security.md",
+    "sample_traces/README.md": "project/sample-traces.md",
+    "benchmarks/README.md": "project/benchmarks.md",
+    f"docs/{NOTEBOOK}.ipynb": f"{NOTEBOOK}.md",
+    **{
+        f"traceprof/reports/{name}-1.schema.json": f"schemas/{name}-1.schema.json"
+        for name in ("analysis", "comparison", "whatif")
+    },
+}
+"""Files of the repository that the site has, and where."""
+_INSIDE = {place: path for path, place in OUTSIDE.items()}
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
+_CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made here."""
+    made = {
+        **{place: _text(ROOT / path) for path, place in OUTSIDE.items()},
+        **{f"findings/{id_}.md": explanation(id_) for id_ in FINDING_IDS},
+        "findings/index.md": _findings(),
+        "commands.md": _commands(),
+    }
+    for place, content in made.items():
+        files.append(File.generated(config, place, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Return a page whose links into the repository lead to pages, or are texts."""
+    place = page.file.src_uri
+    path = _INSIDE.get(place, f"docs/{place}")
+
+    def linked(match: re.Match[str]) -> str:
+        mark, text, target, anchor = match.groups(default="")
+        if not target or "://" in target:
+            return match[0]
+        aim = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        on_site = OUTSIDE.get(aim, aim.removeprefix("docs/"))
+        if on_site == aim or on_site.endswith(".py"):  # source code
+            return text
+        relative = posixpath.relpath(on_site, posixpath.dirname(place) or ".")
+        return f"{mark}[{text}]({relative}{anchor})"
+
+    parts = _CODE.split(markdown)
+    return "".join(part if part.startswith("```") else _LINK.sub(linked, part) for part in parts)
+
+
+def _text(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    return _notebook(json.loads(text)["cells"]) if path.suffix == ".ipynb" else text
+
+
+def _findings() -> str:
+    lines = ["# Findings", "", "Each page is what `traceprof explain ID` prints.", ""]
+    for id_ in FINDING_IDS:
+        _, _, rest = explanation(id_).partition("\n\n")
+        first = rest.split("\n\n")[0].replace("\n", " ")
+        lines.append(f"* [`{id_}`]({id_}.md): {first}")
+    return "\n".join(lines) + "\n"
+
+
+def _commands() -> str:
+    context = click.Context(cli, info_name="traceprof")
+    parts = ["# Commands", *_helps(cli, context)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _helps(command: click.Command, context: click.Context) -> Iterator[str]:
+    """Yield a section for a command that does something, and for those below it."""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None and not below.hidden:
+                yield from _helps(below, click.Context(below, info_name=name, parent=context))
+    else:
+        context.terminal_width = 100
+        yield f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```"
+
+
+def _notebook(cells: list[dict[str, Any]]) -> str:
+    """Return a notebook as a page: texts, code, and what it put out."""
+    parts = []
+    for cell in cells:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "text/html" in data:
+                parts.append("".join(data["text/html"]))
+            else:
+                shown = "".join(output.get("text", data.get("text/plain", "")))
+                parts.append(f"```text\n{shown.rstrip()}\n```")
+    return "\n\n".join(parts) + "\n"

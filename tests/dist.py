@@ -1,0 +1,180 @@
+"""Install what `make dist` built into empty environments, and run the demo in each.
+
+python -m tests.dist dist                 every wheel and sdist there, in every Python at hand
+python -m tests.dist dist --constraints   also write constraints.txt from what was installed
+
+The exit status is 1 where one of them prints something else than this folder's own traceprof, or
+where no Python of the promised versions is at hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CONSTRAINTS = ROOT / "constraints.txt"
+VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+EXTRAS = "dashboard,distributed,doctor,export,zstd"
+"""Every extra that is for users but `instrument`: the training environment chooses its torch."""
+DEMO = ("traceprof", "analyze", "sample_traces/training.sqlite")
+IMPORTS = "import dashboards, instrument; from traceprof import *"
+HEADER = """\
+# Versions with which traceprof is tested: pip install -c constraints.txt .
+# Written by `make constraints` from empty environments of each Python.
+"""
+
+
+def interpreters() -> dict[str, Path]:
+    """Return a Python of each promised version: on PATH, or beside the one that runs this."""
+    found: dict[str, Path] = {}
+    for version in VERSIONS:
+        candidates = [*on_path(f"python{version}"), *beside(f"python{version}")]
+        if program := next((one for one in candidates if version_of(one) == version), None):
+            found[version] = program
+    return found
+
+
+def on_path(name: str) -> Iterator[Path]:
+    """Yield the programs of a name in every folder of PATH, not the first alone."""
+    for folder in os.get_exec_path():
+        if program := shutil.which(name, path=folder):
+            yield Path(program)
+
+
+def beside(name: str) -> list[Path]:
+    """Return programs of installations beside that of this Python, as version managers lay them."""
+    versions = Path(sys.base_prefix).resolve().parent
+    return sorted([*versions.glob(f"*/bin/{name}"), *versions.parent.glob(f"*/*/bin/{name}")])
+
+
+def version_of(program: Path) -> str | None:
+    """Return `3.12`, or None where the program does not run."""
+    code = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+    done = subprocess.run([program, "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def run(*command: str | Path) -> str:
+    """Run a command at the top of the repository, and return what it prints.
+
+    Raises:
+        SystemExit: it fails; what it printed is shown.
+    """
+    environ = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def install(python: Path, package: str, folder: Path, constraints: Path | None) -> Path:
+    """Make an empty environment with a package in it, and return the folder of its programs."""
+    run(python, "-m", "venv", folder)
+    pip = (folder / "bin" / "python", "-m", "pip")
+    limits = () if constraints is None else ("--constraint", constraints)
+    run(*pip, "install", "--quiet", "--disable-pip-version-check", *limits, package)
+    run(*pip, "check")
+    return folder / "bin"
+
+
+def outside(folder: Path, command: tuple[str | Path, ...]) -> str:
+    """Return what a command prints in a folder that has the samples and no source of ours."""
+    folder.mkdir(exist_ok=True)
+    if not (samples := folder / "sample_traces").exists():
+        samples.symlink_to(ROOT / "sample_traces")
+    script = 'cd "$1" && shift && exec "$@"'
+    return run("/bin/sh", "-c", script, "sh", folder, *command)
+
+
+def check(distribution: Path, python: Path, shown: str) -> None:
+    """Install a wheel or sdist into an empty environment; the demo prints what it should.
+
+    Raises:
+        SystemExit: it does not.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        programs = install(python, str(distribution), folder / "env", CONSTRAINTS)
+        outside(folder / "empty", (programs / "python", "-I", "-c", IMPORTS))
+        printed = outside(folder / "empty", (programs / DEMO[0], *DEMO[1:]))
+    if printed != shown:
+        sys.exit(f"{distribution.name} prints something else:\n{printed}")
+
+
+def frozen(distribution: Path, python: Path) -> dict[str, str]:
+    """Return the packages that all extras bring, with the newest versions that there are."""
+    with tempfile.TemporaryDirectory() as name:
+        programs = install(python, f"{distribution}[{EXTRAS}]", Path(name) / "env", None)
+        lines = run(programs / "python", "-m", "pip", "freeze").splitlines()
+    pairs = [line.split("==") for line in lines if "==" in line]
+    return {package: version for package, version in pairs if package != "traceprof"}
+
+
+def constraints(packages: dict[str, dict[str, str]]) -> str:
+    """Return constraints.txt: a line for each version of a package, with its Pythons if not all.
+
+    Args:
+        packages: by version of Python, what is installed there.
+    """
+    lines = []
+    for package in sorted({name for found in packages.values() for name in found}, key=str.lower):
+        pythons = defaultdict(list)
+        for python, found in packages.items():
+            if package in found:
+                pythons[found[package]].append(python)
+        for version, having in pythons.items():
+            marker = "" if len(having) == len(packages) else f" ; {_marker(having)}"
+            lines.append(f"{package}=={version}{marker}\n")
+    return HEADER + "".join(lines)
+
+
+def _marker(pythons: Iterable[str]) -> str:
+    return " or ".join(f'python_version == "{python}"' for python in pythons)
+
+
+def main() -> int:
+    """Check all distributions in a folder."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("folder", type=Path, help="the folder with the wheel and the sdist")
+    parser.add_argument("--constraints", action="store_true", help="write constraints.txt first")
+    arguments = parser.parse_args()
+    distributions = sorted(path.resolve() for path in arguments.folder.iterdir())
+    kinds = {re.sub(r".*(\.whl|\.tar\.gz)$", r"\1", path.name) for path in distributions}
+    if kinds != {".whl", ".tar.gz"}:
+        sys.exit(f"{arguments.folder} has no wheel and no sdist, or something else")
+    pythons = interpreters()
+    missing = [version for version in VERSIONS if version not in pythons]
+    if not pythons:
+        sys.exit(f"no Python {', '.join(VERSIONS)} with venv is on PATH")
+    if arguments.constraints:
+        [wheel] = [path for path in distributions if path.suffix == ".whl"]
+        packages = {version: frozen(wheel, python) for version, python in pythons.items()}
+        CONSTRAINTS.write_text(constraints(packages), encoding="utf-8")
+    shown = run(Path(sys.executable).with_name(DEMO[0]), *DEMO[1:])
+    for version, python in pythons.items():
+        for distribution in distributions:
+            check(distribution, python, shown)
+            print(f"Python {version}: {distribution.name} installs and runs", flush=True)
+    if missing:
+        print(f"not at hand, and not tried: Python {', '.join(missing)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""What the pages on trackers, notebooks, DuckDB and coding agents show is what comes."""
+
+import doctest
+import os
+import re
+import shlex
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import traceprof
+from tests.support.needs import missing
+from traceprof.documents.analysis.model import Document
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+TRACKERS = Path(sys.prefix) / "trackers" / "bin" / "python"
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_QUERY = re.compile(r"^```sql\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    found = _BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
+    return [text for name, text in found if name == language]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder, where the process is, with the samples and our command."""
+    (tmp_path / "sample_traces").symlink_to(ROOT / "sample_traces")
+    (tmp_path / "bin").mkdir()
+    for name, module in (("traceprof", "-m traceprof"), ("python", "")):
+        program = tmp_path / "bin" / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def shell(script: str) -> subprocess.CompletedProcess[str]:
+    bash = [shutil.which("bash") or "/bin/bash", "-e", "-c", script]
+    return subprocess.run(bash, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["notebook.md", "trackers.md"])
+@pytest.mark.usefixtures("place")
+def test_examples_give_what_the_page_shows(page: str) -> None:
+    examples = "\n".join(blocks(page, "pycon"))
+    test = doctest.DocTestParser().get_doctest(examples, {}, page, page, lineno=0)
+    assert len(test.examples) > 2
+    failures: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF).run(test, out=failures.append)
+    assert not failures, "".join(failures)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("place")
+def test_duckdb_answers_what_the_page_shows() -> None:
+    import duckdb  # noqa: PLC0415
+
+    [install] = blocks("duckdb.md", "sh")
+    done = shell(install.splitlines()[1])
+    assert done.returncode == 0, done.stderr
+    queries = _QUERY.findall((DOCS / "duckdb.md").read_text(encoding="utf-8"))
+    assert len(queries) > 5
+    for query, shown in queries:
+        rows = duckdb.execute(query).fetchall()
+        assert "".join(f"{'|'.join(map(str, row))}\n" for row in rows) == shown, query
+    [code] = blocks("duckdb.md", "python")
+    names: dict[str, object] = {}
+    exec(code, names)  # noqa: S102  (of our own page)
+    assert len(names["frame"]) == 8  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("place")
+def test_every_command_for_agents_answers() -> None:
+    scripts = blocks("skill/SKILL.md", "sh")
+    assert len(scripts) > 8
+    for script in scripts:
+        done = shell(script)
+        assert done.returncode == 0, f"{script}{done.stdout}{done.stderr}"
+        assert done.stdout or "-o " in script
+    commands = {shlex.split(line)[1] for script in scripts for line in script.splitlines()}
+    assert {"info", "analyze", "explain", "whatif", "compare", "export"} <= commands
+
+
+def test_the_fields_for_agents_exist() -> None:
+    text = (DOCS / "skill" / "SKILL.md").read_text(encoding="utf-8")
+    schemas = "".join(p.read_text() for p in (ROOT / "traceprof" / "reports").glob("*.schema.json"))
+    names = {
+        part
+        for quoted in re.findall(r"`((?:[a-z]+(?:\[\])?\.)?[a-z_]+(?:\[\])?)`", text)
+        for part in quoted.replace("[]", "").split(".")
+        if "_" in part.strip("_") or "." in quoted
+    }
+    assert len(names) > 15
+    others = {"analysis", "json", "runs", "db", "sample_traces"}  # files
+    assert {name for name in names - others if f'"{name}"' not in schemas} == set()
+    lists = re.findall(r"`(\w+)\[\]", text)
+    assert {*lists} <= {*Document.__struct_fields__, "answers"}
+
+
+def run_tracker(name: str, place: Path) -> None:
+    """Run the block of a page's section in the environment that has the trackers."""
+    if not TRACKERS.exists():
+        missing("the trackers, which `make verify` installs")
+    codes = [code for code in blocks("trackers.md", "python") if name in code]
+    assert len(codes) == 1
+    examples = doctest.DocTestParser().get_examples("\n".join(blocks("trackers.md", "pycon")))
+    before = "".join(example.source for example in examples)
+    script = place / "code.py"
+    script.write_text(before + codes[0])
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "WANDB_SILENT": "true"}
+    done = subprocess.run(
+        [TRACKERS, script], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def scalars() -> dict[str, int]:
+    with closing(traceprof.analyze(ROOT / "sample_traces" / "training.sqlite")) as analysis:
+        return analysis.scalars()
+
+
+@pytest.mark.long
+def test_tensorboard_has_the_scalars(place: Path) -> None:
+    run_tracker("tensorboard", place)
+    code = """
+import json
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator("runs/training")
+events.Reload()
+tags = events.Tags()["scalars"]
+print(json.dumps({tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}))
+"""
+    done = subprocess.run([TRACKERS, "-c", code], capture_output=True, text=True, check=True)
+    found = eval(done.stdout)  # noqa: S307  (JSON of numbers)
+    for name, ns in scalars().items():
+        [(step, value)] = found[f"traceprof/{name}"]
+        assert (step, value) == (1200, pytest.approx(ns, rel=1e-6))  # it keeps 32 bits
+
+
+@pytest.mark.long
+def test_mlflow_has_the_scalars(place: Path) -> None:
+    run_tracker("mlflow", place)
+    with closing(sqlite3.connect(place / "mlflow.db")) as connection:
+        rows = connection.execute("SELECT key, value, step FROM metrics").fetchall()
+    assert {key: (value, step) for key, value, step in rows} == {
+        f"traceprof/{name}": (ns, 1200) for name, ns in scalars().items()
+    }
+
+
+@pytest.mark.long
+def test_wandb_writes_an_offline_run_with_the_scalars(place: Path) -> None:
+    run_tracker("wandb", place)
+    [path] = place.glob("wandb/offline-run-*/*.wandb")
+    written = path.read_bytes()
+    for name, ns in scalars().items():
+        assert f"traceprof/{name}".encode() in written
+        assert str(ns).encode() in written

@@ -1,0 +1,86 @@
+"""Files for those who host, build and cite the project say what holds."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import dist
+from traceprof.version import __version__
+
+ROOT = Path(__file__).parents[1]
+WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+GITLAB = ROOT / ".gitlab-ci.yml"
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
+TEXTS = (".md", ".py", ".yml", ".yaml", ".toml", ".ipynb", ".cff", "")
+FOLDERS = ("traceprof", "dashboards", "instrument", "benchmarks", "docs", "tests", ".ci", ".github")
+
+
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("github-workflows", [WORKFLOW]),
+        ("gitlab-ci", [GITLAB]),
+        ("github-issue-config", [ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"]),
+        ("github-issue-forms", FORMS),
+        ("citation-file-format", [ROOT / "CITATION.cff"]),
+    ],
+)
+def test_files_follow_their_schemas(schema: str, files: list[Path]) -> None:
+    assert files
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
+    done = subprocess.run([*command, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_both_run_everything_with_every_python() -> None:
+    github, gitlab = (yaml.safe_load(path.read_text()) for path in (WORKFLOW, GITLAB))
+    test = github["jobs"]["test"]
+    assert test["steps"][-1]["run"] == ".ci/run"
+    assert gitlab["test"]["script"] == [".ci/run"]
+    [of_gitlab] = gitlab["test"]["parallel"]["matrix"]
+    assert tuple(test["strategy"]["matrix"]["python"]) == tuple(of_gitlab["PYTHON"])
+    assert tuple(of_gitlab["PYTHON"]) == dist.VERSIONS
+
+
+def test_the_citation_has_this_version() -> None:
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
+
+
+def installed_names(text: str) -> list[str]:
+    """Return what the commands `pip install` of a text install, without options."""
+    commands = re.findall(r"pip3? install +([^`\n|&;]*)", text)
+    return [word.strip("\"'") for command in commands for word in command.split()]
+
+
+def test_nothing_installs_a_package_that_others_could_register() -> None:
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
+    paths = [*paths, *ROOT.glob("*.*"), ROOT / "Makefile", GITLAB]
+    texts = [path for path in paths if path.is_file() and path.suffix in TEXTS]
+    named = {(path, name) for path in texts for name in installed_names(path.read_text())}
+    assert len(named) > 10
+    ours = re.compile(r"(traceprof|instrument|dashboards)(\[.*\])?([=<>~!].*)?")
+    assert [(str(path), name) for path, name in named if ours.fullmatch(name)] == []
+    assert all(ours.fullmatch(name) for name in ("traceprof", "traceprof[export]", "traceprof>=1"))
+
+
+def test_constraints_are_of_what_is_promised() -> None:
+    lines = dist.CONSTRAINTS.read_text().splitlines()
+    names = {re.split("==", line)[0].lower().replace("_", "-") for line in lines if "==" in line}
+    toml = (ROOT / "pyproject.toml").read_text()
+    [required] = re.findall(r"^dependencies = \[\n(.*?)^\]", toml, re.MULTILINE | re.DOTALL)
+    assert {*re.findall(r'"([\w-]+)', required)} <= names
+    pinned = re.compile(r"#.*|[\w.-]+==[\w.+!-]+( ; .*)?")
+    assert [line for line in lines if not pinned.fullmatch(line)] == []
+
+
+def test_versions_that_differ_between_pythons_have_markers() -> None:
+    packages = {"3.10": {"a": "1", "b": "1"}, "3.11": {"a": "1", "b": "2"}, "3.12": {"b": "2"}}
+    assert dist.constraints(packages).removeprefix(dist.HEADER).splitlines() == [
+        'a==1 ; python_version == "3.10" or python_version == "3.11"',
+        'b==1 ; python_version == "3.10"',
+        'b==2 ; python_version == "3.11" or python_version == "3.12"',
+    ]
