@@ -1,21 +1,19 @@
 """Two recordings against each other: sums, sides, what makes them comparable, gates."""
 
-import json
 import re
 import shutil
 import statistics
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 import traceprof
+from tests.support.documents import DDP, LATE, OPTIONS, TRAINING, analysis, document_of
 from tests.support.long import long_after
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES
-from traceprof.analysis import Options, analyze_reports
+from traceprof.analysis import analyze_reports
 from traceprof.comparison.ask import compare
 from traceprof.documents.analysis.model import Document
 from traceprof.documents.comparison import Comparison
@@ -25,25 +23,6 @@ from traceprof.reports.comparison.sections import verdict
 from traceprof.reports.json import render
 from traceprof.run.steps.step_ranges import StepsSource
 from traceprof.store.runs import save
-
-LATE, DDP = SAMPLE_FOLDER / "late-allreduce.sqlite", SAMPLE_FOLDER / "ddp.sqlite"
-OPTIONS = Options(savings=False)
-TRAINING = SAMPLE_FOLDER / "training.sqlite"
-
-
-@cache
-def written(path: Path) -> str:
-    """Return the analysis of a sample; none is replayed, which takes longest."""
-    return render(analyze_reports([path], OPTIONS))
-
-
-def analysis(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(written(path))
-    return loaded
-
-
-def document_of(path: Path) -> Document:
-    return msgspec.convert(analysis(path), Document)
 
 
 def assert_sums(comparison: Comparison) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.comparison.test_compare import DDP, LATE, document_of
+from tests.support.documents import DDP, LATE, document_of
 from traceprof.comparison.communication import communication
 from traceprof.comparison.comparable import comparable
 from traceprof.comparison.gates import change_of, parse

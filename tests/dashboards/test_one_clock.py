@@ -15,10 +15,9 @@ from dashboards.pages import timeline as timeline_page
 from dashboards.server.app import create_app
 from dashboards.time_axis import Clock, RankClock
 from dashboards.view import View
-from tests.dashboards.timeline.test_page import attributes_of
 from tests.support.builders import TraceBuilder
 from tests.support.serving import serving
-from tests.support.timeline_page import Timeline
+from tests.support.timeline_page import Timeline, attributes_of
 from traceprof.analyses import breakdown, straggler
 from traceprof.analysis import analyze
 from traceprof.communication.messages import messages

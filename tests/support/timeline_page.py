@@ -6,10 +6,26 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from dashboards.pages import timeline
+from tests.support.trees import named
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+    from dashboards.address import Address
+    from traceprof.analysis import Analysis
+
 FIND = "const t = document.getElementById('timeline')?.timeline;"
+
+
+def attributes_of(analysis: Analysis, address: Address) -> dict[str, str]:
+    """Return the attributes of the element that becomes the timeline."""
+    tree = timeline.layout(analysis, address)
+    (element,) = (
+        element for element in named(tree, "Div") if getattr(element, "id", "") == "timeline"
+    )
+    props = element.to_plotly_json()["props"]
+    return {key.removeprefix("data-"): str(value) for key, value in props.items()}
 
 
 class Timeline:

@@ -11,27 +11,17 @@ import pytest
 from dashboards.address import Address
 from dashboards.pages import timeline
 from tests.support.builders import TraceBuilder
+from tests.support.timeline_page import attributes_of
 from tests.support.traces import SAMPLE
-from tests.support.trees import named, text
+from tests.support.trees import text
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from traceprof.analysis import Analysis
 
 UTC = 1_726_722_437_796_624_059
-
-
-def attributes_of(analysis: Analysis, address: Address) -> dict[str, str]:
-    """Return the attributes of the element that becomes the timeline."""
-    tree = timeline.layout(analysis, address)
-    (element,) = (
-        element for element in named(tree, "Div") if getattr(element, "id", "") == "timeline"
-    )
-    props = element.to_plotly_json()["props"]
-    return {key.removeprefix("data-"): str(value) for key, value in props.items()}
 
 
 def test_all_ranks_are_offered_and_the_first_is_open() -> None:

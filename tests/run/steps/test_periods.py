@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.run.steps.test_lags import INSERTED, WITHOUT_INSERTIONS, drawn, named, noisy
+from tests.support.sequences import INSERTED, WITHOUT_INSERTIONS, drawn, named, noisy
 from traceprof.run.steps.periods import Items, Periods, find_periods
 
 _LENGTH = 10
