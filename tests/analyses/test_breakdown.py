@@ -196,6 +196,14 @@ def test_steps_run_from_first_operation_to_the_next_steps(tmp_path: Path) -> Non
         (("Iteration 3", "Iteration 4", "Iteration 5"), [3, 4, 5]),
         (("train_step",) * 3, [0, 1, 2]),
         (("[pl][profile]run_training_batch",) * 3, [0, 1, 2]),
+        (
+            (
+                "execute_context_1(512)_generation_30(30)",
+                "execute_32_context_0(sq0sk0)_generation_32(sq32sk55086)",
+            ),
+            [0, 1],
+        ),
+        (("execute_context_1(9)_generation_0(0)", "step[EXTEND bs=15 toks=15360]"), [0]),
     ],
 )
 @pytest.mark.parametrize("registered", [True, False])

@@ -27,7 +27,12 @@ from typing import Any, NamedTuple
 KINDS = COMPUTE, COMMUNICATION, COPY = 0, 1, 2
 LOW_24_BITS = 0xFFFFFF
 NEVER = 1 << 80  # later than every time of a file
-BUILT_IN_STEP_PATTERNS = (r"step (\d+)", r"ProfilerStep#(\d+)")
+# Of SGLang and vLLM, in which no group is a number.
+SERVING_STEPS = (
+    r"step\[[A-Z_]+ bs=\d+.*\]",
+    r"execute_(?:\d+_)?context_\d+\(.*\)_generation_\d+\(.*\)",
+)
+BUILT_IN_STEP_PATTERNS = (r"step (\d+)", r"ProfilerStep#(\d+)", *SERVING_STEPS)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,13 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from tests.reference.breakdown import COMPUTE, LOW_24_BITS, NEVER, function_name
+from tests.reference.breakdown import (
+    COMPUTE,
+    LOW_24_BITS,
+    NEVER,
+    SERVING_STEPS,
+    function_name,
+)
 from tests.reference.nsight_export import Call, Export, Operation
 from tests.reference.period_steps import period_steps
 from tests.reference.spans import Span, clipped, length, union
@@ -41,6 +47,7 @@ STEP_PATTERNS = (
     r"(?i:iteration|iter|train(?:ing)?[_ ]step|global_step|step)[ _#:]*(\d+)",
     r"(?:\[pl\]\[profile\])?run_training_batch",
     r"train_step|training_step|train_batch",
+    *SERVING_STEPS,
 )
 WARM_UP = re.compile(r"\bwarm[ _-]?up\b", re.IGNORECASE)
 TORCH_OPTIMIZER = re.compile(r"Optimizer\.step#\w+\.step\b")

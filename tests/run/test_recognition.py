@@ -70,6 +70,16 @@ def test_the_environment_tells_a_rank() -> None:
         ("run.rank12.sqlite", 12),
         ("Rank-0.sqlite", 0),
         ("report1.sqlite", None),
+        # torchtitan, Megatron-LM, vLLM, SGLang
+        ("rank3_trace.json.gz", 3),
+        ("rank-3.json.gz", 3),
+        ("9f1c-rank-3.1767189312.pt.trace.json.gz", 3),
+        ("dp0_pp1_tp1_dcp0_ep1_rank3.1767189312.pt.trace.json.gz", 3),
+        ("bs_8_rank3.json.gz", 3),
+        ("1767189312.41-TP-3-EXTEND.trace.json.gz", 3),
+        ("1767189312.41-TP-3-DP-1-PP-0-EP-3.trace.json.gz", 3),
+        ("1767189312.41-TP-3-PP-1.trace.json.gz", None),
+        ("HTTP-3.json", None),
     ],
 )
 def test_a_file_name_tells_a_rank(name: str, expected: int | None) -> None:

@@ -26,6 +26,8 @@ RANK_VARIABLES = (
     "RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID",
 )  # fmt: skip
 _OF_FILE = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+# SGLang's; of a later pipeline stage it is not the rank.
+_OF_TENSOR_PARALLEL = re.compile(r"(?<![A-Za-z])TP-(\d{1,6})(?!\d)(?!.*-PP-0*[1-9])")
 
 
 def numbers_by_source(trace: Trace, processes: Sequence[int]) -> dict[str, tuple[int | None, ...]]:
@@ -90,6 +92,6 @@ def rank_of_environment(environment: Mapping[str, str]) -> int | None:
 
 
 def rank_of_file(path: Path) -> int | None:
-    """Return the rank in a file's name: `rank_3.sqlite`, `report.rank3.sqlite`."""
-    numbers = _OF_FILE.findall(path.name)
+    """Return the rank in a file's name: `rank_3.sqlite`, `report.rank3.sqlite`, `…-TP-3.json`."""
+    numbers = _OF_FILE.findall(path.name) or _OF_TENSOR_PARALLEL.findall(path.name)
     return int(numbers[-1]) if numbers else None

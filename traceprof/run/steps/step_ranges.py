@@ -59,6 +59,10 @@ PATTERNS: tuple[StepPattern, ...] = (
     StepPattern(re.compile(r"\A(?:\[pl\]\[profile\])?run_training_batch\Z")),
     # Megatron-LM and scripts that open one unnumbered range per step
     StepPattern(re.compile(r"\A(?:train_step|training_step|train_batch)\Z")),
+    # SGLang: step[DECODE bs=32 toks=32]; one of the next may be around it
+    StepPattern(re.compile(r"\Astep\[[A-Z_]+ bs=\d+.*\]\Z")),
+    # vLLM: execute_context_2(512)_generation_30(30), or execute_542_context_2(…)_generation_30(…)
+    StepPattern(re.compile(r"\Aexecute_(?:\d+_)?context_\d+\(.*\)_generation_\d+\(.*\)\Z")),
 )
 
 
