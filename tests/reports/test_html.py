@@ -129,7 +129,9 @@ def _track(*spans: tuple[int, int]) -> Track:
     start, end = np.array(spans, np.int64).T
     none = np.zeros(len(start), np.int32)
     categories = np.full(len(start), Category.COMPUTE, np.int8)
-    return Track("stream 7", 7, False, False, start, end, none, ["gemm"], categories, none - 1)
+    return Track(
+        "stream 7", 7, False, False, start, end, none, ["gemm"], categories, none - 1, none - 1
+    )
 
 
 def _spans(path: str) -> list[tuple[float, float]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _PEER_COPY, _MEMSET, _WITHIN_HOST = "p2p", "memset", "h2h"
 _PEER_COPY_NAME = "peer copy"
+_OF_OPERATORS = {"external": "external_id", "sequence": "sequence_number", "flops": "flops"}
 _COPY_KINDS: dict[int, str | None] = {
     **{int(kind): kind.direction for kind in CopyKind},
     CopyKind.HOST_TO_HOST: _WITHIN_HOST,
@@ -131,6 +132,30 @@ def ranges(rank: Rank) -> Part:
         "thread": _thread_numbers(rank, table.thread),
         "name": names_at(table.name, table.names),
         "nests": table.nests,
+    }
+
+
+def operators(rank: Rank) -> Part:
+    """Return the operators of a rank's process by start."""
+    table = rank.trace.operators(rank.process)
+    none = np.empty(0, np.int64)
+    if table is None:
+        return {
+            **_times(rank, none, none),
+            "thread": none,
+            "name": Names(none, ()),
+            **{name: Optional.unless(none, NULL) for name in _OF_OPERATORS.values()},
+        }
+    unknown = np.full(len(table), NULL)
+    columns = {name: getattr(table, field) for field, name in _OF_OPERATORS.items()}
+    return {
+        **_times(rank, table.start_ns, table.end_ns),
+        "thread": _thread_numbers(rank, table.packed_thread.values),
+        "name": names_at(table.packed_name.values, table.names),
+        **{
+            name: Optional.unless(unknown if column is None else column.values, NULL)
+            for name, column in columns.items()
+        },
     }
 
 

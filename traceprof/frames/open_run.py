@@ -140,6 +140,24 @@ class RunFrames:
         """
         return self._frame(events.ranges, self._processes(rank))
 
+    def operators(self, rank: int | None = None) -> pd.DataFrame:
+        """Return the operators that the rank's process ran, as torch.profiler records them.
+
+        Args:
+            rank: of this one; of all where not given, those of a process with several devices once,
+                under the first of its ranks.
+
+        Returns:
+            rank, start_ns, end_ns, duration_ns, thread, name, external_id (shared with the API
+            calls inside it), sequence_number (shared by forward and backward), flops
+            (multiplications and additions, where its shapes are recorded and it has a formula).
+
+        Raises:
+            UsageError: there is no such rank.
+            TraceFormatError: a report is damaged.
+        """
+        return self._frame(events.operators, self._processes(rank))
+
     def marks(self, rank: int | None = None) -> pd.DataFrame:
         """Return the moments that the rank's process named: NVTX marks, instant events.
 

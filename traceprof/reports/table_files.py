@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from traceprof.analysis import Analysis
     from traceprof.progress import Progress
 
-EVENTS = ("kernels", "copies", "api_calls", "ranges", "marks", "communication")
+EVENTS = ("kernels", "copies", "api_calls", "ranges", "operators", "marks", "communication")
 """Tables with a row for each event: methods of `RunFrames`."""
-_OF_PROCESSES = frozenset({"api_calls", "ranges", "marks"})  # once for all devices of a process
+_OF_PROCESSES = frozenset({"api_calls", "ranges", "operators", "marks"})
+"""Those once for all devices of a process."""
 
 
 class _Writer(Protocol):

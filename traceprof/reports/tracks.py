@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     Int32 = npt.NDArray[np.int32]
 
+OPERATORS = "operators"
 _COPY_NAMES = {int(kind): f"{kind.label} copy" for kind in CopyKind}
 
 
@@ -62,6 +63,8 @@ class Track:
         category: int8[n], values of `Category`.
         operation: int32[n], indices into the rank's kernels or, without a GPU, into what it
             communicated; -1 for what is neither.
+        row: int32[n], indices into all operations of the rank's GPU, one kind after the other, or
+            into the calls of its process; -1 for what is neither.
     """
 
     label: str
@@ -74,6 +77,7 @@ class Track:
     names: Sequence[str]
     category: npt.NDArray[np.int8]
     operation: Int32
+    row: Int32
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -83,7 +87,7 @@ class Track:
         return Track(
             self.label, self.number, self.is_host, self.nests, self.start_ns[index],
             self.end_ns[index], self.name[index], self.names, self.category[index],
-            self.operation[index],
+            self.operation[index], self.row[index],
         )  # fmt: skip
 
 
@@ -116,7 +120,7 @@ def gpu_tracks(rank: Rank) -> Iterator[Track]:
         of_stream = int(stream[rows[0]])
         yield Track(
             f"stream {of_stream}", of_stream, False, False, start[order], end[order], index[order],
-            names, category[order], number[order],
+            names, category[order], number[order], order.astype(np.int32),
         )  # fmt: skip
 
 
@@ -128,6 +132,7 @@ def communication_track(rank: CpuRank) -> Track:
     return Track(
         "communication", 0, True, False, operations.start_ns[order], operations.end_ns[order],
         operations.text[order].astype(np.int32), labels.texts, category, order.astype(np.int32),
+        np.full(len(order), -1, np.int32),
     )  # fmt: skip
 
 
@@ -165,6 +170,19 @@ def _range_tracks(rank: Rank) -> Iterator[Track]:
         )
 
 
+def operator_tracks(rank: Rank) -> Iterator[Track]:
+    """Yield the operators of each thread of a rank's process, as torch.profiler records them."""
+    operators = rank.trace.operators(rank.process)
+    if operators is None:
+        return
+    thread, name = operators.packed_thread.values, operators.packed_name.values
+    start, end = operators.start_ns, operators.end_ns
+    for rows in groups(thread):
+        yield _host_track(
+            rank, int(thread[rows[0]]), OPERATORS, True, rows, start, end, name, operators.names
+        )
+
+
 def mark_tracks(rank: Rank) -> Iterator[Track]:
     """Yield the marks of each thread of a rank's process: moments, which end when they begin."""
     marks = rank.trace.marks(rank.process)
@@ -187,6 +205,7 @@ def _host_track(
         f"thread {number}: {what}", number, True, nests, start_ns[order], end_ns[order],
         name[order].astype(np.int32), names, np.full(len(order), category, np.int8),
         np.full(len(order), -1, np.int32),
+        order.astype(np.int32) if category is Category.CALL else np.full(len(order), -1, np.int32),
     )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from perfetto.trace_processor.api import TraceProcessor, TraceProcessorConfig
 
+from tests.support import profiler_events as profile
+from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from tests.support.opened import analysis_of
 from tests.support.perfetto import read
@@ -26,7 +28,7 @@ from traceprof.reports.perfetto.critical_path import critical_paths
 from traceprof.reports.perfetto.trace import write
 
 if TYPE_CHECKING:
-    from tests.support.perfetto import ReadTrace
+    from tests.support.perfetto import ReadTrace, Slice
     from traceprof.analysis import Analysis
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"
@@ -126,6 +128,76 @@ def test_names_are_those_of_kernels(training: ReadTrace) -> None:
     assert {name: shown[name] for name in expected} == dict(expected)
 
 
+def launches_in(trace: ReadTrace) -> dict[int, tuple[int, int, str]]:
+    """Return start of the call, start of the operation and its category, by the arrow's number."""
+    arrows: dict[int, list[Slice]] = {}
+    for events in trace.slices.values():
+        for event in events:
+            for flow in event.flows:
+                arrows.setdefault(flow, []).append(event)
+    found = {}
+    for flow, events in arrows.items():
+        if any(event.category == "call" for event in events):
+            call, operation = sorted(events, key=lambda event: event.category != "call")
+            assert operation.category in {"compute", "communication", "copy"}
+            found[flow] = call.start_ns, operation.start_ns, operation.category
+    return found
+
+
+@pytest.mark.parametrize("name", ["training", "peer-copies", "pipeline-copies", "host-sync"])
+def test_an_arrow_goes_from_each_launch_to_its_operation(name: str) -> None:
+    with analysis_of(SAMPLES / f"{name}.sqlite") as analysis:
+        trace = written(analysis)
+    expected = []
+    with closing(sqlite3.connect(SAMPLES / f"{name}.sqlite")) as file:
+        tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
+        for kind in ("KERNEL", "MEMCPY", "MEMSET"):
+            if f"CUPTI_ACTIVITY_KIND_{kind}" in tables:
+                expected += file.execute(
+                    "SELECT calls.start, operations.start FROM CUPTI_ACTIVITY_KIND_RUNTIME calls"
+                    f" JOIN CUPTI_ACTIVITY_KIND_{kind} operations"
+                    " ON calls.correlationId = operations.correlationId"
+                    " AND calls.globalTid >> 24 = operations.globalPid >> 24"
+                ).fetchall()
+    assert sorted(arrow[:2] for arrow in launches_in(trace).values()) == sorted(expected)
+    assert len(expected) > 100
+
+
+def test_a_graph_has_an_arrow_to_each_of_its_kernels(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(100, 200, launch=(10, 20))
+    kernels = [(300, 310), (310, 330), (330, 390)]
+    for start, end in kernels:
+        builder.kernel(start, end, "inside", launch=False, correlation=500)
+    builder.api("cudaGraphLaunch_v10000", 210, 220, correlation=500)
+    with analysis_of(builder.write(tmp_path / "t.sqlite")) as analysis:
+        arrows = launches_in(written(analysis))
+    assert sorted(arrows.values()) == [
+        (10, 100, "compute"), *((210, start, "compute") for start, _ in kernels),
+    ]  # fmt: skip
+
+
+def test_operators_are_tracks_of_their_threads(tmp_path: Path) -> None:
+    events = [
+        profile.event("cpu_op", "aten::linear", 10, 30, (profile.PID, 1)),
+        profile.event("cpu_op", "aten::mm", 12, 20, (profile.PID, 1)),
+        profile.event("cpu_op", "MmBackward0", 50, 8, (profile.PID, 2)),
+        profile.call(13, 14, number=1), profile.kernel(90, 91, number=1),
+    ]  # fmt: skip
+    with analysis_of(profile.write(tmp_path / "t.json", events)) as analysis:
+        trace = written(analysis)
+    (process,) = trace.processes
+    shown = [
+        event
+        for track in trace.all_below(process)
+        if trace.names[track] == "operators"
+        for event in trace.slices[track]
+    ]
+    assert [(event.name, event.end_ns - event.start_ns) for event in shown] == [
+        ("aten::linear", 30_000), ("aten::mm", 20_000), ("MmBackward0", 8000),
+    ]  # fmt: skip
+    assert len(launches_in(trace)) == 1
+
+
 @pytest.mark.parametrize("name", ["training", "ddp", "nccl-serialization"])
 def test_arrows_join_what_was_matched(name: str) -> None:
     with analysis_of(SAMPLES / f"{name}.sqlite") as analysis:
@@ -150,12 +222,13 @@ def test_arrows_join_what_was_matched(name: str) -> None:
     assert expected
     flows: dict[int, list[int]] = {}
     seen = {}
+    launches = set(launches_in(trace))
     for process, rank in zip(trace.processes, communicating, strict=True):
         num_communicating = 0
         for track in trace.all_below(process):
             for event in trace.slices[track]:
                 num_communicating += event.category == "communication"
-                for flow in event.flows:
+                for flow in set(event.flows) - launches:
                     assert event.category == "communication"
                     flows.setdefault(flow, []).append(event.start_ns)
                 if "wait_ns" in event.notes:
@@ -209,7 +282,7 @@ def test_ranks_without_a_gpu_have_operations_and_arrows() -> None:
             shown = trace.events(process, "communication")
             assert len(shown) == len(rank.work.operations)  # type: ignore[attr-defined]
     flows = {flow for events in trace.slices.values() for event in events for flow in event.flows}
-    assert len(flows) == num_matched > 0
+    assert len(flows - set(launches_in(trace))) == num_matched > 0
 
 
 @pytest.mark.long
@@ -282,7 +355,9 @@ def test_perfetto_itself_reads_the_same(tmp_path: Path) -> None:
         num_flows = sum(
             len(waits) * (len(waits.group.members) - 1) for waits in analysis.ranks.waits
         )
-    slices = [event for track in read(path.read_bytes()).slices.values() for event in track]
+    written_trace = read(path.read_bytes())
+    num_flows += len(launches_in(written_trace))
+    slices = [event for track in written_trace.slices.values() for event in track]
     config = TraceProcessorConfig(bin_path=program)
     with TraceProcessor(trace=str(path), config=config) as processor:
         rows = processor.query("SELECT ts, dur, name FROM slice")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from traceprof.intervals import Int64
+    from traceprof.reports.perfetto.flows import LaunchFlows
     from traceprof.reports.perfetto.packets import PacketWriter, Value
     from traceprof.reports.tracks import Track
 
@@ -80,6 +81,7 @@ def events_of(
     track: Track,
     to_run: Callable[[Int64], Int64],
     flows: Mapping[int, tuple[tuple[int, ...], Mapping[str, Value]]] | None = None,
+    launches: LaunchFlows | None = None,
 ) -> Iterator[Event]:
     """Yield the events of a track.
 
@@ -88,21 +90,24 @@ def events_of(
         to_run: makes times of the run of them.
         flows: of operations by index, the numbers that they share with those of other ranks, and
             what is known of their meeting.
+        launches: what calls launched.
     """
     shown: dict[int, str] = {}
     categories = [str(category) for category in Category]
     for first in range(0, len(track), CHUNK):
         part = track.chosen(slice(first, first + CHUNK))
-        for start, end, name, category, operation in zip(
+        launched = [()] * len(part) if launches is None else launches.of(part)
+        for start, end, name, category, operation, of_launch in zip(
             to_run(part.start_ns).tolist(),
             to_run(part.end_ns).tolist(),
             part.name.tolist(),
             part.category.tolist(),
             part.operation.tolist(),
+            launched,
             strict=True,
         ):
             shared, notes = (flows or {}).get(operation, _ALONE)
             text = shown.get(name)
             if text is None:
                 text = shown[name] = one_line(track.names[name], MAX_NAME)
-            yield Event(start, end, text, categories[category], shared, notes)
+            yield Event(start, end, text, categories[category], (*shared, *of_launch), notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +27,7 @@ from traceprof.reports.tracks import (
     gpu_tracks,
     host_tracks,
     mark_tracks,
+    operator_tracks,
 )
 from traceprof.run.rank import CpuRank
 from traceprof.trace.model.counters import PERCENT
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.findings import Finding
     from traceprof.intervals import Int64
+    from traceprof.reports.perfetto.flows import LaunchFlows
     from traceprof.reports.perfetto.packets import PacketWriter, Value
     from traceprof.reports.tracks import Track
     from traceprof.run.rank import Rank
@@ -51,7 +54,13 @@ _OF_STEPS = (
 
 
 def write_rank(
-    writer: PacketWriter, rank: Rank, analysis: RunResult, pid: int, *, has_host: bool
+    writer: PacketWriter,
+    rank: Rank,
+    analysis: RunResult,
+    pid: int,
+    launches: LaunchFlows,
+    *,
+    has_host: bool,
 ) -> None:
     """Write a rank.
 
@@ -60,6 +69,7 @@ def write_rank(
         rank: what it did.
         analysis: what was found out about its run.
         pid: a number that no other rank has.
+        launches: what the calls of its process launched.
         has_host: whether the threads of its process are written with it, and not with another rank.
     """
     to_run = partial(analysis.ranks.clocks.to_run, rank.report)
@@ -73,10 +83,10 @@ def write_rank(
     tracks = [communication_track(rank)] if isinstance(rank, CpuRank) else gpu_tracks(rank)
     for track in tracks:
         new_track = partial(writer.track, process, track.label, _STREAMS)
-        write_events(writer, new_track, events_of(track, to_run, flows))
+        write_events(writer, new_track, events_of(track, to_run, flows, launches))
     _write_counters(writer, process, rank, to_run, has_host=has_host)
     if has_host:
-        _write_threads(writer, rank, pid, to_run)
+        _write_threads(writer, rank, pid, launches, to_run)
 
 
 def _title(rank: Rank, analysis: RunResult) -> str:
@@ -176,9 +186,13 @@ def _write_values(
 
 
 def _write_threads(
-    writer: PacketWriter, rank: Rank, pid: int, to_run: Callable[[Int64], Int64]
+    writer: PacketWriter,
+    rank: Rank,
+    pid: int,
+    launches: LaunchFlows,
+    to_run: Callable[[Int64], Int64],
 ) -> None:
-    """Write the threads of a process: marks on the thread itself, ranges and calls below."""
+    """Write the threads of a process: marks on the thread itself, all else below it."""
     names = {
         rank.trace.thread_number(thread): name for thread, name in rank.trace.thread_names.items()
     }
@@ -190,12 +204,12 @@ def _write_threads(
             threads[tid] = writer.thread(pid, tid, one_line(names.get(tid, "thread"), MAX_NAME))
         return threads[tid]
 
-    for track in host_tracks(rank):
+    for track in chain(operator_tracks(rank), host_tracks(rank)):
         what = (
             "CUDA calls" if track.category[0] == Category.CALL else track.label.partition(": ")[2]
         )
         new_track = partial(writer.track, thread_of(track), what)
-        write_events(writer, new_track, events_of(track, to_run))
+        write_events(writer, new_track, events_of(track, to_run, None, launches))
     for track in mark_tracks(rank):
         write_instants(writer, thread_of(track), events_of(track, to_run))
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof.analyses.links.link_counters import link_samples
 from traceprof.reports.perfetto.critical_path import write_paths
+from traceprof.reports.perfetto.flows import launch_flows
 from traceprof.reports.perfetto.packets import PacketWriter
 from traceprof.reports.perfetto.ranks import write_rank
 from traceprof.run.rank import CpuRank
@@ -49,7 +50,9 @@ def write(
     for number, rank in enumerate(ranks, 1):
         process = rank.report, rank.process
         # Process ids of several machines may be the same, and Perfetto has no pid 0.
-        write_rank(writer, rank, analysis.result, number, has_host=process not in written)
+        launches = launch_flows(rank, ranks, analysis.ranks)
+        has_host = process not in written
+        write_rank(writer, rank, analysis.result, number, launches, has_host=has_host)
         written.add(process)
         _release(rank)
         if progress is not None:
@@ -76,9 +79,11 @@ def _first_of(rank: Rank) -> int:
     table = rank.trace.range_table(rank.process)
     if table is not None and len(table):
         times.append(int(table.start_ns[0]))
-    marks = rank.trace.marks(rank.process)
+    marks, operators = rank.trace.marks(rank.process), rank.trace.operators(rank.process)
     if marks is not None:
         times.append(int(marks.time_ns[0]))
+    if operators is not None and len(operators):
+        times.append(int(operators.start_ns[0]))
     times += [int(samples.start_ns[0]) for samples in link_samples(rank) if len(samples.start_ns)]
     _release(rank)
     return min(times)
