@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.reference.gpu_machine import Change
+from tests.reference.gpu_programs import NUM_STEPS, PROGRAMS
 from tests.support.long import long_after
 from tests.support.planted import analyzed, assert_clocks, made
 from tests.support.schema import validator
@@ -48,6 +50,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         return truth, analyzed(folder, truth)
 
     return run
+
+
+@pytest.mark.parametrize(("is_late", "found"), [(True, [1]), (False, [])])
+def test_a_rank_late_to_the_first_of_three_operations_of_a_step(
+    tmp_path: Path, is_late: bool, found: list[int]
+) -> None:
+    program, in_time = PROGRAMS["all-at-once"], Change(late=False)
+    run = program.run(0, None if is_late else in_time)
+    with closing(analyze(run.write(tmp_path / "run.sqlite"))) as analysis:
+        late = [finding for finding in analysis.findings if finding.id == "straggler"]
+        assert [finding.rank for finding in late] == found
+        for finding in late:
+            gain_ns = run.step_ns(1, 12) - program.run(0, in_time).step_ns(1, 12)
+            assert finding.impact_ns / NUM_STEPS == pytest.approx(gain_ns, rel=0.15)
+            assert finding.metrics["share_last"] == 1 / 3
 
 
 # Every cause and every way to number the ranks; all combinations with `make verify`.

@@ -12,7 +12,7 @@ import pytest
 from tests.support.arrivals import arrivals, session
 from traceprof.ranks.clocks import measured
 from traceprof.ranks.comparison import RankComparison
-from traceprof.ranks.lateness import lateness
+from traceprof.ranks.lateness import is_habit, lateness
 from traceprof.ranks.matching import Unmatched, match
 from traceprof.ranks.transfers import Key, latency_and_rate, transfers
 from traceprof.ranks.waits import GroupWaits, split_by_leaving, wait_matrix, waits_of
@@ -286,7 +286,7 @@ def test_lateness_of_each_rank() -> None:
     assert late[3].late_ns == 2 * MS
     assert late[3].share_last == 1.0
     assert late[3].coverage == 1.0
-    assert late[3].is_habit(4)
+    assert is_habit(late[3].num_last, late[3].num_operations, 4)
     assert late[3].total_ns == 0  # nothing of it was exposed
 
 

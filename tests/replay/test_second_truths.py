@@ -33,7 +33,6 @@ KNOWN: dict[tuple[str, str], str] = {
         "serialized-unlabelled",
         "no-serialization",
     ): "communicators are not known, and taken to be one",
-    ("all-at-once", "no-straggler"): "one reduction of three is late: no straggler is seen",
     ("all-at-once", "no-sync"): "8 of 10 hold: which batch the late rank waits for changes",
     **{(f"two-threads-{pace}", assume): _PACED for pace in ("fast", "slow") for assume in _THREADS},
     **{("all-with-threads", assume): _PACED for assume in PROGRAMS["all-with-threads"].asked},

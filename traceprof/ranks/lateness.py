@@ -63,15 +63,18 @@ class Lateness(Struct, frozen=True):
         """The share of operations to which it came last."""
         return self.num_last / self.num_operations
 
-    def is_habit(self, num_ranks: int) -> bool:
-        """Return whether it comes last more often than by chance.
 
-        Args:
-            num_ranks: the number of ranks that share its operations, itself among them.
-        """
-        chance = 1 / num_ranks
-        sigma = float(np.sqrt(chance * (1 - chance) / self.num_operations))
-        return self.share_last >= max(MIN_SHARE, chance + _SIGMAS * sigma)
+def is_habit(num_last: int, num: int, num_ranks: int) -> bool:
+    """Return whether a rank comes last more often than by chance.
+
+    Args:
+        num_last: how often it does.
+        num: of how many times.
+        num_ranks: the number of ranks that take part, itself among them.
+    """
+    chance = 1 / num_ranks
+    sigma = float(np.sqrt(chance * (1 - chance) / max(num, 1)))
+    return num_last >= max(num, 1) * max(MIN_SHARE, chance + _SIGMAS * sigma)
 
 
 def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[Lateness]:
@@ -82,7 +85,7 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
         arrivals: the arrivals of all ranks.
     """
     results = []
-    costs = [_costs(group_waits, arrivals) for group_waits in waits]
+    costs = [costs_of(group_waits, arrivals) for group_waits in waits]
     for member, of_member in enumerate(columns_of_members(waits, len(arrivals))):
         late: list[Int64] = []
         cost: list[Int64] = []
@@ -141,10 +144,14 @@ def columns_of_members(waits: Sequence[GroupWaits], num_ranks: int) -> list[list
     return columns
 
 
-def _costs(waits: GroupWaits, arrivals: Sequence[Arrivals]) -> Int64:
+def costs_of(waits: GroupWaits, arrivals: Sequence[Arrivals]) -> Int64:
     """Return the median of how long the others waited, unhidden, for each member, int64[m, r].
 
     Their waits count as far as the member was late.
+
+    Args:
+        waits: of a group.
+        arrivals: the arrivals of all ranks.
     """
     members = [arrivals[member] for member in waits.group.members]
     spent = [

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from traceprof.analyses import breakdown
 from traceprof.analyses.straggler import advice as texts
+from traceprof.analyses.straggler.held_up_steps import held_up_steps
 from traceprof.findings import (
     MAX_EVIDENCE,
     Count,
@@ -28,12 +30,14 @@ from traceprof.findings import (
     share,
 )
 from traceprof.ranks.causes import Cause, Causes
+from traceprof.ranks.lateness import is_habit
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.analyses.straggler.held_up_steps import HeldUpSteps
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.lateness import Lateness
@@ -118,15 +122,23 @@ def run(measured: MeasuredRun) -> StragglerResult:
     """Find the ranks that the waits of a run go back to."""
     ranks = measured.ranks
     arrivals = [packed.unpacked for packed in measured.arrivals]
-    return StragglerResult(ranks, tuple(_stragglers(ranks, arrivals)))
+    held = held_up_steps(ranks, arrivals, measured.of(breakdown))
+    return StragglerResult(ranks, tuple(_stragglers(ranks, arrivals, held)))
 
 
-def _stragglers(ranks: RankComparison, arrivals: Sequence[Arrivals]) -> list[Straggler]:
+def _stragglers(
+    ranks: RankComparison, arrivals: Sequence[Arrivals], held: HeldUpSteps
+) -> list[Straggler]:
     """Return one straggler for each root, by the rank whose lateness costs most."""
     causes = Causes(ranks.waits, arrivals)
     by_root: dict[int, Straggler] = {}
     for late in sorted(ranks.lateness, key=lambda late: -late.total_ns):
-        if not late.num_last or not late.is_habit(_num_others(late, ranks.waits) + 1):
+        if not late.num_last:
+            continue
+        num_ranks = _num_others(late, ranks.waits) + 1
+        if not is_habit(late.num_last, late.num_operations, num_ranks) and not is_habit(
+            int(held.num[late.member]), held.num_steps, num_ranks
+        ):
             continue
         straggler = _root(ranks, late, causes)
         if straggler is not None and straggler.member not in by_root:
