@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.replay.test_truths import PAIRS
+from tests.support.changed_programs import PAIRS
 from tests.support.changes import recorded
 from tests.support.damage import DAMAGES, damaged
 from traceprof.replay.answers.ask import whatif

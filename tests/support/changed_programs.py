@@ -1,0 +1,305 @@
+"""Simulated programs before and after a change, and the assumption that stands for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tests.support.changes import (
+    each_on_its_own_stream,
+    faster_kernels,
+    faster_links,
+    step_ns,
+    without_copies,
+    without_launching,
+    without_loading,
+    without_slowdown,
+    without_stalls,
+    without_waits,
+)
+from tests.support.stalled_runs import PROGRAMS as STALLED
+from tests.support.stalled_runs import few_cores
+from traceprof.run.pipeline_orders import one_forward_one_backward
+from traceprof.simulate import SCENARIOS, kernels
+from traceprof.simulate.event_model.actions import Communicator
+from traceprof.simulate.event_model.gpu import Latencies
+from traceprof.simulate.event_model.program_writer import Host, Rates
+from traceprof.simulate.scenarios.ranks import NUM_RANKS, STRAGGLERS, training
+from traceprof.simulate.scenarios.setup import Setup
+from traceprof.simulate.scenarios.stages import (
+    NUM_MICRO_BATCHES,
+    NUM_STAGES,
+    Send,
+    nccl_pipeline,
+)
+from traceprof.simulate.scenarios.training import WORLD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from traceprof.simulate.event_model.engine import Result
+
+    Build = Callable[[np.random.Generator], Setup]
+
+_MIB = 1 << 20
+_LAYER = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
+
+
+def queue_filled(rng: np.random.Generator) -> Setup:
+    """Each step the first rank fills its queue with short kernels before it launches a reduction.
+
+    The reduction needs none of them; the other rank waits for it.
+    """
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        for step in range(8):
+            with host.step(step):
+                host.operator(host.compute, "aten::linear", *_LAYER)
+                ready = host.record(host.compute)
+                if host.process == 0:
+                    host.launch(host.compute, *[kernels.GELU] * 60)
+                host.wait(host.nccl, ready)
+                host.collective("all_reduce", WORLD, host.nccl, 200 * _MIB)
+                host.follow(host.compute, host.nccl)
+                host.operator(host.compute, "aten::mm", *_LAYER * (1 + 7 * host.process))
+                host.collective("all_reduce", WORLD, host.nccl, 4096, after=host.compute)
+                host.follow(host.compute, host.nccl)
+    return Setup(hosts, lambda _: [], queue_limit=32)
+
+
+def launch_bound(rng: np.random.Generator) -> Setup:
+    """The scenario of this name on a GPU that takes as long between kernels as real ones."""
+    setup = SCENARIOS["launch-bound"].build(rng)
+    return replace(setup, latencies=Latencies(stream_gap=1_500))
+
+
+def slowed_down(rng: np.random.Generator) -> Setup:
+    """Reductions are hidden, but the kernels beside them take 1.4 times as long."""
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        for step in range(6):
+            with host.step(step):
+                host.operator(host.compute, "aten::linear", *_LAYER * 3)
+                for _ in range(2):
+                    host.collective("all_reduce", WORLD, host.nccl, 180 * _MIB, after=host.compute)
+                    host.operator(host.compute, "aten::mm", *_LAYER * 4)
+                host.follow(host.compute, host.nccl)
+                host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+    return Setup(hosts, lambda _: [], slowdown=Fraction(7, 5))
+
+
+def buckets_in_a_row(rng: np.random.Generator, sizes_mib: Sequence[int]) -> Setup:
+    """Reductions wait behind each other, and each for the layers before it.
+
+    What follows waits for the stream, and so for all of them.
+    """
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    for host in hosts:
+        for step in range(8):
+            with host.step(step):
+                host.operator(host.compute, "aten::linear", *_LAYER * 2)
+                for size_mib in sizes_mib:
+                    host.operator(host.compute, "aten::mm", *_LAYER * 2)
+                    size = size_mib * _MIB
+                    host.collective("all_reduce", WORLD, host.nccl, size, after=host.compute)
+                host.follow(host.compute, host.nccl)
+                host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+    return Setup(hosts, lambda _: [])
+
+
+def statistics_behind_gradients(rng: np.random.Generator, *, is_apart: bool) -> Setup:
+    """Compute needs small statistics, which stand behind gradients of another communicator."""
+    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
+    statistics = Communicator(0x5EED_0000_0000_0077, "7", WORLD.processes)
+    for host in hosts:
+        stream = host.stream(33) if is_apart else host.nccl
+        for step in range(8):
+            with host.step(step):
+                host.operator(host.compute, "aten::linear", *_LAYER)
+                host.collective("all_reduce", WORLD, host.nccl, 200 * _MIB, after=host.compute)
+                host.operator(host.compute, "aten::mm", *_LAYER)
+                host.collective("all_reduce", statistics, stream, 32 << 10, after=host.compute)
+                host.follow(host.compute, stream)
+                host.operator(host.compute, "aten::mm", *_LAYER * 2)
+                host.collective("all_reduce", WORLD, host.nccl, 32 << 10, after=host.compute)
+                host.follow(host.compute, host.nccl)
+                host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+    return Setup(hosts, lambda _: [])
+
+
+def late_rank(key: str, rng: np.random.Generator, *, is_cured: bool) -> Setup:
+    """Eight ranks, one of which is late for a reason, or would be."""
+    plan = STRAGGLERS[key]
+    late = int(rng.integers(NUM_RANKS)) | plan.upstream
+    if is_cured:
+        plan = replace(plan, delay=None, slower=1.0)
+    return training(rng, plan, late, is_labelled=True, num_steps=12)
+
+
+def in_buckets(cap_mib: int, rng: np.random.Generator) -> Setup:
+    """DDP: gradients of 12 MiB each, reduced when a bucket holds as much as it may."""
+    hosts = tuple(Host(rank, rng, Rates(nccl=Fraction(60))) for rank in WORLD.processes)
+    for host in hosts:
+        for step in range(6):
+            with host.step(step):
+                with host.range("forward"):
+                    host.operator(host.compute, "aten::linear", *_LAYER * 4)
+                with host.range("backward"):
+                    size = 0
+                    for layer in range(24):
+                        host.operator(
+                            host.compute, "aten::mm",
+                            kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT,
+                        )  # fmt: skip
+                        size += 12 * _MIB
+                        if size >= cap_mib * _MIB or layer == 23:
+                            host.collective(
+                                "all_reduce", WORLD, host.nccl, size, after=host.compute
+                            )
+                            size = 0
+                    host.follow(host.compute, host.nccl)
+                host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+                host.synchronize(host.compute)
+    return Setup(hosts, lambda _: [])
+
+
+def sent_as_computed(rng: np.random.Generator) -> Setup:
+    """The pipeline with every stage's sends in the order in which they are ready."""
+    orders = {
+        stage: [
+            Send(one.is_forward, one.micro_batch)
+            for one in one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES)
+            if stage != (NUM_STAGES - 1 if one.is_forward else 0)
+        ]
+        for stage in range(NUM_STAGES)
+    }
+    return nccl_pipeline(rng, orders)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A program, a change of it, and what is assumed.
+
+    Attributes:
+        program: its name.
+        assume: the assumption.
+        changed: what happens with the change.
+        build: makes the program; that of the scenario of this name where None.
+        other: makes the changed program, where that is not made from the first one.
+    """
+
+    program: str
+    assume: str
+    changed: Callable[[Setup], Result] | None
+    build: Build | None = None
+    other: Build | None = None
+
+    def __str__(self) -> str:
+        """Return its name among tests."""
+        return f"{self.program}:{self.assume}"
+
+    def setup(self, seed: int) -> Setup:
+        """Return the program."""
+        build = self.build or SCENARIOS[self.program].build
+        return build(np.random.default_rng(seed))
+
+    def changed_step_ns(self, setup: Setup, seed: int, before: Result) -> float:
+        """Return what a step takes with the change, of those that were steady before."""
+        if self.changed is None:
+            assert self.other is not None
+            changed = self.other(np.random.default_rng(seed)).run()
+        else:
+            changed = self.changed(setup)
+        return step_ns(changed, before, counts_first=self.counts_first)
+
+    @property
+    def counts_first(self) -> bool:
+        """Whether the first step counts: see `step_ns`."""
+        return self.assume in {"no-data-loading", "no-host-stall"}
+
+
+def twice_as_fast(setup: Setup) -> Result:
+    return faster_links(setup, 0.5)
+
+
+def no_communication(setup: Setup) -> Result:
+    return faster_links(setup, 0)
+
+
+def half_the_matrices(setup: Setup) -> Result:
+    return faster_kernels(setup, "gemm", 0.5)
+
+
+PAIRS = (
+    *(
+        Pair(program, "no-sync", without_waits)
+        for program in ("host-sync", "lost-run-ahead", "pageable-copy", "sleeping-checkpoint")
+    ),
+    Pair("queue-filled", "no-launch-stall", Setup.without_queue_limit, queue_filled),
+    Pair("slowed-down", "no-overlap-slowdown", without_slowdown, slowed_down),
+    *(
+        Pair(program, "no-data-loading", without_loading)
+        for program in ("data-loading", "sleeping-loader")
+    ),
+    *(
+        Pair(program, "no-serialization", each_on_its_own_stream)
+        for program in ("nccl-serialization", "exposed-queued")
+    ),
+    *(
+        Pair(name, "no-serialization", each_on_its_own_stream,
+             partial(buckets_in_a_row, sizes_mib=sizes_mib))
+        for name, sizes_mib in (("buckets-in-a-row", (300, 300, 300)), ("short-last", (600, 8)))
+    ),
+    *(
+        Pair(program, "link=2x", twice_as_fast)
+        for program in (
+            "late-allreduce", "compute-stream-collective", "nccl-serialization",
+            "small-collectives", "exposed-needed-at-once", "overlap-slowdown",
+            "p2p-slower-than-copy", "peer-copies",
+        )
+    ),
+    Pair("slowed-down", "link=2x", twice_as_fast, slowed_down),
+    *(
+        Pair(program, "kernel:gemm=0.5x", half_the_matrices)
+        for program in ("healthy", "overlap-slowdown", "late-allreduce", "exposed-late-launch")
+    ),
+    *(
+        Pair(
+            f"late-{key}", "no-straggler", None,
+            partial(late_rank, key, is_cured=False), partial(late_rank, key, is_cured=True),
+        )
+        for key in STRAGGLERS
+    ),
+    *(
+        Pair(
+            f"buckets-of-{before}", f"bucket-cap-mb={after}", None,
+            partial(in_buckets, before), partial(in_buckets, after),
+        )
+        for before, after in ((25, 100), (25, 72), (25, 10), (25, 300), (100, 25))
+    ),
+    *(
+        Pair("pipeline-sends", f"send-order={order}", None, nccl_pipeline, sent_as_computed)
+        for order in ("ready-first", "best")
+    ),
+    *(
+        Pair(f"stalled: {name}", "no-host-stall", without_stalls, build)
+        for name, build in (
+            ("one rank", STALLED["one rank"]), ("all ranks", STALLED["all ranks"]),
+            ("few cores", partial(few_cores, since_ns=0)),
+        )
+    ),
+    Pair("launch-bound", "launch=0", without_launching, launch_bound),
+    *(
+        Pair(program, "communication=0", no_communication)
+        for program in ("late-allreduce", "nccl-serialization")
+    ),
+    Pair("slowed-down", "communication=0", no_communication, slowed_down),
+    *(
+        Pair(program, "copies-hidden", without_copies)
+        for program in ("exposed-copy", "pageable-copy")
+    ),
+)  # fmt: skip
