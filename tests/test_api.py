@@ -73,6 +73,9 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "savings": (lambda: of(savings="yes"), "give True, False or None"),
     "an assumption": (lambda: traceprof.whatif(SAMPLE, assume="no-sync"), "give a list of texts"),
     "a path": (lambda: traceprof.whatif(SAMPLE, paths_of=5), "give a list of whole numbers"),  # type: ignore[arg-type]
+    "a listener": (lambda: traceprof.analyze(SAMPLE, listener=5), "cannot use listener=5"),  # type: ignore[arg-type]
+    "no path": (lambda: traceprof.open_trace(5), "cannot read 5: it is no path"),  # type: ignore[arg-type]
+    "a table": (lambda: of().to_pandas(None), "there is no such table"),  # type: ignore[arg-type]
     "a gate": (lambda: traceprof.compare(SAMPLE, SAMPLE, gates="step:+2%"), "give a list of texts"),
     "no side": (lambda: traceprof.compare([], SAMPLE), "cannot compare before=[]"),
     "a wrong side": (lambda: traceprof.compare(SAMPLE, 5), "cannot compare after=5"),  # type: ignore[arg-type]

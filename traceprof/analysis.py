@@ -18,7 +18,7 @@ from traceprof.execution.children import run_in_children
 from traceprof.execution.many_reports import measure_reports
 from traceprof.execution.open_analysis import MeasuredReports
 from traceprof.execution.open_reports import Measurer
-from traceprof.execution.options import Options, checked
+from traceprof.execution.options import Options, check_listener, checked
 from traceprof.replay.answers.savings import (
     MAX_READ_AGAIN,
     not_replayed,
@@ -296,6 +296,7 @@ def _measurer(
     """Return what measures open reports, and reports progress and partial results to a listener."""
     if listener is None:
         return Measurer.of(options, None, jobs)
+    check_listener(listener)
 
     def report_partial(result: RunResult, run: Run) -> None:
         listener.partial(Analysis(result, run))

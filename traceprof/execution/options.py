@@ -163,6 +163,17 @@ def num_jobs(jobs: int | None) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def check_listener(listener: object) -> None:
+    """Check that progress can be reported to a listener.
+
+    Raises:
+        UsageError: it lacks a method of `Listener`.
+    """
+    methods = ("expect", "advance", "partial")
+    if not all(callable(getattr(listener, method, None)) for method in methods):
+        raise _wrong("listener", listener, f"an object with the methods {', '.join(methods)}")
+
+
 def no_such_finding(id_: str) -> UsageError:
     """Return the error of a finding's id that this version does not know."""
     meant = closest(id_, FINDING_IDS)
@@ -192,4 +203,4 @@ def _is_range(value: object) -> bool:
 
 
 def _wrong(name: str, value: object, kind: str) -> UsageError:
-    return UsageError(f"cannot use {name}={value!r}", "it is something else", f"give {kind}")
+    return UsageError(f"cannot use {name}={value!r}", "that is no value for it", f"give {kind}")

@@ -41,7 +41,7 @@ def table_frame(result: RunResult, table: str) -> pd.DataFrame:
     from msgspec import to_builtins  # noqa: PLC0415
 
     if table not in TABLES:
-        guess = closest(table, [*TABLES])
+        guess = closest(str(table), [*TABLES])
         remedy = f"did you mean {guess}?" if guess else f"choose one of {', '.join(TABLES)}"
         raise UsageError(f"cannot make a frame of {table!r}", "there is no such table", remedy)
     record, records = TABLES[table]

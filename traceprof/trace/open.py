@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from traceprof.errors import MissingExtraError, TraceFileError, TraceFormatError
+from traceprof.errors import MissingExtraError, TraceFileError, TraceFormatError, UsageError
 from traceprof.trace.kineto import packing as packing_module
 from traceprof.trace.kineto.packing import (
     MAX_BLOCK_BYTES,
@@ -22,8 +23,6 @@ from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.nsight.parts import RE_EXPORT
 
 if TYPE_CHECKING:
-    import os
-
     from traceprof.progress import Progress
     from traceprof.trace.model.trace import Trace
 
@@ -56,12 +55,13 @@ def open_trace(
             time spans and names are read at once.
 
     Raises:
+        UsageError: it is no path.
         TraceFileError: missing, a folder, empty, or not readable.
         TraceFormatError: damaged, or nothing that traceprof reads.
         MissingToolError: a .nsys-rep without `nsys`.
         MissingExtraError: packed by zstd, and nothing is installed that unpacks it.
     """
-    report = Path(path)
+    report = _path(path)
     start = _first_bytes(report)
     if start.startswith(_SQLITE) or _SQLITE.startswith(start):
         return NsightTrace(report, progress, kernels_on_demand=kernels_on_demand)
@@ -74,6 +74,12 @@ def open_trace(
         remedy = "unpack it with unzstd, or pip install backports.zstd"
         raise MissingExtraError(f"cannot read {report}", NO_ZSTD, remedy)
     raise TraceFormatError(f"cannot read {report}", *_unreadable(start, unpacked))
+
+
+def _path(path: object) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"cannot read {path!r}", "it is no path", "give the path of a report")
+    return Path(path)
 
 
 def check_openable(path: Path) -> None:
