@@ -148,7 +148,11 @@ def _two_bars(comparison: Comparison) -> Component:
         ],
         className="legend",
     )
-    return card("The mean step", html.Table(html.Tbody(rows), className="two-bars"), note=legend)
+    return card(
+        "The mean step, over all ranks",
+        html.Table(html.Tbody(rows), className="two-bars"),
+        note=legend,
+    )
 
 
 def _bar(parts: Parts, most_ns: int) -> Component:

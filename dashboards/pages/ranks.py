@@ -32,7 +32,7 @@ _TIME = (
     Column("rank", "rank", IDENTIFIER, 60),
     Column("report", "report", None, 150, may_be_cut=True),
     Column("gpu", "GPU", None, 150, may_be_cut=True),
-    Column("window", "window (ms)", 3, 90, "first GPU operation to last"),
+    Column("window", "training (ms)", 3, 90, "what findings are about; all of a chosen time"),
     *(Column(measure, f"{name} (%)", 1, 80) for measure, name, _ in PARTS),
     Column("hidden", "comm. hidden (%)", 1, 80, "the share of communication that compute hides"),
     Column("step", "step (ms)", 3, 90),
@@ -63,10 +63,15 @@ def layout(analysis: Analysis, address: Address) -> Component:
         )
         return page(TITLE, lead, card("Ranks", empty))
     results: dict[int, BreakdownResult] = {result.rank: result for result in view.of(breakdown)}
+    kind = breakdown.judged_kind([*results.values()]) if results else "training"
     rows = [_row(view, rank, results.get(rank.rank)) for rank in view.ranks]
     # What the second table shows is saved with the first.
     columns = [
-        replace(column, is_hidden=column.field == "report" and len(view.analysis.run.traces) == 1)
+        replace(
+            column,
+            head=f"{kind} (ms)" if column.field == "window" else column.head,
+            is_hidden=column.field == "report" and len(view.analysis.run.traces) == 1,
+        )
         for column in _TIME
     ]
     time = table("ranks", (*columns, *_HIDDEN), rows, "ranks.csv")
@@ -110,7 +115,7 @@ def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, An
     }
     if result is None:
         return row
-    whole = result.whole
+    whole = result.judged
     lengths = step_lengths(result)
     hidden = whole.hidden_fraction
     return row | {

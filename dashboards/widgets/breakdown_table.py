@@ -11,6 +11,7 @@ from dashboards.view import device_text
 from dashboards.widgets.components import UNKNOWN, card
 from dashboards.widgets.palette import PARTS
 from dashboards.widgets.terms import PART_MEANINGS
+from traceprof.analyses import breakdown
 from traceprof.reports.time_text import outside_the_training
 from traceprof.units import duration, percent, ranks_text
 
@@ -36,7 +37,7 @@ class Outlier(NamedTuple):
     Attributes:
         rank: its number.
         part: the name of the part of its time.
-        share: of its window, 0 to 1.
+        share: of what of it is judged, 0 to 1.
         middle: the median of all ranks.
     """
 
@@ -53,7 +54,7 @@ def breakdown_card(view: View, results: Sequence[BreakdownResult]) -> Component:
         outside = []
     if len(results) <= MAX_ROWS:
         return card(TITLE, _legend(), _scrolled(_table(view, results)), *outside)
-    worst = sorted(results, key=lambda result: (-_lost(result.whole), result.rank))
+    worst = sorted(results, key=lambda result: (-_lost(result.judged), result.rank))
     every = html.Details(
         [
             html.Summary(f"All {len(worst)} ranks, those that lose most first"),
@@ -68,11 +69,11 @@ def breakdown_card(view: View, results: Sequence[BreakdownResult]) -> Component:
 def outliers(results: Sequence[BreakdownResult]) -> list[Outlier]:
     """Return the ranks of whose time a part is far from the middle, the farthest first.
 
-    That is by 2 % of the window, and by three times the median distance of the ranks.
+    That is by 2 % of what is judged, and by three times the median distance of the ranks.
     """
     found = []
     for measure, name, _ in _LOST:
-        shares = [result.whole.fraction(measure) for result in results]
+        shares = [result.judged.fraction(measure) for result in results]
         middle = median(shares)
         away = max(_MIN_AWAY, 3 * 1.4826 * median(abs(share - middle) for share in shares))
         found += [
@@ -115,7 +116,7 @@ def _machines(view: View, results: Sequence[BreakdownResult]) -> Component:
     for result in results:
         by_machine.setdefault(view.machines[result.rank], []).append(result)
     groups = sorted(
-        by_machine.items(), key=lambda item: -median(_lost(result.whole) for result in item[1])
+        by_machine.items(), key=lambda item: -median(_lost(result.judged) for result in item[1])
     )
     heads = ["machine", "ranks", "", *(f"{name} (%)" for _, name, _ in PARTS), "worst rank"]
     head = html.Tr(
@@ -128,8 +129,8 @@ def _machines(view: View, results: Sequence[BreakdownResult]) -> Component:
 
 
 def _machine(view: View, name: str, results: Sequence[BreakdownResult]) -> Component:
-    shares = [median(result.whole.fraction(part) for result in results) for part, *_ in PARTS]
-    worst = max(results, key=lambda result: (_lost(result.whole), -result.rank))
+    shares = [median(result.judged.fraction(part) for result in results) for part, *_ in PARTS]
+    worst = max(results, key=lambda result: (_lost(result.judged), -result.rank))
     link = dcc.Link(f"rank {worst.rank}", href=view.rank_address(worst.rank).href())
     return html.Tr(
         [
@@ -137,7 +138,7 @@ def _machine(view: View, name: str, results: Sequence[BreakdownResult]) -> Compo
             html.Td(f"{len(results)}: {ranks_text([result.rank for result in results])}"),
             html.Td(_bar(shares), className="bar-cell"),
             *(html.Td(f"{100 * share:.1f}", className="number") for share in shares),
-            html.Td([link, f", {percent(_lost(worst.whole))} lost"]),
+            html.Td([link, f", {percent(_lost(worst.judged))} lost"]),
         ]
     )
 
@@ -168,7 +169,8 @@ def _outliers(view: View, results: Sequence[BreakdownResult]) -> list[Component]
 def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
     several = len(view.analysis.run.traces) > 1
     heads = ["rank", "GPU", *(["report"] if several else []), ""]
-    numbers = ["window (ms)", *(f"{name} (%)" for _, name, _ in PARTS), "comm. hidden (%)"]
+    kind = breakdown.judged_kind(results)
+    numbers = [f"{kind} (ms)", *(f"{name} (%)" for _, name, _ in PARTS), "comm. hidden (%)"]
     head = html.Tr(
         [
             *(html.Th(text, scope="col") for text in heads),
@@ -180,8 +182,8 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
 
 
 def _row(view: View, result: BreakdownResult, *, several: bool) -> Component:
-    whole, rank = result.whole, view.rank(result.rank)
-    hidden = whole.hidden_fraction
+    judged, rank = result.judged, view.rank(result.rank)
+    hidden = judged.hidden_fraction
     link = dcc.Link(f"rank {rank.rank}", href=view.rank_address(rank.rank).href())
     cells: list[Component] = [
         html.Th(link, scope="row"),
@@ -189,11 +191,11 @@ def _row(view: View, result: BreakdownResult, *, several: bool) -> Component:
     ]
     if several:
         cells.append(html.Td(view.report_name(rank.report), className="name"))
-    shares = [whole.fraction(measure) for measure, *_ in PARTS]
-    lengths = [getattr(whole, measure) for measure, *_ in PARTS]
+    shares = [judged.fraction(measure) for measure, *_ in PARTS]
+    lengths = [getattr(judged, measure) for measure, *_ in PARTS]
     cells.append(html.Td(_bar(shares, lengths), className="bar-cell"))
     texts = (
-        f"{whole.window_ns / 1e6:.3f}",
+        f"{judged.window_ns / 1e6:.3f}",
         *(f"{100 * share:.1f}" for share in shares),
         UNKNOWN if hidden is None else f"{100 * hidden:.1f}",
     )
@@ -201,7 +203,7 @@ def _row(view: View, result: BreakdownResult, *, several: bool) -> Component:
 
 
 def _bar(shares: Sequence[float], lengths_ns: Sequence[int] = ()) -> Component:
-    """Return the identity as a bar: the parts of the window, each as wide as its share."""
+    """Return the identity as a bar: the parts of the time, each as wide as its share."""
     long = [f"{duration(length)}, " for length in lengths_ns] or [""] * len(shares)
     return html.Div(
         [

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from dash import dcc, html
 
-from dashboards.widgets.components import evidence_address, evidence_list
+from dashboards.widgets.components import UNKNOWN, evidence_address, evidence_list
 from traceprof.errors import one_line
 from traceprof.findings import worst_of
-from traceprof.units import between, duration, percent, ranks_text, size_text
+from traceprof.reports.findings_text import gain_text
+from traceprof.units import duration, percent, ranks_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,9 +80,12 @@ def metric_text(name: str, value: MetricValue) -> str:
 
 
 def saving_text(saving: Saving | None) -> str:
-    """Write what a step would gain without a finding: `1.08 ms`, or `at most 1.4 ms`."""
-    if saving is None or saving.high_ns is None:
-        return "not known"
+    """Write what a step would gain without a finding: `1.08 ms`, or `at most 1.4 ms`.
+
+    Where nothing can take it out of a replay, its cost is all that is known, as in the text.
+    """
+    if saving is None or saving.high_ns is None or saving.assume is None:
+        return UNKNOWN
     if saving.high_ns <= 0:
         return "nothing"
     if saving.step_ns is None:
@@ -104,17 +108,13 @@ def _cost(finding: Finding, judged: str) -> str:
 
 
 def _saving(saving: Saving | None, unit: str) -> list[Component]:
-    """Say what would be gained, and how that is known."""
+    """Say what would be gained, and how that is known, as the text report does."""
     if saving is None:
         return []
+    text = gain_text(saving, unit)
     if saving.high_ns is None:
-        text = f"What {unit} gains without it is not known: {one_line(saving.why or '')}."
-    elif saving.step_ns is None:
-        text = f"Without it {unit} gains {saving_text(saving)}."
-    else:
-        limits = between(saving.low_ns or 0, saving.high_ns)
-        text = f"Without it {unit} gains {saving_text(saving)} ({limits}), by a replay."
-    return [html.P(text, className="note")]
+        text = f"what {unit} gains without it is not known: {one_line(saving.why or '')}"
+    return [html.P(f"{text[0].upper()}{text[1:]}.", className="note")] if text else []
 
 
 def _evidence(finding: Finding, address: Address, clock: Clock) -> list[Component]:

@@ -1,4 +1,4 @@
-"""The answer first: what a step takes, what it could take, and what to act on, in order."""
+"""The answer first: what a step takes, what to act on, in order, and what it could take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.headline import largest_limit
 from traceprof.errors import one_line
 from traceprof.findings import by_id, worst_of
-from traceprof.reports.headline_text import without_gains
+from traceprof.reports.headline_text import same_time, without_gains
 from traceprof.reports.time_text import about_steps, where_it_went
 from traceprof.run.steps.period_steps import about_periods
 from traceprof.units import between, duration, percent, ranks_text
@@ -32,22 +32,22 @@ _MAX_ROWS = 7  # the rest stands below, as cards
 
 
 def headline_card(view: View, what_if: str) -> Component | None:
-    """Return the card; None where nothing was measured.
+    """Return the card; None where nothing was measured, or a time is chosen: it is of all time.
 
     Args:
         view: what is looked at; the headline is of the whole run, whatever that is.
         what_if: the address of the page that answers what a step would take.
     """
     found = view.analysis.result.headline
-    if found is None:
+    if found is None or view.address.chosen.has_range:
         return None
     groups = by_id(view.findings)
     return html.Section(
         [
             html.P(_takes(found), className="takes"),
-            _could_take(found, largest_limit(view.findings, found.step_ns), what_if),
             html.P(_made_of(found), className="note"),
             _causes(view, groups) if groups else _no_finding(view),
+            _could_take(view, found, what_if),
         ],
         className="card headline",
     )
@@ -65,7 +65,7 @@ def _takes(found: Headline) -> list[Component | str]:
     return [text, html.Strong(duration(found.step_ns)), html.Span(f" {how}", className="note")]
 
 
-def _could_take(found: Headline, limit: Finding | None, what_if: str) -> Component:
+def _could_take(view: View, found: Headline, what_if: str) -> Component:
     """Say what a step could take, and which savings lead there: nothing counts twice."""
     asking = dcc.Link("Ask what if …", href=what_if)
     savings, replay = found.savings, found.savings.replay
@@ -80,21 +80,34 @@ def _could_take(found: Headline, limit: Finding | None, what_if: str) -> Compone
         return html.P(parts, className="could-take")
     source = html.Span(f" {_source(replay)} ", className="note")
     if not savings.gains:
+        limit = largest_limit(view.analysis.findings, found.step_ns)
         text = f"{without_gains(limit)}."
         return html.P([text, source, asking], className="could-take")
-    possible = duration(savings.possible_step_ns)
+    possible, lows = duration(savings.possible_step_ns), _least_gains(view)
     limits = between(savings.possible_low_ns or 0, savings.possible_high_ns or 0)
     span = "" if limits == possible else f" ({limits})"
     gains: list[Component | str] = []
     for place, gain in enumerate(savings.gains):
         gains += [
             ", then " if place else ": ",
-            html.Strong(f"−{duration(gain.gain_ns)}"),
+            _weighed(f"−{duration(gain.gain_ns)}", is_sure=lows.get(gain.finding, 0) > 0),
             " without ",
             _finding_link(gain.finding),
         ]
-    takes: list[Component | str] = ["It could take ", html.Strong(possible), span]
+    is_sure = (savings.possible_high_ns or 0) < found.step_ns
+    takes: list[Component | str] = ["It could take ", _weighed(possible, is_sure=is_sure), span]
     return html.P([*takes, *gains, ". ", source, asking], className="could-take")
+
+
+def _least_gains(view: View) -> dict[str, int]:
+    """Return the least that a step gains without each finding, where a replay says so."""
+    worst = map(worst_of, by_id(view.analysis.findings))
+    return {one.id: one.saving.low_ns or 0 for one in worst if one.saving is not None}
+
+
+def _weighed(text: str, *, is_sure: bool) -> Component | str:
+    """Return a number, bold only where its interval does not begin at zero."""
+    return html.Strong(text) if is_sure else text
 
 
 def _source(replay: Replay) -> str:
@@ -134,14 +147,17 @@ def _causes(view: View, groups: Sequence[Sequence[Finding]]) -> Component:
         html.Tr(
             [
                 html.Th(_finding_link(finding.id), scope="row"),
-                html.Td(one_line(finding.title), className="what"),
+                html.Td(
+                    f"{one_line(finding.title)}{same_time(finding, worst[:place])}",
+                    className="what",
+                ),
                 html.Td(ranks_text(numbers[finding.id]), className="name"),
                 html.Td(_share_bar(finding, most), className="share-cell"),
                 html.Td(percent(finding.impact_fraction), className="number"),
                 html.Td(saving_text(finding.saving), className="number"),
             ]
         )
-        for finding in worst[:_MAX_ROWS]
+        for place, finding in enumerate(worst[:_MAX_ROWS])
     ]
     heads = [
         html.Th("What to act on first", scope="col"),
@@ -164,6 +180,8 @@ def _share_bar(finding: Finding, most: float) -> Component:
 
 def attribution_card(view: View) -> Component | None:
     """Return what accounts for each part of the time without compute; None without large parts."""
+    if view.address.chosen.has_range:
+        return None
     by_part: dict[tuple[str, str | None], list[tuple[float, int, str | None]]] = {}
     for owner in view.analysis.result.attributions:
         if owner.rank in view.numbers:
@@ -173,7 +191,11 @@ def attribution_card(view: View) -> Component | None:
         return None
     judged = breakdown.judged_kind(view.analysis.of(breakdown))
     entries = []
-    for (part, finding), ranks in sorted(by_part.items(), key=lambda item: -max(item[1])[0]):
+    order = {group[0].id: place for place, group in enumerate(by_id(view.findings))}
+    for (part, finding), ranks in sorted(
+        by_part.items(),
+        key=lambda item: (order.get(item[0][1] or "", len(order)), -max(item[1])[0]),
+    ):
         fraction, number, sentence = max(ranks, key=lambda rank: rank[0])
         where = f" at most, on rank {number}" if len(ranks) > 1 else f" on rank {number}"
         why = (

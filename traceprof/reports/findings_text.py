@@ -103,7 +103,7 @@ def claim_lines(analysis: RunResult, group: Sequence[Finding]) -> list[str]:
     per_step = worst.metrics.get("per_step_ns")
     if isinstance(per_step, int):
         lines.append(f"{duration(per_step)} in the mean step")
-    gain = _gain(worst.saving, _subject(analysis))
+    gain = gain_text(worst.saving, _subject(analysis))
     if gain:
         lines.append(gain)
     least = min(group, key=lambda finding: finding.impact_fraction)
@@ -183,7 +183,7 @@ def _later(
     for group in groups:
         worst = worst_of(group)
         cost = _cost(worst, judged_kind(analysis.breakdown))
-        gain = _gain(worst.saving, _subject(analysis))
+        gain = gain_text(worst.saving, _subject(analysis))
         line = _head(group)
         most = "at most " if len(group) > 1 and worst.impact_ns else ""
         line.append(f": {most}{cost}{f'; {gain}' if gain else ''}")
@@ -199,8 +199,16 @@ def _subject(analysis: RunResult) -> str:
     return "a step" if has_steps else f"the {judged_kind(analysis.breakdown)}"
 
 
-def _gain(saving: Saving | None, subject: str) -> str:
-    """Say what would be gained, by a replay; what a finding costs is said with its title."""
+def gain_text(saving: Saving | None, subject: str) -> str:
+    """Say what would be gained, by a replay; what a finding costs is said with its title.
+
+    Args:
+        saving: of a finding.
+        subject: what would be shorter, such as `a step`.
+
+    Returns:
+        `without it a step takes 1.2 ms less (no-sync)`; empty where nothing can be taken out.
+    """
     if saving is None or saving.assume is None:
         return ""
     if not saving.high_ns:

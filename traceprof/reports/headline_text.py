@@ -32,7 +32,7 @@ def headline_lines(analysis: RunResult) -> list[str]:
     if headline.causes:
         named = headline.causes
         causes = "; ".join(
-            _cause(finding) + _same_time(finding, named[:place])
+            _cause(finding) + same_time(finding, named[:place])
             for place, finding in enumerate(named)
         )
         lines.append(f"What to act on first, with its share of the {kind}: {causes}.")
@@ -78,8 +78,13 @@ def _what_it_could_take(savings: Savings, replay: Replay, limit: Finding | None)
     return f"It could take {possible}{span}: {gains} ({source})."
 
 
-def _same_time(finding: Finding, named: Sequence[Finding]) -> str:
-    """Say that a finding is about time that one named before it is about, too."""
+def same_time(finding: Finding, named: Sequence[Finding]) -> str:
+    """Say that a finding is about time that one named before it is about, too.
+
+    Args:
+        finding: the finding.
+        named: those before it.
+    """
     shared = [one.id for one in named if finding.part_of == one.id or one.part_of == finding.id]
     return f" (in {shared[0]}, too)" if shared else ""
 
