@@ -78,7 +78,7 @@ mutants: $(VENV)/installed-test  ## Change the code in 450 places and count how 
 dist: $(VENV)/installed-test  ## Build a wheel and an sdist, and run the demo with each in empty environments of every Python at hand
 	rm -rf dist
 	$(BIN)/hatchling build --directory dist
-	$(BIN)/python -m tests.dist dist $(DIST_OPTIONS)
+	$(BIN)/python -m tests.support.dist dist $(DIST_OPTIONS)
 
 constraints:  ## Write constraints.txt, the tested versions, anew
 	@$(MAKE) --no-print-directory dist DIST_OPTIONS=--constraints

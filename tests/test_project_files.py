@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests import dist
+from tests.support import dist
 from traceprof.version import __version__
 
 ROOT = Path(__file__).parents[1]

@@ -1,7 +1,7 @@
 """Install what `make dist` built into empty environments, and run the demo in each.
 
-python -m tests.dist dist                 every wheel and sdist there, in every Python at hand
-python -m tests.dist dist --constraints   also write constraints.txt from what was installed
+python -m tests.support.dist dist          every wheel and sdist, in every Python at hand
+python -m tests.support.dist dist --constraints  also write constraints.txt from what was installed
 
 The exit status is 1 where one of them prints something else than this folder's own traceprof, or
 where no Python of the promised versions is at hand.
@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 EXTRAS = "dashboard,distributed,doctor,export,zstd"
