@@ -99,9 +99,16 @@ def _tensor_cores(parts: ComputeParts) -> list[str]:
         return []
     on = _total([part for part in matrices if part.tensor_cores])
     unknown = _total([part for part in matrices if part.tensor_cores is None])
-    words = f"{percent(share(on, total))} of the multiplication of matrices is on tensor cores"
-    if unknown >= _MIN_SPOKEN * total:
-        words += f", of {percent(share(unknown, total))} the names do not say it"
+    known, of = "is on tensor cores", "of the multiplication of matrices"
+    if unknown < _MIN_SPOKEN * total:
+        words = f"{percent(share(on, total))} {of} {known}"
+    elif total - unknown < _MIN_SPOKEN * total:
+        words = f"whether the multiplication of matrices {known}, the names of kernels do not say"
+    else:
+        part = on or total - unknown
+        known = known if on else "is not on tensor cores"
+        words = f"at least {percent(share(part, total))} {of} {known}:"
+        words += f" the names of {percent(share(unknown, total))} do not say it"
     return [words + _rate(matrices)]
 
 

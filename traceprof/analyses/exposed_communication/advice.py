@@ -58,10 +58,7 @@ _MICRO_BATCHES = (
 )
 _ALL_REDUCE, _SHARDED = "AllReduce", ("AllGather", "ReduceScatter")
 _EXCHANGE = ("SendRecv", "Send", "Recv")
-_WAITING = (
-    "Cure $who first: no overlap hides that others wait for a late rank. Where `straggler` was"
-    " found, it says why that rank is late"
-)
+_WAITING = "Cure $who first: no overlap hides that others wait for a late rank"
 _GIVE_ALL = (
     "Give the reports of all ranks together: part of this time may be waiting for a late one, which"
     " one rank alone does not show"
