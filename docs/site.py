@@ -46,6 +46,16 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 _CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put a page for each finding below that of all."""
+    pages = ["findings/index.md", *({id_: f"findings/{id_}.md"} for id_ in FINDING_IDS)]
+    concepts = next(part["Concepts"] for part in config.nav or [] if "Concepts" in part)
+    for entry in concepts:
+        if "Findings" in entry:
+            entry["Findings"] = pages
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made here."""
     made = {

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.support import dist
+from tests.support.needs import missing
 from traceprof.version import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -84,3 +85,15 @@ def test_versions_that_differ_between_pythons_have_markers() -> None:
         'b==1 ; python_version == "3.10"',
         'b==2 ; python_version == "3.11" or python_version == "3.12"',
     ]
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"), [("nsys", pytest.skip.Exception), ("cc", pytest.fail.Exception)]
+)
+def test_ci_skips_only_what_its_machine_cannot_have(
+    program: str, expected: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setenv("TRACEPROF_WITHOUT", " nsys chromium")
+    with pytest.raises(expected):
+        missing("it", program)

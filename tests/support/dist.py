@@ -1,7 +1,7 @@
 """Install what `make dist` built into empty environments, and run the demo in each.
 
-python -m tests.support.dist dist          every wheel and sdist, in every Python at hand
-python -m tests.support.dist dist --constraints  also write constraints.txt from what was installed
+python -m tests.support.dist dist                 the wheel and sdist there, in every Python at hand
+python -m tests.support.dist dist --constraints   write constraints.txt first, of newest versions
 
 The exit status is 1 where one of them prints something else than this folder's own traceprof, or
 where no Python of the promised versions is at hand.
