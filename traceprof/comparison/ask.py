@@ -16,6 +16,7 @@ from traceprof.comparison.findings import findings
 from traceprof.comparison.gates import change_of, judged, parse
 from traceprof.comparison.kernels import kernels
 from traceprof.comparison.mean_change import MIN_STEPS, steps_to_find, trend
+from traceprof.comparison.modules import modules
 from traceprof.comparison.series import series
 from traceprof.comparison.sides import LoadedSide, loaded
 from traceprof.comparison.steps_alike import why_unlike
@@ -142,6 +143,7 @@ def compared(
         kernels=matched.changes,
         kernel_matching=matched.matching,
         kernels_beside_ns=matched.beside_ns,
+        modules=modules(before.captures, after.captures),
         communication=communication(before.captures, after.captures),
         findings=findings(before.captures, after.captures, steps[0].step_ns),
         gates=[judged(gate, *steps, after.captures, checked.reasons) for gate in gates],

@@ -153,6 +153,17 @@ class KernelChange(Struct, forbid_unknown_fields=True):
     is_significant: bool
 
 
+class ModuleChange(Struct, forbid_unknown_fields=True):
+    """The kernels that a module launched in the mean step, with those of the modules inside it."""
+
+    module: Annotated[str, Meta(description="Path from the outermost module, with dots.")]
+    before_ns: Annotated[Count | None, Meta(description="Null on a side that has no such module.")]
+    after_ns: Count | None
+    change_ns: int
+    p_adjusted: Annotated[Fraction | None, Meta(description="As in `kernels`, over all modules.")]
+    is_significant: bool
+
+
 class Matching(Struct, forbid_unknown_fields=True):
     """Share of the kernels' time that was matched at a rung."""
 
@@ -234,6 +245,13 @@ class Comparison(Struct, forbid_unknown_fields=True):
         Meta(
             description="What is left of the change of compute: kernels that run beside each other"
             " take less time than the sum of their durations."
+        ),
+    ]
+    modules: Annotated[
+        list[ModuleChange],
+        Meta(
+            description="Outer ones first, and of those inside the same one the largest change"
+            " first; empty where a side does not know them."
         ),
     ]
     communication: list[CommunicationChange]

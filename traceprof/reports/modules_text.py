@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from traceprof.analyses.kernels.launched_kernels import SEPARATOR
+from traceprof.analyses.kernels.launched_modules import SEPARATOR
 from traceprof.findings import share
 from traceprof.reports.tables import name_text, new_table
 from traceprof.units import duration, percent
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from traceprof.analyses.kernels.launched_kernels import ModuleUse
+    from traceprof.analyses.kernels.launched_modules import ModuleUse
     from traceprof.analyses.verdict.run_result import RunResult
 
 MAX_MODULES = 30  # of one rank; the JSON has them all

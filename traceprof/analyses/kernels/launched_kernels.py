@@ -7,22 +7,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from traceprof.analyses.kernels.launched_modules import ModuleUse, modules
 from traceprof.analyses.shape.results import RankResult
 from traceprof.host.launching_code import launching_code
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.run.steady_steps import steady_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from traceprof.host.launching_code import Int32, LaunchingCode
     from traceprof.intervals import Int64
     from traceprof.run.rank import Mask, Rank, Window
-
-SEPARATOR = "."
-"""Between a module and the one around it, in a path."""
+    from traceprof.run.steady_steps import SteadySteps
 
 
 class Launcher(NamedTuple):
@@ -44,24 +43,6 @@ class Launcher(NamedTuple):
     def flops_per_s(self, total_ns: int) -> float | None:
         """Return the FLOPs per second of kernels that took so long together; None if unknown."""
         return None if not self.flops or not total_ns else self.flops * 1e9 / total_ns
-
-
-class ModuleUse(NamedTuple):
-    """The kernels that a module launched.
-
-    Attributes:
-        module: its path, from the outermost module.
-        total_ns: the sum of their durations, with those of the modules inside it.
-        own_ns: without those.
-        backward_ns: the part of `total_ns` that is the backward of its operators.
-        num_kernels: how many, with those of the modules inside it.
-    """
-
-    module: str
-    total_ns: int
-    own_ns: int
-    backward_ns: int
-    num_kernels: int
 
 
 class CountedFlops(NamedTuple):
@@ -133,8 +114,9 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKer
         for id_, launcher, used in zip(ids.tolist(), zip(*most, strict=True), is_used, strict=True)
         if used
     }
-    in_steps = _in_steps(rank, judged or window, kernels.start_ns[chosen], length, flops)
-    return LaunchedKernels(rank.rank, by_name, _modules(code, length), in_steps)
+    start, steps = kernels.start_ns[chosen], steady_steps(rank, judged or window)
+    in_steps = _in_steps(rank, steps, start, length, flops)
+    return LaunchedKernels(rank.rank, by_name, modules(code, start, length, steps), in_steps)
 
 
 def _most(
@@ -207,10 +189,9 @@ def _by_name(flops: _Flops, which: Int64, num_names: int) -> list[int | None]:
 
 
 def _in_steps(
-    rank: Rank, judged: Window, start_ns: Int64, length_ns: Int64, flops: _Flops
+    rank: Rank, steps: SteadySteps, start_ns: Int64, length_ns: Int64, flops: _Flops
 ) -> CountedFlops:
     """Count the kernels that start in steady steps; none where graphs hide some."""
-    steps = steady_steps(rank, judged)
 
     def within(times_ns: Int64) -> Mask:
         step = np.searchsorted(steps.start_ns, times_ns, side="right") - 1
@@ -226,29 +207,3 @@ def _in_steps(
         int(length_ns[is_matrix & flops.are_known].sum()),
         int(length_ns[is_matrix].sum()),
     )
-
-
-def _modules(code: LaunchingCode, length_ns: Int64) -> tuple[ModuleUse, ...]:
-    known = np.flatnonzero(code.module >= 0)
-    module, num = code.module[known], len(code.modules)
-    sums = [np.zeros(num, np.int64) for _ in range(2)]
-    np.add.at(sums[0], module, length_ns[known])
-    np.add.at(sums[1], module, np.where(code.is_backward[known], length_ns[known], 0))
-    counts = np.bincount(module, minlength=num).tolist()
-    total: dict[str, list[int]] = {}
-    columns = (sum_.tolist() for sum_ in sums)
-    for path, spent, backward, count in zip(code.modules, *columns, counts, strict=True):
-        for around in _around(path):
-            row = total.setdefault(around, [0, 0, 0, 0])
-            own = spent if around == path else 0
-            for place, value in enumerate((spent, own, backward, count)):
-                row[place] += value
-    used = {path: row for path, row in total.items() if row[3]}
-    order = sorted(used, key=lambda path: [(-used[one][0], one) for one in _around(path)])
-    return tuple(ModuleUse(path, *used[path]) for path in order)
-
-
-def _around(path: str) -> Iterator[str]:
-    """Yield the paths of the modules around one, the outermost first, and its own."""
-    parts = path.split(SEPARATOR)
-    return (SEPARATOR.join(parts[:stop]) for stop in range(1, len(parts) + 1))

@@ -205,3 +205,8 @@ class Module(Struct, forbid_unknown_fields=True):
     own_ns: Annotated[int, Meta(ge=0, description="The same without those.")]
     backward_ns: Annotated[int, Meta(ge=0, description="The part of `total_ns` in the backward.")]
     num_kernels: Annotated[int, Meta(ge=0, description="With those of the modules inside it.")]
+    per_steady_step_ns: Annotated[
+        Count | None,
+        Meta(description="As in `kernels`, with those of the modules inside it."),
+    ]
+    steady_error_ns: Count | None

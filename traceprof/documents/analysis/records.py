@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
+    from traceprof.analyses.kernels.kernel_steps import InSteadyStep
     from traceprof.analyses.kernels.kernel_table import KernelUse
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.trace.model.parts import Part
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _breakdown_row = maker(measures.Breakdown, "rank")
 _training_row = maker(measures.Training, "rank")
 _compute_row = maker(measures.Compute, "rank")
-_module_row = maker(measures.Module, "rank")
+_module_row = maker(measures.Module, "rank", "per_steady_step_ns", "steady_error_ns")
 _step_row = maker(measures.Step, "rank", "step", "start_ns", "end_ns", "left_out", "phase")
 _totals_row = maker(communication.CommunicationTotals, "rank", "num_steps")
 _collective_row = maker(communication.Collective, "rank")
@@ -159,7 +160,7 @@ def _kernels(result: RunResult) -> Iterator[measures.Kernel]:
 def _modules(result: RunResult) -> Iterator[measures.Module]:
     for of_rank in result.launched:
         for use in of_rank.modules:
-            yield _module_row(use, of_rank.rank)
+            yield _module_row(use, of_rank.rank, *_in_steady_step(use.in_steady_step))
 
 
 def _headline(result: RunResult) -> Headline:
@@ -241,7 +242,6 @@ def _links(result: RunResult) -> Iterator[communication.LinkUse]:
 
 def _kernel(rank: int, gpu: str | None, use: KernelUse, launcher: Launcher) -> measures.Kernel:
     steady = use.in_steady_step
-    error_ns = None if steady is None else steady.error_ns
     return _kernel_row(
         use,
         rank,
@@ -249,8 +249,7 @@ def _kernel(rank: int, gpu: str | None, use: KernelUse, launcher: Launcher) -> m
         str(use.kind.category),
         use.kind.precision,
         use.kind.tensor_cores,
-        None if steady is None else round(steady.ns),
-        None if error_ns is None else round(error_ns),
+        *_in_steady_step(steady),
         None if steady is None else round(steady.place, 4),
         launcher.operator,
         launcher.module,
@@ -259,6 +258,13 @@ def _kernel(rank: int, gpu: str | None, use: KernelUse, launcher: Launcher) -> m
         launcher.flops_per_s(use.total_ns),
         peak_of_kind(gpu, use.kind),
     )
+
+
+def _in_steady_step(use: InSteadyStep | None) -> tuple[int | None, int | None]:
+    """Return the mean time and its standard error in whole nanoseconds."""
+    if use is None:
+        return None, None
+    return round(use.ns), None if use.error_ns is None else round(use.error_ns)
 
 
 def _findings(result: RunResult) -> Iterator[Finding]:

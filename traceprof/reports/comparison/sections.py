@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _LEVEL = f"{LEVEL * 100:.0f} %"
 MAX_KERNELS = 15  # in a table; the JSON has them all
+MAX_MODULES = 20
 MAX_COMMUNICATION = 15
 _MIN_SHOWN = 0.0005  # of the step: a smaller change of a kernel is not shown
 _MAX_NAMED = 3  # reports
@@ -58,6 +59,7 @@ def sections(comparison: Comparison) -> Iterator[Section]:
     if comparison.idle:
         yield _idle(comparison)
     yield _kernels(comparison)
+    yield from _modules(comparison)
     if comparison.communication:
         yield _communication(comparison.communication)
     if comparison.findings:
@@ -221,6 +223,34 @@ def _kernels(comparison: Comparison) -> Section:
     headings = ("change", "before", "after", "matched by", "category", "kernel")
     table = _table(headings, map(_kernel, shown), headings[3:])
     return Section("Compute, by kernel", lines, table, after)
+
+
+def _modules(comparison: Comparison) -> Iterator[Section]:
+    """Yield the modules that changed, outer ones first: those around a change have it, too."""
+    least = _MIN_SHOWN * comparison.mean_before.mean_step_ns
+    changed = [
+        module
+        for module in comparison.modules
+        if abs(module.change_ns) >= least and (module.is_significant or module.p_adjusted is None)
+    ]
+    if not comparison.modules:
+        return
+    if not changed:
+        yield Section("Compute, by module", ["No module changed significantly."])
+        return
+    rows = [
+        (
+            change_text(module.change_ns),
+            "-" if module.before_ns is None else duration(module.before_ns),
+            "-" if module.after_ns is None else duration(module.after_ns),
+            module.module,
+        )
+        for module in changed[:MAX_MODULES]
+    ]
+    table = _table(("change", "before", "after", "module"), rows, ("module",))
+    left_out = len(changed) - len(rows)
+    after = [f"… and {left_out} modules more: --format json has them all."] if left_out else []
+    yield Section("Compute, by module", table=table, after=after)
 
 
 _RUNGS = {

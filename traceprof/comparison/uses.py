@@ -1,0 +1,130 @@
+"""What kernels or modules take in the mean step of a side, with its error."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from traceprof.analyses.steps.step_means import num_blocks
+from traceprof.comparison.statistics import adjusted, p_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from traceprof.documents.analysis.model import Document
+
+
+class Row(NamedTuple):
+    """What something takes in the mean step of a rank: a name of kernels, a module.
+
+    Attributes:
+        rank: of the recording.
+        name: of what is compared.
+        category: what it does.
+        ns: the mean over steps.
+        error_ns: its standard error; None where it is not known.
+        place: where in a step it first runs, 0 to 1.
+    """
+
+    rank: int
+    name: str
+    category: str
+    ns: int
+    error_ns: int | None
+    place: float = 0.0
+
+
+@dataclass
+class Use:
+    """What one or several names take on one side, in the mean step.
+
+    Attributes:
+        name: the one that takes most.
+        category: what it does.
+        ns: the mean over steps, ranks and recordings.
+        errors: standard error and degrees of freedom; empty where they are not known.
+        place: where in a step it first runs, 0 to 1.
+        num: how many names.
+    """
+
+    name: str
+    category: str
+    ns: float
+    errors: list[tuple[float, int]] = field(default_factory=list)
+    place: float = 0.0
+    num: int = 1
+
+
+def uses_of(
+    captures: Sequence[Document], rows: Callable[[Document], Iterable[Row]]
+) -> dict[str, Use]:
+    """Return what names take on a side.
+
+    Args:
+        captures: the recordings of the side.
+        rows: returns those of a recording.
+    """
+    by_name: defaultdict[str, list[Use]] = defaultdict(list)
+    for capture in captures:
+        for name, use in _of_capture(capture, rows(capture)).items():
+            by_name[name].append(use)
+    return {name: _over_captures(several, len(captures)) for name, several in by_name.items()}
+
+
+def _of_capture(capture: Document, rows: Iterable[Row]) -> dict[str, Use]:
+    """Return the same of a recording: the mean over its ranks with a GPU."""
+    num_steps = {totals.rank: totals.num_steps for totals in capture.step_totals}
+    ranks = {rank.rank for rank in capture.ranks if rank.device is not None}
+    has_steps = any(num_steps.get(rank) for rank in ranks)
+    ranks = {rank for rank in ranks if num_steps.get(rank) or not has_steps}
+    uses: dict[str, Use] = {}
+    for row in rows:
+        if row.rank not in ranks:
+            continue
+        use = uses.setdefault(row.name, Use(row.name, row.category, 0.0, place=row.place))
+        use.ns += row.ns / len(ranks)
+        freedom = num_blocks(num_steps.get(row.rank, 0)) - 1
+        if row.error_ns is not None and freedom > 0:
+            # Ranks wait for each other: their noise is taken to be the same, which is cautious.
+            error = row.error_ns / len(ranks)
+            total = sum(one for one, _ in use.errors) + error
+            use.errors = [(total, freedom)]
+    return uses
+
+
+def _over_captures(uses: Sequence[Use], num_captures: int) -> Use:
+    if num_captures == 1:
+        return uses[0]
+    values = np.array([use.ns for use in uses] + [0.0] * (num_captures - len(uses)))
+    error = float(values.std(ddof=1)) / num_captures**0.5
+    first = uses[0]
+    errors = [(error, num_captures - 1)]
+    return Use(first.name, first.category, float(values.mean()), errors, first.place)
+
+
+def probabilities(pairs: Sequence[tuple[Use | None, Use | None]]) -> list[float | None]:
+    """Return how probable changes are without cause, adjusted for their number.
+
+    Args:
+        pairs: before and after; None where a side has no such thing.
+
+    Returns:
+        Of each pair; None where noise is not known.
+    """
+    alone = [_probability(one, other) for one, other in pairs]
+    known = [index for index, value in enumerate(alone) if value is not None]
+    corrected: list[float | None] = [None] * len(alone)
+    for index, value in zip(known, adjusted([alone[one] or 0.0 for one in known]), strict=True):
+        corrected[index] = value
+    return corrected
+
+
+def _probability(one: Use | None, other: Use | None) -> float | None:
+    uses = [use for use in (one, other) if use is not None]
+    if not all(use.errors for use in uses):
+        return None
+    change = (0.0 if other is None else other.ns) - (0.0 if one is None else one.ns)
+    return p_value(change, [error for use in uses for error in use.errors])
