@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dash import Dash, Input, Output, State, dcc, html, no_update
-from flask_compress import Compress
 from werkzeug.exceptions import BadRequest
 
 from dashboards import shell
@@ -19,6 +18,7 @@ from dashboards.pages import compare, overview, what_if
 from dashboards.pages.registry import PAGES, page_at
 from dashboards.server import guard
 from dashboards.server.access import Access
+from dashboards.server.compression import compress
 from dashboards.server.modules import serve_modules
 from dashboards.server.progress import PROGRESS
 from dashboards.timeline import server as timeline_server
@@ -38,14 +38,6 @@ if TYPE_CHECKING:
 _MENU = [(module.PATH, module.TITLE) for module in PAGES]
 _log = logging.getLogger("traceprof.dashboard")
 _INDEX = (Path(__file__).parents[1] / "index.html").read_text(encoding="utf-8")
-
-_COMPRESSION = {
-    # What the browser keeps is not worth the time.
-    "COMPRESS_MIMETYPES": ["application/json"],
-    "COMPRESS_ALGORITHM": ["zstd", "gzip"],
-    "COMPRESS_LEVEL": 4,
-    "COMPRESS_MIN_SIZE": 2000,
-}
 
 
 def create_app(
@@ -81,8 +73,7 @@ def create_app(
     with app.server.test_request_context():
         app.server.preprocess_request()
     guard.protect(app, access or Access())
-    app.server.config.update(_COMPRESSION)
-    Compress(app.server)
+    compress(app.server, guard.PROGRAMS)
     if analysis is not None:
         timeline_server.register(app.server, analysis)
     return app

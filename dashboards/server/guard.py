@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 1 << 20  # of a request; the largest that pages send are a few kilobytes
 _CALLBACKS = "/_dash-update-component"
-# They hold no data and may be kept.
-_PROGRAMS = ("/assets/", "/_dash-component-suites/", MODULES)
+PROGRAMS = ("/assets/", "/_dash-component-suites/", MODULES)
+"""The beginnings of paths that hold no data and may be kept."""
 LINK = "/link"
 """The path that returns the token, for the button that copies a link with it."""
 
@@ -70,7 +70,7 @@ def protect(app: Dash, access: Access) -> None:
                 "Cross-Origin-Resource-Policy": "same-origin",
             }
         )
-        if not request.path.startswith(_PROGRAMS):
+        if not request.path.startswith(PROGRAMS):
             response.headers["Cache-Control"] = "no-store"
         return response
 

@@ -123,6 +123,7 @@ def test_options_that_change_what_is_found_are_those_of_analyze() -> None:
         "fail_on",
         "is_strict",
         "is_verbose",
+        "flops_per_step",  # of a rate that is written, not found
         "shows_kernels",
         "store",
         "name",
