@@ -55,9 +55,9 @@ class ReportedTraining:
         self._close("validation")
 
     def end(self) -> None:
-        """Close all ranges: the training is over, or has failed."""
+        """Close all ranges: the training is over, or has failed within a step."""
         while self._open:
-            self._open.popitem()[1].__exit__()
+            self._open.popitem()[1].__exit__(BaseException)
 
     def _enter(self, kind: str, opened: annotate) -> None:
         self._open[kind] = opened

@@ -7,6 +7,7 @@ events and writes them; the rest runs beside the training.
 from __future__ import annotations
 
 import atexit
+import errno
 import gzip
 import logging
 import multiprocessing
@@ -17,6 +18,7 @@ import shutil
 import signal
 import socket
 import threading
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -26,13 +28,17 @@ from instrument.core import recorded_steps
 from instrument.core.completion import settle, wait_for_gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import FrameType
 
 _log = logging.getLogger("traceprof.instrument")
 _SUFFIX = ".pt.trace.json"  # the suffix of PyTorch's own handlers
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
+_NO_SPACE = "no space left"
+_NOT_WRITTEN = ".not-written-"
+"""The end of a hidden empty file that says to `traceprof record` that a trace is lost, and why."""
+_MIN_SPACE = 1 << 17  # bytes that a folder with space left can take
 _COMPRESSION = 1  # three times as fast as 6, for a tenth more bytes
 
 
@@ -75,17 +81,38 @@ class TorchTrace:
         recorded, self._profile = self._profile, None
         if recorded is None or self._pid != os.getpid():  # forked since: the parent records
             return
-        if self._give_signal_back is not None:
-            self._give_signal_back()
-        if threading.get_ident() != self._thread:
-            raise RuntimeError("torch.profiler can end only on the thread on which it began")
-        settle()
-        wait_for_gpu()
-        recorded.stop_trace()
+        try:
+            if threading.get_ident() != self._thread:
+                raise RuntimeError("torch.profiler can end only on the thread on which it began")
+            with _signals_later():
+                settle()
+                wait_for_gpu()
+                recorded.stop_trace()
+                self._write(recorded)
+        finally:
+            if self._give_signal_back is not None:
+                self._give_signal_back()
+
+    def _write(self, recorded: profile) -> None:
+        """Write the trace, whole or not at all; compress it beside the training.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         target = self._folder / f"{self._name}{_SUFFIX}"
         partial = self._folder / f".{self._name}{_SUFFIX}"
-        recorded.export_chrome_trace(str(partial))
-        partial.replace(target)
+        try:
+            recorded.export_chrome_trace(str(partial))
+            partial.replace(target)  # PyTorch logs a failure: then there is none
+        except OSError:
+            is_full = shutil.disk_usage(self._folder).free < _MIN_SPACE
+            why = _NO_SPACE if is_full else "see the log of PyTorch"
+            for file in (partial, partial.with_name(f"{partial.name}.tmp")):
+                file.unlink(missing_ok=True)
+            with suppress(OSError):
+                lost = f"{partial.name}{_NOT_WRITTEN}{why.replace(' ', '-')}"
+                partial.with_name(lost).touch()
+            raise OSError(errno.ENOSPC if is_full else errno.EIO, why, str(target)) from None
         writer = threading.Thread(target=_compress, args=(target,), name="traceprof trace")
         try:
             writer.start()
@@ -105,6 +132,27 @@ def _finish() -> None:
 
 
 atexit.register(_finish)
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """Hold signals that end the process back, so that they cut no trace that is being written."""
+    received: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, *_ENDING) if is_main else ()
+    before = {
+        number: signal.signal(number, lambda got, _: received.append(got))
+        for number in numbers
+        if signal.getsignal(number) not in {signal.SIG_IGN, None}
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if received:
+            _finish()
+            os.kill(os.getpid(), received[0])
 
 
 def _end_with_forked_process() -> None:
@@ -150,6 +198,9 @@ def _on_termination(end: Callable[[], None]) -> Callable[[], None] | None:
     def terminate(number: int, _frame: FrameType | None) -> NoReturn:
         try:
             end()
+            _finish()  # whoever sent the signal waits some time, and compressing takes less
+        except Exception as error:  # noqa: BLE001  (the signal must end the process)
+            _log.warning("nothing is recorded: %s", error)
         finally:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

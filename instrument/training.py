@@ -51,18 +51,18 @@ class annotate:  # noqa: N801  (used like a function: `with annotate("validate")
     def _opening(self) -> Any:  # noqa: ANN401  (an argument of `push`)
         return nvtx_ranges.prepare(self._text)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
         if self._num_open and not _is_compiling():
             self._num_open -= 1
             nvtx_ranges.pop()
-            self._closed()
+            self._closed(is_whole=kind is None)
 
-    def _closed(self) -> None:
+    def _closed(self, *, is_whole: bool) -> None:
         """Run after the end of the range; does nothing here."""
 
     def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         """Return the function with a range around every call."""
-        return _named(function, lambda: self._text, self._closed)
+        return _named(function, lambda: self._text, _nothing_more)
 
 
 class _Step(annotate):
@@ -70,15 +70,17 @@ class _Step(annotate):
 
     def __init__(self) -> None:
         super().__init__(labels.STEP)
+        self._open: list[str] = []
 
     def _opening(self) -> Any:  # noqa: ANN401
-        return nvtx_ranges.message(_next_step())
+        self._open.append(_next_step())
+        return nvtx_ranges.message(self._open[-1])
 
-    def _closed(self) -> None:
-        recorded_steps.mark_ends()
+    def _closed(self, *, is_whole: bool) -> None:
+        _step_ends(self._open.pop(), is_whole)
 
     def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-        return _named(function, _next_step, self._closed)
+        return _named(function, _next_step, _step_ends)
 
 
 @overload
@@ -106,7 +108,7 @@ def step(
             f"step() takes no {type(function).__name__}: steps are numbered as they begin; "
             "write `with instrument.step():` or decorate a function with `@instrument.step`"
         )
-    return _named(function, _next_step, recorded_steps.mark_ends)
+    return _named(function, _next_step, _step_ends)
 
 
 def _next_step() -> str:
@@ -115,10 +117,27 @@ def _next_step() -> str:
     return labels.step(number)
 
 
+def _step_ends(text: str, is_whole: bool) -> None:
+    """Write down that an exception cut a step, which is not to be counted."""
+    if not is_whole:
+        nvtx_ranges.push(nvtx_ranges.message(labels.cut(text)))
+        nvtx_ranges.pop()
+    recorded_steps.mark_ends(is_whole=is_whole)
+
+
+def _nothing_more(_text: str, _is_whole: bool) -> None:
+    """Do nothing after a range that is no step."""
+
+
 def _named(
-    function: Callable[Arguments, Result], text: Callable[[], str], closed: Callable[[], None]
+    function: Callable[Arguments, Result],
+    text: Callable[[], str],
+    closed: Callable[[str, bool], None],
 ) -> Callable[Arguments, Result]:
-    """Return the function with a range around every run of its body, after which `closed` runs."""
+    """Return the function with a range around every run of its body.
+
+    After it `closed` runs, with the label, and whether no exception ended it.
+    """
     if inspect.iscoroutinefunction(function):
         return cast("Callable[Arguments, Result]", _named_coroutine(function, text, closed))
     if inspect.isgeneratorfunction(function):
@@ -128,16 +147,19 @@ def _named(
     def named(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if _is_compiling():
             return function(*args, **kwargs)
-        opened = nvtx_ranges.message(text())
-        is_open = False
+        label = text()
+        opened = nvtx_ranges.message(label)
+        is_open = is_whole = False
         try:
             is_open = True
             nvtx_ranges.push(opened)
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            is_whole = True
+            return result
         finally:
             if is_open:
                 nvtx_ranges.pop()
-                closed()
+                closed(label, is_whole)
 
     return named
 
@@ -147,33 +169,39 @@ def _named(
 
 
 def _named_coroutine(
-    function: Callable[..., Any], text: Callable[[], str], closed: Callable[[], None]
+    function: Callable[..., Any], text: Callable[[], str], closed: Callable[[str, bool], None]
 ) -> Callable[..., Any]:
     @functools.wraps(function)
     async def named(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the function's own)
         ranges: list[Any] = []
+        label, is_whole = text(), False
         try:
-            nvtx_ranges.start_into(ranges, nvtx_ranges.message(text()))
-            return await function(*args, **kwargs)
+            nvtx_ranges.start_into(ranges, nvtx_ranges.message(label))
+            result = await function(*args, **kwargs)
+            is_whole = True
+            return result
         finally:
             nvtx_ranges.end_all(ranges)
-            closed()
+            closed(label, is_whole)
 
     return named
 
 
 def _named_generator(
-    function: Callable[..., Any], text: Callable[[], str], closed: Callable[[], None]
+    function: Callable[..., Any], text: Callable[[], str], closed: Callable[[str, bool], None]
 ) -> Callable[..., Any]:
     @functools.wraps(function)
     def named(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401
         ranges: list[Any] = []
+        label, is_whole = text(), False
         try:
-            nvtx_ranges.start_into(ranges, nvtx_ranges.message(text()))
-            return (yield from function(*args, **kwargs))
+            nvtx_ranges.start_into(ranges, nvtx_ranges.message(label))
+            result = yield from function(*args, **kwargs)
+            is_whole = True
+            return result
         finally:
             nvtx_ranges.end_all(ranges)
-            closed()
+            closed(label, is_whole)
 
     return named
 

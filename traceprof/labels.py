@@ -55,6 +55,11 @@ def parse(text: str) -> Label:
     return Label(" ".join(words[:first]), facts)
 
 
+def cut(label: str) -> str:
+    """Return the label of an empty range which says that a step was left by an exception."""
+    return f"{label} cut=1"
+
+
 def step(number: int) -> str:
     """Return the label of a training step."""
     return f"{STEP} {number}"

@@ -49,6 +49,7 @@ class _Watch:
         self.steps = steps
         self.phase = _Phase.WAITING
         self.num_seen = 0
+        self.num_done = 0
         self._recorder = recorder
         self._is_marked = False
         self._range: list[Any] = []
@@ -59,7 +60,8 @@ class _Watch:
             nvtx_ranges.end_all(self._range)
         self._begins(number)
 
-    def mark_ends(self) -> None:
+    def mark_ends(self, *, is_whole: bool) -> None:
+        self.num_done += is_whole
         self._ends(max(self.num_seen - 1, 0))
 
     def pass_begins(self) -> None:
@@ -71,6 +73,7 @@ class _Watch:
         if self._is_marked:
             return
         self.num_seen = max(self.num_seen, 1)  # also if no pass began the first one
+        self.num_done += 1
         number = self.num_seen
         nvtx_ranges.end_all(self._range)
         self._ends(number - 1)
@@ -78,11 +81,11 @@ class _Watch:
         self._name(number)
 
     def close(self) -> None:
-        """Stop recording."""
+        """Stop recording; the range of a step that is not over stays open: it was cut."""
         if self.phase is _Phase.RECORDING:
-            nvtx_ranges.end_all(self._range)
             self._notify(self._recorder.end)
             nvtx_ranges.pause()
+            self._range.clear()
         self.phase = _Phase.OVER
 
     def _begins(self, number: int) -> None:
@@ -141,9 +144,10 @@ def unwatch() -> None:
         watched.close()
         if never_began and watched.num_seen:
             _log.warning(
-                "steps %s were to be recorded, and the process made %d: nothing is recorded",
+                "steps %s were to be recorded, and the process made %d step%s: nothing is recorded",
                 watched.steps,
-                watched.num_seen,
+                watched.num_done,
+                "s" * (watched.num_done != 1),
             )
         nvtx_ranges.resume()
 
@@ -154,10 +158,10 @@ def mark_begins(number: int) -> None:
         watched.mark_begins(number)
 
 
-def mark_ends() -> None:
-    """Handle the end of the step that the script marked last."""
+def mark_ends(*, is_whole: bool = True) -> None:
+    """Handle the end of the step that the script marked last, or that an exception ended it."""
     for watched in _watches:
-        watched.mark_ends()
+        watched.mark_ends(is_whole=is_whole)
 
 
 def pass_begins() -> None:

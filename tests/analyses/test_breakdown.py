@@ -12,10 +12,14 @@ from msgspec.structs import asdict
 from tests.support.agreement import analyzed, assert_agreement
 from tests.support.builders import TraceBuilder, global_pid
 from tests.support.long import few_and_many, for_examples
+from tests.support.opened import ranks_of
+from traceprof import labels
 from traceprof.analyses.breakdown import Measures
 from traceprof.analysis import FINDING_IDS, Options, analyze
 from traceprof.errors import UsageError
 from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.run.steady_steps import steady_steps
+from traceprof.run.steps.steady_rules import StepUse
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
@@ -253,6 +257,14 @@ def test_a_step_still_open_at_the_end_of_the_capture(tmp_path: Path) -> None:
     path = three_steps().nvtx("step 3", 2990, None).kernel(3000, 3100).write(tmp_path / "t.sqlite")
     ((_, _, _, steps),) = assert_agreement(path)
     assert steps[-1][1]["window_ns"] == 100
+
+
+def test_a_step_that_an_exception_cut_is_not_counted(tmp_path: Path) -> None:
+    builder = three_steps().nvtx(labels.cut("step 1"), 1500, 1500).nvtx("step 3", 2990, None)
+    path = builder.kernel(3000, 3100).write(tmp_path / "t.sqlite")
+    with ranks_of(path) as (rank,):
+        steps = steady_steps(rank, rank.window)
+    assert steps.uses.tolist() == [StepUse.STEADY, StepUse.CUT, StepUse.STEADY, StepUse.CUT]
 
 
 def test_an_operation_without_a_launch_is_in_no_step(tmp_path: Path) -> None:

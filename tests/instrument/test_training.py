@@ -79,6 +79,22 @@ def test_exceptions_pass_through_and_close_the_range(recorded: list[str]) -> Non
     assert recorded == ["push fails", "pop"]
 
 
+def test_a_step_that_an_exception_leaves_says_that_it_was_cut(recorded: list[str]) -> None:
+    @instrument.step
+    def fail() -> None:
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    with pytest.raises(KeyError), instrument.step():
+        raise KeyError
+    assert recorded == [
+        event
+        for number in range(2)
+        for event in (f"push step {number}", "pop", f"push step {number} cut=1", "pop")
+    ]
+
+
 def test_a_coroutine_is_one_step_while_its_body_runs(recorded: list[str]) -> None:
     @instrument.step
     async def train(value: int) -> int:

@@ -3,12 +3,14 @@
 import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.signals import unnoticed_signal
-from traceprof.recording.child import run_to_end
+from traceprof.recording.child import Child
 
 
 @pytest.mark.slow
@@ -22,4 +24,46 @@ def test_a_signal_right_before_the_wait_is_passed_on(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     command = [sys.executable, "-c", program, str(ready)]
     with unnoticed_signal(signal.SIGTERM, ready.exists):
-        assert run_to_end(command, os.environ, under_nsys=False) == (128 + signal.SIGTERM, True)
+        with Child(under_nsys=False, say=print) as child:
+            assert child.run(command, os.environ) == 128 + signal.SIGTERM
+        assert child.ended_by == signal.SIGTERM
+
+
+# Its child ignores what ends programs, and outlives it.
+LAUNCHER = """
+import os, pathlib, signal, subprocess, sys, time
+rank = (
+    "import signal, time, sys, pathlib, os\\n"
+    "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGHUP)]\\n"
+    "pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))\\n"
+    "time.sleep(60)\\n"
+)
+subprocess.Popen([sys.executable, "-c", rank, sys.argv[1]], start_new_session=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+time.sleep(60 * int(sys.argv[2]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGHUP], []])
+def test_no_rank_is_left_running(tmp_path: Path, numbers: list[signal.Signals]) -> None:
+    file, said = tmp_path / "pid", list[str]()
+    waits = int(bool(numbers))
+    command = [sys.executable, "-c", f"{LAUNCHER}\nsys.exit({1 - waits})", str(file), str(waits)]
+
+    def send() -> None:
+        while not file.exists() or not file.read_text():
+            time.sleep(0.01)
+        for number in numbers:
+            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
+
+    with Child(under_nsys=False, say=said.append) as child:
+        sender = threading.Thread(target=send)
+        sender.start()
+        assert child.run(command, os.environ) != 0
+    sender.join()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(file.read_text()), 0)
+    assert child.ended_by == (numbers[0] if numbers else None)

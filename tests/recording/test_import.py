@@ -48,19 +48,19 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def recorded(tmp_path: Path) -> tuple[Path, list[Path] | None, str]:
+def recorded(tmp_path: Path, *, is_whole: bool = False) -> tuple[Path, list[Path] | None, str]:
     """Record a command; return the folder, the reports, and what was said."""
     folder, said = tmp_path / "out", list[str]()
     plan = make_plan([sys.executable, "-c", "pass"], folder, {}, tool="nsys")
-    status, reports = record(plan, said.append)
-    assert status == 0
+    status, reports, was_whole = record(plan, said.append)
+    assert (status, was_whole) == (0, is_whole)
     assert not plan.capture.exists() or not plan.unimported.exists()
     return folder, reports, "\n".join(said)
 
 
 def test_it_is_imported_again_by_the_importer_of_nsys(installed: Path, tmp_path: Path) -> None:
     importer = program(installed / "host-linux-x64" / "QdstrmImporter", WORKS)
-    folder, reports, said = recorded(tmp_path)
+    folder, reports, said = recorded(tmp_path, is_whole=True)
     (capture,) = folder.glob("*.nsys-rep")
     assert capture.read_text() == REPORT
     assert reports == [capture.with_suffix(".sqlite")]

@@ -61,7 +61,7 @@ def test_the_first_analyses_what_all_recorded(tmp_path: Path) -> None:
 
     def finish(job: Job) -> list[Path] | None:
         gathering.done(tmp_path, job, [tmp_path / f"{job.host}.sqlite"])
-        return gathering.gather(tmp_path, job, was_ended=False, say=said.append)
+        return gathering.gather(tmp_path, job, [], was_ended=bool, say=said.append)
 
     others = threading.Thread(target=lambda: [finish(job) for job in jobs[1:]])
     others.start()
@@ -77,7 +77,7 @@ def test_without_numbers_the_last_one_analyses(tmp_path: Path) -> None:
         gathering.begin(tmp_path, job)
     for job in jobs:
         gathering.done(tmp_path, job, [tmp_path / job.host])
-        results.append(gathering.gather(tmp_path, job, was_ended=False, say=print))
+        results.append(gathering.gather(tmp_path, job, [], was_ended=bool, say=print))
     assert results == [None, [tmp_path / "a", tmp_path / "b"]]
 
 
@@ -86,7 +86,7 @@ def test_one_that_does_not_come_is_missed(tmp_path: Path, monkeypatch: pytest.Mo
     job = Job("a", None, 0, 2)
     gathering.done(tmp_path, job, [tmp_path / "a"])
     said: list[str] = []
-    reports = gathering.gather(tmp_path, job, was_ended=True, say=said.append)
+    reports = gathering.gather(tmp_path, job, [], was_ended=lambda: True, say=said.append)
     assert reports == [tmp_path / "a"]
     assert said[-1] == "1 of 2 reports did not come"
 

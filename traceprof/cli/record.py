@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from traceprof.cli.main import EXIT_ERROR
 from traceprof.cli.output import check_files
 from traceprof.errors import TraceprofError, one_line
 
@@ -62,7 +63,8 @@ def command(
     where a launcher starts this command once for each; the first one analyses them when all are
     there. A signal goes to the training, and leaves a report as well.
 
-    Exit status: that of the command; 2 if it could not be recorded.
+    Exit status: that of the command where it is not 0; else 2 if nothing was recorded, or not all
+    of it could be written.
     """
     import os
 
@@ -80,29 +82,42 @@ def command(
     from traceprof.recording.record import record
 
     _say(f"recording with {plan.tool} into {folder}")
-    status, reports = record(plan, _say)
-    if reports:
-        _analyze(plan, reports)
-    return status
+    status, reports, is_whole = record(plan, _say)
+    if reports and not _analyze(plan, reports):
+        is_whole = False
+    return status or (0 if is_whole else EXIT_ERROR)
 
 
-def _analyze(plan: Plan, reports: list[Path]) -> None:
-    """Show the analysis, save it as a page, and list the files."""
+def _analyze(plan: Plan, reports: list[Path]) -> bool:
+    """Show the analysis, save it as a page, and list the files; return whether it holds a rank."""
     from traceprof.analysis import analyze_reports
     from traceprof.cli.inputs import print_failures
     from traceprof.execution.options import Options
     from traceprof.reports import html, text
 
+    again = f"traceprof analyze {plan.folder}"
+    page = plan.folder / "report.html"
+    is_whole = False
     try:
         analysis = analyze_reports(reports, Options())
-    except TraceprofError as error:
-        _say(f"recorded, but not analysed: {error}")
-    else:
         print_failures(analysis.failed)
         sys.stdout.write(text.render(analysis))
-        (plan.folder / "report.html").write_text(html.render(analysis), "utf-8", "replace")
+        is_whole = bool(analysis.run.ranks)
+        if not is_whole:
+            _say("nothing was recorded: no report holds ranges of a training or work of a GPU")
+        page.write_text(html.render(analysis), "utf-8", "replace")
+    except TraceprofError as error:
+        _say(f"recorded, but not analysed: {error}")
+    except OSError as error:
+        page.unlink(missing_ok=True)
+        _say(f"{page} was not written: {(error.strerror or str(error)).lower()}")
+        is_whole = False
+    except KeyboardInterrupt:
+        _say(f"recorded, but not analysed: {again}")
+        raise
     files = sorted(path.name for path in plan.folder.iterdir() if not path.name.startswith("."))
-    _say(f"in {plan.folder}: {', '.join(files)}; again: traceprof analyze {plan.folder}")
+    _say(f"in {plan.folder}: {', '.join(files)}; again: {again}")
+    return is_whole
 
 
 def _say(sentence: str) -> None:

@@ -140,8 +140,11 @@ def store(folder: Path, diagnosis: Diagnosis) -> Path:
     """Write a diagnosis into the folder of the reports, whole or not at all; return the file."""
     file = folder / file_name(diagnosis.host)
     partial = file.with_name(f".{file.name}")
-    partial.write_bytes(as_bytes(diagnosis))
-    partial.replace(file)
+    try:
+        partial.write_bytes(as_bytes(diagnosis))
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
     return file
 
 

@@ -31,15 +31,25 @@ def begin(folder: Path, job: Job) -> None:
 
 
 def done(folder: Path, job: Job, reports: Sequence[Path]) -> None:
-    """Mark this recorder's reports, perhaps none, as done."""
+    """Mark this recorder's reports, perhaps none, as done, where others wait for them."""
+    if job.num_recorders == 1:
+        return
     note = _note(folder, job)
     partial = note.with_name(f"{note.name}.part")
-    partial.write_text(json.dumps([report.name for report in reports]))
-    partial.replace(note)
+    try:
+        partial.write_text(json.dumps([report.name for report in reports]))
+        partial.replace(note)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def gather(
-    folder: Path, job: Job, *, was_ended: bool, say: Callable[[str], None]
+    folder: Path,
+    job: Job,
+    reports: Sequence[Path],
+    *,
+    was_ended: Callable[[], bool],
+    say: Callable[[str], None],
 ) -> list[Path] | None:
     """Wait for the reports of all recorders and return them; None if another one analyses.
 
@@ -48,16 +58,24 @@ def gather(
     Args:
         folder: of all reports.
         job: of this recorder.
-        was_ended: whether a signal ended the job.
+        reports: of this recorder.
+        was_ended: returns whether a signal has ended the job.
         say: called with messages about the wait.
     """
+    if job.num_recorders == 1:
+        return list(reports)
     if job.index not in {0, None}:
         return None
-    last = time.monotonic() + (MAX_WAIT_ENDED_S if was_ended else MAX_WAIT_S)
+    begin_s = time.monotonic()
+
+    def may_wait() -> bool:
+        max_s = MAX_WAIT_ENDED_S if was_ended() else MAX_WAIT_S
+        return time.monotonic() < begin_s + max_s
+
     notes = _notes(folder)
     if job.index == 0 and len(notes) < job.num_recorders:
         say(f"waiting for the reports of {job.num_recorders - len(notes)} others in {folder}")
-        while len(notes) < job.num_recorders and time.monotonic() < last:
+        while len(notes) < job.num_recorders and may_wait():
             time.sleep(_PAUSE_S)
             notes = _notes(folder)
         if len(notes) < job.num_recorders:

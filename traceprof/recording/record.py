@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.recording import gathering
 from traceprof.recording import nsys as nsys_module
-from traceprof.recording.child import run_to_end
+from traceprof.recording.child import Child
+from traceprof.recording.disk import NO_SPACE, is_full
 from traceprof.recording.doctor import diagnose, store, store_throttling
 from traceprof.recording.plan import NSYS, Plan
 from traceprof.trace.nsight.conversion import export, find_nsys
@@ -25,17 +28,22 @@ if TYPE_CHECKING:
 NOT_IMPORTED = "nsys failed to import what it recorded itself"
 """Happens with Nsight Systems 2023.4 in about 1 % of recordings, at exit status 0."""
 
+_NOT_WRITTEN = ".not-written-"
+"""What a rank appends, with the reason, to the hidden name of a trace that it could not write."""
+
 
 class Recorded(NamedTuple):
     """The outcome of a recording.
 
     Attributes:
-        status: of the command, as a shell gives it.
+        status: of the command, as a shell gives it; of the signal, if one ended it.
         reports: of all recorders of the job; None if another recorder analyses them.
+        is_whole: whether all that this recorder was to record is in its reports.
     """
 
     status: int
     reports: list[Path] | None
+    is_whole: bool
 
 
 def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
@@ -63,17 +71,100 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
         plan.capture.unlink(missing_ok=True)
         plan.unimported.unlink(missing_ok=True)
     environment = {**os.environ, **plan.variables}
-    status, was_ended = run_to_end(plan.words, environment, under_nsys=plan.tool == NSYS)
-    if diagnosis is not None:
-        with suppress(OSError):
-            store_throttling(plan.folder, diagnosis)
-    is_imported = plan.tool != NSYS or _import_again(plan, say)
-    reports = _exported(plan, say) if plan.tool == NSYS else _written(plan.folder, before)
-    if is_imported and not reports:
-        steps = "" if plan.steps is None else f" (did it reach steps {plan.steps}?)"
-        say(f"nothing was recorded on {plan.job.name}{steps}")
-    gathering.done(plan.folder, plan.job, reports)
-    return Recorded(status, gathering.gather(plan.folder, plan.job, was_ended=was_ended, say=say))
+    begin_s = time.time()
+    with Child(under_nsys=plan.tool == NSYS, say=say) as child:
+        status = child.run(plan.words, environment)
+        if diagnosis is not None:
+            with suppress(OSError):
+                store_throttling(plan.folder, diagnosis)
+        if plan.tool == NSYS:
+            reports, is_whole = _of_nsys(plan, begin_s, say)
+        else:
+            reports, is_whole = _of_torch(plan, before, say)
+        try:
+            gathering.done(plan.folder, plan.job, reports)
+        except OSError as error:
+            say(f"the other recorders do not see that this one is done: {error.strerror}")
+            is_whole = False
+        all_reports = gathering.gather(
+            plan.folder,
+            plan.job,
+            reports,
+            was_ended=lambda: child.ended_by is not None,
+            say=say,
+        )
+    if child.ended_by is not None and not status:  # nsys gives 0
+        status = 128 + child.ended_by
+    return Recorded(status, all_reports, is_whole)
+
+
+def _nothing(plan: Plan, why: str) -> str:
+    """Return the sentence that nothing was recorded, and why."""
+    steps = "" if plan.steps is None else f" (did it reach steps {plan.steps}?)"
+    return f"nothing was recorded on {plan.job.name}: {why}{steps}"
+
+
+def _of_nsys(plan: Plan, begin_s: float, say: Callable[[str], None]) -> tuple[list[Path], bool]:
+    """Return the report of nsys, and whether it is all that was recorded."""
+    if not _import_again(plan, say):
+        return [], False
+    if not plan.capture.exists():
+        say(_nothing(plan, "nsys wrote no report"))
+        _say_where_it_is(plan, begin_s, say)
+        return [], False
+    return _exported(plan, say)
+
+
+def _say_where_it_is(plan: Plan, begin_s: float, say: Callable[[str], None]) -> None:
+    """Name the recording that nsys could not move from the folder for temporary files."""
+    left = [
+        file
+        for folder in {tempfile.gettempdir(), "/tmp"}  # noqa: S108  (where nsys puts it)
+        for file in Path(folder).glob("nsys-report-*.qdstrm")
+        if file.stat().st_mtime >= begin_s and file.stat().st_uid == os.geteuid()
+    ]
+    free = shutil.disk_usage(plan.folder).free
+    if is_full(plan.folder) or any(file.stat().st_size > free for file in left):
+        say(f"{NO_SPACE} in {plan.folder}")
+    for file in left:
+        say(
+            f"nsys left a recording in {file}: QdstrmImporter, in the folder host-linux-x64 of"
+            f" Nsight Systems, imports it (--input-file {file} --output-file FILE.nsys-rep)"
+        )
+
+
+def _of_torch(
+    plan: Plan, before: dict[Path, float], say: Callable[[str], None]
+) -> tuple[list[Path], bool]:
+    """Return the traces of torch.profiler, and whether they are all that was recorded."""
+    lost = _remove_unwritten(plan, say)
+    reports = _written(plan.folder, before)
+    if not reports and not lost:
+        say(_nothing(plan, "no process of the command wrote a trace"))
+    return reports, bool(reports) and not lost
+
+
+def _remove_unwritten(plan: Plan, say: Callable[[str], None]) -> int:
+    """Remove what ranks of this recorder left of traces that they could not write; return how many.
+
+    Such a trace has a hidden name, which ends with the reason where the rank was not killed.
+    """
+    ranks = r"(?:rank)?\d+" if plan.job.rank is None else f"rank{plan.job.rank}"
+    ours = re.compile(rf"\.({re.escape(plan.job.host)}-{ranks})\.pt\.trace\.json(.*)")
+    reasons: dict[str, str] = {}
+    for file in sorted(plan.folder.iterdir()):
+        match = ours.fullmatch(file.name)
+        if match is None:
+            continue
+        file.unlink(missing_ok=True)
+        name, end = match.groups()
+        if end.startswith(_NOT_WRITTEN):
+            reasons[name] = end.removeprefix(_NOT_WRITTEN).replace("-", " ")
+        elif end != ".gz":  # else the uncompressed trace is there
+            reasons.setdefault(name, "the process was killed")
+    for name, reason in reasons.items():
+        say(f"the trace of {name} was not written: {reason}")
+    return len(reasons)
 
 
 def _diagnosed(plan: Plan, say: Callable[[str], None]) -> Diagnosis | None:
@@ -106,18 +197,24 @@ def _import_again(plan: Plan, say: Callable[[str], None]) -> bool:
     return False
 
 
-def _exported(plan: Plan, say: Callable[[str], None]) -> list[Path]:
-    """Export the capture of nsys; if that fails, the capture itself is the report."""
-    if not plan.capture.exists():
-        return []
+def _exported(plan: Plan, say: Callable[[str], None]) -> tuple[list[Path], bool]:
+    """Export the capture of nsys; if that fails, the capture itself is the report.
+
+    Returns also whether there was space for the export.
+    """
+    lacks_space = False
     try:
         with tempfile.TemporaryDirectory(dir=plan.folder, prefix=".export-") as folder:
-            partial = export(find_nsys(plan.capture), plan.capture, Path(folder))
-            shutil.move(partial, plan.export)
+            try:
+                partial = export(find_nsys(plan.capture), plan.capture, Path(folder))
+                shutil.move(partial, plan.export)
+            except (TraceprofError, OSError):
+                lacks_space = is_full(plan.folder)
+                raise
     except (TraceprofError, OSError) as error:
-        say(f"not exported: {error}")
-        return [plan.capture]
-    return [plan.export]
+        say(f"not exported: {f'{NO_SPACE} in {plan.folder}: ' if lacks_space else ''}{error}")
+        return [plan.capture], not lacks_space
+    return [plan.export], True
 
 
 def _traces(folder: Path) -> dict[Path, float]:

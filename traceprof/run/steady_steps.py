@@ -80,9 +80,12 @@ def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
         return SteadySteps(none, *one, none, none.astype(np.int8))
     start, end = steps.start_ns[inside], steps.end_ns[inside]
     num_kernels, phases = _num_kernels(rank, start, end), steps.phases
-    uses = np.zeros(len(inside), np.int8)
+    is_cut = _known_cut(rank, steps.source[inside])
+    uses = np.where(is_cut, StepUse.CUT, StepUse.STEADY).astype(np.int8)
     for phase in np.unique(phases[inside]).tolist():
-        chosen = phases[inside] == phase
+        chosen = (phases[inside] == phase) & ~is_cut
+        if not chosen.any():
+            continue
         last = np.flatnonzero(phases == phase)[-1]
         uses[chosen] = step_uses(
             (end - start)[chosen],
@@ -92,6 +95,14 @@ def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
         )
     kept = uses == StepUse.STEADY
     return SteadySteps(inside[kept], start[kept], end[kept], inside, uses)
+
+
+def _known_cut(rank: Rank, source: Int64) -> Mask:
+    """Return which steps an exception or the capture's end cut; if all of them, none."""
+    ranges = rank.step_ranges
+    if ranges is None or ranges.is_cut is None or ranges.is_cut[source].all():
+        return np.zeros(len(source), np.bool_)
+    return ranges.is_cut[source]
 
 
 def _num_kernels(rank: Rank, start_ns: Int64, end_ns: Int64) -> Int64:

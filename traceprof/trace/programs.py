@@ -55,9 +55,9 @@ def conversion_limit_s(file: Path) -> float:
     return _MIN_CONVERSION_S + file.stat().st_size / _BYTES_PER_S
 
 
-def ending_with_parent() -> Callable[[], object] | None:
-    """Return a function that has its process killed at its parent's end; None off Linux."""
+def ending_with_parent(number: signal.Signals = signal.SIGKILL) -> Callable[[], object] | None:
+    """Return a function that has its process get a signal at its parent's end; None off Linux."""
     if sys.platform != "linux":
         return None
     # Looked up here: at the start of a program, other threads may hold the loader's lock.
-    return partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)
+    return partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, number)

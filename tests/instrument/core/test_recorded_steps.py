@@ -96,12 +96,32 @@ def test_an_open_end_is_the_end_of_the_process(events: list[str]) -> None:
     ]
 
 
+def test_a_step_that_is_not_over_stays_open(events: list[str]) -> None:
+    recorded_steps.watch(Steps(1, None), Recorder(events))
+    for _ in range(2):
+        recorded_steps.pass_begins()
+        recorded_steps.optimizer_step_ends()
+    recorded_steps.unwatch()
+    assert events[2:] == ["start step 1", "end step 1", "start step 2", "END"]
+
+
+def test_steps_that_are_over_are_counted(
+    events: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    recorded_steps.watch(Steps(20, 30), Recorder(events))
+    for _ in range(15):
+        recorded_steps.pass_begins()
+        recorded_steps.optimizer_step_ends()
+    recorded_steps.unwatch()
+    assert "and the process made 15 steps:" in caplog.text
+
+
 def test_a_training_that_ends_before(events: list[str], caplog: pytest.LogCaptureFixture) -> None:
     recorded_steps.watch(Steps(10, 20), Recorder(events))
     mark(0)
     recorded_steps.unwatch()
     assert "END" not in events
-    assert "steps 10:20 were to be recorded, and the process made 1" in caplog.text
+    assert "steps 10:20 were to be recorded, and the process made 1 step:" in caplog.text
 
 
 def test_a_process_without_steps_says_nothing(

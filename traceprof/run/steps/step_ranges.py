@@ -15,6 +15,9 @@ from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
+
+    import numpy.typing as npt
 
     from traceprof.intervals import Int64, Intervals
     from traceprof.trace.model.host import ApiCalls
@@ -71,6 +74,8 @@ _OPTIMIZER_STEPS = (
     re.compile(rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)"),
     re.compile(r"\AOptimizer\.step#\w+\.step\b"),
 )
+_CUT = re.compile(r"\Astep \d+ cut=1\Z")
+"""The label which says that an exception ended a step: see `labels.cut`."""
 _WARM_UP = re.compile(r"\bwarm[ _-]?up\b", re.IGNORECASE)
 
 
@@ -82,11 +87,14 @@ class StepRanges:
         number: int64[n], from the names, else 0, 1, 2, …
         start_ns: int64[n].
         end_ns: int64[n].
+        is_cut: bool[n], whether an exception, or the end of the capture, is known to have cut it;
+            None where none was cut.
     """
 
     number: Int64
     start_ns: Int64
     end_ns: Int64
+    is_cut: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +183,7 @@ def find_training_ranges(
         user: searched for in every range's name, instead of the built-in patterns of steps. The
             group named `step`, else the first group, is the step's number.
     """
-    expressions = [*_OPTIMIZER_STEPS, _WARM_UP]
+    expressions = [*_OPTIMIZER_STEPS, _WARM_UP, _CUT]
     if user is None:
         expressions += [pattern.expression for pattern in PATTERNS]
     any_of = re.compile("|".join(f"(?:{one.pattern})" for one in expressions), re.IGNORECASE)
@@ -276,7 +284,8 @@ def _marked_steps(candidates: NamedRanges | None) -> StepRanges | None:
     for pattern in PATTERNS:
         chosen = _matching(candidates, pattern.expression)
         if len(chosen.names):
-            return _numbered(chosen, pattern.expression)
+            cut = {name.partition(" cut=")[0] for name in _matching(candidates, _CUT).names}
+            return _numbered(chosen, pattern.expression, cut)
     return None
 
 
@@ -311,7 +320,16 @@ def _matching(ranges: NamedRanges, expression: re.Pattern[str]) -> NamedRanges:
     )
 
 
-def _numbered(ranges: NamedRanges, expression: re.Pattern[str]) -> StepRanges:
+def _numbered(
+    ranges: NamedRanges, expression: re.Pattern[str], cut: AbstractSet[str] = frozenset()
+) -> StepRanges:
+    """Return steps with their numbers.
+
+    Args:
+        ranges: the steps.
+        expression: matches their names.
+        cut: names of those that an exception cut.
+    """
     texts = [_number_text(expression.search(name)) for name in ranges.names]
     usable = all(text is not None and text.isdecimal() and len(text) < 19 for text in texts)
     numbers = (
@@ -319,7 +337,11 @@ def _numbered(ranges: NamedRanges, expression: re.Pattern[str]) -> StepRanges:
         if usable
         else np.arange(len(texts), dtype=np.int64)
     )
-    return StepRanges(numbers, ranges.start_ns, ranges.end_ns)
+    is_cut = np.array([name in cut for name in ranges.names], np.bool_)
+    is_cut[-1:] |= ranges.end_ns[-1:] == OPEN_END
+    return StepRanges(
+        numbers, ranges.start_ns, ranges.end_ns, is_cut if bool(is_cut.any()) else None
+    )
 
 
 def _number_text(match: re.Match[str] | None) -> str | None:
