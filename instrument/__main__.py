@@ -22,6 +22,7 @@ import click
 
 from instrument.children import VARIABLE
 from instrument.core.importing import after_import
+from instrument.core.module_depth import VARIABLE as MODULES
 from instrument.core.step_range import FOLDER, STEPS, TOOL, parse_steps
 
 if TYPE_CHECKING:
@@ -70,6 +71,13 @@ class Target(NamedTuple):
     help="Record steps A up to but not including B, counted from 0: the steps marked with"
     " instrument.step, else from one optimizer step to the next.",
 )
+@click.option(
+    "--modules",
+    type=click.IntRange(1),
+    metavar="DEPTH",
+    help="Ranges around the forward passes of modules, too: of the outermost one (1), of those that"
+    " it calls (2), and so on. They take time on the host for each call of a module.",
+)
 @click.argument("name", metavar="SCRIPT|MODULE")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def read_arguments(
@@ -78,6 +86,7 @@ def read_arguments(
     tool: str | None,
     output: str | None,
     steps: str | None,
+    modules: int | None,
     arguments: tuple[str, ...],
 ) -> Target:
     """Return the target; put what to record into the environment, also for child processes."""
@@ -87,7 +96,8 @@ def read_arguments(
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--steps") from error
     folder = None if output is None else os.path.abspath(output)  # noqa: PTH100
-    asked = {TOOL: tool, FOLDER: folder, STEPS: steps}
+    depth = None if modules is None else str(modules)
+    asked = {TOOL: tool, FOLDER: folder, STEPS: steps, MODULES: depth}
     os.environ.update({variable: value for variable, value in asked.items() if value is not None})
     return Target(name, is_module, arguments)
 

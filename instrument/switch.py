@@ -18,6 +18,7 @@ PARTS: tuple[str, ...] = (
     "instrument.wraps.process_groups",
     "instrument.wraps.waits",
     "instrument.wraps.ddp",
+    "instrument.wraps.modules",
     "instrument.wraps.passes",
     "instrument.wraps.optimizers",
     "instrument.wraps.data_loading",

@@ -149,6 +149,12 @@ def test_usage(folder: Path) -> None:
     assert run(folder, "-m", "instrument", "--unknown", "show.py")[0] == 2
 
 
+def test_the_depth_of_modules_is_passed_on(folder: Path) -> None:
+    (folder / "depth.py").write_text("import os\nprint(os.environ['TRACEPROF_MODULES'])\n")
+    assert run(folder, "-m", "instrument", "--modules", "3", "depth.py") == (0, "3\n", "")
+    assert run(folder, "-m", "instrument", "--modules", "0", "depth.py")[0] == 2
+
+
 def test_ranges_are_on_once_the_script_has_imported_torch(folder: Path) -> None:
     script = folder / "imports.py"
     script.write_text(

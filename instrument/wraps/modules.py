@@ -1,0 +1,118 @@
+"""`module PATH`: the forward passes of modules, down to the depth that is asked for."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from torch.nn import Module
+
+from instrument.core import nvtx_ranges
+from instrument.core.module_depth import asked_depth
+from instrument.core.wrapping import compiler_of_thread, is_compiling, suspend, untraced
+from traceprof import labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from instrument.core.patching import Patches
+
+_WRAPPERS = (
+    "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule",
+    "CheckpointWrapper",
+)  # fmt: skip
+"""Modules that only run another one: they are no part of the model, and open no range."""
+_INSIDE_WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
+"""Their names for that one."""
+
+
+def install(patches: Patches) -> None:
+    """Wrap the calls of modules, if a depth is asked for."""
+    depth = asked_depth()
+    if depth:
+        call = Module.__call__
+        named = _named(call, depth)
+        patches.replace(Module, "__call__", named)
+        # As for the passes: torch.compile looks whether a user changed it.
+        patches.replace_everywhere(call, named)
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.open: list[str] = []
+        """Paths of the modules whose ranges are open on this thread."""
+
+
+def _named(call: Callable[..., Any], max_depth: int) -> Callable[..., Any]:
+    """Return the call of a module with a range around it, no deeper than so many."""
+    thread, paths = _Thread(), _Paths()
+
+    @untraced
+    @functools.wraps(call)
+    def named(module: Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (the module's own)
+        if is_compiling() or len(thread.open) >= max_depth or _only_runs_another(module):
+            return call(module, *args, **kwargs)
+        compiler = compiler_of_thread()
+        opened = thread.open
+        is_named = is_open = False
+        # A signal's exception arrives before a call or after it, never between two other steps.
+        try:
+            if compiler is not None:
+                suspend(None)
+            path, prepared = paths.of(module, opened)
+            is_named = True
+            opened.append(path)
+            is_open = True
+            nvtx_ranges.push(prepared)
+            if compiler is not None:
+                suspend(compiler)
+            return call(module, *args, **kwargs)
+        finally:
+            try:
+                if is_named:
+                    opened.pop()
+            finally:
+                try:
+                    if is_open:
+                        nvtx_ranges.pop()
+                finally:
+                    if compiler is not None:
+                        suspend(compiler)
+
+    return named
+
+
+class _Paths:
+    """Paths of modules and the prepared labels of their ranges, for as long as they live."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Module, tuple[str, Any]] = WeakKeyDictionary()
+
+    def of(self, module: Module, around: list[str]) -> tuple[str, Any]:
+        """Return the path of a module and its label.
+
+        Args:
+            module: is called.
+            around: the paths of the modules that are open, of which it may not be a part.
+        """
+        known = self._known.get(module)
+        if known is None:
+            name = type(module).__name__
+            self._add(module, f"{around[-1]}.{name}" if around else name)
+            known = self._known[module]
+        return known
+
+    def _add(self, root: Module, path: str) -> None:
+        """Name a module and all that are part of it and have no name."""
+        for name, module in root.named_modules():
+            if module not in self._known:
+                inside = [part for part in name.split(".") if part not in _INSIDE_WRAPPERS]
+                own = ".".join([path, *filter(None, inside)])
+                self._known[module] = own, nvtx_ranges.prepare(f"{labels.MODULE} {own}")
+
+
+def _only_runs_another(module: Module) -> bool:
+    kind = type(module)
+    return kind.__name__.startswith(_WRAPPERS) and kind.__module__.startswith("torch.")
