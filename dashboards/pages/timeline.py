@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dash import html
 
 from dashboards import address as addresses
-from dashboards.timeline import model as timeline_model
+from dashboards.timeline import kinds
 from dashboards.view import View, device_text
 from dashboards.widgets import palette
 from dashboards.widgets.components import nothing, page
@@ -28,14 +28,14 @@ PATH = addresses.TIMELINE
 TITLE = "Timeline"
 
 COLORS = {
-    timeline_model.COMPUTE: palette.COMPUTE,
-    timeline_model.COMMUNICATION: palette.COMMUNICATION,
-    timeline_model.COPY: palette.COPY,
-    timeline_model.HOST: palette.HOST,
-    timeline_model.NVTX: palette.NVTX,
-    timeline_model.MARKS: palette.MARK,
-    timeline_model.STEPS: palette.IDLE,
-    timeline_model.COUNTER: palette.SELECTED,
+    kinds.COMPUTE: palette.COMPUTE,
+    kinds.COMMUNICATION: palette.COMMUNICATION,
+    kinds.COPY: palette.COPY,
+    kinds.HOST: palette.HOST,
+    kinds.NVTX: palette.NVTX,
+    kinds.MARKS: palette.MARK,
+    kinds.STEPS: palette.IDLE,
+    kinds.COUNTER: palette.SELECTED,
 }
 
 

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dashboards.time_axis import OWN
+from dashboards.timeline.kinds import COMMUNICATION, COMPUTE, COPY, HOST, MARKS, NVTX, STEPS
+from dashboards.timeline.message_labels import message_labels
 from dashboards.timeline.names import NameTable
 from traceprof.trace.columns import pack
 from traceprof.trace.model.kinds import CopyKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from dashboards.time_axis import RankClock
+    from dashboards.timeline.message_labels import MessageLabels
+    from dashboards.timeline.query import Query
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankOperations
     from traceprof.trace.model.ranges import RangeTable
+
+    Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +49,11 @@ class Part:
         starts: when each event began: a column, or int64[n].
         clock: of the rank: starts are on its report's clock, what is asked for on the run's.
         is_ordered: whether they stand in the order of their start.
+        kind: of the rows in which they stand.
+        lengths: returns how long some of them took, int64[k]; None for no length.
+        streams: on which each ran; None for no stream.
+        communicates: returns which of them stand in rows of communication, bool[n].
+        labels: returns what else can be searched for of them.
     """
 
     key: Column
@@ -51,6 +62,11 @@ class Part:
     starts: Column | Int64
     clock: RankClock = OWN
     is_ordered: bool = True
+    kind: str = COMPUTE
+    lengths: Callable[[Int64], Int64] | None = None
+    streams: Column | None = None
+    communicates: Callable[[], Mask] | None = None
+    labels: Callable[[], MessageLabels] | None = None
 
     def __len__(self) -> int:
         return len(self.key)
@@ -77,6 +93,27 @@ class Part:
         """The numbers of the names that there are, and how many events each has, int64[k] each."""
         ids, count = self.key.counted()
         return self.number[np.searchsorted(self.ids, ids)], count
+
+    @cached_property
+    def known_labels(self) -> MessageLabels | None:
+        """What else can be searched for of them; None for nothing."""
+        return None if self.labels is None else self.labels()
+
+    def fulfilling(self, query: Query, places: Int64) -> Int64:
+        """Return those of some events that fulfil a query's conditions, int64[k]."""
+        if query.streams:
+            of = None if self.streams is None else self.streams.at(places)
+            places = places[:0] if of is None else places[np.isin(of, [*query.streams])]
+        if query.kinds:
+            communicates = False if self.communicates is None else self.communicates()[places]
+            kept = np.where(communicates, COMMUNICATION in query.kinds, self.kind in query.kinds)
+            places = places[np.broadcast_to(kept, len(places))]
+        if query.longer_ns is not None or query.shorter_ns is not None:
+            length = np.zeros(len(places)) if self.lengths is None else self.lengths(places)
+            over = -1.0 if query.longer_ns is None else query.longer_ns
+            under = np.inf if query.shorter_ns is None else query.shorter_ns
+            places = places[(length > over) & (length < under)]
+        return places
 
     def places(self, wanted: Int64, begin: int = 0, end: int | None = None) -> Int64:
         """Return which events have one of these names, int64[k], ascending.
@@ -149,6 +186,10 @@ def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
                 of_signature.reshape(-1),
                 kernels.starts,
                 clock,
+                lengths=kernels.packed_length.at,
+                streams=kernels.packed_stream,
+                communicates=lambda: rank.is_communication_kernel,
+                labels=partial(message_labels, rank) if rank.device is not None else None,
             ),
             Part(
                 pack(operations.copies.kind),
@@ -156,12 +197,26 @@ def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
                 first + np.arange(len(copy_kinds)),
                 copies.starts,
                 clock,
+                kind=COPY,
+                lengths=copies.packed_length.at,
+                streams=copies.packed_stream,
+                communicates=lambda: rank.is_peer_copy,
             ),
-            Part(
-                pack(np.zeros(len(memsets), np.int64)), zero, zero + memset, memsets.starts, clock
-            ),
-            Part(
-                pack(np.zeros(len(graphs), np.int64)), zero, zero + memset + 1, graphs.starts, clock
+            *(
+                Part(
+                    pack(np.zeros(len(group), np.int64)),
+                    zero,
+                    zero + number,
+                    group.starts,
+                    clock,
+                    kind=kind,
+                    lengths=group.packed_length.at,
+                    streams=group.packed_stream,
+                )
+                for group, number, kind in (
+                    (memsets, memset, COPY),
+                    (graphs, memset + 1, COMPUTE),
+                )
             ),
         ),
     )
@@ -171,28 +226,51 @@ def call_events(calls: ApiCalls, api_names: Mapping[int, str], clock: RankClock 
     """Return the API calls of a process, which stand in the order of their ids."""
     ids = calls.packed_name.distinct
     names = NameTable(_named(ids, api_names, "(unnamed call)"))
-    part = Part(calls.packed_name, ids, np.arange(len(ids)), calls.starts, clock, is_ordered=False)
+    part = Part(
+        calls.packed_name,
+        ids,
+        np.arange(len(ids)),
+        calls.starts,
+        clock,
+        is_ordered=False,
+        kind=HOST,
+        lengths=calls.packed_length.at,
+    )
     return Events(names, (part,))
 
 
 def range_events(ranges: RangeTable, names: NameTable, clock: RankClock = OWN) -> Events:
     """Return the NVTX ranges of a process, under the names of the report."""
     numbers = np.arange(len(names))
-    return Events(names, (Part(pack(ranges.name), numbers, numbers, ranges.start_ns, clock),))
+    part = Part(
+        pack(ranges.name),
+        numbers,
+        numbers,
+        ranges.start_ns,
+        clock,
+        kind=NVTX,
+        lengths=lambda index: ranges.end_ns[index] - ranges.start_ns[index],
+    )
+    return Events(names, (part,))
 
 
 def mark_events(marks: Marks, names: NameTable, clock: RankClock = OWN) -> Events:
     """Return the marks of a process, under the names of the report."""
     numbers = np.arange(len(names))
-    return Events(names, (Part(pack(marks.name), numbers, numbers, marks.time_ns, clock),))
+    part = Part(pack(marks.name), numbers, numbers, marks.time_ns, clock, kind=MARKS)
+    return Events(names, (part,))
 
 
 def step_events(steps: Sequence[StepMeasures], clock: RankClock = OWN) -> Events:
     """Return the training steps of a rank."""
     start = np.array([step.measures.window_start_ns for step in steps], np.int64)
+    length = np.array([step.measures.window_ns for step in steps], np.int64)
     numbers = np.arange(len(steps))
     names = NameTable([f"step {step.number}" for step in steps])
-    return Events(names, (Part(pack(numbers), numbers, numbers, start, clock),))
+    part = Part(
+        pack(numbers), numbers, numbers, start, clock, kind=STEPS, lengths=length.__getitem__
+    )
+    return Events(names, (part,))
 
 
 def _named(ids: Int64, names: Mapping[int, str], unknown: str) -> list[str]:

@@ -9,14 +9,8 @@ import numpy as np
 
 from dashboards.time_axis import OWN
 from dashboards.timeline.events import operation_events, step_events
-from dashboards.timeline.model import (
-    GPU_KINDS,
-    OPERATION,
-    STEP,
-    STEPS,
-    RankTimeline,
-    Track,
-)
+from dashboards.timeline.kinds import GPU_KINDS, STEPS
+from dashboards.timeline.model import OPERATION, STEP, RankTimeline, Track
 from dashboards.timeline.row import Row
 from dashboards.view import MAX_NAME
 from traceprof.errors import one_line

@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dashboards.timeline.events import call_events, mark_events, range_events
-from dashboards.timeline.model import (
-    CALL,
-    COUNTER,
-    HOST,
-    MARK,
-    MARKS,
-    NVTX,
-    RANGE,
-    SAMPLE,
-    RankTimeline,
-    Track,
-)
+from dashboards.timeline.kinds import COUNTER, HOST, MARKS, NVTX
+from dashboards.timeline.model import CALL, MARK, RANGE, SAMPLE, RankTimeline, Track
 from dashboards.timeline.names import NameTable
 from dashboards.timeline.row import Row
 from dashboards.timeline.samples import Samples

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dashboards.timeline.kinds import GPU_KINDS
 from dashboards.timeline.row import Row, merged
 
 if TYPE_CHECKING:
@@ -27,13 +28,6 @@ OPERATION, CALL, RANGE, MARK, STEP, SAMPLE = "op", "call", "range", "mark", "ste
 
 SOURCES = (STEP, OPERATION, CALL, RANGE, MARK)
 """Of events, in the order in which their rows stand on the screen; samples are no events."""
-
-COMPUTE, COMMUNICATION, COPY, HOST, NVTX, MARKS, STEPS, COUNTER = (
-    "compute", "communication", "copy", "host", "nvtx", "marks", "step", "counter",
-)  # fmt: skip
-"""The content of a row, which determines its colour."""
-
-GPU_KINDS = (COMPUTE, COMMUNICATION, COPY)
 
 
 @dataclass(frozen=True, slots=True)

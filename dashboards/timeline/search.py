@@ -1,4 +1,4 @@
-"""The search for kernels, calls and ranges by name: how many there are, and which is next.
+"""The search for events by name, label and conditions: how many there are, and which is next.
 
 It looks at the columns that the analysis keeps, so that no rows need be made of the ranks searched.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboards.timeline.model import SOURCES
+from traceprof import intervals
 from traceprof.intervals import BEYOND_NS
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from dashboards.timeline.events import Events, Part
     from dashboards.timeline.names import NameTable
+    from dashboards.timeline.query import Query
     from traceprof.intervals import Int64
 
     RankEvents = Mapping[str, Events]
@@ -64,7 +66,8 @@ class _Matches:
         part: the events.
         names: what their names are among.
         wanted: int64[k], the numbers of the names that match and occur.
-        count: int64[k], how many events have each.
+        count: int64[k], how many of the matches have each.
+        chosen: int64[c], the matches, ascending; None where all events of these names match.
     """
 
     rank: int
@@ -74,22 +77,31 @@ class _Matches:
     names: NameTable
     wanted: Int64
     count: Int64
+    chosen: Int64 | None = None
+
+    def places(self, begin: int = 0, end: int | None = None) -> Int64:
+        """Return the matches between two events of the part, int64[k], ascending."""
+        if self.chosen is None:
+            return self.part.places(self.wanted, begin, end)
+        limits = (begin, len(self.part) if end is None else end)
+        first, stop = np.searchsorted(self.chosen, limits).tolist()
+        return self.chosen[first:stop]
 
     def before(self, at: Place) -> int:
         """Return how many matches come before a place."""
         if self.part.is_ordered:
-            return len(self.part.places(self.wanted, 0, self._until(at)))
-        return int(self._precedes(self.part.places(self.wanted), at).sum())
+            return len(self.places(0, self._until(at)))
+        return int(self._precedes(self.places(), at).sum())
 
     def next(self, at: Place) -> Place | None:
         """Return the first match at a place or after it."""
         if not self.part.is_ordered:
-            places = self.part.places(self.wanted)
+            places = self.places()
             places = places[~self._precedes(places, at)]
             return self._earliest(places)
         begin, step = self._until(at), _AT_ONCE
         while begin < len(self.part):
-            places = self.part.places(self.wanted, begin, min(begin + step, len(self.part)))
+            places = self.places(begin, min(begin + step, len(self.part)))
             if len(places):
                 return self._place(int(places[0]))
             begin, step = begin + step, 2 * step
@@ -98,12 +110,12 @@ class _Matches:
     def previous(self, at: Place) -> Place | None:
         """Return the last match before a place."""
         if not self.part.is_ordered:
-            places = self.part.places(self.wanted)
+            places = self.places()
             places = places[self._precedes(places, at)]
             return self._earliest(places, latest=True)
         end, step = self._until(at), _AT_ONCE
         while end > 0:
-            places = self.part.places(self.wanted, max(end - step, 0), end)
+            places = self.places(max(end - step, 0), end)
             if len(places):
                 return self._place(int(places[-1]))
             end, step = end - step, 2 * step
@@ -139,13 +151,13 @@ class _Matches:
 
 
 def search(
-    ranks: Mapping[int, RankEvents], text: str, at: Place, *, backwards: bool = False
+    ranks: Mapping[int, RankEvents], query: Query, at: Place, *, backwards: bool = False
 ) -> dict[str, Any]:
-    """Return how many events have a text in their names, in any case, and which is next.
+    """Return how many events are what is searched for, and which is next.
 
     Args:
         ranks: the events to search, by rank and source.
-        text: what is searched for, not empty.
+        query: what is searched for.
         at: where to go on from.
         backwards: whether to go on to the event before.
 
@@ -156,7 +168,7 @@ def search(
         take too long. None where nothing matches. No names are listed where there are very many.
     """
     began = time.monotonic()
-    parts = list(_matches(ranks, text))
+    parts = list(_matches(ranks, query))
     counts, num_names = _names(parts)
     place = _following(parts, at, backwards=backwards)
     number: int | None = 1
@@ -228,25 +240,67 @@ def after(place: Place) -> Place:
     return Place(place.start_ns, place.rank, place.source, place.index + 1)
 
 
-def _matches(ranks: Mapping[int, RankEvents], text: str) -> Iterator[_Matches]:
-    """Yield the parts of all ranks in which some name matches."""
+def hits(
+    ranks: Mapping[int, RankEvents], query: Query, start_ns: int, end_ns: int, columns: int
+) -> list[int]:
+    """Return the columns of a view in which some match begins, ascending.
+
+    Args:
+        ranks: the events to search, by rank and source.
+        query: what is searched for.
+        start_ns: the first nanosecond in view.
+        end_ns: one past the last.
+        columns: how many there are.
+    """
+    borders = intervals.even_limits(start_ns, end_ns, columns)
+    is_hit = np.zeros(len(borders) - 1, np.bool_)
+    for match in _matches(ranks, query):
+        first, stop = 0, len(match.part)
+        if match.part.is_ordered:
+            first, stop = map(match.part.started_before, (start_ns, end_ns))
+        begin = match.part.start_ns(match.places(first, stop))
+        begin = begin[(begin >= start_ns) & (begin < end_ns)]
+        is_hit[np.searchsorted(borders, begin, side="right") - 1] = True
+    found: list[int] = np.flatnonzero(is_hit).tolist()
+    return found
+
+
+def _matches(ranks: Mapping[int, RankEvents], query: Query) -> Iterator[_Matches]:
+    """Yield the parts of all ranks in which something matches."""
     known: dict[int, Int64] = {}  # by name table: ranks of a report share that of their ranges
     for rank, sources in ranks.items():
+        if query.ranks and rank not in query.ranks:
+            continue
         for number, source in enumerate(SOURCES):
             events, first = sources.get(source), 0
             if events is None:
                 continue
             if id(events.names) not in known:
-                known[id(events.names)] = events.names.matching(text)
-            matching = known[id(events.names)]
+                known[id(events.names)] = (
+                    events.names.matching(query.text)
+                    if query.text
+                    else np.arange(len(events.names))
+                )
             for part in events.parts:
-                numbers, count = part.counted
-                chosen = np.isin(numbers, matching)
-                if chosen.any():
-                    yield _Matches(
-                        rank, number, first, part, events.names, numbers[chosen], count[chosen]
-                    )
+                of_part = _matches_of(part, query, known[id(events.names)])
+                if len(of_part[0]):
+                    yield _Matches(rank, number, first, part, events.names, *of_part)
                 first += len(part)
+
+
+def _matches_of(part: Part, query: Query, matching: Int64) -> tuple[Int64, Int64, Int64 | None]:
+    """Return the names of a part's matches, how many have each, and which they are."""
+    numbers, count = part.counted
+    named = np.isin(numbers, matching)
+    labelled = np.empty(0, np.int64)
+    if query.text and part.known_labels is not None:
+        labelled = part.known_labels.matching(query.text)
+    if not query.has_conditions and len(labelled) == 0:
+        return numbers[named], count[named], None
+    places = np.union1d(part.places(numbers[named]), labelled)
+    places = part.fulfilling(query, places)
+    wanted, of_each = np.unique(part.numbers(places), return_counts=True)
+    return wanted, of_each, places
 
 
 def _names(parts: Sequence[_Matches]) -> tuple[list[tuple[str, int]], int]:

@@ -23,7 +23,8 @@ from dashboards.timeline.critical_path import drawn, step_at
 from dashboards.timeline.detail import describe, summarize
 from dashboards.timeline.model import OPERATION
 from dashboards.timeline.other_side import OtherSide
-from dashboards.timeline.search import Place, after, namesake, place_of, search
+from dashboards.timeline.query import parsed
+from dashboards.timeline.search import Place, after, hits, namesake, place_of, search
 from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from dashboards.timeline.strips import strip
@@ -190,14 +191,14 @@ def _path(store: Timelines) -> dict[str, Any]:
 
 
 def _search(store: Timelines) -> dict[str, Any]:
-    """Return how many events have a text in their names, and the next one.
+    """Return how many events are what is searched for, and the next one.
 
     `is_all` says whether calls and ranges are read already; if not, the client asks again.
     """
     numbers = asked.ranks(store)
     at = Place(asked.integer("at", -BEYOND_NS, BEYOND_NS))
     backwards = asked.one_of("direction", ("next", "previous")) == "previous"
-    text = asked.text("text")
+    query = parsed(asked.text("text"))
     start = asked.event_id("from") if "from" in request.args else None
     ranks, is_all = store.searchable(numbers)
     if start is not None:
@@ -207,7 +208,16 @@ def _search(store: Timelines) -> dict[str, Any]:
         if place is None:
             abort(404, "there is no such event")
         at = place if backwards else after(place)
-    return {**search(ranks, text, at, backwards=backwards), "is_all": is_all}
+    return {**search(ranks, query, at, backwards=backwards), "is_all": is_all}
+
+
+def _hits(store: Timelines) -> dict[str, Any]:
+    """Return the columns of a view in which something begins that is searched for."""
+    start, end = asked.times()
+    columns = asked.integer("columns", 1, asked.MAX_COLUMNS)
+    query = parsed(asked.text("text"))
+    ranks, is_all = store.searchable(asked.ranks(store))
+    return {"columns": hits(ranks, query, start, end, columns), "is_all": is_all}
 
 
 _ANSWERS: dict[str, Answer] = {
@@ -224,6 +234,7 @@ _ANSWERS: dict[str, Answer] = {
     "collective": _collective,
     "path": _path,
     "search": _search,
+    "hits": _hits,
 }
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboards.timeline import viewport
-from dashboards.timeline.model import COMMUNICATION, MARKS, OPERATION
+from dashboards.timeline.kinds import COMMUNICATION, MARKS
+from dashboards.timeline.message_labels import label
+from dashboards.timeline.model import OPERATION
 from traceprof.communication.messages import messages
-from traceprof.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,6 @@ MAX_BYTES = 290_000
 _LABELLED_COLUMNS = 24  # an event narrower than this has no room for its name
 _SYMBOL_COLUMNS = 10  # that a mark is wide
 _MAX_ALONE = 20_000
-_UNKNOWN = "Unknown"  # the kind of a kernel whose name does not show it
 
 # What a block and an event take at most, and a row by itself: to guess what fits.
 _BLOCK_BYTES, _EVENT_BYTES, _ROW_BYTES = 14, 48, 160
@@ -155,8 +155,7 @@ def _messages(timeline: RankTimeline, track: Track, index: Int64) -> dict[str, s
     for at, event in zip(place.tolist(), index.tolist(), strict=True):
         if at == len(said) or said.kernel[at] != event:
             continue
-        operation = said.operations[int(said.operation[at])]
-        if operation != _UNKNOWN:
-            size = f" {size_text(int(said.bytes[at]))}" if said.bytes[at] >= 0 else ""
-            labels[str(event)] = f"{operation}{said.peer_text(at)}{size}"
+        written = label(said, at)
+        if written is not None:
+            labels[str(event)] = written
     return labels

@@ -4,7 +4,7 @@ import { AXIS, FLAGS, GUTTER, flagSpan } from "./geometry.js";
 import { duration, ticks, ticksFromZero } from "./time.js";
 
 /** @import { TimelinePainter } from "./painter.js" */
-/** @import { Flag, Grid, State, View } from "./types.d.ts" */
+/** @import { Flag, Grid, Hits, State, View } from "./types.d.ts" */
 
 const TICK_PIXELS = 110; // between grid lines, at least
 const LABEL_PIXELS = 24; // half the width of a label
@@ -65,7 +65,10 @@ export function drawAxis(painter, grid, state) {
   context.textAlign = "left";
   context.fillStyle = theme.sunken;
   context.fillRect(GUTTER, AXIS - FLAGS, painter.plotWidth, FLAGS);
-  painter.clip(GUTTER, 0, painter.plotWidth, AXIS, () => drawFlags(painter, state.flags));
+  painter.clip(GUTTER, 0, painter.plotWidth, AXIS, () => {
+    drawFlags(painter, state.flags);
+    drawHits(painter, state.hits);
+  });
   context.fillStyle = theme["text-2"];
   if (state.flags.length) {
     context.textAlign = "right";
@@ -74,6 +77,26 @@ export function drawAxis(painter, grid, state) {
   }
   context.fillStyle = theme.line;
   context.fillRect(0, AXIS - 1, width, 1);
+}
+
+/**
+ * Draw where something begins that is searched for.
+ * @param {TimelinePainter} painter
+ * @param {Hits | null} hits
+ */
+function drawHits(painter, hits) {
+  if (!hits) return;
+  const { context, theme } = painter;
+  const column = hits.span / hits.count;
+  context.fillStyle = theme.accent;
+  context.beginPath();
+  for (const at of hits.columns) {
+    const x = Math.round(painter.x(hits.start + (at + 0.5) * column));
+    context.moveTo(x, AXIS - FLAGS);
+    context.lineTo(x - 3.5, AXIS - FLAGS - 6);
+    context.lineTo(x + 3.5, AXIS - FLAGS - 6);
+  }
+  context.fill();
 }
 
 /**

@@ -4,7 +4,7 @@
 import { isFreshStrip } from "./strips.js";
 import { decoded, isFresh, requestFor } from "./tiles.js";
 
-/** @import { Collective, EventDetails, Listed, Matches, PathReply, PathWhere, RankRows, Statistics, Strip, Summary, Tile,
+/** @import { Collective, EventDetails, Hits, Listed, Matches, PathReply, PathWhere, RankRows, Statistics, Strip, Summary, Tile,
  *   TileReply, View } from "./types.d.ts" */
 
 const RETRY_MS = 2000;
@@ -43,6 +43,9 @@ export class TimelineData {
     /** @type {Map<number, Strip>} */
     this.strips = new Map(); // by rank
     this.stripsInFlight = false;
+    /** @type {Hits | null} */
+    this.hits = null;
+    this.hitsInFlight = false;
     /** @type {Map<string, Promise<EventDetails>>} */
     this.events = new Map(); // by id: promises
     /** @type {string | null} */
@@ -195,6 +198,35 @@ export class TimelineData {
       this.#fail(error);
     }
     this.stripsInFlight = false;
+    this.changed();
+  }
+
+  /**
+   * Ask where in a view something begins that is searched for; of several requests in a row the last
+   * one counts.
+   * @param {number[]} ranks
+   * @param {string} text
+   * @param {View} view
+   * @param {number} width of the view, in pixels
+   */
+  async showHits(ranks, text, view, width) {
+    const { hits } = this;
+    const isCurrent = hits?.text === text && hits.start === view.start && hits.span === view.span && hits.isAll;
+    if (!text) this.hits = null;
+    if (!text || isCurrent || this.hitsInFlight || this.waiting) return;
+    this.hitsInFlight = true;
+    const { start, span } = view;
+    const count = Math.max(Math.round(width / 2), 1);
+    try {
+      const reply = await this.#ask("hits", {
+        rank: ranks.join(","), text, columns: count,
+        start: this.toTime(start), end: this.toTime(start + Math.max(span, 1)),
+      });
+      this.hits = { start, span, text, isAll: reply.is_all, columns: reply.columns, count };
+    } catch (error) {
+      this.#fail(error);
+    }
+    this.hitsInFlight = false;
     this.changed();
   }
 

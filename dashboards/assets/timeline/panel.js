@@ -50,6 +50,8 @@ export class TimelinePanel {
     this.query = make("input", {
       type: "search", placeholder: "search by name", "aria-label": "search by name",
       maxlength: 200, spellcheck: "false",
+      title: "names and labels, such as AllReduce 67 MB; rank:0,3 · stream:7 · kind:copy (compute, communication,"
+        + " copy, api, range, mark, step) · > 1 ms · < 20 us",
     });
     this.matches = make("span", { class: "note", role: "status" });
     this.said = make("p", { class: "unseen", role: "status" });
@@ -317,7 +319,7 @@ export class TimelinePanel {
     const { count, next, names, num_names: numNames } = matches;
     // Of very many, the position of this one is not counted.
     const which = next?.number ? `${grouped(next.number)} of ` : "";
-    const said = next ? `${which}${grouped(count)}` : "nothing has this in its name";
+    const said = next ? `${which}${grouped(count)}` : "nothing is found";
     const soFar = next ? `${grouped(count)} so far` : "nothing so far";
     this.matches.textContent = matches.is_all ? said : `${soFar}: reading calls and ranges …`;
     const listed = names.map((name) =>

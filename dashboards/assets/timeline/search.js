@@ -1,5 +1,5 @@
 // @ts-check
-// Searches all ranks that can be chosen for events by their names.
+// Searches all ranks that can be chosen for events by name, label and conditions.
 /** @import { Timeline } from "./timeline.js" */
 /** @import { Matches } from "./types.d.ts" */
 
@@ -17,6 +17,7 @@ export class TimelineSearch {
     const { selected, view } = this.timeline;
     const matches = await this.#ask("next", undefined, selected?.begin ?? view?.start);
     if (matches) this.#show(matches);
+    this.timeline.refresh(); // marks on the axis
   }
 
   /** @param {Matches} matches */

@@ -262,6 +262,7 @@ export class Timeline {
       together: this.together.shown,
       path: this.path.shown,
       clocks: this.layout.clocks,
+      hits: this.data.hits,
     });
     if (!this.view) return;
     const nearby = this.rows.filter((row) =>
@@ -272,6 +273,7 @@ export class Timeline {
     this.panel.describeStrips(stripTexts(folded, this.data.strips));
     this.data.showStrips(folded.map((row) => row.number), this.view, this.painter.plotWidth);
     this.data.show(keys, this.view, this.painter.plotWidth);
+    this.data.showHits(this.numbers, this.panel.query.value, this.view, this.painter.plotWidth);
     const { failure } = this.data;
     this.root.dataset.state = failure ? "failed" : "ready";
     if (failure) this.panel.showMessage(`The dashboard cannot be reached: ${failure}`);

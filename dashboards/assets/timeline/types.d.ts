@@ -133,6 +133,9 @@ export interface Matches {
   is_all: boolean;
 }
 
+/** Columns of a view in which something begins that is searched for. */
+export interface Hits extends View { text: string; isAll: boolean; columns: number[]; count: number }
+
 export interface Grid { list: { at: number; label: string }[]; anchor: string | null }
 
 /** The colours of the page, by their names in style.css. */
@@ -163,6 +166,7 @@ export interface State {
   together: Together | null;
   path: StepPath | null;
   clocks: Clocks;
+  hits: Hits | null;
 }
 
 /** What is being dragged over: all rows, or those between two heights. */

@@ -343,7 +343,7 @@ def test_a_search_in_vain(timeline: Timeline) -> None:
     timeline.press("/")
     timeline.page.keyboard.type("no such kernel")
     timeline.page.keyboard.press("Enter")
-    timeline.page.get_by_text("nothing has this in its name").wait_for(timeout=60_000)
+    timeline.page.get_by_text("nothing is found").wait_for(timeout=60_000)
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dashboards.timeline.detail import describe, summarize
 from dashboards.timeline.gpu_rows import read_gpu
 from dashboards.timeline.host_rows import with_host
+from dashboards.timeline.query import Query
 from dashboards.timeline.search import Place, after, place_of, search
 from tests.support.builders import TraceBuilder
 from tests.support.streams import record, wait
@@ -178,7 +179,7 @@ def walk(ranks: list[RankTimeline], text: str, *, backwards: bool = False) -> li
     event: list[str] = []
     at = Place(-(10**6))
     while True:
-        following = search(events_of(*ranks), text, at, backwards=backwards)["next"]
+        following = search(events_of(*ranks), Query(text), at, backwards=backwards)["next"]
         if following is None or following["id"] in event:
             return event
         assert following["number"] == len(event) + 1 or backwards
@@ -229,16 +230,16 @@ def test_the_search_goes_through_all_that_match(
         assert walk(ranks, text) == ids
         # Backwards from before the first one, it goes round to the last.
         assert walk(ranks, text, backwards=True) == ids[::-1]
-        summary = search(events_of(*ranks), text, Place(0))
+        summary = search(events_of(*ranks), Query(text), Place(0))
         assert summary["count"] == len(ids)
         assert sum(name["count"] for name in summary["names"]) == len(ids)
 
 
 def test_the_search_finds_ranges_calls_and_steps(timeline: RankTimeline) -> None:
-    assert search(events_of(timeline), "STEP", Place(0))["names"] == [
+    assert search(events_of(timeline), Query("STEP"), Place(0))["names"] == [
         {"label": "step 0", "count": 2}
     ]
-    summary = search(events_of(timeline), "launch", Place(11))
+    summary = search(events_of(timeline), Query("launch"), Place(11))
     assert summary["next"] is not None
     assert (summary["next"]["start"], summary["count"]) == ("390", 2)
 
@@ -246,8 +247,8 @@ def test_the_search_finds_ranges_calls_and_steps(timeline: RankTimeline) -> None
 def test_a_name_with_a_line_break_is_one_name(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, 1).nvtx("two\nlines", 0, 9).nvtx("other", 10, 11)
     with timelines(trace, tmp_path) as ranks:
-        assert search(events_of(*ranks), "two\nlines", Place(0))["count"] == 1
-        assert search(events_of(*ranks), "lines\nother", Place(0))["count"] == 0
+        assert search(events_of(*ranks), Query("two\nlines"), Place(0))["count"] == 1
+        assert search(events_of(*ranks), Query("lines\nother"), Place(0))["count"] == 0
 
 
 def test_too_many_names_are_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +257,7 @@ def test_too_many_names_are_not_listed(tmp_path: Path, monkeypatch: pytest.Monke
     for index in range(3):
         trace.nvtx(f"op_id = {index}", index, index + 1, event_type=schema.NVTX_PUSH_POP)
     with timelines(trace, tmp_path) as ranks:
-        event = search(events_of(*ranks), "op_id", Place(0))
+        event = search(events_of(*ranks), Query("op_id"), Place(0))
         assert (event["count"], event["num_names"], event["names"]) == (3, 3, [])
 
 

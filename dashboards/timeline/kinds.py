@@ -1,0 +1,8 @@
+"""Kinds of rows of the timeline."""
+
+COMPUTE, COMMUNICATION, COPY, HOST, NVTX, MARKS, STEPS, COUNTER = (
+    "compute", "communication", "copy", "host", "nvtx", "marks", "step", "counter",
+)  # fmt: skip
+"""The content of a row, which determines its colour."""
+
+GPU_KINDS = (COMPUTE, COMMUNICATION, COPY)

@@ -1,0 +1,80 @@
+"""Labels of communication kernels: what they did, with whom, and how much they carried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.communication.messages import messages
+from traceprof.units import size_text
+
+if TYPE_CHECKING:
+    from traceprof.communication.messages import Messages
+    from traceprof.intervals import Int64
+    from traceprof.run.rank import Rank
+
+_UNKNOWN = "Unknown"  # the kind of a kernel whose name does not show it
+
+
+def label(said: Messages, place: int) -> str | None:
+    """Return what is written into a kernel: `AllReduce 67 MB`; None where that is not known.
+
+    Args:
+        said: of its rank.
+        place: of its message.
+    """
+    operation = said.operations[int(said.operation[place])]
+    if operation == _UNKNOWN:
+        return None
+    size = f" {size_text(int(said.bytes[place]))}" if said.bytes[place] >= 0 else ""
+    return f"{operation}{said.peer_text(place)}{size}"
+
+
+@dataclass(frozen=True, eq=False)
+class MessageLabels:
+    """The communication kernels of a rank by what can be searched for of them.
+
+    Attributes:
+        kernel: int64[n], indices into the rank's kernels, ascending.
+        alike: int64[n], the number of the text of each.
+        texts: in lower case: the label, the group, the bytes.
+    """
+
+    kernel: Int64
+    alike: Int64
+    texts: tuple[str, ...]
+
+    def matching(self, text: str) -> Int64:
+        """Return the kernels whose text holds this one, int64[k], ascending."""
+        wanted = text.lower()
+        hits = [number for number, known in enumerate(self.texts) if wanted in known]
+        return self.kernel[np.isin(self.alike, hits)]
+
+
+def message_labels(rank: Rank) -> MessageLabels:
+    """Return what can be searched for of a rank's communication kernels."""
+    said = messages(rank)
+    order = np.argsort(said.kernel, kind="stable")
+    columns = [said.operation, said.bytes, said.communicator, said.group, said.peer,
+               said.peer_in_communicator, said.root, said.direction]  # fmt: skip
+    alike = np.zeros(len(said), np.int64)
+    for column in columns:
+        _, value = np.unique(column, return_inverse=True)
+        _, alike = np.unique(alike * (len(said) + 1) + value, return_inverse=True)
+    _, first = np.unique(alike, return_index=True)
+    texts = tuple(_searched(said, place) for place in first.tolist())
+    return MessageLabels(said.kernel[order], alike[order], texts)
+
+
+def _searched(said: Messages, place: int) -> str:
+    size = int(said.bytes[place])
+    parts = [
+        label(said, place),
+        said.communicator_name(place),
+        said.description(place),
+        f"group={said.groups[int(said.group[place])]}" if said.group[place] >= 0 else None,
+        f"bytes={size} {size:,} bytes" if size >= 0 else None,
+    ]
+    return " · ".join(filter(None, parts)).lower()

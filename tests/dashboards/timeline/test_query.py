@@ -1,0 +1,145 @@
+"""The search by label and conditions: what is found, where, and in which columns."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dashboards.server.app import create_app
+from dashboards.timeline.kinds import COMMUNICATION, COPY
+from dashboards.timeline.model import OPERATION
+from dashboards.timeline.query import Query, parsed
+from dashboards.timeline.search import hits
+from dashboards.timeline.source import TimelineSource
+from dashboards.timeline.store import Timelines
+from tests.support.traces import SAMPLE
+from traceprof.analysis import analyze
+from traceprof.communication.messages import messages
+from traceprof.intervals import even_limits
+from traceprof.units import size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from traceprof.analysis import Analysis
+
+    Search = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Iterator[Analysis]:
+    with closing(analyze(SAMPLE)) as result:
+        yield result
+
+
+def searching(analysis: Analysis) -> Search:
+    browser = create_app(analysis).server.test_client()
+
+    def searched(text: str, **given: object) -> Any:
+        parameters = {"at": 0, "direction": "next", "text": text} | given
+        while True:
+            reply = browser.get("/timeline/search", query_string=parameters)
+            answer = json.loads(reply.get_data())
+            if answer["is_all"]:
+                return answer
+
+    return searched
+
+
+@pytest.mark.parametrize(
+    ("written", "query"),
+    [
+        ("AllReduce", Query("AllReduce")),
+        ("two  spaces", Query("two  spaces")),
+        ("a rank:0,3 b", Query("a b", ranks=frozenset({0, 3}))),
+        ("stream:7 > 1 ms", Query("", streams=frozenset({7}), longer_ns=1e6)),
+        ("gemm >1.5us <20µs", Query("gemm", longer_ns=1500, shorter_ns=20_000)),
+        ("kind:copy kind:api", Query("", kinds=frozenset({COPY, "host"}))),
+        # What is no condition is a name.
+        ("void f<1>", Query("void f<1>")),
+        ("ns::rank:x kind:other", Query("ns::rank:x kind:other")),
+        ("vector<4>s", Query("vector<4>s")),
+    ],
+)
+def test_conditions_stand_anywhere_between_words(written: str, query: Query) -> None:
+    assert parsed(written) == query
+
+
+def kernels(analysis: Analysis, rank: int) -> Any:
+    return analysis.run.ranks[rank].operations.kernels
+
+
+def test_the_word_on_a_bar_is_found() -> None:
+    with closing(analyze(SAMPLE.with_stem("training"))) as analysis:
+        search, said = searching(analysis), messages(analysis.run.ranks[0])
+        operation = said.operations[int(said.operation[0])]
+        alike = said.operation == said.operation[0]
+        found = search(f"{operation} rank:0 kind:communication")
+        assert found["count"] == alike.sum()
+        assert found["next"]["id"] == f"0.{OPERATION}.{int(said.kernel[0])}"
+        sized = said.bytes == said.bytes[0]
+        size = size_text(int(said.bytes[0]))
+        for written in (
+            f"{operation} {size}",
+            f"bytes={said.bytes[0]}",
+            f"{said.bytes[0]:,} bytes",
+        ):
+            found = search(f"{written} rank:0 kind:communication")["count"]
+            assert found == sized.sum() < len(said)
+        of_group = (said.group == said.group[0]).sum()
+        group = said.groups[int(said.group[0])]
+        assert search(f"group={group} kind:communication rank:0")["count"] == of_group
+
+
+def test_conditions_are_counted_event_by_event(analysis: Analysis) -> None:
+    search = searching(analysis)
+    of_rank = kernels(analysis, 1)
+    length, stream = of_rank.ends(np.arange(len(of_rank))) - of_rank.start_ns, of_rank.stream
+    limit = int(np.median(length))
+    (first, *_) = np.unique(stream).tolist()
+    expected = np.flatnonzero((length > limit) & (stream == first))
+    copies = analysis.run.ranks[1].operations.copies
+    expected_copies = (copies.stream == first) & (copies.packed_length.values > limit)
+    found = search(f"rank:1 stream:{first} > {limit} ns", rank="0,1")
+    memsets = analysis.run.ranks[1].operations.memsets
+    expected_sets = (memsets.stream == first) & (memsets.packed_length.values > limit)
+    assert found["count"] == len(expected) + expected_copies.sum() + expected_sets.sum()
+    assert search(f"rank:1 stream:{first} kind:compute > {limit} ns")["count"] <= len(expected)
+    assert search("kind:step rank:0")["count"] == len(analysis.result.breakdown[0].steps)
+    assert search("kind:compute kind:mark stream:99999")["count"] == 0
+    seen, at = [], {"direction": "next"}
+    for _ in range(found["count"]):  # one after the other, none twice
+        hit = search(f"rank:1 stream:{first} > {limit} ns", **at)["next"]
+        seen.append(hit["id"])
+        at["from"] = hit["id"]
+    assert len(set(seen)) == found["count"]
+
+
+@pytest.mark.parametrize("columns", [1, 7, 600])
+@pytest.mark.parametrize("written", ["gemm", "kind:communication", "> 20 us", "cuda"])
+def test_hits_are_marked_where_they_begin(analysis: Analysis, written: str, columns: int) -> None:
+    store = Timelines(TimelineSource.of(analysis))
+    ranks = {number: store.events(number) for number in store.numbers}
+    query = parsed(written)
+    start, end = store.gpu(0).extent_ns or (0, 1)
+    middle = (start + end) // 2
+    begins = []
+    for number in store.numbers:
+        for track in store.whole(number).tracks:
+            if track.samples is not None or track.kind == "marks":
+                continue
+            names = ranks[number][track.source]
+            for place, index in enumerate(track.index.tolist()):
+                length = int(track.row.length[place])
+                is_named = query.text.lower() in names.name_of(index).lower()
+                is_kind = not query.kinds or track.kind == COMMUNICATION
+                if is_named and is_kind and (query.longer_ns is None or length > query.longer_ns):
+                    begins.append(int(track.row.starts(np.array([place]))[0]))
+    borders = even_limits(start, middle, columns)
+    inside = np.array([begin for begin in begins if start <= begin < middle])
+    expected = np.unique(np.searchsorted(borders, inside, side="right") - 1).tolist()
+    assert hits(ranks, query, start, middle, columns) == expected
