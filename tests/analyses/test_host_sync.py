@@ -140,17 +140,22 @@ def test_allocating_is_another_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "call", "first", "unsaid"),
+    ("kernel", "call", "reads", "first", "unsaid"),
     [
-        ("at::native::add", "cudaStreamSynchronize_v3020", "set_sync_debug_mode", "OpenACC"),
-        ("jacobi_kernel", "cudaDeviceSynchronize_v3020", "cudaStreamWaitEvent", "torch"),
-        ("jacobi_kernel", "cudaStreamSynchronize_v3020", "cudaEventSynchronize", "torch"),
+        ("at::native::add", "cudaStreamSynchronize_v3020", 0, "set_sync_debug_mode", "OpenACC"),
+        ("jacobi_kernel", "cudaDeviceSynchronize_v3020", 1, "cudaStreamWaitEvent", "torch"),
+        ("jacobi_kernel", "cudaStreamSynchronize_v3020", 1, "cudaEventSynchronize", "torch"),
+        ("jacobi_kernel", "cudaStreamSynchronize_v3020", 0, "cudaStreamWaitEvent", "torch"),
+        ("advance_x_257_gpu", "cuStreamSynchronize", 1, "OpenACC: async(queue)", "torch"),
     ],
 )
 def test_advice_fits_the_program(
-    tmp_path: Path, kernel: str, call: str, first: str, unsaid: str
+    tmp_path: Path, kernel: str, call: str, reads: int, first: str, unsaid: str
 ) -> None:
     builder = one_wait(call).kernel(300 * US, 310 * US, kernel, launch=(196 * US, 197 * US))
+    for number in range(reads):
+        at = (320 + 10 * number) * US
+        builder.memcpy(at, at + US, "DtoH", launch=(198 * US, 199 * US))
     (finding,) = host_sync.findings(judged(builder.write(tmp_path / "t.sqlite"))[0])
     assert isinstance(finding, Finding)
     assert first in finding.advice[0]

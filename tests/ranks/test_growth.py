@@ -64,7 +64,8 @@ def _in_block(report: MeasuredReport, block: int, num_ranks: int) -> MeasuredRep
     assert rank.measurements is not None
     arrivals = _of_larger_run(rank.measurements.arrivals.unpacked, block, num_ranks)
     measurements = replace(rank.measurements, arrivals=PackedArrivals.of(arrivals))
-    facts = replace(report.facts, path=path, rank_numbers=numbers)
+    identity = replace(report.facts.identity, work=frozenset())  # they are copies of one
+    facts = replace(report.facts, path=path, rank_numbers=numbers, identity=identity)
     return replace(report, facts=facts, ranks=(replace(rank, measurements=measurements),))
 
 

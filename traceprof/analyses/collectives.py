@@ -272,11 +272,12 @@ def with_transfer(
     if transfer is None:
         return use
     is_known = transfer.algbw_gb_per_s is not None
+    peaks = {"intra-node": use.peak_gb_per_s, "inter-node": network_gb_per_s, None: None}
     return structs.replace(
         use,
         algbw_gb_per_s=transfer.algbw_gb_per_s if is_known else use.algbw_gb_per_s,
         busbw_gb_per_s=transfer.busbw_gb_per_s if is_known else use.busbw_gb_per_s,
-        peak_gb_per_s=use.peak_gb_per_s if transfer.scope == "intra-node" else network_gb_per_s,
+        peak_gb_per_s=peaks[transfer.scope],
         is_lower_bound=not is_known,
         num_matched=transfer.num_matched,
         wait_ns=transfer.wait_ns,

@@ -37,7 +37,7 @@ from traceprof.host.synchronization import (
     synchronizing_calls,
 )
 from traceprof.run.steady_steps import steady_steps
-from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
+from traceprof.trace.model.kinds import ApiCallKind, CopyKind, api_call_kind
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
@@ -94,6 +94,8 @@ class HostSyncResult(RankResult):
         is_pytorch: whether the program is known to use PyTorch.
         has_pageable: whether data may be copied to the GPU from pageable memory.
         uses_mpi: whether it is known to use MPI.
+        uses_directives: whether it is known to use OpenACC or OpenMP.
+        num_reads: number of copies to the host in the window.
         unknown: the reason why none of this can be known, else None.
     """
 
@@ -104,6 +106,8 @@ class HostSyncResult(RankResult):
     is_pytorch: bool = False
     has_pageable: bool = True
     uses_mpi: bool = False
+    uses_directives: bool = False
+    num_reads: int = 0
     unknown: UnknownCause | None = None
 
 
@@ -139,6 +143,8 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         is_pytorch=rank.program.is_pytorch,
         has_pageable=may_copy_from_pageable(rank, window),
         uses_mpi=rank.program.uses_mpi,
+        uses_directives=rank.program.uses_directives,
+        num_reads=_num_reads(rank, window),
     )
 
 
@@ -221,6 +227,13 @@ def _judged(rank: Rank, calls: ApiCalls, waits: Mask, window: Window) -> Mask:
     return chosen
 
 
+def _num_reads(rank: Rank, window: Window) -> int:
+    """Return how many copies to the host start in a window."""
+    copies = rank.operations.copies
+    reads = np.isin(copies.kind, (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST))
+    return int((reads & window.holds_start(copies.start_ns)).sum())
+
+
 def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, ThreadCalls]) -> int:
     """Count copies whose thread then synchronizes, as its next call: PyTorch's blocking copy.
 
@@ -297,13 +310,21 @@ def _evidence(rank: Rank, calls: ApiCalls, costs: IdleFromWaits) -> tuple[Eviden
 # -- judgement ------------------------------------------------------------------------------------
 
 
+_MIN_READS = 0.5  # of the waits: where fewer results are read, most waits are for no result
+
+
 def _advice(result: HostSyncResult) -> tuple[str, ...]:
     """Return what to do, most promising first for this call and program."""
     if result.is_pytorch:
         return tuple(one for one in _TORCH_ADVICE if result.has_pageable or one != _PIN)
-    waits_for_all = "DeviceSynchronize" in (result.metrics.api or "")
-    lines = (_STREAM_ORDER, _READ_LATER) if waits_for_all else (_READ_LATER, _STREAM_ORDER)
-    return (*lines, _DIRECTIVES, *((_MPI,) if result.uses_mpi else ()))
+    api = result.metrics.api or ""
+    waits_for_all = "DeviceSynchronize" in api
+    reads_nothing = "emcpy" not in api and result.num_reads < _MIN_READS * result.metrics.num_syncs
+    lines = [_READ_LATER, _STREAM_ORDER]
+    if waits_for_all or reads_nothing:
+        lines.reverse()
+    lines.insert(0 if result.uses_directives else 2, _DIRECTIVES)
+    return (*lines, *((_MPI,) if result.uses_mpi else ()))
 
 
 _PIN = (

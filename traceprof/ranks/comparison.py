@@ -121,7 +121,7 @@ def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparis
         clocks=clocks,
         waits=tuple(waits),
         unmatched=tuple(unmatched),
-        transfers=transfers(waits, arrivals, clocks),
+        transfers=transfers(waits, arrivals, run.machines),
         matrix_ns=wait_matrix(waits, len(arrivals)),
         lateness=tuple(lateness(waits, arrivals)),
         window_ns=int(np.median([arrival.window_ns for arrival in arrivals])) if arrivals else 0,

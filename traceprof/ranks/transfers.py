@@ -17,14 +17,13 @@ from traceprof import intervals
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     import numpy.typing as npt
 
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.waits import GroupWaits
-    from traceprof.run.session_clocks import Clocks
 
     Float64 = npt.NDArray[np.float64]
     Scope = Literal["intra-node", "inter-node"]
@@ -66,7 +65,7 @@ class Transfer:
         latency_ns: the latency of the model; None where it cannot be fitted.
         latency_uncertainty_ns: the uncertainty of the latency; None where it cannot be fitted.
         rate_gb_per_s: the rate of the model, for the size that algorithm bandwidth counts.
-        scope: whether all members are on one machine.
+        scope: whether all members are on one machine; None where that is not known.
     """
 
     num_matched: int
@@ -77,7 +76,7 @@ class Transfer:
     latency_ns: int | None
     latency_uncertainty_ns: int | None
     rate_gb_per_s: float | None
-    scope: Scope
+    scope: Scope | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +95,15 @@ class Fit:
 
 
 def transfers(
-    waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals], clocks: Clocks
+    waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals], machines: Sequence[str | None]
 ) -> dict[Key, Transfer]:
-    """Measure the window's operations with known waits, by rank, kind and communicator."""
+    """Measure the window's operations with known waits, by rank, kind and communicator.
+
+    Args:
+        waits: of the groups of ranks.
+        arrivals: of all ranks.
+        machines: of each report, None where not known.
+    """
     parts: dict[Key, list[tuple[GroupWaits, int, Int64]]] = defaultdict(list)
     for wait in waits:
         inside = np.flatnonzero(wait.is_inside & wait.is_known)
@@ -109,7 +114,7 @@ def transfers(
                 name = communicator_name(arrivals[member], place)
                 key = Key(member, wait.group.operations[kind], name)
                 parts[key].append((wait, column, chosen))
-    return {key: _transfer(key, of_key, arrivals, clocks) for key, of_key in parts.items()}
+    return {key: _transfer(key, of_key, arrivals, machines) for key, of_key in parts.items()}
 
 
 def communicator_name(arrivals: Arrivals, index: int) -> str | None:
@@ -217,7 +222,7 @@ def _transfer(
     key: Key,
     parts: Sequence[tuple[GroupWaits, int, Int64]],
     arrivals: Sequence[Arrivals],
-    clocks: Clocks,
+    machines: Sequence[str | None],
 ) -> Transfer:
     size = np.concatenate([waits.group.bytes[chosen] for waits, _, chosen in parts])
     took = np.concatenate([waits.transfer_ns[chosen] for waits, _, chosen in parts])
@@ -229,11 +234,7 @@ def _transfer(
     )
     total, bus = counted_bytes(key.operation, size, num_ranks)
     fit = latency_and_rate(total, took)
-    hosts = {
-        clocks.host_of[arrivals[member].report]
-        for waits, *_ in parts
-        for member in waits.group.members
-    }
+    reports = {arrivals[member].report for waits, *_ in parts for member in waits.group.members}
     return Transfer(
         num_matched=len(took),
         wait_ns=_waited(parts),
@@ -243,5 +244,13 @@ def _transfer(
         latency_ns=None if fit is None else fit.latency_ns,
         latency_uncertainty_ns=None if fit is None else fit.uncertainty_ns,
         rate_gb_per_s=None if fit is None else fit.rate_gb_per_s,
-        scope="intra-node" if len(hosts) == 1 else "inter-node",
+        scope=_scope(reports, machines),
     )
+
+
+def _scope(reports: Collection[int], machines: Sequence[str | None]) -> Scope | None:
+    """Return whether reports are of one machine, None where that is not known."""
+    hosts = {machines[report] for report in reports}
+    if len(reports) > 1 and None in hosts:
+        return None
+    return "intra-node" if len(hosts) == 1 else "inter-node"

@@ -164,7 +164,7 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
         ranks: its ranks.
     """
     cpu_ranks = [rank for rank in ranks if isinstance(rank, CpuRank)]
-    cpu_spans = [(rank.window.start_ns, rank.window.end_ns) for rank in cpu_ranks]
+    cpu_work = [(rank.pid, rank.window.start_ns, rank.window.end_ns) for rank in cpu_ranks]
     return ReportSummary(
         path=trace.path,
         format=trace.format,
@@ -174,7 +174,7 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
         how_to_collect=trace.how_to_collect,
         notes=tuple(trace.notes),
         contents=() if ranks else tuple(trace.contents()),
-        identity=identify(trace, cpu_spans),
+        identity=identify(trace, cpu_work),
         rank_numbers=numbers_by_source(trace, [rank.process for rank in ranks]),
         cpu_rank_gaps={
             rank.process: CpuRankGaps(rank.work.used_gpu, rank.work.num_open) for rank in cpu_ranks
@@ -185,6 +185,7 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
             if (call := last_open_call(trace, process)) is not None
         },
         recorded=tuple(part for part in _COSTLY_PARTS if trace.holds(part)),
+        gpus=tuple(trace.gpus),
     )
 
 

@@ -23,6 +23,8 @@ _TORCH_RANGE = re.compile(
 _TORCH_COMMAND = re.compile(
     r"(?:\A|[\s/])(?:torchrun|-m\s+(?:torch\.distributed\.(?:run|launch)|instrument))(?:\s|\Z)"
 )
+# Kernels that NVIDIA's compilers make of OpenACC and OpenMP: function, line, `gpu`.
+_OF_DIRECTIVES = re.compile(r"\w_\d+_gpu(?:__red)?\Z|\A__pgi_uacc_|\Anvkernel_\w+_F\d+L\d+_")
 _DALI = re.compile(r"(?:void )?dali::|\[DALI\]")  # a kernel's name, or a thread's
 _PYTHON = re.compile(r"(?:\A|/)(?:python[\d.]*(?:\.exe)?|pt_main_thread|torchrun)\Z")
 
@@ -37,6 +39,7 @@ class Program:
         is_pytorch: whether something was seen that only PyTorch has.
         uses_mpi: whether the process was seen in MPI calls.
         uses_dali: whether NVIDIA DALI loads its data, by a kernel or a thread's name.
+        uses_directives: whether it runs kernels made of directives, OpenACC's or OpenMP's.
         evidence: the evidence in prose, such as `kernel at::native::copy`.
     """
 
@@ -44,6 +47,7 @@ class Program:
     uses_mpi: bool
     uses_dali: bool = False
     evidence: tuple[str, ...] = ()
+    uses_directives: bool = False
 
 
 def program_of(trace: Trace, process: int, kernel_names: Iterable[str]) -> Program:
@@ -59,7 +63,8 @@ def program_of(trace: Trace, process: int, kernel_names: Iterable[str]) -> Progr
     uses_mpi = process in trace.mpi_processes
     evidence = [*([torch] if torch else []), *(["calls of MPI"] if uses_mpi else [])]
     uses_dali = any(map(_DALI.match, (*names, *trace.thread_names.values())))
-    return Program(torch is not None, uses_mpi, uses_dali, tuple(evidence))
+    uses_directives = any(map(_OF_DIRECTIVES.search, names))
+    return Program(torch is not None, uses_mpi, uses_dali, tuple(evidence), uses_directives)
 
 
 def _torch_evidence(trace: Trace, process: int, kernel_names: Iterable[str]) -> str | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Numbers = Sequence[int | None]
 
 # In order of trust; a number of a whole report is that of its only rank.
-_SOURCES_OF_RANKS = ("labels", "torch", "nccl", "mpi")
+SOURCES_OF_RANKS = ("labels", "torch", "nccl", "mpi")
 _SOURCES_OF_REPORTS = ("environment", "file name")
 # In order of trust, too.
 RANK_VARIABLES = (
@@ -55,8 +55,8 @@ def number_ranks(reports: Sequence[Mapping[str, Numbers]]) -> tuple[list[int], s
     Args:
         reports: the numbers of each report's ranks, by source.
     """
-    num_ranks = [len(numbers[_SOURCES_OF_RANKS[0]]) for numbers in reports]
-    sources: tuple[str, ...] = _SOURCES_OF_RANKS
+    num_ranks = [len(numbers[SOURCES_OF_RANKS[0]]) for numbers in reports]
+    sources: tuple[str, ...] = SOURCES_OF_RANKS
     if max(num_ranks, default=0) <= 1:
         sources += _SOURCES_OF_REPORTS
     candidates = (

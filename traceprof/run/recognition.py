@@ -32,6 +32,9 @@ class ReportIdentity:
         start_ns: its first GPU operation, or range of a rank without one, in the report's time.
         end_ns: the end of the last.
         communicators: ids of NCCL communicators of several ranks.
+        world_size: the number of processes of the run, None if unknown.
+        work: pid, device (None for a rank without one), start, end and number of operations of each
+            rank: of two recordings they differ.
     """
 
     path: Path
@@ -39,29 +42,33 @@ class ReportIdentity:
     start_ns: int
     end_ns: int
     communicators: AbstractSet[str]
+    world_size: int | None = None
+    work: AbstractSet[tuple[int, int | None, int, int, int]] = frozenset()
 
 
-def identify(trace: Trace, cpu_spans: Iterable[tuple[int, int]]) -> ReportIdentity:
+def identify(trace: Trace, cpu_work: Iterable[tuple[int, int, int]]) -> ReportIdentity:
     """Return the facts by which a report is assigned to a run.
 
     Args:
         trace: the report.
-        cpu_spans: start and end of the work of each rank without a GPU.
+        cpu_work: pid, start and end of the work of each rank without a GPU.
     """
     processes = sorted({key.process for key in trace.operations})
     calls = [trace.communication_calls(process).nccl for process in processes]
-    spans = [*_gpu_spans(trace), *cpu_spans]
+    work = [*_gpu_work(trace), *((pid, None, start, end, 0) for pid, start, end in cpu_work)]
     return ReportIdentity(
         path=trace.path,
         session=trace.session,
-        start_ns=min((start for start, _ in spans), default=0),
-        end_ns=max((end for _, end in spans), default=0),
+        start_ns=min((start for _, _, start, _, _ in work), default=0),
+        end_ns=max((end for _, _, _, end, _ in work), default=0),
         communicators=frozenset(
             name
             for call in calls
             for index, name in enumerate(call.communicators)
             if (call.world_size[call.communicator == index] != 1).all()
         ),
+        world_size=trace.world_size,
+        work=frozenset(work),
     )
 
 
@@ -94,9 +101,9 @@ def program(command_line: Sequence[str]) -> str | None:
     return Path(words[0]).name if words else None
 
 
-def _gpu_spans(trace: Trace) -> Iterator[tuple[int, int]]:
-    for operations in trace.operations.values():
-        yield operations.span_ns
+def _gpu_work(trace: Trace) -> Iterator[tuple[int, int | None, int, int, int]]:
+    for key, operations in trace.operations.items():
+        yield trace.pid(key.process), key.device, *operations.span_ns, len(operations)
         operations.release()
 
 

@@ -78,6 +78,7 @@ class ReportSummary:
         cpu_rank_gaps: of each rank without GPU work, by process.
         open_calls: by process, the communication call that it was in when the capture ended.
         recorded: the parts that it holds, of those that distinguish recordings.
+        gpus: the names of the GPUs that its processes see.
     """
 
     path: Path
@@ -93,6 +94,7 @@ class ReportSummary:
     cpu_rank_gaps: Mapping[int, CpuRankGaps]
     open_calls: Mapping[int, OpenCall] = field(default_factory=dict)
     recorded: tuple[Part, ...] = ()
+    gpus: tuple[str, ...] = ()
 
     @property
     def session(self) -> Session:
@@ -119,6 +121,23 @@ class RunSummary:
     clocks: Clocks
     run_numbers: Sequence[int]
     rank_source: str
+
+    @property
+    def machines(self) -> list[str | None]:
+        """The machine of each report, None where that is not known.
+
+        Reports without its name are of one where each lists the same GPUs, and their ranks use
+        different ones of them.
+        """
+        names = [report.session.host for report in self.reports]
+        nameless = {index for index, name in enumerate(names) if name is None}
+        listed = {self.reports[index].gpus for index in nameless}
+        used = [rank.device for rank in self.ranks if rank.report in nameless]
+        if len(listed) == 1 and len(used) == len(set(used)) > 1 and None not in used:
+            num_gpus = len(listed.pop())
+            if all(device is not None and device < num_gpus for device in used):
+                return ["that of these GPUs" if name is None else name for name in names]
+        return list(names)
 
     def how_to_collect(self, part: Part) -> str:
         """Return how to record or export so that reports like the first contain a part."""

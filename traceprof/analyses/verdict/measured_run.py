@@ -9,6 +9,7 @@ from traceprof.analyses.measurements import process_groups
 from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun
 from traceprof.analyses.registry import ANALYSES
 from traceprof.analyses.shape.results import Results
+from traceprof.analyses.verdict.given_twice import check_are_different
 from traceprof.ranks.comparison import compare_ranks
 from traceprof.run.failures import all_failed
 from traceprof.run.opening import summarize_run
@@ -36,7 +37,8 @@ def measured_run(
 
     Raises:
         TraceprofError: no report could be measured.
-        UsageError: no rank has such steps, or nothing was captured in the time range.
+        UsageError: no rank has such steps, nothing was captured in the time range, or a recording
+            was given twice.
     """
     measured = [report for report in reports if isinstance(report, MeasuredReport)]
     failed = [report for report in reports if isinstance(report, FailedReport)]
@@ -68,6 +70,7 @@ def _together(reports: Sequence[MeasuredReport], failed: Sequence[FailedReport])
         [report.facts for report in reports],
         [[rank.facts for rank in report.ranks] for report in reports],
     )
+    check_are_different(run)
     measurements = [
         measurements.with_rank(info.rank, info.report)
         for info in run.ranks

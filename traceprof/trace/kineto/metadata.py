@@ -63,8 +63,15 @@ class Metadata:
         return str(name if name is not None else 0), _integer(size), _text(description)
 
     def gpu_name(self, device: int) -> str | None:
-        """Return the name of a device."""
-        return self._devices.get(device, (None, None))[0]
+        """Return the name of a device.
+
+        AMD's GPUs are numbered otherwise in events than among those that the process sees: where it
+        sees one kind, it is that.
+        """
+        of_device = self._devices.get(device)
+        if of_device is None and len(set(self._devices.values())) == 1:
+            of_device = next(iter(self._devices.values()))
+        return of_device[0] if of_device else None
 
     def compute_capability(self, device: int) -> tuple[int, int] | None:
         """Return the compute capability of a device; AMD's GPUs have none."""
@@ -83,6 +90,11 @@ class Metadata:
         """
         start = self.base_ns + first_ns
         return start if start >= _FIRST_UTC_NS else None
+
+    @property
+    def world_size(self) -> int | None:
+        """The number of processes of the run; None if unknown."""
+        return _integer(self._distributed.get("world_size"))
 
     @cached_property
     def _distributed(self) -> Mapping[str, Any]:

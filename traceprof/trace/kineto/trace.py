@@ -336,6 +336,11 @@ class KinetoTrace(Trace):
         """Return the rank that torch.distributed gave the process."""
         return self._metadata.rank if process == self._process else None
 
+    @property
+    def world_size(self) -> int | None:
+        """Return the number of processes of the run, if torch.distributed gave it."""
+        return self._metadata.world_size
+
     def labelled_rank(self, process: int) -> int | None:
         """Return the rank of the process in its run from its labels, if known."""
         return rank_of(self.label_ranges[process].kinds) if process in self.label_ranges else None

@@ -228,6 +228,10 @@ class Trace(Protocol):
     def distributed_rank(self, process: int) -> int | None:
         """Return the rank that torch.distributed gave the process, if known."""
 
+    @property
+    def world_size(self) -> int | None:
+        """The number of processes of the run, if torch.distributed gave it."""
+
     def contents(self) -> Sequence[Content]:
         """Return the tables of events that are not empty, with their numbers of rows."""
 

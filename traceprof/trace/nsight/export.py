@@ -289,6 +289,11 @@ class NsightTrace(SectionedExport):
         """Return None: unknown in an export."""
         return None
 
+    @property
+    def world_size(self) -> int | None:
+        """None: PyTorch writes no process groups into Nsight's reports."""
+        return None
+
     def num_threads(self, process: int) -> int | None:
         """Return the number of threads of the process with events; None if unknown."""
         return self.target.num_threads(process)
