@@ -98,6 +98,7 @@ def causes_of(rank: Rank) -> dict[str, int]:
         ("python_function", "/data/me/parser.py(70): __next__", "host_code"),
         ("python_function", "<built-in method acquire of _thread.lock object at 0x7f>", "waiting"),
         ("user_annotation", "save_checkpoint", "host_code"),
+        ("user_annotation", "Trainer._save_checkpoint", "host_code"),
         ("user_annotation", "garbage collection", "host_code"),
         ("user_annotation", "anything", "unknown"),
     ],

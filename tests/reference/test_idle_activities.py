@@ -31,8 +31,13 @@ def test_mpi_of_another_thread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cuModuleLoadDataEx", "cuLibraryLoadData", "cudaHostRegister_v4000", "cuCtxCreate_v2"]
-)
+    "name",
+    [
+        "cuModuleLoadDataEx", "cuLibraryLoadData", "cudaHostRegister_v4000", "cuCtxCreate_v2",
+        "cudaStreamCreateWithPriority_v5050", "cudaEventCreateWithFlags_v3020",
+        "cudaGraphInstantiate_v12000",
+    ],
+)  # fmt: skip
 def test_setup_calls(name: str, tmp_path: Path) -> None:
     trace = late(begun().api(name, END, END + MS), 1100 * US, call=100 * US)
     assert found(trace, tmp_path) == {"setup": 1000, "launch_bound": 100}

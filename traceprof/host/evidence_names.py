@@ -17,7 +17,7 @@ SETUP_CALL = re.compile(
     r"|cudaFuncGetAttributes|cudaGetFuncBySymbol|cuGetProcAddress|cudaGetDriverEntryPoint"
     r"|hipModule(?:Load|GetFunction)|__(?:cuda|hip)Register|nvrtc"
     # streams, events, graphs
-    r"|(?:cuda|cu|hip)(?:Stream|Event|Graph)Create|(?:cuda|cu|hip)Graph(?:Instantiate|Upload|Add)"
+    r"|(?:cuda|cu|hip)(?:Ext)?(?:Stream|Event|Graph)Create|(?:cuda|cu|hip)Graph(?:Instantiate|Upload|Add)"
     r"|(?:cuda|cu|hip)Stream(?:Begin|End)Capture"
     # registration of memory, also of other processes' memory
     r"|cu(?:da)?(?:Mem)?Host(?:Register|Unregister)|cu(?:da)?Ipc(?:Open|Close)"
@@ -91,8 +91,8 @@ GARBAGE_COLLECTION = re.compile(
 """Ranges and functions of garbage collection."""
 
 HOST_WORK = re.compile(
-    GARBAGE_COLLECTION.pattern + r"|(?i:\b(?:save|write|store|stage)[ _-]?(?:checkpoint|state_dict)"
-    r"|\bcheckpoint[ _-]?(?:sav|writ|stor|stag))|\btorch\.save\b"
+    GARBAGE_COLLECTION.pattern + r"|(?i:(?<![a-z])(?:save|write|store|stage)[ _-]?(?:checkpoint|state_dict)"
+    r"|(?<![a-z])checkpoint[ _-]?(?:sav|writ|stor|stag))|\btorch\.save\b"
     r"|torch/serialization\.py\(\d+\): save\Z"
     r"|distributed/checkpoint/\w+\.py\(\d+\): (?:async_)?save\Z"
 )
