@@ -85,6 +85,7 @@ def outcome(pair: Pair, seed: int, path: Path, *, has_events: bool = True) -> Ou
 _OFTEN = {
     "host-sync", "queue-filled", "slowed-down", "sleeping-loader", "late-slow-kernels",
     "buckets-of-100", "pipeline-sends", "exposed-late-launch", "stalled: all ranks",
+    "full-precision-matmul",
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from tests.support.changes import (
     each_on_its_own_stream,
     faster_kernels,
     faster_links,
+    in_half_precision,
     step_ns,
     without_copies,
     without_launching,
@@ -292,6 +293,7 @@ PAIRS = (
             ("few cores", partial(few_cores, since_ns=0)),
         )
     ),
+    Pair("full-precision-matmul", "half-precision", in_half_precision),
     Pair("launch-bound", "launch=0", without_launching, launch_bound),
     *(
         Pair(program, "communication=0", no_communication)

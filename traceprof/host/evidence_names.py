@@ -91,7 +91,8 @@ GARBAGE_COLLECTION = re.compile(
 """Ranges and functions of garbage collection."""
 
 HOST_WORK = re.compile(
-    GARBAGE_COLLECTION.pattern + r"|(?i:(?<![a-z])(?:save|write|store|stage)[ _-]?(?:checkpoint|state_dict)"
+    GARBAGE_COLLECTION.pattern
+    + r"|(?i:(?<![a-z])(?:save|write|store|stage)[ _-]?(?:checkpoint|state_dict)"
     r"|(?<![a-z])checkpoint[ _-]?(?:sav|writ|stor|stag))|\btorch\.save\b"
     r"|torch/serialization\.py\(\d+\): save\Z"
     r"|distributed/checkpoint/\w+\.py\(\d+\): (?:async_)?save\Z"

@@ -43,7 +43,7 @@ from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
-    from traceprof.kernel_names.tensor_cores import Capability
+    from traceprof.kernel_names.tensor_cores import Capability, TensorCores
     from traceprof.run.rank import Rank, Window
 
 ID = "full-precision-matmul"
@@ -79,7 +79,14 @@ class FullPrecisionMatmulMetrics(Metrics):
     ]
 
 
-FINDINGS = {ID: FindingKind(FullPrecisionMatmulMetrics, changes_kernels=True, needs=Sight.NAMES)}
+FINDINGS = {
+    ID: FindingKind(
+        FullPrecisionMatmulMetrics,
+        removed_by=("half-precision",),
+        changes_kernels=True,
+        needs=Sight.NAMES,
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,9 @@ class FullPrecisionMatmulResult(RankResult):
         return self.known_ns / self.matrix_ns if self.matrix_ns else 1.0
 
 
+_HALF_THE_BYTES = 0.5
+
+
 def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
     """Add up the kernels whose names say that they multiply FP32 numbers."""
     kernels = rank.operations.kernels
@@ -150,7 +160,6 @@ def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
         covered = intervals.union(start[chosen], end[chosen])
         return intervals.clip(covered, window.start_ns, window.end_ns).measure_ns
 
-    capability = rank.trace.compute_capability(rank.key) or capability_of_board(rank.gpu)
     started = slow[inside[slow]]
     return FullPrecisionMatmulResult(
         rank=rank.rank,
@@ -163,11 +172,36 @@ def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
         num_kernels=len(started),
         matrix_ns=intervals.total(length),
         known_ns=intervals.total(length[is_known[signature[matrix]]]),
-        capability=capability or capability_of_code(names),
+        capability=_capability(rank, names),
         gpu=rank.gpu,
         is_pytorch=rank.program.is_pytorch,
         evidence=_evidence(rank, started, of_signature[signature[started]], names),
     )
+
+
+def half_precision_shares(rank: Rank) -> dict[int, float] | None:
+    """Return by name which share of their time kernels take at least under autocast.
+
+    Multiplications of FP32 numbers take that of the peak rates, what only moves numbers of 32 bits
+    half. Optimizers and communication stay as they are: weights and gradients keep their format.
+
+    Returns:
+        By the name's id, of those that become faster; empty where no matrices are multiplied in
+        FP32. None where no tensor cores are known of the GPU.
+    """
+    ids = np.unique(rank.operations.kernels.name_of_signature).tolist()
+    names = [rank.kernel_names[id_] for id_ in ids]
+    cores = tensor_cores(_capability(rank, names), rank.gpu)
+    if cores is None:
+        return None
+    kinds = [
+        kernel_kind(name, communicates=id_ in rank.communication_operations)
+        for id_, name in zip(ids, names, strict=True)
+    ]
+    if not any(map(multiplied_precision, kinds)):
+        return {}
+    shares = {id_: _half_precision_share(kind, cores) for id_, kind in zip(ids, kinds, strict=True)}
+    return {id_: share_ for id_, share_ in shares.items() if share_ < 1}
 
 
 def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]:
@@ -231,6 +265,11 @@ def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]
 # -- numbers --------------------------------------------------------------------------------------
 
 
+def _capability(rank: Rank, names: list[str]) -> Capability | None:
+    of_gpu = rank.trace.compute_capability(rank.key) or capability_of_board(rank.gpu)
+    return of_gpu or capability_of_code(names)
+
+
 def multiplied_precision(kind: KernelKind) -> str | None:
     """Return in which format a kernel multiplies FP32 numbers: `fp32` or `tf32`; None for no such.
 
@@ -243,6 +282,19 @@ def multiplied_precision(kind: KernelKind) -> str | None:
         is_plain = kind.category is Category.ATTENTION or not kind.tensor_cores
         return FULL_PRECISION if is_plain else ROUNDED_PRECISION
     return kind.precision if kind.precision == ROUNDED_PRECISION else None
+
+
+def _half_precision_share(kind: KernelKind, cores: TensorCores) -> float:
+    precision = multiplied_precision(kind)
+    if precision is not None:
+        peak = 1 if precision == FULL_PRECISION else cores.tf32 or 1
+        return min(peak / cores.half, 1.0)
+    is_wide = kind.precision in {None, FULL_PRECISION, ROUNDED_PRECISION}
+    if not is_wide or kind.category in {Category.COMMUNICATION, Category.OPTIMIZER}:
+        return 1.0
+    # A multiplication of an unknown format may be one of FP32 numbers.
+    is_unknown = kind.category in MAIN_COMPUTE and kind.precision is None
+    return 1 / cores.half if is_unknown else _HALF_THE_BYTES
 
 
 def _is_known(kind: KernelKind) -> bool:

@@ -12,6 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from traceprof.replay.assumptions.bucket_cap import with_bucket_cap
+from traceprof.replay.assumptions.half_precision import (
+    not_in_full_precision,
+    with_half_precision,
+)
 from traceprof.replay.assumptions.host_stalls import without_stalls
 from traceprof.replay.assumptions.no_straggler import without_stragglers
 from traceprof.replay.assumptions.one_process import (
@@ -244,6 +248,16 @@ ASSUMPTIONS = (
         value=pattern_and_factor,
         refusal=no_such_kernel,
         is_default=False,
+    ),
+    Entry(
+        form="half-precision",
+        meaning="under autocast, matrices are multiplied at the peak rate of half precision",
+        details="Multiplications of FP32 numbers shrink as the peak rates of the GPU grow, kernels"
+        " that only move numbers of 32 bits to half their time. Optimizers and communication stay"
+        " as they are.",
+        change=with_half_precision,
+        is_bound=True,
+        refusal=not_in_full_precision,
     ),
     Entry(
         form="communication=0",
