@@ -64,7 +64,7 @@ def read(path: AnyPath) -> Iterator[sqlite3.Connection]:
 
 def connected(path: Path, mode: str) -> sqlite3.Connection:
     """Return a connection with a mode of SQLite's: `ro`, `rw`, or `rwc`, which makes the file."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", _MAX_WAIT_S, uri=True)
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", timeout=_MAX_WAIT_S, uri=True)
 
 
 @contextmanager
