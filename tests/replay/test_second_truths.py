@@ -34,7 +34,7 @@ KNOWN: dict[tuple[str, str], str] = {
         "no-serialization",
     ): "communicators are not known, and taken to be one",
     ("all-at-once", "no-sync"): "8 of 10 hold: which batch the late rank waits for changes",
-    **{(f"two-threads-{pace}", assume): _PACED for pace in ("fast", "slow") for assume in _THREADS},
+    **{("two-threads-fast", assume): _PACED for assume in _THREADS},
     **{("all-with-threads", assume): _PACED for assume in PROGRAMS["all-with-threads"].asked},
 }
 HOW = ("held", "wide", "refused", "missed")

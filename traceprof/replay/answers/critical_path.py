@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Until an operation is launched, the host works; what follows is microseconds.
 _HOST = (
     EdgeKind.THREAD, EdgeKind.OWN_TIME, EdgeKind.HAND_OVER, EdgeKind.LOCK, EdgeKind.LAUNCH,
-    EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT,
+    EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT, EdgeKind.NOT_HANDED_OVER,
     EdgeKind.HOST_WAIT, EdgeKind.STALL,  # calls return, or free memory once the GPU is through
 )  # fmt: skip
 

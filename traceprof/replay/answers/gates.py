@@ -195,7 +195,7 @@ def _off_floor(graph: RunGraph, measured: Float64, without: Float64) -> float | 
     """Return by how much a step without GPU time is off what the host needs by itself.
 
     That is from the launch of one step's first operation to that of the next one's, less the waits
-    of the threads that launch.
+    of the threads that launch; or as long as another thread takes by itself for what it hands over.
     """
     needed = []
     for mark in graph.marks:
@@ -209,7 +209,9 @@ def _off_floor(graph: RunGraph, measured: Float64, without: Float64) -> float | 
     low = float(np.median(by_number(graph.marks, needed)[:, 0]))
     high = max(low, *(float(np.median(of_rank)) for of_rank in needed))
     floor = float(np.median(without))
-    return (floor - min(max(floor, low), high)) / step
+    paced = [one.paced_ns for one in graph.facts if one.paced_ns]
+    expected = [min(max(floor, low), high), *paced]
+    return min((floor - time for time in expected), key=abs) / step
 
 
 def _unexplained(analysis: OpenAnalysis, facts: tuple[ProcessFacts, ...]) -> float:

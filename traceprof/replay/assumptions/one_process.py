@@ -21,6 +21,7 @@ from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.slowdown import with_shorter_communication, without_slowdown
 from traceprof.replay.graph.columns import COMMUNICATION, COPY
 from traceprof.replay.graph.needed_waits import round_trips
+from traceprof.replay.graph.process_facts import training_threads
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
 
@@ -93,10 +94,24 @@ def is_no_pytorch(analysis: OpenAnalysis) -> bool:
 
 
 def without_data_loading(process: Process, durations: Durations) -> Durations:
-    """Remove the time in which the GPU idled for data loading, and the time of copies to it."""
+    """Remove the time in which the GPU idled for data loading, and the time of copies to it.
+
+    Threads that copy to the GPU, launch nothing to the stream which computes most and communicate
+    nothing bring batches: nobody waits for these, and they take no time of the GPU.
+    """
     before = durations.before_call_ns.copy()
-    calls = process.calls
-    durations = _faster(durations, process.work.is_to_device, 0.0)
+    calls, work = process.calls, process.work
+    has_call = work.call >= 0
+    copying, communicating = (
+        calls.thread[work.call[has_call & chosen]]
+        for chosen in (work.is_to_device, work.kind == COMMUNICATION)
+    )
+    others = np.union1d(training_threads(process), communicating)
+    is_loading = np.isin(calls.thread, np.setdiff1d(copying, others))
+    brings = work.is_to_device | (has_call & is_loading[work.call])
+    durations = _faster(durations, brings, 0.0)
+    if is_loading.any():
+        durations = replace(durations, is_loading=is_loading)
     for _, rank in process.ranks:
         causes = idle_causes(rank)
         gaps = causes.gaps

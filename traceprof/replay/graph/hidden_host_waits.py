@@ -220,7 +220,7 @@ def _gaps(ranks: Sequence[tuple[int, Rank]], calls: HostCalls, work: GpuWork) ->
     is_own = (following >= 0) & (calls.thread[work.call[following]] == calls.thread[call])
     named = names_of(ranks, work)
     previous = calls.outer[call - 1]
-    api = _api_names(ranks[0][1], calls)
+    api = api_names(ranks[0][1], calls)
     kernels = named[before], np.where(is_own, named[following], -1)
     by_calls = calls.thread[call], api[previous], api[call]
     return _Gaps(
@@ -278,7 +278,8 @@ def names_of(ranks: Sequence[tuple[int, Rank]], work: GpuWork) -> Int64:
     return named
 
 
-def _api_names(rank: Rank, calls: HostCalls) -> Int64:
+def api_names(rank: Rank, calls: HostCalls) -> Int64:
+    """Return a number for the name of each call, int64[calls]."""
     columns = rank.calls
     assert columns is not None  # noqa: S101  (the replay refuses reports without calls before)
     return columns.packed_name.at(calls.index)

@@ -40,6 +40,8 @@ class ProcessFacts:
         span_ns: how long the steps of the process take together.
         hidden_host_ns: how much of that its threads waited for the GPU by no call that is shown.
         hidden_stream_ns: how much its streams waited for each other by none.
+        paced_ns: how long by itself a thread takes for what it hands over in a step to one that
+            trains, the longest of them; 0 where none is known to.
         late_ns: by rank, how much operations began late for no known reason.
     """
 
@@ -56,16 +58,19 @@ class ProcessFacts:
     span_ns: int
     hidden_host_ns: int
     hidden_stream_ns: int
+    paced_ns: float
     late_ns: Mapping[int, int]
 
 
-def facts_of(process: Process, limits_ns: tuple[int, int]) -> ProcessFacts:
+def facts_of(process: Process, step_limits_ns: Int64) -> ProcessFacts:
     """Return the facts about a process.
 
     Args:
         process: its ranks are open.
-        limits_ns: when its steps begin and end that are compared, on the run's clock.
+        step_limits_ns: int64[s + 1], when its steps begin that are compared, and the last one
+            ends, on the run's clock.
     """
+    limits_ns = int(step_limits_ns[0]), int(step_limits_ns[-1])
     work, calls, first = process.work, process.calls, process.first_operation
     by_kind = [
         np.add.reduceat(np.where(work.kind == kind, work.length_ns, 0), first)
@@ -80,8 +85,8 @@ def facts_of(process: Process, limits_ns: tuple[int, int]) -> ProcessFacts:
         rows = np.flatnonzero((work.rank == index) & (late > 0))
         start = work.start_ns[rows]
         late_ns[rank.rank] = covered_ns(start - late[rows], start, limits_ns)
-    waits = process.host_waits
-    waiting = np.flatnonzero(np.isin(calls.thread[waits.call], _training(process)))
+    waits, training = process.host_waits, training_threads(process)
+    waiting = np.flatnonzero(np.isin(calls.thread[waits.call], training))
     call = waits.call[waiting]
     return ProcessFacts(
         ranks=tuple(rank.rank for _, rank in process.ranks),
@@ -99,12 +104,44 @@ def facts_of(process: Process, limits_ns: tuple[int, int]) -> ProcessFacts:
         span_ns=max(limits_ns[1] - limits_ns[0], 1),
         hidden_host_ns=seen_ns(process.hidden_waits, calls, limits_ns),
         hidden_stream_ns=covered_ns(*hidden, limits_ns),
+        paced_ns=_paced_ns(process, training, step_limits_ns),
         late_ns=late_ns,
     )
 
 
-def _training(process: Process) -> Int64:
-    """Return the threads that launch to the stream which computes most: a loader's do not."""
+def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
+    """Return how long by itself a thread takes for what it hands over in the median step."""
+    calls, overs, waits = process.calls, process.hand_overs, process.host_waits
+    to_training = np.isin(calls.thread[overs.call], training)
+    giver = calls.thread[overs.after]
+    longest = 0.0
+    for thread in np.setdiff1d(giver[to_training], training).tolist():
+        own = overs.own[calls.thread[overs.own] == thread]
+        slept = intervals.union(calls.end_ns[calls.outer[own - 1]], calls.start_ns[own])
+        made = np.flatnonzero(calls.is_outer & (calls.thread == thread))
+        called = intervals.union(calls.start_ns[made], calls.end_ns[made])
+        waiting = calls.thread[waits.call] == thread
+        waited = intervals.union(
+            (calls.start_ns[waits.call] + waits.own_ns)[waiting], calls.end_ns[waits.call[waiting]]
+        )
+        busy = intervals.subtract(intervals.merge(slept, called), waited)
+        # From what it handed over last in one step to that in the next one that has any.
+        given = np.sort(calls.end_ns[overs.after[to_training & (giver == thread)]])
+        step = np.searchsorted(limits_ns, given, side="right")
+        is_last = np.append(step[1:] != step[:-1], True)
+        given, step = given[is_last], step[is_last]
+        if len(given) > 1:
+            of_steps = np.diff(intervals.covered_before(busy, given)) / np.diff(step)
+            longest = max(longest, float(np.median(of_steps)))
+    return longest
+
+
+def training_threads(process: Process) -> Int64:
+    """Return the threads that launch to the stream which computes most: a loader's do not.
+
+    Args:
+        process: with its pieces.
+    """
     work = process.work
     computes = (work.kind == COMPUTE) & (work.call >= 0)
     if not computes.any():

@@ -18,7 +18,7 @@ import numpy as np
 from traceprof.communication.messages import messages
 from traceprof.replay.graph.columns import COMMUNICATION, COPY, gpu_work, host_calls
 from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS, event_waits, lost_records
-from traceprof.replay.graph.hidden_host_waits import hidden_host_waits
+from traceprof.replay.graph.hidden_host_waits import api_names, hidden_host_waits
 from traceprof.replay.graph.host_waits import host_waits
 from traceprof.replay.graph.latencies import Latencies, measured_latencies
 from traceprof.replay.graph.longest_path import ROOT
@@ -62,6 +62,7 @@ class EdgeKind(IntEnum):
     STREAM_END = 16  # or for all that was on the stream before
     SILENCE = 17  # the thread's own time since its last piece, which may hide a wait
     HIDDEN_WAIT = 18  # that wait
+    NOT_HANDED_OVER = 19  # the thread's own time, where it no longer waits for another thread
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ def observe(
         between = inferred_waits(first, late, calls, work)
     earliest_ns = int(calls.start_ns.min()) if len(calls) else 0
     begin_ns = earliest_ns if span is None else span[0] + shift_ns
-    overs = hand_overs(calls, work, begin_ns)
+    overs = hand_overs(calls, work, begin_ns, api_names(first, calls))
     return Observed(
         ranks=tuple(ranks),
         calls=calls,
@@ -336,6 +337,7 @@ def _host_edges(index: int, process: Process) -> list[Edges]:
     handed = np.isin(first, overs.call)
     hidden = process.hidden_waits
     is_silent = np.isin(first, hidden.call)
+    follows = np.flatnonzero(~is_first & handed)
     rest, silent = np.flatnonzero(~is_first & ~handed & ~is_silent), np.flatnonzero(is_silent)
     starts = np.flatnonzero(is_first & ~handed)
     over_piece = process.piece_of_call[overs.call]
@@ -350,6 +352,9 @@ def _host_edges(index: int, process: Process) -> list[Edges]:
         Edges(
             EdgeKind.HAND_OVER, index, _return_node(process, overs.after), begin[over_piece],
             overs.call, overs.after,
+        ),
+        _edges(
+            EdgeKind.NOT_HANDED_OVER, index, begin[follows] - 1, begin[follows], first[follows]
         ),
         _edges(EdgeKind.SILENCE, index, begin[silent] - 1, begin[silent], first[silent]),
         _edges(

@@ -197,7 +197,7 @@ def process_part(
         ],
         scales=scales,
         marks=marks,
-        facts=facts_of(process, (int(marks[0].limits_ns[0]), int(marks[0].limits_ns[-1]))),
+        facts=facts_of(process, marks[0].limits_ns),
         remaining=remaining,
         kept=Kept(replace(process, ranks=()), edges, operations, places),
     )

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.replay.graph.hidden_host_waits import numbered
+
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.host_waits import HostWaits
+    from traceprof.replay.graph.longest_path import Float64
 
 # Autograd's hand-over: a thread that made no call for longer than this waited for the other one.
 MIN_HAND_OVER_NS = 50_000
 MIN_LOCKED_NS = 50_000
+MIN_OF_A_PLACE = 6
+"""Of fewer silences it is not known what varies less."""
 # The time from the return of the call that held the driver's lock to the return of the one that
 # waited (measured: 4 to 90 us, seldom more).
 MAX_UNLOCKING_NS = 250_000
@@ -40,26 +45,34 @@ class HandOvers:
     Attributes:
         call: int64[m], the call that the thread makes then, an index into `HostCalls`.
         after: int64[m], the other thread's call.
+        own: int64[k], calls before which a thread slept or worked by itself: another thread's call
+            returned meanwhile, and was not what it waited for.
     """
 
     call: Int64
     after: Int64
+    own: Int64
 
 
-def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int) -> HandOvers:
+def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int, name: Int64) -> HandOvers:
     """Return where threads that launch wait for each other.
+
+    A thread that sleeps or works by itself takes as long whenever another one's call returns
+    meanwhile: of a place where the time since the thread's own call varies less than that since the
+    other one's return, none is a hand-over.
 
     Args:
         calls: of the process.
         work: of all its ranks.
         begin_ns: when what is replayed begins: a thread that makes its first call later waited as
             one does that made a call before.
+        name: int64[calls], a number for what each is.
     """
     launches = np.unique(calls.thread[work.call[work.call >= 0]])
     chosen = np.flatnonzero(np.isin(calls.thread, launches) & calls.is_outer)
     nothing = np.empty(0, np.int64)
     if len(launches) < 2:
-        return HandOvers(nothing, nothing)
+        return HandOvers(nothing, nothing, nothing)
     is_first = np.append(True, calls.thread[chosen[1:]] != calls.thread[chosen[:-1]])
     since_ns = np.where(is_first, begin_ns, np.append(0, calls.end_ns[chosen[:-1]]))
     is_long = calls.start_ns[chosen] - since_ns > MIN_HAND_OVER_NS
@@ -69,7 +82,29 @@ def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int) -> HandOvers:
     other = by_end[np.maximum(last, 0)]
     is_other = (last >= 0) & (calls.thread[other] != calls.thread[after])
     is_other &= calls.end_ns[other] > since_ns
-    return HandOvers(after[is_other], other[is_other])
+    before = np.append(chosen[:1], chosen[:-1])[is_long]
+    place = numbered(
+        calls.thread[after], np.where(is_first[is_long], -1, name[before]), name[after]
+    )
+    rows = np.flatnonzero(is_other)
+    own_ns = (calls.start_ns[after] - since_ns)[rows]
+    handed_ns = (calls.start_ns[after] - calls.end_ns[other])[rows]
+    is_own = _variance(handed_ns, place[rows]) > _variance(own_ns, place[rows])
+    return HandOvers(after[rows[~is_own]], other[rows[~is_own]], after[rows[is_own]])
+
+
+def _variance(values: Int64, place: Int64) -> Float64:
+    """Return by how much values of the same place vary, float64[n]; 0 where there are too few.
+
+    What disturbs both times alike is in both variances.
+    """
+    if not len(values):
+        return values.astype(np.float64)
+    num = np.bincount(place)
+    mean = np.bincount(place, values) / np.maximum(num, 1)
+    square = np.bincount(place, (values - mean[place]) ** 2) / np.maximum(num, 1)
+    of_places = np.where(num >= MIN_OF_A_PLACE, square, 0.0)
+    return of_places[place]
 
 
 def lock_waits(calls: HostCalls, work: GpuWork, waits: HostWaits) -> LockWaits:

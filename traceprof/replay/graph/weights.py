@@ -43,6 +43,7 @@ class Durations:
             records.
         hidden_waits: whether silences that may be waits for the GPU are.
         frees_hidden_waits: whether what frees the host of its waits frees it of these, too.
+        is_loading: bool[calls], those of threads for which no other waits any more; None for none.
         held_out: whether delays are those of the other half of the steps.
         whole_streams: whether operations that wait for communication wait for all before it on its
             stream, also if the communication itself need not.
@@ -62,6 +63,7 @@ class Durations:
     possible_waits: bool = True
     hidden_waits: bool = False
     frees_hidden_waits: bool = False
+    is_loading: Mask | None = None
     held_out: bool = False
     whole_streams: bool = False
 
@@ -95,7 +97,7 @@ def as_measured(process: Process) -> Durations:
 _BY_SWITCHES = {
     EdgeKind.HOST_WAIT, EdgeKind.STALL, EdgeKind.STREAM, EdgeKind.STREAM_WAIT,
     EdgeKind.APART_BEGIN, EdgeKind.APART_END, EdgeKind.STREAM_END,
-    EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT,
+    EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT, EdgeKind.HAND_OVER, EdgeKind.NOT_HANDED_OVER,
 }  # fmt: skip
 """The edges whose weights depend on more than what actions take."""
 
@@ -171,6 +173,7 @@ class Weigher:
             EdgeKind.CAPTURE: self._captured,
             EdgeKind.THREAD: self._between_calls,
             EdgeKind.HAND_OVER: self._handed_over,
+            EdgeKind.NOT_HANDED_OVER: self._not_handed_over,
             EdgeKind.OWN_TIME: self._own_time,
             EdgeKind.HOST_WAIT: self._waited,
             EdgeKind.STALL: self._waited,
@@ -257,7 +260,18 @@ class Weigher:
         is_sure = process.stream_waits.is_sure[at]
         # What is only possible is no part of what was seen to hold the operation.
         after += np.where(is_sure, self._late[process.stream_waits.consumer[at]], 0.0)
-        return after if self._durations.possible_waits else np.where(is_sure, after, NEVER)
+        after = after if self._durations.possible_waits else np.where(is_sure, after, NEVER)
+        call, waits = process.work.call, process.stream_waits
+        is_there = self._is_there(call[waits.consumer[at]], call[waits.producer[at]])
+        return np.where(is_there, NEVER, after)
+
+    def _is_there(self, call: Int64, other: Int64) -> Mask:
+        """Say which calls need not wait for what others brought; -1 is no call."""
+        loading = self._durations.is_loading
+        if loading is None:
+            return np.zeros(len(call), np.bool_)
+        is_there: Mask = (call >= 0) & (other >= 0) & loading[other] & ~loading[call]
+        return is_there
 
     def _apart(self, edges: Edges) -> Float64:
         return np.where(self._durations.is_free_of_stream[edges.at], 0.0, NEVER)
@@ -270,7 +284,18 @@ class Weigher:
         calls = self._process.calls
         gap = calls.start_ns[edges.at] - calls.end_ns[edges.other]
         before = self._durations.before_call_ns[edges.at]
-        return gap - before + self._until_return(edges.other)
+        times = gap - before + self._until_return(edges.other)
+        # A thread's first call has nothing else before it.
+        follows = calls.thread[edges.at] == calls.thread[edges.at - 1]
+        return np.where(self._is_there(edges.at, edges.other) & follows, NEVER, times)
+
+    def _not_handed_over(self, edges: Edges) -> Float64:
+        """Return at most what threads still spend where they need not wait for another one."""
+        process, overs, at = self._process, self._process.hand_overs, edges.at
+        other = overs.after[np.searchsorted(overs.call, at)]
+        since = process.calls.start_ns[at] - process.calls.end_ns[other]
+        times = np.clip(self._between_calls(edges), 0, since)
+        return np.where(self._is_there(at, other), times, NEVER)
 
     def _until_return(self, call: Int64) -> Float64:
         """Return how long after their node (see `_return_node`) calls return."""
