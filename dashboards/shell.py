@@ -47,6 +47,7 @@ def shell(*, is_ready: bool) -> Component:
                 className="head",
             ),
             html.Div(None if is_ready else _loading(), id="waiting"),
+            html.Div(id="changed", role="alert"),  # filled by assets/files.js
             dcc.Loading(
                 html.Main(id="page", tabIndex="-1"),
                 delay_show=300,

@@ -3,6 +3,7 @@
 // globals are where Dash and dash-ag-grid look for functions by name.
 import { mountCharts } from "./charts/mount.js";
 import { mountComparison } from "./compare/mount.js";
+import { watchFiles } from "./files.js";
 import * as shell from "./shell.js";
 import { Place, saved } from "./tables.js";
 import { mountTimelines } from "./timeline/mount.js";
@@ -15,3 +16,4 @@ Object.assign((page.dashAgGridComponentFunctions ??= {}), { Place });
 mountCharts();
 mountTimelines();
 mountComparison();
+watchFiles();

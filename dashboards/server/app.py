@@ -21,6 +21,7 @@ from dashboards.server.access import Access
 from dashboards.server.compression import compress
 from dashboards.server.modules import serve_modules
 from dashboards.server.progress import PROGRESS
+from dashboards.server.report_files import ANEW, FILES, ReportFiles
 from dashboards.timeline import server as timeline_server
 from dashboards.view import View
 from dashboards.widgets.components import nothing, page
@@ -45,6 +46,8 @@ def create_app(
     *,
     progress: AnalysisProgress | None = None,
     access: Access | None = None,
+    files: ReportFiles | None = None,
+    read_anew: Callable[[], None] | None = None,
 ) -> Dash:
     """Return the application; everything it needs is served by itself.
 
@@ -53,6 +56,8 @@ def create_app(
             browser has loaded of the one application goes on with the other.
         progress: how far that is.
         access: its access rules; where not given, everyone on this machine.
+        files: of the reports; where not given, as they are now.
+        read_anew: has the reports read again; None where nobody can.
     """
     app = Dash(
         "dashboards",  # where its assets are
@@ -76,7 +81,31 @@ def create_app(
     compress(app.server, guard.PROGRAMS)
     if analysis is not None:
         timeline_server.register(app.server, analysis)
+    paths = [] if analysis is None else [trace.path for trace in analysis.run.traces]
+    _watch_files(app, files or ReportFiles(paths), read_anew)
     return app
+
+
+def _watch_files(app: Dash, files: ReportFiles, read_anew: Callable[[], None] | None) -> None:
+    """Answer what became of the reports' files, and have them read anew."""
+
+    def changes() -> dict[str, Any]:
+        found = files.changes()
+        is_there = all(change.what != "no longer there" for change in found)
+        return {
+            "changes": [change._asdict() for change in found],
+            "can_read_anew": read_anew is not None and is_there,
+        }
+
+    def read() -> tuple[dict[str, Any], int]:
+        said = changes()
+        if read_anew is None or not said["can_read_anew"]:
+            return said, 409
+        read_anew()
+        return said, 202
+
+    app.server.add_url_rule(FILES, "files", view_func=changes)
+    app.server.add_url_rule(ANEW, "anew", view_func=read, methods=["POST"])
 
 
 def _show_pages(app: Dash, analysis: Analysis | None, progress: AnalysisProgress | None) -> None:

@@ -17,9 +17,11 @@ from urllib.parse import urlencode
 
 from dashboards.server.access import TOKEN, Access, is_loopback
 from dashboards.server.progress import PROGRESS, AnalysisProgress
+from dashboards.server.report_files import ReportFiles
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable
 
     from typing_extensions import Self
@@ -71,6 +73,8 @@ class DashboardServer:
         self.progress = AnalysisProgress()
         self._application: Application | None = None
         self._failure: BaseException | None = None
+        self._files: ReportFiles | None = None
+        self._is_wanted_anew = threading.Event()
         self._is_up = threading.Event()
         self._is_ending = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="dashboard", daemon=True)
@@ -101,6 +105,15 @@ class DashboardServer:
         """Give the address back; where it never served, that is all there is to do."""
         self._socket.close()
 
+    def watch(self, paths: Iterable[str | os.PathLike[str]]) -> None:
+        """Note what the files are that are read from now on, to say where they change."""
+        self._files = ReportFiles(paths)
+
+    def read(self) -> None:
+        """Show from now on how far a new reading of the reports is, as at first."""
+        self.progress = AnalysisProgress()
+        self._application = self._made(None)
+
     def show(
         self,
         analysis: Analysis,
@@ -118,21 +131,30 @@ class DashboardServer:
 
         if ask is not None or compared is not None:
             answer_by(analysis, ask, compared)
-        # In a thread, because an interrupt inside Dash is caught there, and lost.
-        with ThreadPoolExecutor(1) as pool:
-            self._application = pool.submit(self._application_of, analysis).result()
+        self._application = self._made(analysis)
         self.progress.end()
 
-    def wait(self) -> None:
-        """Return when the server has ended.
+    def _made(self, analysis: Analysis | None) -> Application:
+        # In a thread, because an interrupt inside Dash is caught there, and lost.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(self._application_of, analysis).result()
+
+    def wait(self) -> bool:
+        """Return when the server has ended, or somebody wants the reports to be read anew.
+
+        Returns:
+            Whether they are to be read anew.
 
         Raises:
             Exception: what ended it.
         """
         while self._thread.is_alive():
-            self._thread.join(_MAX_JOIN_S)
+            if self._is_wanted_anew.wait(_MAX_JOIN_S):
+                self._is_wanted_anew.clear()
+                return True
         if self._failure is not None:
             raise self._failure
+        return False
 
     def _serve(self) -> None:
         """Import what answers, and serve until the end."""
@@ -177,7 +199,13 @@ class DashboardServer:
 
         progress = self.progress if analysis is None else None
         with _making_application:
-            app = create_app(analysis, progress=progress, access=self.access)
+            app = create_app(
+                analysis,
+                progress=progress,
+                access=self.access,
+                files=self._files,
+                read_anew=None if analysis is None else self._is_wanted_anew.set,
+            )
         application: Application = app.server
         return application if analysis is None else _reading(analysis, application)
 

@@ -1,11 +1,14 @@
-"""A server of the dashboard in this process, for any report."""
+"""A server of the dashboard, in this process or in one of its own, for any report."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from dashboards.server.serving import DashboardServer
+from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 
 if TYPE_CHECKING:
@@ -22,3 +25,17 @@ def serving(*paths: Path) -> Iterator[str]:
     with closing(analyze(*paths)) as analysis, DashboardServer(has_token=False) as server:
         server.show(analysis)
         yield server.url.removesuffix("/")
+
+
+@contextmanager
+def running(*arguments: str, report: Path = SAMPLE) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run the command; yields the process and the address that it prints."""
+    command = [sys.executable, "-m", "traceprof", "dashboard", str(report), *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()

@@ -79,25 +79,37 @@ def command(
     compared = CompareQuestion(before, options) if before else None
     server = DashboardServer(host, port, has_token=has_token)
     keep_freed_memory()
+    is_first, is_wanted = True, True
     with ExitStack() as stack:
         stack.callback(server.close)
         opened = stack.enter_context(ExitStack())  # closed when the server has ended
-        with progress() as bar:
-            server.progress.also = bar
-            future = stack.enter_context(
-                analyze_in_child(*paths, options=options, listener=server.progress, answer=_answer)
-            )
-            stack.enter_context(server)  # not before a report could be opened
-            _announce(server, host, opens=opens)
-            analysis = future.result()
-        print_failures(analysis.result.failed)
-        opened.enter_context(closing(analysis))
-        server.show(analysis, future.ask, compared)
-        give_freed_memory_back()
-        try:
-            server.wait()
-        except KeyboardInterrupt:
-            click.echo("", err=True)  # after the terminal's ^C
+        while is_wanted:
+            server.watch(paths)
+            reading = stack.enter_context(ExitStack())
+            with progress() as bar:
+                server.progress.also = bar
+                future = reading.enter_context(
+                    analyze_in_child(
+                        *paths, options=options, listener=server.progress, answer=_answer
+                    )
+                )
+                if is_first:
+                    stack.enter_context(server)  # not before a report could be opened
+                    _announce(server, host, opens=opens)
+                analysis = future.result()
+            print_failures(analysis.result.failed)
+            opened.enter_context(closing(analysis))
+            server.show(analysis, future.ask, compared)
+            give_freed_memory_back()
+            try:
+                is_first, is_wanted = False, server.wait()
+            except KeyboardInterrupt:
+                click.echo("", err=True)  # after the terminal's ^C
+                break
+            if is_wanted:
+                server.read()
+                opened.close()
+                reading.close()
 
 
 def _answer(analysis: Analysis, question: Question) -> object:

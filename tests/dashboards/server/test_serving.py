@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -28,6 +28,7 @@ from dashboards.server.progress import AnalysisProgress
 from dashboards.server.serving import HOST, DashboardServer
 from tests.support.cli import run
 from tests.support.long import long_after
+from tests.support.serving import running
 from tests.support.signals import unnoticed_signal
 from tests.support.traces import SAMPLE
 from tests.support.workers import MAX_WAIT_S, is_running, until
@@ -39,27 +40,11 @@ from traceprof.errors import UsageError
 from traceprof.execution.options import num_jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from playwright.sync_api import Page
 
 pytestmark = pytest.mark.slow
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104  (what the token is for)
-
-
-@contextmanager
-def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run the command; yields the process and the address that it prints."""
-    command = [sys.executable, "-m", "traceprof", "dashboard", str(SAMPLE), *arguments]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield process, process.stdout.readline().strip()
-        finally:
-            process.kill()
 
 
 def get(url: str) -> tuple[int, str]:

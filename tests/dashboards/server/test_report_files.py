@@ -1,0 +1,63 @@
+"""Reports that are replaced, changed or gone: every page says so, and they can be read anew."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from dashboards.server.report_files import Change, ReportFiles
+from tests.support.serving import running
+from tests.support.traces import SAMPLE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+
+def test_what_became_of_a_file(tmp_path: Path) -> None:
+    path, other, same = (tmp_path / name for name in ("a", "b", "c"))
+    for each in (path, other, same):
+        each.write_text("as it was")
+    files = ReportFiles([path, other, same])
+    assert files.changes() == []
+    with path.open("a") as file:
+        file.write(" and more")
+    assert files.changes() == [Change("a", "changed")]
+    newer = tmp_path / "newer"
+    newer.write_text("as it was")
+    newer.rename(path)
+    other.unlink()
+    assert files.changes() == [Change("a", "replaced"), Change("b", "no longer there")]
+
+
+@pytest.mark.slow
+def test_every_page_says_that_a_report_is_no_longer_what_was_read(
+    page: Page, tmp_path: Path
+) -> None:
+    report, newer = tmp_path / "run.sqlite", tmp_path / "newer.sqlite"
+    shutil.copy(SAMPLE, report)
+    shutil.copy(SAMPLE.with_stem("pipeline-sends"), newer)
+    with running("--port", "0", "--no-token", report=report) as (_, url):
+        page.goto(url)
+        rows = page.locator("table.breakdown tbody tr")
+        expect(rows).to_have_count(2)
+        said = page.locator("#changed")
+        expect(said).to_be_empty()
+        newer.rename(report)
+        expect(said).to_contain_text("run.sqlite was replaced since it was read")
+        page.goto(f"{url}steps")
+        expect(said).to_contain_text("run.sqlite was replaced since it was read")
+        page.get_by_role("button", name="Read it anew").click()
+        page.wait_for_selector("h1:text('Steps')")
+        expect(said).to_be_empty()
+        page.goto(url)
+        expect(rows).to_have_count(4)
+        report.unlink()
+        expect(said).to_contain_text("run.sqlite is no longer there")
+        expect(page.get_by_role("button", name="Read it anew")).to_have_count(0)
+        assert page.request.post(f"{url}anew").status == 409
+        page.goto("about:blank")
