@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 import traceprof
+from tests.support.cli import run
 from tests.support.needs import missing
+from traceprof.cli.main import EXIT_DONE
 from traceprof.documents.analysis.model import Document
 
 ROOT = Path(__file__).parents[2]
@@ -81,14 +83,18 @@ def test_duckdb_answers_what_the_page_shows() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("place")
-def test_every_command_for_agents_answers() -> None:
-    scripts = blocks("skill/SKILL.md", "sh")
-    assert len(scripts) > 8
-    for script in scripts:
-        done = shell(script)
-        assert done.returncode == 0, f"{script}{done.stdout}{done.stderr}"
-        assert done.stdout or "-o " in script
-    commands = {shlex.split(line)[1] for script in scripts for line in script.splitlines()}
+def test_every_command_for_agents_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = "".join(blocks("skill/SKILL.md", "sh")).splitlines()
+    assert len(lines) > 9
+    for line in lines:
+        program, *arguments = shlex.split(line)
+        if program == "traceprof":
+            assert run(*arguments) == EXIT_DONE, f"{line}: {capsys.readouterr().err}"
+            printed = capsys.readouterr().out
+        else:
+            printed = shell(line).stdout
+        assert printed or "-o" in arguments, line
+    commands = {shlex.split(line)[1] for line in lines}
     assert {"info", "analyze", "explain", "whatif", "compare", "export"} <= commands
 
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
@@ -56,6 +58,17 @@ def test_results_come_back(tmp_path: Path) -> None:
             assert row["id"] == finding.id
             assert json.loads(row["metrics"]) == dict(finding.metrics)
             assert json.loads(row["advice"]) == list(finding.advice)
+
+
+def test_columns_of_texts_are_texts_where_there_is_none(tmp_path: Path) -> None:
+    report = SAMPLES / "healthy.sqlite"
+    assert run("export", "parquet", report, "-o", tmp_path, "--only", "straggler") == 0
+    for table, columns in {"findings": ("id", "metrics"), "lost_reports": ("path",)}.items():
+        schema = parquet.read_schema(tmp_path / f"{table}.parquet")
+        for column in columns:
+            kind = schema.field(column).type
+            kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+            assert pa.types.is_string(kind) or pa.types.is_large_string(kind), (table, column)
 
 
 @pytest.mark.long

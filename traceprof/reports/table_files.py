@@ -88,15 +88,18 @@ def file_of(table: str) -> str:
 
 
 def _results(analysis: Analysis) -> Iterator[tuple[str, pd.DataFrame]]:
+    import pandas as pd  # noqa: PLC0415  (takes longer than most reports)
+
     for name in TABLES:
         frame = analysis.to_pandas(name)
         for column in frame.columns:
             if frame[column].dtype == object:  # lists and numbers by name
-                frame[column] = [json.dumps(value, ensure_ascii=False) for value in frame[column]]
-            if column == "path":  # of a file, whose name need not be text
-                frame[column] = [
-                    path.encode("utf-8", "replace").decode("utf-8") for path in frame[column]
-                ]
+                texts = [json.dumps(value, ensure_ascii=False) for value in frame[column]]
+            elif column == "path":  # of a file, whose name need not be text
+                texts = [path.encode("utf-8", "replace").decode("utf-8") for path in frame[column]]
+            else:
+                continue
+            frame[column] = pd.Series(texts, frame.index, dtype="str")  # texts also where none is
         yield file_of(name), frame
 
 
@@ -146,4 +149,6 @@ def _of_all_ranks(field: pa.Field) -> pa.Field:
 
     if pa.types.is_dictionary(field.type):
         return pa.field(field.name, pa.dictionary(pa.int32(), pa.string()))
+    if pa.types.is_null(field.type):  # pandas 2, of texts where there is none
+        return pa.field(field.name, pa.string())
     return field
