@@ -12,7 +12,7 @@ from traceprof import labels
 from traceprof.errors import TraceFormatError, one_line
 from traceprof.run.notes import cpu_rank_notes
 from traceprof.run.rank import CpuRank
-from traceprof.run.steps.period_steps import from_to, too_many_periods
+from traceprof.run.steps.period_steps import from_to
 from traceprof.trace.model.call_labels import read_call
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
@@ -141,18 +141,16 @@ def _about_steps(trace: Trace, rank: Rank) -> str:
         return f"{_num_steps(len(steps.number))}, {source}"
     if found is None:
         return "no training steps" if _is_searched(trace) else "no range marks training steps"
-    if isinstance(found, int):
-        return f"no training steps: {too_many_periods(found)}"
     where = from_to(found.phases)
-    return f"{_num_steps(len(found.windows))}, which no range marks: {where}"
+    return f"{_num_steps(found.num)}, which no range marks: {where}"
 
 
-def _periods(trace: Trace, rank: Rank) -> PeriodSteps | int | None:
+def _periods(trace: Trace, rank: Rank) -> PeriodSteps | None:
     """Return the periods of a rank's kernels; of very many, or of damaged ones, none is known."""
     if not _is_searched(trace):
         return None
     try:
-        return rank.found_periods
+        return rank.periods
     except TraceFormatError:
         return None  # what is wrong with its kernels, the analysis says
 

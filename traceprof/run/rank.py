@@ -251,8 +251,8 @@ class Rank(RankInfo):
         )
 
     @derived
-    def found_periods(self) -> PeriodSteps | int | None:
-        """The periods of its kernels; their number where they are too many to be steps."""
+    def periods(self) -> PeriodSteps | None:
+        """The periods of its kernels, where they are its steps; None where ranges mark steps."""
         if not self.may_use_period or self.device is None or self.main_compute_ns is None:
             return None
         return period_steps(
@@ -261,11 +261,6 @@ class Rank(RankInfo):
             lambda index: self.operation_name(_KERNELS, index),
             (self.main_compute_ns, self.window.end_ns),
         )
-
-    @property
-    def periods(self) -> PeriodSteps | None:
-        """The periods of its kernels, where they are its steps; None where ranges mark steps."""
-        return None if isinstance(self.found_periods, int) else self.found_periods
 
     @derived
     def host_steps(self) -> StepRanges | None:

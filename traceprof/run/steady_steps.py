@@ -81,20 +81,24 @@ def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
     start, end = steps.start_ns[inside], steps.end_ns[inside]
     num_kernels, phases = _num_kernels(rank, start, end), steps.phases
     is_cut = _known_cut(rank, steps.source[inside])
-    uses = np.where(is_cut, StepUse.CUT, StepUse.STEADY).astype(np.int8)
+    uses = np.zeros(len(inside), np.int8)
     for phase in np.unique(phases[inside]).tolist():
-        chosen = (phases[inside] == phase) & ~is_cut
-        if not chosen.any():
-            continue
+        chosen = phases[inside] == phase
         last = np.flatnonzero(phases == phase)[-1]
         uses[chosen] = step_uses(
             (end - start)[chosen],
             num_kernels[chosen],
-            ends_early=int(inside[chosen][-1]) == last,
+            ends_early=int(inside[chosen][-1]) == last and not _is_part(rank),
+            is_cut=is_cut[chosen],
             ran_else=_names_else(rank, start[chosen], end[chosen]),
         )
     kept = uses == StepUse.STEADY
     return SteadySteps(inside[kept], start[kept], end[kept], inside, uses)
+
+
+def _is_part(rank: Rank) -> bool:
+    """Return whether the steps are periods, and others follow the last of them."""
+    return rank.step_ranges is None and rank.periods is not None and rank.periods.is_part
 
 
 def _known_cut(rank: Rank, source: Int64) -> Mask:

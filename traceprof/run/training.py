@@ -87,6 +87,8 @@ def _training(rank: Rank) -> Training:
     num_distorted = _num_leading(is_distorted[num_warm_up:]) % (len(steps) - num_warm_up)
     start_ns = int(steps.start_ns[num_warm_up + num_distorted])
     end_ns = int(steps.end_ns.max())
+    if basis is Basis.PERIODS and rank.periods is not None and rank.periods.is_part:
+        (start_ns, end_ns), num_distorted = rank.periods.span_ns, 0
     return Training(
         start_ns,
         end_ns,

@@ -166,16 +166,31 @@ def test_launches_in_another_order(tmp_path: Path) -> None:
         assert rank.host_steps.start_ns.tolist() == [number * 50 * US for number in range(40)]
 
 
-@pytest.mark.parametrize(("num", "is_kept"), [(12, True), (13, False)])
-def test_too_many_are_counted_and_said(
-    num: int, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_of_very_many_those_in_the_middle_are_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    builder = solver(41, ("sweep", "norm", "update"))
+    solver(30, ("advect",), builder=builder, begin_ns=41 * (20 + 3 * 32) * US + 500 * US)
+    path = builder.write(tmp_path / "t.sqlite")
+    with ranks_of(path) as (rank,):
+        assert rank.steps is not None
+        span = int(rank.steps.start_ns[0]), int(rank.steps.end_ns[-1])
+        all_steps = rank.steps
+    assert not [note for _, note in analyze(path).notes if "return" in note]
     monkeypatch.setattr(period_steps, "MAX_PERIODS", 12)
-    path = solver(num).write(tmp_path / "t.sqlite")
-    with ranks_of(path) as ranks:
-        assert (ranks[0].steps is not None) == is_kept
-    notes = [note for _, note in analyze(path).notes if "its kernels return" in note]
-    assert notes == [] if is_kept else notes[0].startswith("rank 0: its kernels return 13 times:")
+    with ranks_of(path) as (rank,):
+        steps, training = rank.steps, training_of(rank)
+        assert steps is not None
+        assert np.bincount(steps.phases).tolist() == [6, 5]  # of 40 and 30
+        assert steps.number.tolist() == [*range(17, 23), *range(52, 57)]
+        assert steps.start_ns.tolist() == all_steps.start_ns[steps.number].tolist()
+        assert steps.end_ns.tolist() == all_steps.end_ns[steps.number].tolist()
+        assert (training.start_ns, training.end_ns) == span
+        assert len(steady_steps(rank, training_window(rank)).step) == 11  # more follow
+        assert rank.host_steps is not None
+        assert len(rank.host_steps.number) == 70
+    (note,) = [note for _, note in analyze(path).notes if "its kernels return" in note]
+    assert "return 70 times: 11 of these periods, in the middle, are its steps" in note
 
 
 def test_marked_steps_of_real_recordings_are_found_without_their_marks(real_trace: Path) -> None:

@@ -106,7 +106,8 @@ class BreakdownResult(RankResult):
         training: where the training is; None as long as that is not known.
         steps_source: the evidence for its steps.
         periods: what returns, where they are periods: one for each phase of the program.
-        num_too_many: the number of its periods where they are too many to be steps, else 0.
+        num_periods: how often it returns, with or without a step for each.
+        num_period_steps: of so many periods each is a step.
         before: the breakdown of what comes before the training, None where that is nothing.
         after: the breakdown of what comes after it.
         seen_before: what else was seen of the time before.
@@ -120,7 +121,8 @@ class BreakdownResult(RankResult):
     training: Training | None
     steps_source: StepsSource = StepsSource.NONE
     periods: tuple[Period, ...] = ()
-    num_too_many: int = 0
+    num_periods: int = 0
+    num_period_steps: int = 0
     before: Measures | None = None
     after: Measures | None = None
     seen_before: Surroundings | None = None
@@ -167,7 +169,8 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
         training=training,
         steps_source=rank.steps.found_by if rank.steps and numbers else StepsSource.NONE,
         periods=rank.periods.phases if rank.periods and numbers else (),
-        num_too_many=rank.found_periods if isinstance(rank.found_periods, int) else 0,
+        num_periods=rank.periods.num if rank.periods else 0,
+        num_period_steps=len(rank.periods.windows) if rank.periods else 0,
         before=before if is_told and before.window_ns else None,
         after=after if is_told and after.window_ns else None,
         seen_before=surroundings(rank, int(start[2]), int(end[2])) if is_told else None,

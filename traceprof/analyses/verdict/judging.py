@@ -16,7 +16,7 @@ from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analyses.verdict.savings import bounded
 from traceprof.findings import Finding, NotApplicable
 from traceprof.run.notes import notes_of
-from traceprof.run.steps.period_steps import too_many_periods
+from traceprof.run.steps.period_steps import about_part
 from traceprof.trace.model.parts import Part
 from traceprof.units import ranks_text
 
@@ -60,7 +60,7 @@ def judge(
     return Verdict(
         findings=tuple(filter(is_wanted, findings)),
         not_applicable=tuple(_said_once(list(filter(is_wanted, missing)), num_ranks)),
-        notes=(*notes_of(measured.run), *_too_many_periods(measured.run, breakdowns)),
+        notes=(*notes_of(measured.run), *_parts_of_periods(measured.run, breakdowns)),
         headline=None if head is None else head.updated(findings),
         attributions=tuple(attributions(breakdowns, findings, missing)),
     )
@@ -73,16 +73,20 @@ def _judged(measured: MeasuredRun) -> list[Finding | NotApplicable]:
     return [claim for analysis in ANALYSES for claim in analysis.judge(measured)]
 
 
-def _too_many_periods(
+def _parts_of_periods(
     run: RunSummary, breakdowns: Sequence[BreakdownResult]
 ) -> Iterator[tuple[int, str]]:
-    """Yield a note on each report of whose ranks periods are too many to be steps."""
-    num = {result.rank: result.num_too_many for result in breakdowns if result.num_too_many}
+    """Yield a note on each report with a rank of whose periods not all are steps."""
+    parts = {
+        result.rank: (result.num_periods, result.num_period_steps)
+        for result in breakdowns
+        if result.num_periods > result.num_period_steps
+    }
     for report in range(len(run.reports)):
-        ranks = [rank.rank for rank in run.ranks if rank.report == report and rank.rank in num]
+        ranks = [rank.rank for rank in run.ranks if rank.report == report and rank.rank in parts]
         if ranks:
-            most = max(num[rank] for rank in ranks)
-            yield report, f"{ranks_text(ranks)}: {too_many_periods(most)}"
+            num_periods, num = max(parts[rank] for rank in ranks)
+            yield report, f"{ranks_text(ranks)}: {about_part(num, num_periods)}"
 
 
 def _nothing_to_judge(run: RunSummary) -> list[Finding | NotApplicable]:

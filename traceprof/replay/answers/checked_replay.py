@@ -334,7 +334,7 @@ def refused_periods(analysis: OpenAnalysis) -> Refusal | None:
         analysis: of the run.
     """
     phases = {
-        tuple(Counter(step.phase for step in result.steps).items())
+        (result.num_periods, *Counter(step.phase for step in result.steps).items())
         for result in analysis.measured.of(breakdown)
         if result.steps_source is StepsSource.PERIOD
     }

@@ -142,6 +142,7 @@ def step_operations(
         end_ns = training.end_ns
         if steps is not None:
             steps = steps.chosen(steps.start_ns >= training.start_ns)
+            end_ns = int(steps.end_ns.max()) if len(steps) else end_ns  # more may follow
     if steps is not None and len(steps) > 0:
         limits = np.append(steps.start_ns, end_ns) + shift
         numbers = steps.number

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MAX_NAME = 80  # characters in a sentence
 MAX_PERIODS = 20_000
-"""More are no steps: what is known of each step costs 2 kB, in memory and as JSON."""
+"""Of more, so many in the middle are steps: what is known of each costs 2 kB, also as JSON."""
 GRAPH = "CUDA graph"
 """What begins a period that a graph begins, whose kernels are hidden."""
 
@@ -77,16 +77,29 @@ class PeriodSteps:
     """The periods of a rank as its steps, numbered from 0.
 
     Attributes:
-        windows: the steps; the last one of each phase ends with its last operation.
+        windows: the steps; the last one of each phase ends with its last operation. Of very many
+            periods only those in the middle of each phase.
         phases: what returns in each phase of the program, in order of time.
+        span_ns: when the first of the n periods began, and the last one ended.
         is_graph: bool[n], whether a CUDA graph begins it.
         begins: int64[n], the index of the kernel or graph that begins it.
     """
 
     windows: StepWindows
     phases: tuple[Period, ...]
+    span_ns: tuple[int, int]
     is_graph: Mask
     begins: Int64
+
+    @property
+    def num(self) -> int:
+        """The number of periods, of which not all need be steps."""
+        return len(self.begins)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether not all of them are steps."""
+        return len(self.windows) < self.num
 
     def on_host(self, launched_by: Sequence[Int64], calls: ApiCalls) -> StepRanges | None:
         """Return when the host launched the periods; None where it launched several at once.
@@ -104,9 +117,8 @@ class PeriodSteps:
         start = np.sort(calls.start_ns[call])
         if not (np.diff(start) > 0).all():
             return None
-        last = self.windows.end_ns[-1]
-        end = np.append(start[1:], max(int(last), int(start[-1]) + 1))
-        return StepRanges(self.windows.number, start, end)
+        end = np.append(start[1:], max(self.span_ns[1], int(start[-1]) + 1))
+        return StepRanges(np.arange(self.num), start, end)
 
 
 def period_steps(
@@ -114,10 +126,8 @@ def period_steps(
     communicates: Mask,
     name_of: Callable[[int], str],
     span_ns: tuple[int, int],
-) -> PeriodSteps | int | None:
+) -> PeriodSteps | None:
     """Return the steps of a rank by the periods of its kernels; None where it has no period.
-
-    Where they are more than `MAX_PERIODS`, it is their number.
 
     Periods are searched among all kernels in order of start, since streams may take turns, and on
     the busiest stream alone, since others may run ahead: what returns more regularly counts.
@@ -153,9 +163,6 @@ def period_steps(
             found, chosen = alone, np.flatnonzero(busiest)
     if found is None:
         return None
-    num = sum(len(phase.begins) for phase in found.phases)
-    if num > MAX_PERIODS:
-        return num
     begins = chosen[np.concatenate([phase.begins for phase in found.phases])]
     is_graph = signature == 0
 
@@ -169,21 +176,40 @@ def period_steps(
         ]
         return Period(same[0], phase.lag, same[1:].count(same[0]) == 1 == _count(signature[one]))
 
+    windows = _windows(found)
     return PeriodSteps(
-        _windows(found), tuple(map(period, found.phases)), is_graph[begins], place[begins]
+        windows.chosen(_middle(windows.phases)),
+        tuple(map(period, found.phases)),
+        (int(windows.start_ns[0]), int(windows.end_ns.max())),
+        is_graph[begins],
+        place[begins],
     )
 
 
-def too_many_periods(num: int) -> str:
-    """Return a note on a rank whose periods are too many to be steps.
+def about_part(num: int, num_periods: int) -> str:
+    """Return a note on a rank of whose periods not all are steps.
 
     Args:
-        num: of its periods.
+        num: of the steps.
+        num_periods: of the periods.
     """
     return (
-        f"its kernels return {num} times: no range marks steps, and of over {MAX_PERIODS} periods"
-        " none is a step; all of the training is one step"
+        f"no range marks steps, and its kernels return {num_periods} times: {num} of these periods,"
+        " in the middle, are its steps"
     )
+
+
+def _middle(phase: Int64) -> Mask:
+    """Return which periods are steps, bool[n]: of very many those in the middle of each phase."""
+    kept = np.ones(len(phase), np.bool_)
+    if len(phase) <= MAX_PERIODS:
+        return kept
+    for one in np.unique(phase).tolist():
+        places = np.flatnonzero(phase == one)
+        num = max(len(places) * MAX_PERIODS // len(phase), 1)
+        first = (len(places) - num) // 2
+        kept[places[:first]] = kept[places[first + num :]] = False
+    return kept
 
 
 def _count(signature: Int64) -> int:

@@ -49,6 +49,7 @@ def step_uses(
     num_kernels: Int64,
     *,
     ends_early: bool,
+    is_cut: Mask | None = None,
     ran_else: Callable[[Int64], Mask] | None = None,
 ) -> Int8:
     """Return which steps are steady, and why others are not, int8[n] of `StepUse`.
@@ -62,11 +63,14 @@ def step_uses(
         lengths_ns: int64[n], in order of time.
         num_kernels: int64[n], how many kernels start in each; zeros where that is not known.
         ends_early: whether no step follows the last one.
+        is_cut: bool[n], those that are known to be cut, however few steps there are.
         ran_else: returns of some steps whether ranges or calls name something else that ran in
             them; asked for as few as can be.
     """
     lengths = np.asarray(lengths_ns, np.float64)
     uses = np.zeros(len(lengths), np.int8)
+    if is_cut is not None:
+        uses[is_cut] = StepUse.CUT
     if len(lengths) < MIN_STEPS:
         return uses
     if ends_early:

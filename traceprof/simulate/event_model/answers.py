@@ -101,7 +101,7 @@ class Ranks:
         """Return the `breakdown`, `steps` and `training` of `traceprof analyze --format json`.
 
         The training lasts from the first step to the end of the last one, or from the first kernel
-        on if there are no steps.
+        to the end of the last: programs without steps run the same ones again and again.
         """
         breakdown, steps, training = [], [], []
         for rank, operations in enumerate(self.operations):
@@ -114,7 +114,7 @@ class Ranks:
                 measures = _measure(operations, first, last)
                 steps.append({**row, "window_ns": last - first, **measures})
             spans = [(first, last) for _, first, last in self._steps(rank)] or [
-                (operation.start_ns, end)
+                (operation.start_ns, operation.end_ns)
                 for operation in operations
                 if class_of(operation) == "compute"
             ]
