@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,9 +35,6 @@ class HostEvents:
         thread: int64[n].
         name: int64[n], equal for events of one kind and name, and for silences between such.
         call: int64[n], index of a call; -1 for an operator, -2 for a silence.
-        piece: int64[m], the event of each stretch of time that is an event's own.
-        begin_ns: int64[m], the start of the stretch.
-        stop_ns: int64[m], its end.
     """
 
     start_ns: Int64
@@ -45,12 +43,37 @@ class HostEvents:
     thread: Int64
     name: Int64
     call: Int64
-    piece: Int64
-    begin_ns: Int64
-    stop_ns: Int64
+
+    def own_stretches(self, rows: Int64) -> tuple[Int64, Int64, Int64]:
+        """Return the stretches of time that are the own of some events.
+
+        Args:
+            rows: int64[k], of the events.
+
+        Returns:
+            int64[m] the place of the event among `rows`, int64[m] starts, int64[m] ends.
+        """
+        silent = np.flatnonzero(self.call[rows] == SILENCE)
+        loud = np.flatnonzero(self.call[rows] != SILENCE)
+        parts = [(silent, self.start_ns[rows[silent]], self.end_ns[rows[silent]])]
+        place = np.full(len(self.start_ns), -1)
+        place[rows[loud]] = loud
+        for thread in np.unique(self.thread[rows[loud]]).tolist():
+            of_thread = rows[loud[self.thread[rows[loud]] == thread]]
+            spans = intervals.union(self.start_ns[of_thread], self.end_ns[of_thread])
+            chosen = np.flatnonzero((self.thread == thread) & (self.call != SILENCE))
+            around = np.searchsorted(spans.start_ns, self.start_ns[chosen], side="right") - 1
+            inside = (around >= 0) & (self.start_ns[chosen] < spans.end_ns[around])
+            chosen = chosen[inside]
+            begin, stop, piece = nested(self.start_ns[chosen], self.end_ns[chosen]).innermost()
+            own = place[chosen[piece]]
+            parts.append((own[own >= 0], begin[own >= 0], stop[own >= 0]))
+        piece, begin, stop = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        return piece, begin, stop
 
 
-_NO_EVENTS = HostEvents(*[np.empty(0, np.int64)] * 9)
+SILENCE = -2
+_NO_EVENTS = HostEvents(*[np.empty(0, np.int64)] * 6)
 
 
 class _Outermost(NamedTuple):
@@ -94,27 +117,35 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
         name = np.append(name, 2 * operators.packed_name.at(operator) + 1)
         call = np.append(call, np.full(len(operator), -1))
     order = np.lexsort((-length, start, thread))
-    edges = np.flatnonzero(np.diff(thread[order])) + 1
-    parts = list[HostEvents]()
-    outer = list[_Outermost]()
-    offset = 0
-    for rows in np.split(order, edges):
-        spans = nested(start[rows], start[rows] + length[rows])
-        begin, stop, piece = spans.innermost()
-        columns = spans.start_ns, spans.end_ns, spans.self_ns, thread[rows], name[rows], call[rows]
-        parts.append(HostEvents(*columns, piece + offset, begin, stop))
-        offset += len(rows)
-        roots = np.flatnonzero(spans.parent < 0)
-        ends = spans.end_ns[roots]
-        outer.append(
-            _Outermost(int(thread[rows[0]]), spans.start_ns[roots], ends, name[rows[roots]])
-        )
-    if operators is not None and len(chosen) == len(calls) + len(operators):
-        parts.append(_silences(rank, outer, offset))
-    fields = HostEvents.__slots__
-    return HostEvents(
-        *(np.concatenate([getattr(part, field) for part in parts]) for field in fields)
+    # What is in memory twice is much: each thread's events are changed where they are.
+    start, end, thread, name, call = (
+        start[order],
+        length[order],
+        thread[order],
+        name[order],
+        call[order],
     )
+    del order, length, is_long
+    end += start
+    own = np.empty_like(start)
+    outer = list[_Outermost]()
+    edges = (np.flatnonzero(np.diff(thread)) + 1).tolist()
+    for first, stop in pairwise([0, *edges, len(start)]):
+        rows = slice(first, stop)
+        spans = nested(start[rows], end[rows])
+        end[rows], own[rows] = spans.end_ns, spans.self_ns
+        if operators is not None:
+            roots = np.flatnonzero(spans.parent < 0)
+            names = name[rows][roots]
+            outer.append(
+                _Outermost(int(thread[first]), spans.start_ns[roots], spans.end_ns[roots], names)
+            )
+    events = HostEvents(start, end, own, thread, name, call)
+    if operators is None or len(chosen) < len(calls) + len(operators):
+        return events
+    silences = _silences(rank, outer)
+    columns = ((getattr(events, field), getattr(silences, field)) for field in HostEvents.__slots__)
+    return HostEvents(*map(np.concatenate, columns))
 
 
 def _some(start: Int64, length: Int64, is_long: Mask) -> Int64:
@@ -129,13 +160,12 @@ def _some(start: Int64, length: Int64, is_long: Mask) -> Int64:
     return np.flatnonzero((block % every == 0) | inside)
 
 
-def _silences(rank: Rank, outer: Sequence[_Outermost], offset: int) -> HostEvents:
+def _silences(rank: Rank, outer: Sequence[_Outermost]) -> HostEvents:
     """Return the times between outermost events in which the rest of the process is silent, too.
 
     Args:
         rank: any rank of the process.
         outer: for each thread starts, ends and names of its outermost events.
-        offset: the number of other events.
     """
     steps = rank.step_ranges
     step_starts = np.empty(0, np.int64) if steps is None else np.sort(steps.start_ns)
@@ -154,9 +184,7 @@ def _silences(rank: Rank, outer: Sequence[_Outermost], offset: int) -> HostEvent
     begin, stop, threads, pairs = (
         np.concatenate([part[place] for part in columns]) for place in range(4)
     )
-    index = np.arange(len(begin))
-    kind = np.full(len(begin), -2)
-    return HostEvents(begin, stop, stop - begin, threads, pairs, kind, index + offset, begin, stop)
+    return HostEvents(begin, stop, stop - begin, threads, pairs, np.full(len(begin), SILENCE))
 
 
 def _num_before(times: Int64, limits: Int64) -> Int64:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.host.host_events import host_events
+from traceprof.host.host_events import SILENCE, host_events
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.run.launching_calls import launching_calls
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, waits_for_gpu
@@ -45,7 +45,6 @@ MAX_RECURRING = 0.05
 """Of the events of a name: more do not stall, they vary."""
 MIN_STEPS = 3
 """Of so many steps an event that is long at the same place of most is no stall."""
-_SILENCE = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +120,9 @@ def _host_stalls(rank: Rank) -> HostStalls:
         return NO_STALLS
     order = np.argsort(events.start_ns[rows], kind="stable")
     rows, usual = rows[order], usual[order]
-    number = np.full(len(events.start_ns), -1)
-    number[rows] = np.arange(len(rows))
-    pieces = np.flatnonzero(number[events.piece] >= 0)
-    piece = number[events.piece[pieces]]
-    begin = np.maximum(events.begin_ns[pieces], events.start_ns[rows][piece] + usual[piece])
-    is_left = begin < events.stop_ns[pieces]
+    piece, begin, stop = events.own_stretches(rows)
+    begin = np.maximum(begin, events.start_ns[rows][piece] + usual[piece])
+    is_left = begin < stop
     return HostStalls(
         events.start_ns[rows],
         events.end_ns[rows],
@@ -134,10 +130,10 @@ def _host_stalls(rank: Rank) -> HostStalls:
         events.own_ns[rows] - usual,
         usual,
         tuple(_text(rank, name) for name in events.name[rows].tolist()),
-        events.call[rows] == _SILENCE,
+        events.call[rows] == SILENCE,
         piece[is_left],
         begin[is_left],
-        events.stop_ns[pieces][is_left],
+        stop[is_left],
     )
 
 
@@ -234,7 +230,7 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
     for thread in np.unique(events.thread[rows]).tolist():
         times = np.sort(calls.start_ns[first[calls.packed_thread.at(first) == thread]])
         inside = np.searchsorted(times, end) > np.searchsorted(times, start)
-        excluded |= inside & (events.thread[rows] == thread) & (events.call[rows] != _SILENCE)
+        excluded |= inside & (events.thread[rows] == thread) & (events.call[rows] != SILENCE)
     return excluded
 
 
