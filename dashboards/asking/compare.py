@@ -71,6 +71,22 @@ class ComparedSide(NamedTuple):
     step: int | None
 
 
+def alike(side: ComparedSide, other: ComparedSide | None) -> ComparedSide:
+    """Return a side that shows the rank that the other one shows, where it has that.
+
+    Args:
+        side: what is drawn first of a side.
+        other: the other side.
+    """
+    same = [rank for rank in side.ranks if other is not None and rank.rank == other.rank]
+    if not same or other is None or side.rank == other.rank:
+        return side
+    numbers = {step.number for step in same[0].steps}
+    middle = _middle(same[0].steps)
+    step = other.step if other.step in numbers else None if middle is None else middle.number
+    return side._replace(rank=other.rank, step=step)
+
+
 class Compared(NamedTuple):
     """A comparison, and the recordings of its sides.
 
@@ -92,7 +108,13 @@ def compared_with(analysis: Analysis, question: CompareQuestion) -> Compared:
         TraceprofError: the other side cannot be read.
     """
     before, after = loaded(question.before, question.options), loaded([analysis])
-    return Compared(compared(before, after), recording(before), recording(after))
+    drawn = recording(after)
+    before_drawn = recording(before)
+    return Compared(
+        compared(before, after),
+        None if before_drawn is None else alike(before_drawn, drawn),
+        drawn,
+    )
 
 
 def recording(side: LoadedSide) -> ComparedSide | None:

@@ -67,6 +67,15 @@ function chosen(url) {
 export const scopeOf = (here) => chosen(new URL(here)).toString();
 
 /**
+ * The address of the overview for what is chosen.
+ * @param {string} here
+ */
+export function toOverview(here) {
+  const scope = scopeOf(here).replaceAll("%2C", ",");
+  return scope ? `${TABLE.pages.overview}?${scope}` : TABLE.pages.overview;
+}
+
+/**
  * Set or remove what is chosen, also where the page shows something else.
  * @param {URL} url
  * @param {Key} key

@@ -1,5 +1,6 @@
 // @ts-check
 // Navigation between views: the address defines what is shown.
+import { toOverview } from "./address.js";
 
 /**
  * Go to a view, unless it is null; the browser's back button returns to this one.
@@ -12,4 +13,31 @@ export function go(href, { stay = false } = {}) {
   // Dash's own links announce a new address by this event; its router listens for it.
   window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
   if (!stay) window.scrollTo(0, 0);
+}
+
+const CARD_MS = 100;
+const MAX_TRIES = 100;
+
+/**
+ * Bring an element into sight as soon as the page has it.
+ * @param {string} id
+ */
+async function reveal(id) {
+  for (let tries = 0; tries < MAX_TRIES; tries += 1) {
+    const element = document.getElementById(id);
+    if (element) {
+      element.scrollIntoView({ block: "start" });
+      return;
+    }
+    await new Promise((resolve) => { setTimeout(resolve, CARD_MS); });
+  }
+}
+
+/**
+ * Go to the card of a finding on the overview, for what is chosen.
+ * @param {string} finding
+ */
+export function showCard(finding) {
+  go(toOverview(location.href));
+  return reveal(`finding-${finding}`);
 }

@@ -128,6 +128,10 @@ export function save(clicks) {
 /** @param {string} title */
 export function entitle(title) {
   document.title = title ? `${title} · traceprof` : "traceprof";
+  for (const link of document.querySelectorAll("#menu a")) { // an attribute that Dash's links do not take
+    if (link.classList.contains("active")) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
   return unchanged();
 }
 

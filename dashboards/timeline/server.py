@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Blueprint, Response, abort, request
 
-from dashboards.address import WHOLE_PATH
+from dashboards.address import WHOLE_PATH, Address
 from dashboards.asking.critical_path import PathQuestion
 from dashboards.asking.questions import questions_about
 from dashboards.timeline import asked
@@ -29,9 +29,11 @@ from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from dashboards.timeline.strips import strip
 from dashboards.timeline.tiles import tiles
+from dashboards.view import View
 from traceprof.analyses import straggler
 from traceprof.errors import TraceprofError, one_line
 from traceprof.intervals import BEYOND_NS
+from traceprof.reports.findings_text import gain_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 BEFORE, AFTER = "timeline-before", "timeline"
 """Below which addresses the sides of a comparison are answered: what was before, and the run."""
 
+_NUM_ADVICE, _MAX_ADVICE = 2, 600  # pieces of advice, and characters of one
 _log = logging.getLogger("traceprof.dashboard")
 _NOT_ANALYSED = "the other side of a comparison is not analysed here"
 _UNKNOWN_PATH = (
@@ -250,6 +253,7 @@ def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, An
     extent, clock = timeline.extent_ns, timeline.clock
     analysis = store.source.analysis
     findings = analysis.findings if analysis is not None else ()
+    unit = "" if analysis is None else View(analysis, Address()).unit
     return {
         "rank": number,
         "start": None if extent is None else str(extent[0]),
@@ -267,6 +271,17 @@ def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, An
             }
             for index, track in enumerate(timeline.tracks)
         ],
+        "findings": {
+            number_of_finding: {
+                "title": one_line(finding.title),
+                "advice": [
+                    one_line(advice, _MAX_ADVICE) for advice in finding.advice[:_NUM_ADVICE]
+                ],
+                "gain": "" if finding.saving is None else gain_text(finding.saving, unit),
+            }
+            for number_of_finding, finding in enumerate(findings)
+            if finding.rank == number and finding.evidence
+        },
         "evidence": [
             {
                 "finding": finding.id,

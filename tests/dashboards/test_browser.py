@@ -106,6 +106,7 @@ def tiles(page: Page) -> dict[str, str]:
 def test_overview(page: Page, sample_url: str) -> None:
     expected = document("ddp")
     shown(page, sample_url)
+    expect(page.locator('#menu a[aria-current="page"]')).to_have_text("Overview")
     rows = cells(page, "table.breakdown")
     assert len(rows) == len(expected["breakdown"])
     for row, result in zip(rows, expected["breakdown"], strict=True):

@@ -44,6 +44,12 @@ export function withPiece(here, base, start, end) {
   return withTime(here, String(first), String(last));
 }
 
+/**
+ * The kind of a row: rows of several ranks that show the same thing have one scale.
+ * @param {{ title: string, unit: string }} row
+ */
+export const scaleOf = ({ title, unit }) => `${title.replace(/^rank \d+( · )?/, "")} ${unit}`;
+
 /** @template {TimeRow} Row */
 export class TimeRows {
   /**
@@ -73,9 +79,11 @@ export class TimeRows {
    */
   #add(row, number, sync) {
     const { drawn, kind } = this;
+    const alike = drawn.rows.filter((other) => scaleOf(other) === scaleOf(row));
+    const top = Math.max(...alike.map((other) => Math.max(kind.top(other), other.limit ?? 0)));
     const options = rowOptions({
       height: kind.height, width: this.rows.width, isLast: number === drawn.rows.length - 1,
-      axis: drawn.axis, unit: row.unit, top: Math.max(kind.top(row), row.limit ?? 0) * HEADROOM || 1,
+      axis: drawn.axis, unit: row.unit, top: top * HEADROOM || 1,
       sync, zooms: true,
     }, {
       ...kind.options(row),

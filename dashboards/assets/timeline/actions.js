@@ -1,5 +1,6 @@
 // @ts-check
 // Actions of the buttons around the canvas.
+import { showCard } from "../navigation.js";
 import { follow, goToNamesake, showCollective, showHidden } from "./commands.js";
 /** @import { Timeline } from "./timeline.js" */
 /** @import { Actions } from "./types.d.ts" */
@@ -14,6 +15,7 @@ export const actionsOf = (timeline) => ({
   searchFor: (label) => timeline.search.goTo(label),
   follow: (event) => follow(timeline, event),
   evidence: (rank, evidence) => timeline.showEvidence(rank, evidence),
+  card: (finding) => showCard(finding),
   zoom: (factor) => timeline.zoom(factor),
   fit: () => timeline.fit(),
   home: () => timeline.home(),

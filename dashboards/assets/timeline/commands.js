@@ -24,17 +24,24 @@ export async function follow(timeline, event) {
  * Show the selected kernel's collective on all of its ranks.
  * @param {Timeline} timeline
  */
-export function showCollective({ selected, together }) {
-  if (selected) together.show(selected);
+export function showCollective({ selected, together, panel }) {
+  const isCommunication = selected?.kind === "communication" && selected.id.includes(".op.");
+  if (selected && isCommunication) together.show(selected);
+  else panel.explain("C shows a communication kernel of a GPU on all of its ranks: select one first");
 }
 
 /**
- * Select the next or the previous event of the row; with none selected, the first in view.
+ * Select the next or the previous event of the row, or show the other evidence of a finding; with
+ * neither, select the first event in view.
  * @param {Timeline} timeline
  * @param {"next" | "previous"} direction
  */
 export async function goToNeighbour(timeline, direction) {
-  const { selected, view, data } = timeline;
+  const { selected, view, data, chosenEvidence } = timeline;
+  if (chosenEvidence && !selected) {
+    timeline.otherEvidence(direction === "next" ? 1 : -1);
+    return;
+  }
   if (selected) {
     const { id } = await data.neighbour(selected.id, direction);
     if (id) await timeline.select(id, { go: true });

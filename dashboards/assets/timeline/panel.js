@@ -3,9 +3,10 @@
 // All text goes in through textContent: names are data, never markup.
 import { button, make } from "./elements.js";
 import { areaContent, collectiveContent, eventsContent, pathContent, takesTime } from "./lists.js";
+import { splitter } from "./splitter.js";
 import { duration, exactly, grouped, seconds } from "./time.js";
 
-/** @import { Actions, Area, Block, BriefEvent, EventDetails, Evidence, Listed, Matches, Statistics, StepPath,
+/** @import { Actions, Area, Block, BriefEvent, EventDetails, Evidence, FindingBrief, Listed, Matches, Statistics, StepPath,
  *   Summary, Together } from "./types.d.ts" */
 
 const LEGEND = [["compute", "compute"], ["communication", "communication"],
@@ -15,7 +16,7 @@ const KEYS = [
   ["Shift + drag", "area: what ran there"], ["/ · N P", "search, next, previous"],
   ["K", "critical path"],
   ["Ctrl + drag", "zoom to a piece"], ["drag the time axis", "choose that time, on all pages"], ["B", "view before"], ["Home", "whole run"],
-  ["↑ ↓", "scroll"], [", .", "previous, next event"], ["O", "next kernel of this name"],
+  ["↑ ↓", "scroll"], [", .", "previous, next event or evidence"], ["O", "next kernel of this name"],
   ["F", "fit the selection"], ["T E", "statistics, events"], ["C", "collective on all ranks"],
   ["I H U", "pin a row, hide it, show all"], ["[ ] · drag a name", "move a row"],
   ["Esc", "select nothing"],
@@ -89,7 +90,7 @@ export class TimelinePanel {
         isLinked ? button("whole step", "show the whole step (Home)", actions.home)
           : button("whole run", "show the whole run (Home)", actions.home),
       ),
-      this.scroller, this.tooltip, this.detail, this.said, this.folded,
+      this.scroller, this.tooltip, splitter(this.detail), this.detail, this.said, this.folded,
     );
   }
 
@@ -173,6 +174,17 @@ export class TimelinePanel {
   }
 
   /**
+   * Say below what is shown why a key did nothing.
+   * @param {string} text
+   */
+  explain(text) {
+    this.detail.querySelector(".explained")?.remove();
+    this.detail.append(make("p", { class: "note explained" }, text));
+    this.detail.hidden = false;
+    this.detail.scrollTop = this.detail.scrollHeight;
+  }
+
+  /**
    * Describe the strips of folded ranks, for screen readers.
    * @param {string[]} texts
    */
@@ -251,12 +263,13 @@ export class TimelinePanel {
   }
 
   /**
-   * evidence: all of one finding; index: which of it is shown.
+   * evidence: all of one finding; index: which of it is shown; brief: what the finding says.
    * @param {number} rank
    * @param {Evidence[]} evidence
    * @param {number} index
+   * @param {FindingBrief} brief
    */
-  showEvidence(rank, evidence, index) {
+  showEvidence(rank, evidence, index, { title, advice, gain }) {
     const { finding, severity, label, start, end } = evidence[index];
     const others = evidence.map((interval, number) => {
       const show = () => this.actions.evidence(rank, interval);
@@ -267,9 +280,13 @@ export class TimelinePanel {
     this.#show(
       make("header", {}, make("span", { class: `severity ${severity}` }, severity),
         make("h2", {}, finding), make("span", { class: "note" }, `rank ${rank} · evidence`),
-        ...others, button("fit", "fit the selection (F)", this.actions.fit)),
+        ...others, button("fit", "fit the selection (F)", this.actions.fit),
+        button("to its card", `show ${finding} on the overview`, () => this.actions.card(finding))),
       make("p", {}, label),
       this.#facts([["start", seconds(start)], ["duration", exactly(end - start)]]),
+      make("p", { class: "note" }, [title, gain].filter(Boolean).join("; ")),
+      ...(advice.length ? [make("ul", { class: "timeline-advice", "aria-label": "what to do" },
+        ...advice.map((text) => make("li", {}, text)))] : []),
     );
   }
 

@@ -352,9 +352,10 @@ export class Timeline {
   chooseEvidence(rank, evidence) {
     this.forgetSelection();
     this.chosenEvidence = { ...evidence, rank };
-    const { evidence: ofRank, rows } = this.data.ranks.get(rank) ?? { evidence: [], rows: [] };
-    const ofFinding = ofRank.filter((other) => other.number === evidence.number);
-    this.panel.showEvidence(rank, ofFinding, ofFinding.indexOf(evidence));
+    const { rows, findings } = this.data.ranks.get(rank) ?? { rows: [] };
+    const ofFinding = this.#evidenceOf(rank, evidence);
+    const brief = findings?.[evidence.number] ?? { title: "", advice: [], gain: "" };
+    this.panel.showEvidence(rank, ofFinding, ofFinding.findIndex((one) => one.evidence === evidence.evidence), brief);
     // Most findings are about GPU operations: the GPU's last row, and those above it.
     const last = rows.findLast((row) => row.source === "op");
     const reveal = () => {
@@ -364,6 +365,28 @@ export class Timeline {
     };
     reveal();
     return evidence.operation && !this.linked ? this.together.reveal(evidence.operation, reveal) : undefined;
+  }
+
+  /**
+   * All evidence of a finding on a rank.
+   * @param {number} rank
+   * @param {Evidence} evidence
+   */
+  #evidenceOf(rank, { number }) {
+    return (this.data.ranks.get(rank)?.evidence ?? []).filter((other) => other.number === number);
+  }
+
+  /**
+   * Show the next or the previous evidence of the finding that is shown; after the last comes the first.
+   * @param {number} step
+   */
+  otherEvidence(step) {
+    const { chosenEvidence: shown } = this;
+    if (!shown) return;
+    const all = this.#evidenceOf(shown.rank, shown);
+    const place = all.findIndex(({ evidence }) => evidence === shown.evidence);
+    const other = all[(place + step + all.length) % all.length];
+    if (other) this.showEvidence(shown.rank, other);
   }
 
   /**

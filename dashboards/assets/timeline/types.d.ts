@@ -40,7 +40,12 @@ export interface RankRows {
   end?: number;
   rows: Track[];
   evidence: Evidence[];
+  /** By number, of those with evidence. */
+  findings?: Record<number, FindingBrief>;
 }
+
+/** What a finding says, and what to do about it. */
+export interface FindingBrief { title: string; advice: string[]; gain: string }
 
 /** The clocks of the ranks: how well they compare with the run's, and panels of those that do not. */
 export interface Clocks {
@@ -179,6 +184,7 @@ export interface Actions {
   searchFor(label: string): void;
   follow(event: BriefEvent): void;
   evidence(rank: number, evidence: Evidence): void;
+  card(finding: string): void;
   zoom(factor: number): void;
   fit(): void;
   home(): void;

@@ -7,7 +7,7 @@ import { extent, linearTicks, logTicks } from "../../../dashboards/assets/charts
 import { pairLines } from "../../../dashboards/assets/charts/matrix.js";
 import { limits, pieceLines } from "../../../dashboards/assets/charts/rates.js";
 import { axisRange, barLines, stacked } from "../../../dashboards/assets/charts/stacks.js";
-import { pieceAt, sharedTime, withPiece } from "../../../dashboards/assets/charts/time_rows.js";
+import { pieceAt, scaleOf, sharedTime, withPiece } from "../../../dashboards/assets/charts/time_rows.js";
 
 const PARTS = [[1, 2], [10, 20], [100, 200]];
 
@@ -129,4 +129,12 @@ test("ticks are 1, 2 or 5 of a power of ten apart", () => {
   assert.deepEqual(logTicks(4, 30).texts, ["5", "10", "20"]);
   assert.deepEqual(logTicks(0.04, 0.3).texts, ["0.05", "0.1", "0.2"]);
   assert.deepEqual(logTicks(1, 1e6).texts, ["1", "10", "100", "1,000", "10,000", "100,000", "1,000,000"]);
+});
+
+const scaleOfRow = (title, unit) => scaleOf({ title, unit });
+
+test("rows of several ranks that show the same have one scale", () => {
+  assert.equal(scaleOfRow("rank 0", "launches"), scaleOfRow("rank 12", "launches"));
+  assert.equal(scaleOfRow("rank 0 · NVLink sent · copies", "GB/s"), scaleOfRow("rank 3 · NVLink sent · copies", "GB/s"));
+  assert.notEqual(scaleOfRow("rank 0 · NVLink sent · copies", "GB/s"), scaleOfRow("rank 0 · PCIe sent · copies", "GB/s"));
 });

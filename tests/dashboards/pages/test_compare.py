@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from dashboards.address import Address
-from dashboards.asking.compare import Compared, CompareQuestion, compared_with
+from dashboards.asking.compare import Compared, CompareQuestion, alike, compared_with
 from dashboards.asking.questions import Asked, answer_by, questions_about
 from dashboards.pages import compare
 from dashboards.server.app import create_app
@@ -87,6 +87,18 @@ def test_a_side_is_its_recording(analysis: Analysis, compared: Compared) -> None
     assert compared.before.reports == (str(BEFORE),)
 
 
+def test_both_sides_show_the_same_rank_where_both_have_it(compared: Compared) -> None:
+    after = compared.after
+    assert after is not None
+    for slowest in (after.rank, 1 - after.rank):
+        other = alike(after._replace(rank=slowest), after)
+        assert other.rank == after.rank
+        (shown,) = (rank for rank in other.ranks if rank.rank == after.rank)
+        assert other.step in [step.number for step in shown.steps]
+    assert alike(after, after._replace(rank=99)) == after
+    assert alike(after, None) == after
+
+
 def test_without_its_reports_a_side_cannot_be_drawn(analysis: Analysis, tmp_path: Path) -> None:
     gone = tmp_path / "gone.sqlite"
     shutil.copyfile(BEFORE, gone)
@@ -134,8 +146,10 @@ def test_both_sides_are_answered(analysis: Analysis, compared: Compared) -> None
         ):
             expected = json.loads(alone.get(f"/timeline/{path}").get_data())
             expected.pop("evidence", None)
+            expected.pop("findings", None)
             shown = ask(f"/timeline-before/{path}")
             assert shown.pop("evidence", []) == []
+            assert shown.pop("findings", {}) == {}
             assert {**shown, "is_all": True} == {**expected, "is_all": True}
     assert ask("/timeline-before/path?rank=0&at=0") is None
     assert ask("/timeline-before/collective?id=0.op.3") is None

@@ -177,6 +177,8 @@ def test_a_folded_rank_shows_a_strip_of_what_it_did(page: Page, sample_url: str)
 
 def test_a_collective_on_all_ranks(page: Page, sample_url: str) -> None:
     timeline = Timeline(page, f"{sample_url}/timeline")
+    page.keyboard.press("c")  # of nothing: it says what it needs
+    expect(page.locator(".explained")).to_contain_text("select one first")
     row = timeline.ask("t.rows.find(({label}) => label.endsWith('communication')).track.row")
     events = timeline.ask(f"t.data.listed(['{row}'], t.view.start, t.view.start + t.view.span)")
     kernel = events["events"][1]["id"]
@@ -235,3 +237,30 @@ def test_every_key_is_told_to_who_does_not_see_the_canvas(timeline: Timeline) ->
         "next kernel of this name",
     ):
         assert told in label
+
+
+def test_evidence_says_what_to_do_and_leads_back_to_its_card(page: Page, sample_url: str) -> None:
+    page.goto(sample_url)
+    card = page.locator("#finding-gpu-idle")
+    card.locator(".evidence a").first.click()
+    page.wait_for_url("**/timeline?*")
+    timeline = Timeline(page, page.url)
+    advice = page.get_by_role("list", name="what to do")
+    expect(advice.locator("li")).not_to_have_count(0)
+    shown = "t.chosenEvidence.evidence"
+    first = timeline.ask(shown)
+    timeline.press(".")
+    timeline.wait_for(f"{shown} !== {first}")
+    timeline.press(",")
+    timeline.wait_for(f"{shown} === {first}")
+    # The panel is as high as the reader makes it.
+    panel, edge = page.locator(".timeline-detail"), page.get_by_role("separator")
+    before = panel.bounding_box()
+    edge.press("ArrowUp")
+    after = panel.bounding_box()
+    assert before is not None
+    assert after is not None
+    assert after["height"] == pytest.approx(before["height"] + 24, abs=1)
+    page.get_by_role("button", name="show gpu-idle on the overview").click()
+    expect(card).to_be_in_viewport()
+    page.evaluate("sessionStorage.clear()")
