@@ -84,7 +84,7 @@ def test_evidence_is_drawn_where_it_is() -> None:
     first = worst.evidence[0]
     assert Place(worst.rank, first.start_ns, first.end_ns) in made
     page = html.render(analysis.result, scenes=made)
-    assert page.count('class="band"') == len(made) == 6
+    assert page.count('class="band"') == len(made) == 4
     assert 'class="band"' not in html.render(analysis.result)
 
 

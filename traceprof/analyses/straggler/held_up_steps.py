@@ -29,7 +29,8 @@ class HeldUpSteps:
     """The steps that each rank holds up.
 
     Attributes:
-        num: int64[ranks], in how many steps its lateness costs more than that of all others.
+        num: int64[ranks], in how many steps its lateness alone, after the rank before it had come,
+            costs more than half of what all lateness does.
         num_steps: in which ranks share operations; 0 where these are too few, or not known on all.
     """
 
@@ -52,22 +53,26 @@ def held_up_steps(
     numbers = [[step.number for step in steps.get(rank, ())] for rank in ranks.ranks]
     if not numbers or not numbers[0] or any(own != numbers[0] for own in numbers):
         return HeldUpSteps(np.zeros(num_ranks, np.int64), 0)
-    cost = np.zeros((len(numbers[0]), num_ranks), np.int64)
-    is_shared = np.zeros(len(cost), np.bool_)
+    alone = np.zeros((len(numbers[0]), num_ranks), np.int64)
+    of_all = np.zeros((len(alone), 1), np.int64)
+    is_shared = np.zeros(len(alone), np.bool_)
     begins = [
         ranks.clocks.to_run(report, np.array([s.measures.window_start_ns for s in steps[rank]]))
         for rank, report in zip(ranks.ranks, ranks.reports, strict=True)
     ]
     for waits in ranks.waits:
-        costs = costs_of(waits, arrivals)
+        costs = np.where(waits.is_last, costs_of(waits, arrivals), 0)
+        # Without a rank the others would still have waited for the one before it.
+        of_one = np.minimum(costs, waits.behind_ns)
         judged = waits.is_judged & waits.group.leaves_together
         for column, member in enumerate(waits.group.members):
             step = np.searchsorted(begins[member], waits.start_ns[:, column], side="right") - 1
             known = judged & (step >= 0)
             is_shared[step[known]] = True
-            known &= waits.is_last[:, column]
-            np.add.at(cost[:, member], step[known], costs[known, column])
+            known &= waits.last == column
+            np.add.at(alone[:, member], step[known], of_one[known, column])
+            np.add.at(of_all[:, 0], step[known], costs[known].max(axis=1))
     if is_shared.sum() < MIN_STEPS:
         return HeldUpSteps(np.zeros(num_ranks, np.int64), 0)
-    is_most = 2 * cost > cost.sum(axis=1, keepdims=True)
+    is_most = 2 * alone > of_all
     return HeldUpSteps(is_most.sum(axis=0), int(is_shared.sum()))
