@@ -25,6 +25,13 @@ MODULE = "module"
 """The forward pass of a module: `module PATH`."""
 WAIT = "wait"
 """A wait for an asynchronous operation; the function of the operation is the fact `op`."""
+UNNAMED = "(over 11000 texts)"
+"""A range whose text was one too many for its process."""
+NO_SIZE = "?"
+"""The fact `bytes` of a label that goes without its size, since its process had too many texts."""
+NUMBERED = " seq="
+"""The end of the text of a label whose running number is its range's payload."""
+_BYTES = " bytes="
 OWN_DESCRIPTIONS = frozenset({"", "undefined", "default_pg"})
 """Descriptions that PyTorch itself gives process groups."""
 
@@ -53,6 +60,32 @@ def parse(text: str) -> Label:
     first = is_fact.index(True) if True in is_fact else len(words)
     facts = dict(word.split("=", 1) for word, fact in zip(words, is_fact, strict=True) if fact)
     return Label(" ".join(words[:first]), facts)
+
+
+def split_number(label: str) -> tuple[str, int | None]:
+    """Return a label without its running number, which is written as payload, and the number."""
+    text, separator, number = label.rpartition(NUMBERED)
+    if not separator:
+        text, separator, number = label.partition(f"{STEP} ")
+        if text or not separator:
+            return label, None
+    if not number.isdecimal():
+        return label, None
+    return text + separator, int(number)
+
+
+def takes_number(text: str) -> bool:
+    """Return whether a registered text is completed by the number in its range's payload."""
+    return text.endswith(NUMBERED) or text == f"{STEP} "
+
+
+def without_size(label: str) -> str:
+    """Return a label with an unknown size."""
+    text, separator, rest = label.partition(_BYTES)
+    if not separator:
+        return label
+    _, space, others = rest.partition(" ")
+    return f"{text}{_BYTES}{NO_SIZE}{space}{others}"
 
 
 def cut(label: str) -> str:

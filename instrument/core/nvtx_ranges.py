@@ -5,9 +5,8 @@ no-ops. With a tool, the four functions that open and close ranges are C functio
 runs before or after them, so that a wrapper knows, whatever exception arrives, whether its range is
 open.
 
-The package nvtx would register every distinct text for good, and labels with sequence numbers are
-all distinct; from 0.2.12 on it also writes nothing under a tool without `nvtxDomainIsEnabled`, such
-as Nsight Systems 2023.4. So the tool is called directly.
+Texts are registered with the tool for good, so there is a bound: a label's running number is no
+part of the text but the range's payload, and beyond `MAX_TEXTS` texts new ones go without sizes.
 """
 
 from __future__ import annotations
@@ -19,38 +18,45 @@ from itertools import filterfalse
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
-from instrument.core import nvtx_injection
+from instrument.core import nvtx_package
 from traceprof import labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from instrument.core.nvtx_injection import Functions
+    from instrument.core.nvtx_package import Functions
 
 _log = logging.getLogger("traceprof.instrument")
 _is_none = partial(is_, None)
 
-MAX_REGISTERED = 256
-"""Most texts that are registered with the tool. Further texts are written in full with every range,
-as varying texts are."""
+MAX_TEXTS = 10_000
+"""Most texts of a process that are written as they are: each takes some 1.25 kB of memory."""
+
+MAX_SHORT_TEXTS = 1000
+"""Most further texts, which have no sizes; after these all have the text `labels.UNNAMED`."""
+
+MAX_PREPARED = 256
+"""Most arguments of `push` and `start` that are kept."""
 
 
 def _connected() -> Functions | None:
-    """Return the tool's functions; None without a tool. Failures are logged once."""
-    if not nvtx_injection.is_attached() or os.environ.get("NVTX_DISABLE", "0") not in {"", "0"}:
+    """Return the functions for our domain; None without a tool. Failures are logged once."""
+    if not nvtx_package.is_attached() or os.environ.get("NVTX_DISABLE", "0") not in {"", "0"}:
         return None
     try:
-        functions = nvtx_injection.connect(labels.DOMAIN)
-    except (OSError, AttributeError, ValueError) as error:
+        return nvtx_package.connect(labels.DOMAIN)
+    except ImportError:
+        _log.warning("no range is recorded: pip install nvtx, which writes them")
+    except (OSError, AttributeError, TypeError, ValueError) as error:
         _log.warning("a tool is attached that cannot record NVTX ranges: %s", error)
-        return None
-    if functions is None:
-        _log.warning("a tool is attached that does not record NVTX ranges")
-    return functions
+    return None
 
 
 _functions = _connected()
-_registered: dict[str, Any] = {}
+_attributes: Any = _functions.attributes if _functions else None
+_texts: dict[str, str] = {}
+"""By text, what is registered for it."""
+_prepared: dict[str, Any] = {}
 
 
 def is_recording() -> bool:
@@ -58,21 +64,40 @@ def is_recording() -> bool:
     return _functions is not None
 
 
-def message(text: str) -> Any:  # noqa: ANN401  (the tool's, or a test's)
-    """Return the argument of `push` or `start` for a varying label, which is not registered."""
-    return nvtx_injection.plain(text.encode(errors="replace"))
+def message(label: str) -> Any:  # noqa: ANN401  (of the package, or of a test)
+    """Return the argument of `push` or `start` for a label that varies."""
+    if _functions is None:
+        return label
+    text, number = labels.split_number(label)
+    return _attributes(_texts.get(text) or _registered(text), number)
 
 
-def prepare(text: str) -> Any:  # noqa: ANN401
-    """Return the argument of `push` or `start` for a repeated label: registered, so cheaper."""
-    known = _registered.get(text)
+def prepare(label: str) -> Any:  # noqa: ANN401
+    """Return the argument of `push` or `start` for a repeated label, which is kept."""
+    known = _prepared.get(label)
     if known is None:
-        known = message(text)
-        if _functions is not None and len(_registered) < MAX_REGISTERED:
-            number = _functions.register(text.encode(errors="replace"))
-            known = known if number is None else nvtx_injection.registered(number)
-            _registered[text] = known
+        known = message(label)
+        if _functions is not None and len(_prepared) < MAX_PREPARED:
+            _prepared[label] = known
     return known
+
+
+def _registered(text: str) -> str:
+    """Return the text that is written for a new one, in the bounds of all texts."""
+    written = text if text.isascii() else text.encode(errors="replace").decode()
+    if len(_texts) >= MAX_TEXTS:
+        if not _short:
+            _log.warning("over %d different texts: new ones have no sizes", MAX_TEXTS)
+        written = labels.without_size(written)
+        if written in _short or len(_short) < MAX_SHORT_TEXTS:
+            _short.add(written)
+            return written
+        return labels.UNNAMED
+    _texts[text] = written
+    return written
+
+
+_short: set[str] = set()
 
 
 def _nothing(*_: object) -> None: ...

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from instrument.core.nvtx_injection import Functions
+from instrument.core.nvtx_package import Functions
 
 
 class ProfilerFunctions(NamedTuple):
@@ -55,4 +55,4 @@ def functions() -> ProfilerFunctions:
             leave(thread.open.pop())
         return len(thread.open)
 
-    return ProfilerFunctions(Functions(push, pop, start, end, lambda _: None), end_with)
+    return ProfilerFunctions(Functions(push, pop, start, end, lambda text, _: text), end_with)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from instrument.children import VARIABLE
-from instrument.core import nvtx_injection
+from instrument.core import nvtx_package
 from tests.support.needs import missing
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,7 @@ def test_spawned_ranks_are_instrumented(
     variables: dict[str, str],
     said: str,
 ) -> None:
-    environment = {nvtx_injection.VARIABLE: str(tool), **variables}
+    environment = {nvtx_package.VARIABLE: str(tool), **variables}
     run(python, str(PROGRAM), str(tmp_path), "1", **environment)
     answers = [(tmp_path / f"rank-{rank}").read_text() for rank in range(3)]
     assert answers == [said, said, "False"]
@@ -107,7 +107,7 @@ def test_forked_ranks_record_to_their_last_step(
 def test_forked_ranks_are_told_that_nsight_does_not_see_them(
     python: Path, tool: Path, tmp_path: Path
 ) -> None:
-    attached = {VARIABLE: "1", nvtx_injection.VARIABLE: str(tool)}
+    attached = {VARIABLE: "1", nvtx_package.VARIABLE: str(tool)}
     done = subprocess.run(
         [python, str(FORKED), str(tmp_path), "1"],
         env=os.environ | attached,
@@ -122,20 +122,20 @@ def test_forked_ranks_are_told_that_nsight_does_not_see_them(
 @pytest.mark.long
 def test_the_command_reaches_children(python: Path, tool: Path, tmp_path: Path) -> None:
     arguments = ["-m", "instrument", str(PROGRAM), str(tmp_path), "0"]
-    run(python, *arguments, **{nvtx_injection.VARIABLE: str(tool)})
+    run(python, *arguments, **{nvtx_package.VARIABLE: str(tool)})
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == ["True"] * 2
 
 
 def test_the_command_tells_children_by_a_variable(python: Path, tool: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"import os; print(os.environ[{VARIABLE!r}])")
-    attached = {nvtx_injection.VARIABLE: str(tool)}
+    attached = {nvtx_package.VARIABLE: str(tool)}
     assert run(python, "-m", "instrument", str(script), **attached) == "1\n"
 
 
 def test_it_does_nothing_unless_asked(python: Path, tool: Path) -> None:
     code = "import sys; print('instrument' in sys.modules, 'torch' in sys.modules)"
-    attached = {nvtx_injection.VARIABLE: str(tool)}
+    attached = {nvtx_package.VARIABLE: str(tool)}
     assert run(python, "-c", code, **attached) == "False False\n"
     assert run(python, "-c", code, **attached, **{VARIABLE: "1"}) == "True False\n"
 
@@ -143,7 +143,7 @@ def test_it_does_nothing_unless_asked(python: Path, tool: Path) -> None:
 def test_starting_imports_next_to_nothing(python: Path, tool: Path) -> None:
     def imported(**environment: str) -> set[str]:
         code = "import sys; print(*sys.modules)"
-        attached = {nvtx_injection.VARIABLE: str(tool)}
+        attached = {nvtx_package.VARIABLE: str(tool)}
         return {*run(python, "-c", code, **attached, **environment).split()}
 
     extra = imported(**{VARIABLE: "1"}) - imported()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from instrument.core import failures, nvtx_injection
+from instrument.core import failures, nvtx_package
 
 PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "alarms.py"
 
@@ -23,7 +23,7 @@ def run(folder: Path, tool: Path, alarms: int) -> list[dict[str, int]]:
     arguments = [str(alarms), str(path)]
     done = subprocess.run(
         [sys.executable, str(PROGRAM), *arguments],
-        env={nvtx_injection.VARIABLE: str(tool), "PYTHONPATH": ":".join(sys.path)},
+        env={nvtx_package.VARIABLE: str(tool), "PYTHONPATH": ":".join(sys.path)},
         capture_output=True,
         text=True,
         check=False,

@@ -57,7 +57,9 @@ def global_tid(pid: int = 1000, tid: int | None = None) -> int:
 class TraceBuilder:
     """Collects what an export shall hold; every method returns the builder. Times are ns."""
 
-    def __init__(self, schema_version: str = "3.25.0") -> None:
+    def __init__(self, schema_version: str = "3.25.0", *, has_payloads: bool = False) -> None:
+        """Begin an export; labels may have their running numbers as payloads of ranges."""
+        self._has_payloads = has_payloads
         self._schema_version = schema_version
         self._rows: dict[str, list[Row]] = defaultdict(list)
         self._raw: list[tuple[str, dict[str, object]]] = []
@@ -116,6 +118,7 @@ class TraceBuilder:
     def nvtx(
         self, name: str, start: int, end: int | None, *, event_type: int = schema.NVTX_PUSH_POP,
         domain: str = "", registered: bool = False, pid: int = 1000, tid: int | None = None,
+        payload: int | None = None,
     ) -> Self:  # fmt: skip
         """Add a range, its name in the row or, `registered`, in StringIds."""
         row: Row = {"start": start, "globalTid": global_tid(pid, tid), "domainId": 0}
@@ -127,6 +130,7 @@ class TraceBuilder:
                 )
             row["domainId"] = self._domains[pid, domain]
         row |= {"end": end, "eventType": event_type, "textId" if registered else "text": name}
+        row |= {} if payload is None else {schema.NVTX_INTEGER: payload}
         return self._row(schema.NVTX.name, row)
 
     def label(
@@ -134,9 +138,10 @@ class TraceBuilder:
         tid: int | None = None,
     ) -> Self:  # fmt: skip
         """Add a range of `instrument`: of a call, or of an operation that is in flight."""
+        text, number = labels.split_number(text) if self._has_payloads else (text, None)
         return self.nvtx(
             text, start, end, domain=labels.DOMAIN, registered=True, pid=pid, tid=tid,
-            event_type=schema.NVTX_START_END if in_flight else schema.NVTX_PUSH_POP,
+            event_type=schema.NVTX_START_END if in_flight else schema.NVTX_PUSH_POP, payload=number,
         )  # fmt: skip
 
     def machine(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from instrument.core import nvtx_injection, nvtx_ranges, recorded_steps
+from instrument.core import nvtx_package, nvtx_ranges, recorded_steps
 from instrument.core.step_range import Steps, parse_steps
 
 
@@ -26,12 +26,12 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         said.append(f"start {text}")
         return text
 
-    functions = nvtx_injection.Functions(
-        push=lambda text: said.append(f"push {text}"),  # type: ignore[arg-type, return-value]
-        pop=lambda: said.append("pop"),  # type: ignore[return-value, arg-type]
-        start=start,  # type: ignore[arg-type]
+    functions = nvtx_package.Functions(
+        push=lambda text: said.append(f"push {text}"),
+        pop=lambda: said.append("pop"),
+        start=start,
         end=lambda text: said.append(f"end {text}"),
-        register=lambda _: None,
+        attributes=lambda text, _: text,
     )
     monkeypatch.setattr(nvtx_ranges, "_functions", functions)
     monkeypatch.setattr(nvtx_ranges, "message", str)

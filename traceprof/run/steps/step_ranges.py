@@ -74,7 +74,7 @@ _OPTIMIZER_STEPS = (
     re.compile(rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)"),
     re.compile(r"\AOptimizer\.step#\w+\.step\b"),
 )
-_CUT = re.compile(r"\Astep \d+ cut=1\Z")
+_CUT = re.compile(r"\Astep \d+ cut=\d\Z")
 """The label which says that an exception ended a step: see `labels.cut`."""
 _WARM_UP = re.compile(r"\bwarm[ _-]?up\b", re.IGNORECASE)
 

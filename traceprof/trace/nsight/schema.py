@@ -113,6 +113,8 @@ NVTX_PUSH_POP = 59
 NVTX_START_END = 60
 NVTX_THREAD_NAME = 39
 NVTX_MARK = 34
+NVTX_INTEGER = "int64Value"
+"""The column of payloads that are signed integers of 64 bits."""
 NVTX_DOMAIN = 75
 
 # Metadata: META_DATA_EXPORT from schema 3.4, EXPORT_META_DATA before, none in 2020 and 2021.

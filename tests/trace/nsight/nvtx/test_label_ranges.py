@@ -1,5 +1,6 @@
 """The ranges of the domain `traceprof`: all of them, of nobody else, each with its true end."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,38 @@ def test_ranges_around_others() -> None:
 )
 def test_labels_of_no_call(label: Label) -> None:
     assert read_call(label) is None
+
+
+def test_running_numbers_are_read_from_texts_and_from_payloads_alike(tmp_path: Path) -> None:
+    found = []
+    for has_payloads in (False, True):
+        builder = TraceBuilder(has_payloads=has_payloads)
+        for number in range(12):
+            start = 100 * number
+            builder.label(f"step {number}", start, start + 90)
+            builder.label(f"{CALL} seq={number}", start + 10, start + 20)
+            builder.label(f"{CALL} seq={number}", start + 11, start + 50, in_flight=True)
+        builder.label(f"{CALL}", 30, 40).label("wait op=all_reduce group=1 seq=3", 360, 370)
+        # Not ours to complete: a user's own payloads.
+        builder.nvtx("batch", 5, 6, registered=True, payload=7)
+        path = builder.write(tmp_path / f"{has_payloads}.sqlite")
+        trace = open_trace(path)
+        table = trace.range_table(global_pid())
+        assert table is not None
+        (steps,) = trace.ranges(re.compile(r"\Astep (\d+)\Z")).values()
+        (calls,) = trace.ranges(re.compile("seq=1[01]")).values()
+        (ranges,) = trace.label_ranges.values()
+        found.append(
+            (
+                rows(ranges),
+                [(label.operation, *label.facts.items()) for label in ranges.kinds],
+                [table.names[name] for name in table.name.tolist()],
+                steps.names,
+                calls.names,
+                trace.longest_ranges(3),
+            )
+        )
+        trace.close()
+    assert found[0] == found[1]
+    assert found[1][3] == [f"step {number}" for number in range(12)]
+    assert len(found[1][4]) == 4

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from traceprof import labels
 from traceprof.trace.columns import pack
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
@@ -53,6 +54,7 @@ class EventColumns:
         domain: n ids, NULL for none.
         text: n indices into `texts`, -1 if the row has no text of its own.
         text_id: n keys of `strings`, -1 for none.
+        payload: n integer payloads, NULL for none.
         texts: with 0 in the place of each digit.
         binary: n indices into `payloads`, -1 without, -2 if there are too many to keep.
         json: n indices into `payloads`, as for `binary`.
@@ -69,6 +71,7 @@ class EventColumns:
     domain: Column
     text: Column
     text_id: Column
+    payload: Column
     texts: tuple[str, ...]
     binary: Column
     json: Column
@@ -155,7 +158,11 @@ class Events:
         minds = _DEPENDS_ON_DIGITS.search(matching.pattern) is not None
         rows = self.named(
             lambda text: bool(matching.search(text)) or (minds and _has_digit(text)),
-            lambda name: bool(matching.search(name)),
+            lambda name: (
+                bool(matching.search(f"{name}0")) or minds
+                if labels.takes_number(name)
+                else bool(matching.search(name))
+            ),
             self.is_range,
         )
         names = self.names(rows)
@@ -205,7 +212,14 @@ class Events:
             differ.tolist(), self._own_texts(columns.row.at(rows[differ]).tolist()), strict=True
         ):
             number[row] = len(known) + number_of_text.setdefault(name, len(number_of_text))
-        return number, [*known, *number_of_text]
+        known += number_of_text
+        takes_number = np.array([*map(labels.takes_number, known)], np.bool_)
+        if not takes_number.any():
+            return number, known
+        labelled, keys = numbered_labels(takes_number, number, columns.payload.at(rows))
+        distinct, place = np.unique(keys, return_inverse=True)
+        number[labelled] = len(known) + place
+        return number, [*known, *label_texts(distinct, known)]
 
     def _own_texts(self, rowids: Sequence[int]) -> list[str]:
         """Return the original texts of rows."""
@@ -262,6 +276,7 @@ def read_events(database: Database) -> EventColumns | None:
         domain=every.get("domainId") or pack(np.full(length, NULL)),
         text=every.get("text") or pack(np.full(length, NONE)),
         text_id=every.get("textId") or pack(np.full(length, NONE)),
+        payload=every.get(schema.NVTX_INTEGER) or pack(np.full(length, NULL)),
         texts=tuple(_as_text(text) for text in texts.known),
         binary=every.get("binaryData") or pack(np.full(length, NONE)),
         json=every.get("jsonText") or pack(np.full(length, NONE)),
@@ -270,10 +285,33 @@ def read_events(database: Database) -> EventColumns | None:
     )
 
 
+_NUMBER_BITS = 40
+"""Of a label's running number; the number of its text is above them."""
+
+
+def numbered_labels(takes_number: Mask, name: Int64, payload: Int64) -> tuple[Int64, Int64]:
+    """Return the rows of labels whose running number is their range's payload, and a key of each.
+
+    Args:
+        takes_number: bool[names], whether a name is completed by the payload.
+        name: int64[n], indices of names.
+        payload: int64[n], NULL for none.
+    """
+    rows = np.flatnonzero(takes_number[name] & (payload >= 0) & (payload < 1 << _NUMBER_BITS))
+    return rows, name[rows] << _NUMBER_BITS | payload[rows]
+
+
+def label_texts(keys: Int64, names: Sequence[str]) -> list[str]:
+    """Return the whole texts of labels by their keys."""
+    of_name, number = keys >> _NUMBER_BITS, keys & ((1 << _NUMBER_BITS) - 1)
+    pairs = zip(of_name.tolist(), number.tolist(), strict=True)
+    return [f"{names[place]}{value}" for place, value in pairs]
+
+
 _FIRST_RANGE, _LAST_RANGE = RANGES
 _KINDS = np.array([*RANGES, schema.NVTX_MARK, schema.NVTX_THREAD_NAME, schema.NVTX_DOMAIN])
 _END_THREAD = "endGlobalTid"
-_NUMBERS = ("domainId", "textId", "jsonTextId", _END_THREAD)
+_NUMBERS = ("domainId", "textId", "jsonTextId", _END_THREAD, schema.NVTX_INTEGER)
 _MAX_PAYLOADS = 1 << 16
 _NOTHING = pack(np.empty(0, np.int64))
 

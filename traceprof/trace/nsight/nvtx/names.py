@@ -84,8 +84,12 @@ def longest_names(database: Database, limit: int) -> list[str]:
     """Return the names of the longest ranges, longest first."""
     if not _has_events(database):
         return []
+    name = name_sql(database)
+    if database.has(schema.NVTX.name, schema.NVTX_INTEGER):
+        takes = f"{name} LIKE '%{labels.NUMBERED}' OR {name} = '{labels.STEP} '"
+        name = f"{name} || CASE WHEN {takes} THEN coalesce({schema.NVTX_INTEGER}, '') ELSE '' END"
     rows = database.query(
-        f"SELECT {name_sql(database)} AS name FROM {schema.NVTX.name} WHERE {_RANGES} "  # noqa: S608
+        f"SELECT {name} AS name FROM {schema.NVTX.name} WHERE {_RANGES} "  # noqa: S608
         "GROUP BY 1 ORDER BY max(end - start) DESC LIMIT ?",
         schema.NVTX.name,
         {"name": str},

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof import labels
 from traceprof.trace.grouping import pieces
 from traceprof.trace.model.marks import Marks
 from traceprof.trace.model.ranges import RangeTable
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.model.texts import Texts
 from traceprof.trace.nsight import schema
+from traceprof.trace.nsight.nvtx.events import label_texts, numbered_labels
 from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times
 from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.numbered_texts import NumberedTexts
@@ -90,7 +91,8 @@ def read_nvtx_tables(database: Database) -> NvtxTables:
     database.require(table.name, table.required)
     expect_rows(database, [table.name])
     texts = NumberedTexts()
-    columns = [*table.required, *(["textId"] if database.has(table.name, "textId") else [])]
+    optional = ("textId", schema.NVTX_INTEGER)
+    columns = [*table.required, *(name for name in optional if database.has(table.name, name))]
     numbered = {"text": texts} if database.has(table.name, "text") else {}
     range_parts, mark_parts = Parts(), Parts()
     for chunk in read_columns(database, table.name, columns, numbered):
@@ -119,7 +121,7 @@ def read_nvtx_tables(database: Database) -> NvtxTables:
         if "textId" in columns
     ]
     names = _Names(texts, np.unique(np.concatenate(ids)) if ids else np.empty(0, np.int64))
-    known = names.known(database)
+    known = names.known(database, [*ranges.values(), *marks.values()])
     return NvtxTables(
         RangeTables(ranges, names, known),
         {process: _marks(columns, names, known) for process, columns in marks.items()},
@@ -146,10 +148,12 @@ def read_thread_names(database: Database, nvtx_names: Iterable[tuple[int, str]])
 
 
 class _Names:
-    """Numbers for names: texts, then registered strings, then the name of unnamed ranges."""
+    """Numbers for names: texts, registered strings, the name of unnamed ranges, numbered labels."""
 
     def __init__(self, texts: NumberedTexts, ids: Int64) -> None:
         self._texts, self._ids = texts, ids
+        self._takes_number = np.zeros(0, np.bool_)  # by number of a name
+        self._labels = np.empty(0, np.int64)  # their keys, ascending
 
     def of(self, columns: Mapping[str, Column], length: int) -> Int64:
         """Return the number of each row's name, int64[n]; an empty text is none."""
@@ -162,10 +166,24 @@ class _Names:
             says = np.array([len(text) > 0 for text in self._texts.known] + [False], np.bool_)
             text = columns["text"].values
             number = np.where(says[text], text, number)
+        rows, keys = self._numbered(number, columns)
+        number[rows] = len(self._takes_number) + np.searchsorted(self._labels, keys)
         return number
 
-    def known(self, database: Database) -> Texts:
-        """Return the names by number."""
+    def _numbered(self, number: Int64, columns: Mapping[str, Column]) -> tuple[Int64, Int64]:
+        """Return the rows of numbered labels, and the key of each."""
+        payload = columns.get(schema.NVTX_INTEGER)
+        if payload is None or not self._takes_number.any():
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        return numbered_labels(self._takes_number, number, payload.values)
+
+    def known(self, database: Database, by_process: Sequence[Mapping[str, Column]]) -> Texts:
+        """Return the names by number.
+
+        Args:
+            database: the export.
+            by_process: the columns of each process, of which it has to know the numbered labels.
+        """
         strings = read_strings(
             database, (text_id for text_id in self._ids.tolist() if text_id != NULL)
         )
@@ -175,7 +193,14 @@ class _Names:
             for text in self._texts.known
         )
         registered = (strings.get(text_id, _UNNAMED) for text_id in self._ids.tolist())
-        names = chain((text[:_LONGEST] for text in texts), registered, [_UNNAMED])
+        names = [*(text[:_LONGEST] for text in texts), *registered, _UNNAMED]
+        takes_number = np.array([*map(labels.takes_number, names)], np.bool_)
+        if takes_number.any():
+            of_all = [self.of(columns, len(columns["start"])) for columns in by_process]
+            self._takes_number = takes_number
+            keys = map(self._numbered, of_all, by_process)
+            self._labels = np.unique(np.concatenate([of_one for _, of_one in keys]))
+            names += label_texts(self._labels, names)
         return Texts(name.encode() for name in names)
 
 
