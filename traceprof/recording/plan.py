@@ -151,10 +151,6 @@ def _nsys_plan(
         is_first_here=job.is_first_here,
     )
     variables = _variables(steps)
-    if steps is not None:
-        variables["NSYS_NVTX_PROFILER_REGISTER_ONLY"] = (
-            "0"  # the capture range is no registered string
-        )
     assigned = ",".join(f"{name}={value}" for name, value in variables.items())
     settings = (
         ("env-var", assigned, "instruments the processes that the script starts"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from traceprof import labels
 from traceprof.trace.nsight.nvtx.names import silence_note
 
@@ -32,7 +34,7 @@ def on_stalls(*, is_lost: bool) -> Iterator[str]:
 
 
 def on_labels(domains: Collection[str], ranges: Mapping[int, LabelRanges]) -> Iterator[str]:
-    """Yield a note if `instrument` was active, but no range of it was recorded.
+    """Yield notes if no range of `instrument` was recorded, or some without their sizes.
 
     Args:
         domains: names of NVTX domains.
@@ -40,3 +42,18 @@ def on_labels(domains: Collection[str], ranges: Mapping[int, LabelRanges]) -> It
     """
     if labels.DOMAIN in domains and not ranges:
         yield silence_note(labels.DOMAIN)
+    num_short = sum(_num_short(of_process) for of_process in ranges.values())
+    if num_short:
+        yield (
+            f"{num_short} ranges of instrument have no sizes, since their process had over 10,000"
+            " different labels: bytes of such operations, and sums with them, are unknown"
+        )
+
+
+def _num_short(ranges: LabelRanges) -> int:
+    """Return how many ranges of a process go without their size, or their text."""
+    is_short = [
+        label.facts.get("bytes") == labels.NO_SIZE or str(label) == labels.UNNAMED
+        for label in ranges.kinds
+    ]
+    return int(np.array(is_short, np.bool_)[ranges.kind].sum()) if any(is_short) else 0

@@ -1,11 +1,14 @@
 """The ranges of the domain `traceprof`: all of them, of nobody else, each with its true end."""
 
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
+from traceprof import labels
+from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError
 from traceprof.labels import Label
 from traceprof.trace.model.call_labels import read_call
@@ -217,3 +220,14 @@ def test_running_numbers_are_read_from_texts_and_from_payloads_alike(tmp_path: P
     assert found[0] == found[1]
     assert found[1][3] == [f"step {number}" for number in range(12)]
     assert len(found[1][4]) == 4
+
+
+def test_labels_without_sizes_are_counted_and_said(tmp_path: Path) -> None:
+    builder = TraceBuilder(has_payloads=True).label("step 0", 0, 100).label("forward", 1, 9)
+    builder.label(f"{CALL} seq=0", 10, 20).label(labels.without_size(f"{CALL} seq=1"), 30, 40)
+    with closing(analyze(builder.write(tmp_path / "t.sqlite"))) as analysis:
+        (result,) = analysis.result.collectives
+        uses = [(use.operation, use.bytes, use.count) for use in result.uses]
+        assert uses == [("AllReduce", None, 2)]
+        (note,) = [note for _, note in analysis.notes if "have no sizes" in note]
+    assert note.startswith("1 ranges of instrument have no sizes")
