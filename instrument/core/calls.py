@@ -78,7 +78,7 @@ def install(patches: Patches, pairs: Sequence[tuple[Function, Function]]) -> Non
     One wrapper stands for one function under all its names: PyTorch compares them by identity.
     """
     switch_on(patches)
-    rewritten = _functional_collectives.traceable_collective_remaps
+    rewritten = getattr(_functional_collectives, "traceable_collective_remaps", {})
     for original, wrapper in pairs:
         if original in rewritten:
             rewritten[wrapper] = rewritten[original]

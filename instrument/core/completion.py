@@ -11,14 +11,14 @@ from operator import methodcaller
 from typing import Any
 
 import torch
-from torch.distributed import Work
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed import Work, _functional_collectives
 from torch.futures import Future
 
 from instrument.core import failures, nvtx_ranges
 from instrument.core.identity import ByIdentity
+from instrument.core.wrapping import without_overrides
 
-_NoModes = torch._C.DisableTorchFunction  # noqa: SLF001
+_AsyncTensor: Any = getattr(_functional_collectives, "AsyncCollectiveTensor", ())
 _labels: ByIdentity[str] = ByIdentity()
 _without_future: set[str] = set()
 """Functions of Gloo whose operations do not report their end."""
@@ -68,7 +68,8 @@ _clear = methodcaller("clear")
 _is_done = methodcaller("done")
 _closing: list[Any] = []
 """Futures that are complete when the ranges that close with a future are closed."""
-_add_done_callback = torch._C.Future.add_done_callback  # noqa: SLF001  (the class' own adds a frame)
+# The class' own function adds a frame; without both there is `then`, which makes another future.
+_add_done_callback = getattr(torch._C.Future, "add_done_callback", Future.then)  # noqa: SLF001
 _awaited: set[object] = set()
 """One object for every operation whose end has not been reported."""
 
@@ -115,7 +116,7 @@ def remember(result: object, text: str) -> None:
     """Keep the label of the call that returned this, as long as it can be waited for."""
     if isinstance(result, Work):
         _labels.set(result, text)
-    elif isinstance(result, AsyncCollectiveTensor):
+    elif isinstance(result, _AsyncTensor):
         _labels.set(_storage(result.elem), text)
     elif isinstance(result, list):  # of a batch, or of coalesced operations
         for part in result:
@@ -135,7 +136,7 @@ def _storage(tensor: torch.Tensor) -> object:
     (a sparse one, one of another library's device) stands for itself.
     """
     try:
-        with _NoModes():  # hidden from the user's modes
+        with without_overrides():  # hidden from the user's modes
             return tensor.untyped_storage()
     except NotImplementedError:
         return tensor

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from instrument.core import groups
-from instrument.core.wrapping import functions_are_overridden
+from instrument.core.wrapping import functions_are_overridden, without_overrides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,7 @@ def label(function: str, described: Operation) -> tuple[str, bool] | None:
     if is_plain and not first.is_sparse:
         size, dtype, is_cpu = first.nbytes, first.dtype, first.is_cpu
     else:
-        with torch._C.DisableTorchFunction():  # noqa: SLF001  (hidden from the user's modes)
+        with without_overrides():
             size, dtype, is_cpu = _bytes(tensors), first.dtype, first.is_cpu
     if is_split:
         size //= len(facts.ranks)

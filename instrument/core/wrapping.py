@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
@@ -47,6 +48,13 @@ functions_are_overridden: Callable[[], int] = getattr(
 )
 """Returns the number of the user's modes that see calls of PyTorch's functions."""
 
+without_overrides: Callable[[], Any] = getattr(
+    torch._C,  # noqa: SLF001
+    "DisableTorchFunction",
+    nullcontext,  # the user's modes see what we read
+)
+"""Returns a context in which the user's modes see no calls."""
+
 __all__ = [
     "compiler_of_thread",
     "functions_are_overridden",
@@ -55,6 +63,7 @@ __all__ = [
     "outermost",
     "suspend",
     "untraced",
+    "without_overrides",
 ]
 
 Arguments = ParamSpec("Arguments")

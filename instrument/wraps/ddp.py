@@ -30,6 +30,7 @@ from instrument.core.wrapping import (
     is_compiling,
     suspend,
     untraced,
+    without_overrides,
 )
 from traceprof import labels
 
@@ -113,7 +114,7 @@ class _ObservedGroup(distributed.ProcessGroup):
             if not functions_are_overridden():
                 bucket = self._next(tensors)
             else:
-                with torch._C.DisableTorchFunction():  # noqa: SLF001  (hidden from the user's modes)
+                with without_overrides():
                     bucket = self._next(tensors)
             if bucket is not None:
                 # The operation's range, too, from prepared facts: the general way would take three

@@ -25,6 +25,7 @@ from instrument.core.wrapping import (
     is_compiling,
     suspend,
     untraced,
+    without_overrides,
 )
 from traceprof import labels
 
@@ -120,7 +121,7 @@ def _text(
     try:
         if not functions_are_overridden():
             return label(tensor, *args, **kwargs)
-        with torch._C.DisableTorchFunction():  # noqa: SLF001  (hidden from the user's modes)
+        with without_overrides():
             return label(tensor, *args, **kwargs)
     except Exception as error:
         if not failures.is_ours(error):
