@@ -51,8 +51,9 @@ types: $(VENV)/installed-test  ## Check the types, of the JavaScript, too
 schema: $(VENV)/installed  ## Write the schema of the JSON output anew
 	$(BIN)/python -m traceprof.documents.schema traceprof/reports
 
+# Without --quiet, which would hide the warnings from --strict, too.
 docs: $(VENV)/installed-docs  ## Build the site into build/site; any warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 validation: $(VENV)/installed  ## Write docs/validation.md from the recordings in TRACEPROF_TRACES
 	$(BIN)/python docs/validation.py
