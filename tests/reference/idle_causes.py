@@ -50,9 +50,10 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -285,9 +286,9 @@ def _with_stretches(
     return pieces
 
 
-def idle_causes(path: Path) -> list[IdleCauses]:
-    """The causes of every rank of an export over its window, ordered by (process, device)."""
+def idle_causes(path: Path, windows: Sequence[Span | None] = ()) -> list[IdleCauses]:
+    """The causes of every rank of an export, ordered by (process, device), in windows or in all."""
     export = export_of(path)
     evidence = Evidence(export)
     ranks = [RankIdle(export, evidence, *key) for key in sorted(export.ranks)]
-    return [rank.answer() for rank in ranks]
+    return [rank.answer(window) for rank, window in zip_longest(ranks, windows)]

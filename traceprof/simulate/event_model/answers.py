@@ -113,15 +113,19 @@ class Ranks:
                 row = {"rank": rank, "step": number, "start_ns": first, "end_ns": last}
                 measures = _measure(operations, first, last)
                 steps.append({**row, "window_ns": last - first, **measures})
-            spans = [(first, last) for _, first, last in self._steps(rank)] or [
-                (operation.start_ns, operation.end_ns)
-                for operation in operations
-                if class_of(operation) == "compute"
-            ]
-            first, last = min(spans)[0], max(last for _, last in spans)
+            first, last = self.training(rank)
             row = {"rank": rank, "start_ns": first, "end_ns": last}
             training.append({**row, "before_ns": first - start, "after_ns": end - last})
         return {"breakdown": breakdown, "steps": steps, "training": training}
+
+    def training(self, rank: int) -> Interval:
+        """Return from the first to the last step of a rank, or kernel if it has no steps."""
+        spans = [(first, last) for _, first, last in self._steps(rank)] or [
+            (operation.start_ns, operation.end_ns)
+            for operation in self.operations[rank]
+            if class_of(operation) == "compute"
+        ]
+        return min(spans)[0], max(last for _, last in spans)
 
     def _steps(self, rank: int) -> list[tuple[int, int, int]]:
         """Return number, start and end of the rank's steps.

@@ -50,7 +50,7 @@ def gaps(operations: Sequence[Operation]) -> Iterator[tuple[int, Operation]]:
 
 
 def idle(ranks: Ranks, rank: int, unwaited: Ranks | None = None) -> dict[str, Any]:
-    """Return the metrics of `gpu-idle` of one rank.
+    """Return the metrics of `gpu-idle` of one rank, up to the end of its training.
 
     A gap before an operation that was already launched is the GPU's own turnaround. Other gaps are
     divided by the program's purposes meanwhile; the rest is due to a wait for the GPU, or to
@@ -77,7 +77,10 @@ def idle(ranks: Ranks, rank: int, unwaited: Ranks | None = None) -> dict[str, An
     ]
     late = _launched_late(unwaited.operations[rank]) if unwaited else None
     causes = dict.fromkeys(IDLE_CAUSES, 0)
+    _, end_ns = ranks.training(rank)
     for start, operation in gaps(ranks.operations[rank]):
+        if start >= end_ns:
+            break
         left = operation.start_ns - start
         if operation.call.end_ns <= start:
             causes["turnaround_ns"] += min(left, _TURNAROUND_NS)
