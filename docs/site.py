@@ -19,8 +19,6 @@ from traceprof.analyses.registry import FINDING_IDS
 from traceprof.cli.main import cli
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
@@ -104,21 +102,16 @@ def _findings() -> str:
 
 
 def _commands() -> str:
-    context = click.Context(cli, info_name="traceprof")
-    parts = ["# Commands", *_helps(cli, context)]
+    parent = click.Context(cli, info_name="traceprof")
+    parts = ["# Commands"]
+    for name in cli.list_commands(parent):
+        command = cli.get_command(parent, name)
+        if command is not None and not command.hidden:
+            context = click.Context(
+                command, info_name=name, parent=parent, terminal_width=82, max_content_width=82
+            )
+            parts.append(f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```")
     return "\n\n".join(parts) + "\n"
-
-
-def _helps(command: click.Command, context: click.Context) -> Iterator[str]:
-    """Yield a section for a command that does something, and for those below it."""
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            if below is not None and not below.hidden:
-                yield from _helps(below, click.Context(below, info_name=name, parent=context))
-    else:
-        context.terminal_width = 100
-        yield f"## {context.command_path}\n\n```text\n{command.get_help(context)}\n```"
 
 
 def _notebook(cells: list[dict[str, Any]]) -> str:

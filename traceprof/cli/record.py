@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 def command(
     folder: str, steps: str | None, tool: str | None, is_dry: bool, words: tuple[str, ...]
 ) -> int:
-    r"""Run a training command, record it, and say where its time went.
+    """Run a training command, record it, and say where its time went.
 
     \b
     traceprof record --steps 10:20 -- torchrun --nproc-per-node 8 train.py --lr 0.1
@@ -65,7 +65,7 @@ def command(
 
     Exit status: that of the command where it is not 0; else 2 if nothing was recorded, or not all
     of it could be written.
-    """
+    """  # noqa: D301  (click wants the character, not what a raw text has)
     import os
 
     from traceprof.recording.plan import make_plan
