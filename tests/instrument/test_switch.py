@@ -40,6 +40,7 @@ def test_twice_is_once(recorded: list[str]) -> None:
     instrument.enable()
     assert dist.all_reduce is wrapper is not original
     assert inspect.unwrap(wrapper, stop=lambda inner: inner is original) is original
+    assert vars(wrapper)["__wrapped__"] is original
     assert instrument.is_enabled()
     for _ in range(2):
         instrument.disable()

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def command(as_json: bool) -> int:
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    metavar="DIR",
+    default="recording",
+    show_default=True,
+    help="The folder of a recording, whose space is looked at.",
+)
+def command(as_json: bool, folder: str) -> int:
     """Say what this machine can record, what is missing for the rest, and what links its GPUs.
 
-    Run it where the training runs, with the same Python. `traceprof record` leaves the same as
-    doctor-HOST.json beside its reports, from which `analyze` takes what links can carry.
+    Run it where the training runs, with the same Python: it records a small program with the
+    installed nsys, and names the command that mends each thing in the way. `traceprof record`
+    leaves the same, but for that try, as doctor-HOST.json beside its reports, from which `analyze`
+    takes what links can carry.
     """
     from traceprof.recording.doctor import as_bytes, diagnose
     from traceprof.recording.doctor_text import render
 
-    diagnosis = diagnose()
+    diagnosis = diagnose(Path(folder), tries_nsys=True)
     click.echo(as_bytes(diagnosis) if as_json else render(diagnosis), nl=False)
     return 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.recording import cores, nvidia_smi, nvml
 from traceprof.recording import nsys as nsys_module
+from traceprof.recording.disk import Space, look_for_space
 from traceprof.recording.job import file_stem
 from traceprof.recording.machine import (
     counters_restricted,
@@ -16,6 +17,7 @@ from traceprof.recording.machine import (
     paranoid_level,
     ptrace_scope,
 )
+from traceprof.recording.probe import ProbedRanges, probe_ranges
 from traceprof.recording.versions import Versions, find_versions, misfits, numbers
 from traceprof.run.machines import PREFIX, SUFFIX, Cores, Gpu
 
@@ -90,6 +92,8 @@ class Diagnosis:
         network_cards: InfiniBand and RoCE cards.
         cores: that this process, and what it starts, may use.
         recordable: the data that can be recorded, or not.
+        space: for a recording; None if no folder was named.
+        ranges: those that nsys recorded when it was tried; None if it was not.
     """
 
     schema: str
@@ -102,10 +106,17 @@ class Diagnosis:
     network_cards: tuple[Card, ...]
     cores: Cores
     recordable: tuple[Recordable, ...]
+    space: Space | None = None
+    ranges: ProbedRanges | None = None
 
 
-def diagnose() -> Diagnosis:
-    """Examine this machine and this Python's environment without changing them."""
+def diagnose(folder: Path | None = None, *, tries_nsys: bool = False) -> Diagnosis:
+    """Examine this machine and this Python's environment without changing them.
+
+    Args:
+        folder: of a recording, which need not exist.
+        tries_nsys: whether to record a small program, which takes some seconds.
+    """
     nsys = nsys_module.find()
     machine = look(None if nsys is None else nsys.may_sample)
     gpus, driver, paths, cards = _hardware()
@@ -121,6 +132,8 @@ def diagnose() -> Diagnosis:
         cards,
         cores.look(len(gpus)),
         tuple(recordable_data(versions, machine, has_gpus=bool(gpus))),
+        None if folder is None else look_for_space(folder),
+        probe_ranges(nsys) if tries_nsys and nsys is not None else None,
     )
 
 

@@ -6,7 +6,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from traceprof.errors import one_line
-from traceprof.units import duration
+from traceprof.recording.mending import findings
+from traceprof.units import duration, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ _NAMES = {
     "cuda": "CUDA that PyTorch was built for",
     "torch": "PyTorch (torch)",
     "nccl": "NCCL that came with PyTorch",
-    "nvtx": "nvtx, for ranges of your own",
+    "nvtx": "nvtx, which writes ranges",
 }
 
 
@@ -31,6 +32,7 @@ def render(diagnosis: Diagnosis) -> str:
         (f"{diagnosis.host}: what can be recorded", _recordable(diagnosis)),
         ("Versions", _versions(diagnosis)),
         ("Permissions", _permissions(diagnosis)),
+        ("Space and ranges", _space(diagnosis)),
         ("Cores", _cores(diagnosis)),
         ("GPUs", _gpus(diagnosis)),
         ("Network cards", _cards(diagnosis)),
@@ -40,7 +42,8 @@ def render(diagnosis: Diagnosis) -> str:
         aligned = _aligned([*rows])
         if aligned:
             lines += [one_line(title), *aligned, ""]
-    lines += [f"→ {one_line(misfit)}" for misfit in (*diagnosis.misfits, *_lacking(diagnosis))]
+    sentences = (*diagnosis.misfits, *findings(diagnosis), *_lacking(diagnosis))
+    lines += [f"→ {one_line(misfit)}" for misfit in sentences]
     lines.append(f"→ {_next(diagnosis)}")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -72,6 +75,21 @@ def _permissions(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
     yield "kernel.perf_event_paranoid", _number(permissions.perf_event_paranoid)
     yield "GPU counters for administrators only", words[permissions.counters_for_admins_only]
     yield "kernel.yama.ptrace_scope", _number(permissions.ptrace_scope)
+
+
+def _space(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
+    space, ranges = diagnosis.space, diagnosis.ranges
+    if space is not None:
+        yield f"free in {space.folder}", _bytes(space.folder_bytes)
+        yield f"free in {space.temporary}, where nsys collects", _bytes(space.temporary_bytes)
+        yield "shared memory", _bytes(space.shared_memory_bytes)
+    if ranges is not None and not ranges.failure:
+        yield "ranges of instrument, tried", "recorded" if ranges.of_instrument else "not recorded"
+        yield "ranges of nvtx.annotate, tried", "recorded" if ranges.of_nvtx else "not recorded"
+
+
+def _bytes(size: int | None) -> str:
+    return _UNKNOWN if size is None else size_text(size)
 
 
 def _cores(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +12,6 @@ from traceprof.recording.flags import NO_COST, Flag, Flags, choose_flags
 from traceprof.recording.job import Job, job_of
 from traceprof.recording.machine import look
 from traceprof.recording.training_command import TrainingCommand, read_command
-from traceprof.recording.versions import nvtx_misfit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -166,7 +162,7 @@ def _nsys_plan(
     flags = Flags([*flags.flags, *own], flags.left_out)
     training = command.instrumented(_steps_option(steps))
     words = ("nsys", "profile", *(flag.text for flag in flags.flags), *training)
-    notes += _nvtx_notes(nsys, command) + _instrument_notes(command)
+    notes += _instrument_notes(command)
     return Plan(NSYS, words, variables, folder, job, steps, flags, tuple(notes))
 
 
@@ -197,25 +193,3 @@ def _check_steps(steps: str | None) -> None:
 
 def _instrument_notes(command: TrainingCommand) -> list[str]:
     return [_NO_SCRIPT] if command.script is None else []
-
-
-def _nvtx_notes(nsys: Nsys, command: TrainingCommand) -> list[str]:
-    misfit = nvtx_misfit(nsys.version_text, _nvtx_version(command.python))
-    return [misfit] if misfit else []
-
-
-def _nvtx_version(python: str | None) -> str:
-    """Return the version of nvtx in the training's Python; empty if it has none."""
-    if python is None or python == sys.executable:
-        try:
-            return importlib.metadata.version("nvtx")
-        except importlib.metadata.PackageNotFoundError:
-            return ""
-    code = "import importlib.metadata as m; print(m.version('nvtx'))"
-    try:
-        done = subprocess.run(
-            [python, "-c", code], capture_output=True, text=True, check=False, timeout=30
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""

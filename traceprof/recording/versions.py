@@ -13,9 +13,6 @@ _MIN_DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
 """Of NVIDIA's CUDA compatibility guide: the oldest Linux driver for each major version."""
 
 MIN_TORCH = (2, 4)
-MAX_NVTX_FOR_OLD = (0, 2, 11)
-FIRST_NSYS_WITH_DOMAINS = (2024,)
-"""Older versions of nsys lack `nvtxDomainIsEnabled`, without which newer nvtx writes nothing."""
 
 
 @dataclass(frozen=True)
@@ -69,22 +66,7 @@ def misfits(versions: Versions) -> list[str]:
         )
     if versions.torch and numbers(versions.torch) < MIN_TORCH:
         sentences.append(f"instrument needs torch 2.4 or later, and {versions.torch} is installed")
-    misfit = nvtx_misfit(versions.nsys, versions.nvtx)
-    return [*sentences, misfit] if misfit else sentences
-
-
-def nvtx_misfit(nsys: str, nvtx: str) -> str | None:
-    """Return a sentence about the user's own ranges if these two are incompatible."""
-    of_nsys, of_nvtx = numbers(nsys), numbers(nvtx)
-    if not of_nsys or not of_nvtx:
-        return None
-    if of_nsys >= FIRST_NSYS_WITH_DOMAINS or of_nvtx <= MAX_NVTX_FOR_OLD:
-        return None
-    return (
-        f"Nsight Systems {nsys} records no ranges that you open with nvtx {nvtx} (nvtx.annotate):"
-        " pip install nvtx==0.2.11, or a newer Nsight Systems; ranges of instrument and of"
-        " torch.cuda.nvtx are recorded"
-    )
+    return sentences
 
 
 def numbers(version: str) -> tuple[int, ...]:
