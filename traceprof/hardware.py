@@ -121,6 +121,41 @@ BOARDS: tuple[Board, ...] = (
 )
 
 
+# GB/s of a GPU's memory, by data sheets; the first matching pattern counts. Boards of several
+# memories under one name are left out.
+_MEMORY: tuple[tuple[str, float | None], ...] = (
+    (r"\bLaptop\b|\bMax-Q\b|\bMIG\b|GH200|B300|PRO 6000", None),
+    (r"B200", 8000),
+    (r"H20\b", 4000),
+    (r"H200", 4800),
+    (r"H[18]00 NVL", 3938),
+    (r"H[18]00 PCIe", 2000),
+    (r"H800|H100 .*HBM3|H100 SXM", 3350),
+    (r"A[18]00-SXM4-80GB", 2039),
+    (r"A[18]00 80GB PCIe", 1935),
+    (r"A[18]00\b.*40GB", 1555),
+    (r"V100S", 1134),
+    (r"V100\b", 900),
+    (r"P100\b.*16GB", 732),
+    (r"A30\b", 933),
+    (r"A10G?\b", 600),
+    (r"A40\b", 696),
+    (r"RTX A6000", 768),
+    (r"L40S?\b", 864),
+    (r"RTX 6000 Ada", 960),
+    (r"L4\b", 300),
+    (r"RTX 5090\b(?! D)", 1792),
+    (r"RTX 4090\b|RTX 3090 Ti", 1008),
+    (r"RTX 3090\b", 936),
+    (r"\bT4\b", 320),
+    (r"RTX 2080 Ti", 616),
+    (r"MI325X", 6000),
+    (r"MI300X", 5300),
+    (r"MI2(?:50X|10)", 1638.4),  # of the MI250X one of two dies, which is a device
+    (r"MI100", 1228.8),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Peaks:
     """Peak rates of one GPU's links, in GB/s and one direction; None where they are not known.
@@ -169,6 +204,13 @@ def peak_flops_per_s(
         return None
     tera: float | None = known.rates._asdict().get(precision or "")
     return None if tera is None else tera * 1e12
+
+
+def peak_memory_gb_per_s(gpu: str | None) -> float | None:
+    """Return the peak rate of a GPU's memory; None if it is not known."""
+    return next(
+        (rate for pattern, rate in _MEMORY if re.search(pattern, gpu or "", re.IGNORECASE)), None
+    )
 
 
 def peaks(gpu: str | None, overrides: Mapping[str, float] | None = None) -> Peaks:

@@ -39,10 +39,12 @@ class LaunchingCode(NamedTuple):
         module: int32[n], index into `modules`; of the backward, that of the forward.
         line: int32[n], index into `lines`, of the innermost that is not a framework's.
         counted: int32[n], index into `flops` of the innermost operator with a formula; -1 for none.
+        innermost: int32[n], index into `moved` of the innermost operator; -1 for none.
         is_backward: bool[n], whether module and line are those of the forward's operator.
         operators: names.
         modules: paths: names from the outermost to the innermost module, with dots.
         flops: int64[m], multiplications and additions of operators.
+        moved: int64[m], bytes that operators move at least; negative where that is not known.
         lines: files with line numbers and functions.
     """
 
@@ -50,8 +52,10 @@ class LaunchingCode(NamedTuple):
     module: Int32
     line: Int32
     counted: Int32
+    innermost: Int32
     is_backward: Mask
     flops: Int64
+    moved: Int64
     operators: Sequence[str]
     modules: Sequence[str]
     lines: Sequence[str]
@@ -68,6 +72,7 @@ class _Spans(NamedTuple):
         text: int64[m], index into the texts of its kind.
         sequence: int64[m], the number that joins forward and backward, else NULL.
         flops: int64[m], multiplications and additions, NULL where unknown.
+        moved: int64[m], bytes, negative where unknown.
     """
 
     start_ns: Int64
@@ -77,6 +82,7 @@ class _Spans(NamedTuple):
     text: Int64
     sequence: Int64
     flops: Int64
+    moved: Int64
 
 
 class _Texts:
@@ -103,7 +109,7 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     call = rank.launched_by[0][kernels]
     at_ns = rank.calls.start_ns[np.maximum(call, 0)]
     thread = np.where(call >= 0, rank.calls.packed_thread.at(np.maximum(call, 0)), NULL)
-    around = np.full((4, len(kernels)), -1, np.int32)
+    around = np.full((5, len(kernels)), -1, np.int32)
     sequence = np.full(len(kernels), NULL, np.int64)
     forward: list[tuple[Int64, Int64, Int64, Int64]] = []
     paths = _Paths([*texts.known[_MODULES]], are_whole=rank.trace.operators(rank.process) is None)
@@ -115,6 +121,7 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         own = [np.where(kind == of, text, -1) for of in (_OPERATOR, _MODULES, _LINES)]
         own[_MODULES] = paths.of(nest, own[_MODULES])
         own.append(np.where(spans.flops[rows] >= 0, rows, -1))
+        own.append(np.where(kind == _OPERATOR, rows, -1))
         inherited = [nest.inherited(values) for values in own]
         numbers = np.where(kind == _OPERATOR, spans.sequence[rows], NULL)
         joins = nest.inherited(np.where(numbers >= 0, numbers, -1))
@@ -126,9 +133,9 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
             around[of, here] = values[inner]
         sequence[here] = joins[inner]
     is_backward = _join(around, sequence, forward)
-    operator, module, line, counted = around
+    operator, module, line, counted, inner_operator = around
     return LaunchingCode(
-        operator, module, line, counted, is_backward, spans.flops,
+        operator, module, line, counted, inner_operator, is_backward, spans.flops, spans.moved,
         [*texts.known[_OPERATOR]], paths.names, [*texts.known[_LINES]],
     )  # fmt: skip
 
@@ -245,13 +252,14 @@ def _of_profiler(rank: Rank, texts: _Texts) -> list[_Spans]:
         numbers = np.array([number_of[name] for name in names.tolist()], np.int64)[place]
         rows = np.flatnonzero(kinds >= 0)
         unknown = np.full(len(rows), NULL)
-        sequence, flops = (
-            unknown if column is None else column.at(rows) for column in (code.sequence, code.flops)
+        sequence, flops, moved = (
+            unknown if column is None else column.at(rows)
+            for column in (code.sequence, code.flops, code.moved)
         )
         parts.append(
             _Spans(
                 code.start_ns[rows], code.ends(rows), code.packed_thread.at(rows), kinds[rows],
-                numbers[rows], sequence, flops,
+                numbers[rows], sequence, flops, moved,
             )
         )  # fmt: skip
     return parts
@@ -281,7 +289,16 @@ def _of_nvtx(rank: Rank, texts: _Texts) -> list[_Spans]:
     kinds, numbers, sequence = read[:, place_of]
     unknown = np.full(len(place_of), NULL)
     return [
-        _Spans(ranges.start_ns, ranges.end_ns, ranges.thread, kinds, numbers, sequence, unknown)
+        _Spans(
+            ranges.start_ns,
+            ranges.end_ns,
+            ranges.thread,
+            kinds,
+            numbers,
+            sequence,
+            unknown,
+            unknown,
+        )
     ]
 
 

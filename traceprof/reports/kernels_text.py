@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from traceprof.analyses.compute.compute_parts import peak_of_kind
 from traceprof.findings import share
+from traceprof.hardware import peak_memory_gb_per_s
 from traceprof.kernel_names.titles import kernel_title
 from traceprof.reports.tables import name_text, new_table
 from traceprof.units import duration, percent
@@ -38,7 +40,7 @@ def kernel_tables(analysis: RunResult) -> Iterator[RenderableType]:
             " --format json has those of all ranks"
         )
     yield Text(_categories(uses, total))
-    yield _table(uses[:MAX_KERNELS], total)
+    yield _table(uses[:MAX_KERNELS], total, _reaching(analysis, table.rank, uses[:MAX_KERNELS]))
     rest = uses[MAX_KERNELS:]
     if rest:
         spent = sum(use.total_ns for use in rest)
@@ -47,12 +49,39 @@ def kernel_tables(analysis: RunResult) -> Iterator[RenderableType]:
         )
 
 
-def _table(uses: Sequence[KernelUse], total_ns: int) -> RenderableType:
+def _reaching(analysis: RunResult, rank: int, uses: Sequence[KernelUse]) -> list[str]:
+    """Say what each kernel reaches of the GPU's peak; nothing where that is known of none."""
+    launched = next((one for one in analysis.launched if one.rank == rank), None)
+    gpu = next((one.gpu for one in analysis.run.ranks if one.rank == rank), None)
+    if launched is None:
+        return []
+    texts = []
+    for use in uses:
+        launcher = launched.of(use.name)
+        flops, gb = launcher.flops_per_s(use.total_ns), launcher.gb_per_s(use.total_ns)
+        if flops is not None:
+            texts.append(_of_peak(flops / 1e12, "TFLOP/s", peak_of_kind(gpu, use.kind), 1e12))
+        elif gb is not None:
+            texts.append(_of_peak(gb, "GB/s", peak_memory_gb_per_s(gpu), 1))
+        else:
+            texts.append("")
+    return texts if any(texts) else []
+
+
+def _of_peak(rate: float, unit: str, peak: float | None, scale: float) -> str:
+    share_text = "" if peak is None else f", {percent(rate * scale / peak)}"
+    return f"{rate:.3g} {unit}{share_text}" if rate < 1000 else f"{rate:.0f} {unit}{share_text}"
+
+
+def _table(uses: Sequence[KernelUse], total_ns: int, reaching: Sequence[str]) -> RenderableType:
     has_steps = any(use.per_step_ns is not None for use in uses)
     per_step = ("per step",) if has_steps else ()
-    headings = ("time", "share", *per_step, "count", "median", "category", "computes in", "kernel")
+    reach = ("reaches",) if reaching else ()
+    headings = (
+        "time", "share", *per_step, "count", "median", *reach, "category", "computes in", "kernel",
+    )  # fmt: skip
     table = new_table(*headings, left=_LEFT)
-    for use in uses:
+    for place, use in enumerate(uses):
         step = () if use.per_step_ns is None else (duration(use.per_step_ns),)
         table.add_row(
             duration(use.total_ns),
@@ -60,6 +89,7 @@ def _table(uses: Sequence[KernelUse], total_ns: int) -> RenderableType:
             *step,
             str(use.count),
             duration(use.median_ns),
+            *reaching[place : place + 1],
             Text(str(use.kind.category), no_wrap=True),
             Text(arithmetic_text(use.kind), no_wrap=True),
             name_text(kernel_title(use.name)),

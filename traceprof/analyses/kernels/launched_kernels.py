@@ -33,16 +33,22 @@ class Launcher(NamedTuple):
         source: the file, line and name of the innermost function that is no framework's.
         flops: multiplications and additions of all these kernels, by the shapes of the operators;
             of an operator's kernels those that multiply matrices share them by their time.
+        moved_bytes: that all these kernels move at least, by the shapes of the innermost operators.
     """
 
     operator: str | None = None
     module: str | None = None
     source: str | None = None
     flops: int | None = None
+    moved_bytes: int | None = None
 
     def flops_per_s(self, total_ns: int) -> float | None:
         """Return the FLOPs per second of kernels that took so long together; None if unknown."""
         return None if not self.flops or not total_ns else self.flops * 1e9 / total_ns
+
+    def gb_per_s(self, total_ns: int) -> float | None:
+        """Return what kernels that took so long together move per second; None if unknown."""
+        return None if not self.moved_bytes or not total_ns else self.moved_bytes / total_ns
 
 
 class CountedFlops(NamedTuple):
@@ -107,7 +113,8 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKer
         )
     ]
     flops = _flops(code, _multiplies(rank, ids)[which], length)
-    most.append(_by_name(flops, which, len(ids)))
+    most.append(_by_name(flops.values, flops.are_known, which, len(ids)))
+    most.append(_by_name(*_moved(code, length), which, len(ids)))
     is_used = np.bincount(which, minlength=len(ids)) > 0
     by_name = {
         rank.kernel_names[id_]: Launcher(*launcher)
@@ -177,10 +184,29 @@ def _flops(code: LaunchingCode, is_matrix: Mask, length_ns: Int64) -> _Flops:
     return _Flops(is_matrix, values, are_known)
 
 
-def _by_name(flops: _Flops, which: Int64, num_names: int) -> list[int | None]:
-    """Return the FLOPs of the kernels of each name; None where those of one are not known."""
-    of_name = np.bincount(which, flops.values, num_names)
-    num_known = np.bincount(which, flops.are_known, num_names)
+def _moved(code: LaunchingCode, length_ns: Int64) -> tuple[npt.NDArray[np.float64], Mask]:
+    """Share the bytes of innermost operators out among their kernels, by time.
+
+    Returns:
+        float64[n], and bool[n] where they are known.
+    """
+    known = np.flatnonzero(code.innermost >= 0)
+    known = known[code.moved[code.innermost[known]] > 0]
+    operators, operator = np.unique(code.innermost[known], return_inverse=True)
+    total = np.maximum(np.bincount(operator, length_ns[known], len(operators)), 1)
+    values = np.zeros(len(length_ns))
+    values[known] = code.moved[operators][operator] * (length_ns[known] / total[operator])
+    are_known = np.zeros(len(length_ns), np.bool_)
+    are_known[known] = True
+    return values, are_known
+
+
+def _by_name(
+    values: npt.NDArray[np.float64], are_known_of: Mask, which: Int64, num_names: int
+) -> list[int | None]:
+    """Return the sum over the kernels of each name; None where one of them is not known."""
+    of_name = np.bincount(which, values, num_names)
+    num_known = np.bincount(which, are_known_of, num_names)
     are_known = (num_known == np.bincount(which, minlength=num_names)) & (of_name > 0)
     return [
         round(number) if use else None

@@ -120,7 +120,7 @@ class Compute(Struct, forbid_unknown_fields=True):
 @record(
     "rank", "name", "category", "precision", "tensor_cores", ..., "per_steady_step_ns",
     "steady_error_ns", "place", "operator", "module", "flops", "source",
-    "flops_per_s", "peak_flops_per_s",
+    "flops_per_s", "peak_flops_per_s", "moved_bytes", "gb_per_s", "peak_gb_per_s",
     without=("kind", "in_steady_step"),
 )  # fmt: skip
 class Kernel(KernelUse, frozen=True, kw_only=True):
@@ -187,6 +187,21 @@ class Kernel(KernelUse, frozen=True, kw_only=True):
     peak_flops_per_s: Annotated[
         Number | None,
         Meta(description="What the GPU can do in this format and unit; null if unknown."),
+    ]
+    moved_bytes: Annotated[
+        Count | None,
+        Meta(
+            description="What all of them move at least, by the shapes of operators: each input is"
+            " read once, each output written once; null if it is not known of one."
+        ),
+    ]
+    gb_per_s: Annotated[
+        Number | None,
+        Meta(description="`moved_bytes` per time of the kernels; caches may exceed the peak."),
+    ]
+    peak_gb_per_s: Annotated[
+        Number | None,
+        Meta(description="Of the GPU's memory; null where `gb_per_s` or the peak is unknown."),
     ]
 
 

@@ -19,6 +19,7 @@ from traceprof.documents.analysis.headline import Headline
 from traceprof.documents.analysis.model import SCHEMA, Document
 from traceprof.documents.analysis.rows import maker
 from traceprof.findings import Finding, NotApplicable
+from traceprof.hardware import peak_memory_gb_per_s
 from traceprof.run.steps.step_ranges import StepsSource
 from traceprof.version import __version__
 
@@ -48,7 +49,7 @@ _beside_row = maker(measures.Beside, "rank")
 _kernel_row = maker(
     measures.Kernel, "rank", "name", "category", "precision", "tensor_cores",
     "per_steady_step_ns", "steady_error_ns", "place", "operator", "module", "flops", "source",
-    "flops_per_s", "peak_flops_per_s",
+    "flops_per_s", "peak_flops_per_s", "moved_bytes", "gb_per_s", "peak_gb_per_s",
 )  # fmt: skip
 _headline_row = maker(
     Headline, "step_ns", "median_step_ns", "step_kinds", "left_out", "steps_source", "findings",
@@ -241,7 +242,7 @@ def _links(result: RunResult) -> Iterator[communication.LinkUse]:
 
 
 def _kernel(rank: int, gpu: str | None, use: KernelUse, launcher: Launcher) -> measures.Kernel:
-    steady = use.in_steady_step
+    steady, gb_per_s = use.in_steady_step, launcher.gb_per_s(use.total_ns)
     return _kernel_row(
         use,
         rank,
@@ -257,6 +258,9 @@ def _kernel(rank: int, gpu: str | None, use: KernelUse, launcher: Launcher) -> m
         launcher.source,
         launcher.flops_per_s(use.total_ns),
         peak_of_kind(gpu, use.kind),
+        launcher.moved_bytes,
+        gb_per_s,
+        None if gb_per_s is None else peak_memory_gb_per_s(gpu),
     )
 
 

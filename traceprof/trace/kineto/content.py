@@ -13,10 +13,10 @@ import numpy as np
 
 from traceprof.errors import TraceFormatError
 from traceprof.trace.columns import ColumnBuilder
+from traceprof.trace.kineto import operator_bytes, operator_flops
 from traceprof.trace.kineto.document import KinetoDocument
 from traceprof.trace.kineto.events import EventDecoder, Kind
 from traceprof.trace.kineto.numbers import integers
-from traceprof.trace.kineto.operator_flops import FORMULAS, flops_of
 from traceprof.trace.model.limits import MAX_EVENT_NS, MAX_SUM_NS, clipped, known_sizes
 from traceprof.trace.model.special_values import NULL, UNKNOWN
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 START, LENGTH, PROCESS, THREAD = "start", "length", "process", "thread"
 DEVICE, STREAM, CORRELATION, NAME, BYTES = "device", "stream", "correlation", "name", "bytes"
 RECORD_STREAM, EVENT, RECORD = "record stream", "event", "record"
-EXTERNAL, SEQUENCE, FLOPS = "external", "sequence", "flops"
+EXTERNAL, SEQUENCE, FLOPS, MOVED = "external", "sequence", "flops", "moved"
 SIGNATURE, FACTS, IS_OPEN = "signature", "facts", "is open"
 
 _OF_GPU = {
@@ -328,7 +328,7 @@ class _Tables:
         """Return the columns that some kinds of events have besides."""
         columns = {}
         if kind == Kind.HOST_OPERATOR:
-            columns[FLOPS] = _flops(events)
+            columns[FLOPS], columns[MOVED] = _flops(events), _moved(events)
         if kind in {Kind.OPERATOR, Kind.ANNOTATION}:
             columns[FACTS] = self._facts(kind, events)
         if kind == Kind.ANNOTATION:
@@ -365,9 +365,24 @@ def _flops(events: Events) -> Int64:
     """Return the multiplications and additions of operators, NULL where shapes do not say them."""
     flops = np.full(len(events), NULL, np.int64)
     for row, event in enumerate(events.rows):
-        if event.name in FORMULAS:
+        if event.name in operator_flops.FORMULAS:
             shapes = event.args
-            number = flops_of(event.name, bytes(shapes.input_sizes), bytes(shapes.input_values))
+            number = operator_flops.flops_of(
+                event.name, bytes(shapes.input_sizes), bytes(shapes.input_values)
+            )
             if number is not None:
                 flops[row] = number
     return flops
+
+
+def _moved(events: Events) -> Int64:
+    """Return the bytes that operators move at least, -1 where shapes do not say them."""
+    moved = np.full(len(events), UNKNOWN, np.int64)
+    for row, event in enumerate(events.rows):
+        if event.name in operator_bytes.FORMULAS:
+            shapes = event.args
+            texts = shapes.input_sizes, shapes.input_types, shapes.input_strides
+            number = operator_bytes.bytes_of(event.name, *map(bytes, texts))
+            if number is not None:
+                moved[row] = number
+    return moved

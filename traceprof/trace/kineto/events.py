@@ -61,6 +61,7 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     input_sizes: msgspec.Raw = msgspec.field(name="Input Dims", default=_NOTHING)
     input_values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_NOTHING)
     input_types: msgspec.Raw = msgspec.field(name="Input type", default=_NOTHING)
+    input_strides: msgspec.Raw = msgspec.field(name="Input Strides", default=_NOTHING)
 
 
 _NO_ARGUMENTS = Arguments()

@@ -79,6 +79,7 @@ def read_host_code(content: Content, process: int, kind: Kind) -> HostCode | Non
         columns[table.EXTERNAL].taken(rows) if table.EXTERNAL in columns else None,
         columns[table.SEQUENCE].taken(rows) if table.SEQUENCE in columns else None,
         columns[table.FLOPS].taken(rows) if table.FLOPS in columns else None,
+        columns[table.MOVED].taken(rows) if table.MOVED in columns else None,
         content.names,
     )
 

@@ -26,6 +26,8 @@ class HostCode(PackedSpans):
             none; None for functions of Python.
         flops: n numbers of multiplications and additions by the operator's formula, NULL where it
             has none or its shapes are not known; None for functions of Python.
+        moved: n numbers of bytes that the operator moves at least, -1 where that is not known; None
+            for functions of Python.
         names: the names of the whole trace.
     """
 
@@ -34,4 +36,5 @@ class HostCode(PackedSpans):
     external: Column | None
     sequence: Column | None
     flops: Column | None
+    moved: Column | None
     names: Sequence[str]

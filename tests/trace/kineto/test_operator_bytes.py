@@ -1,0 +1,118 @@
+"""Bytes that operators move at least, by shapes, types and strides."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.opened import ranks_of
+from tests.support.profiler_events import PID, call, event, kernel, write
+from traceprof.analyses.kernels import launched_kernels
+from traceprof.trace.kineto.operator_bytes import FORMULAS, bytes_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FLOAT, HALF, BF16, LONG = "float", "c10::Half", "c10::BFloat16", "long int"
+SHAPE = [64, 32]
+NUM = 64 * 32
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "types", "strides", "expected"),
+    [
+        ("aten::add", [SHAPE, SHAPE, []], [FLOAT, FLOAT, "Scalar"], None, 3 * 4 * NUM),
+        ("aten::add", [SHAPE, [32], []], [BF16, BF16, "Scalar"], None, 2 * (2 * NUM + 32)),
+        ("aten::mul", [SHAPE, []], [HALF, "double"], None, 4 * NUM + 8),  # a number of Python
+        ("aten::mul", [SHAPE, [64, 1]], [HALF, FLOAT], None, 2 * NUM + 4 * 64 + 4 * NUM),
+        ("aten::mul", [SHAPE, SHAPE], [LONG, FLOAT], None, (8 + 4 + 4) * NUM),
+        ("aten::relu", [SHAPE], [FLOAT], None, 8 * NUM),
+        ("aten::add_", [SHAPE, SHAPE, []], [FLOAT, FLOAT, "Scalar"], None, 3 * 4 * NUM),
+        ("aten::add", [SHAPE, SHAPE], [FLOAT, FLOAT], [[32, 1], [0, 1]], 4 * (2 * NUM + 32)),
+        ("aten::copy_", [SHAPE, SHAPE, []], [BF16, FLOAT, "Scalar"], None, 6 * NUM),
+        ("aten::_softmax", [SHAPE, [], []], [BF16, "Scalar", "Scalar"], None, 4 * NUM),
+        ("aten::native_layer_norm", [SHAPE, [], [32], [32], []],
+         [FLOAT, "ScalarList", FLOAT, FLOAT, "Scalar"], None, 8 * NUM + 2 * 4 * 32),
+        ("aten::sum", [SHAPE, []], [FLOAT, ""], None, 4 * NUM),
+        ("aten::add", [[0, 3], [0, 3]], [FLOAT, FLOAT], None, None),
+        ("aten::add", [[-1, 3], [1, 3]], [FLOAT, FLOAT], None, None),
+        ("aten::add", [[[2, 3]], []], ["TensorList", "Scalar"], None, None),
+        ("aten::add", [SHAPE, SHAPE], [FLOAT, "mine"], None, None),
+        ("aten::add", [SHAPE], [FLOAT, FLOAT], None, None),
+        ("aten::view", [SHAPE], [FLOAT], None, None),
+    ],
+)  # fmt: skip
+def test_formulas(
+    name: str, sizes: list[Any], types: list[str], strides: Any, expected: int | None
+) -> None:
+    texts = (json.dumps(part).encode() for part in (sizes, types, strides))
+    assert bytes_of(name, *texts) == expected
+
+
+@pytest.mark.parametrize("text", [b"null", b"", b"[", b'"mm"', b"[[1e400, 2], [2, 3]]", b"[1, 2]"])
+def test_shapes_that_are_none_are_not_known(text: bytes) -> None:
+    assert {bytes_of(name, text, text, text) for name in FORMULAS} == {None}
+
+
+def test_torch_moves_as_much_as_its_tensors_hold() -> None:
+    """Inputs and outputs of real calls, by the bytes that their tensors have."""
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    wide, row, narrow = torch.ones(8, 16), torch.ones(16), torch.ones(8, 16, dtype=torch.bfloat16)
+    names = {torch.float32: FLOAT, torch.bfloat16: BF16}
+    for name, run, inputs in (
+        ("aten::add", torch.add, (wide, row)), ("aten::mul", torch.mul, (narrow, wide)),
+        ("aten::gelu", functional.gelu, (narrow,)), ("aten::sub", torch.sub, (row, wide)),
+        ("aten::_softmax", lambda x: torch.softmax(x, -1), (wide,)),
+        ("aten::maximum", torch.maximum, (wide, narrow)),
+    ):  # fmt: skip
+        expected = sum(one.nbytes for one in (*inputs, run(*inputs)))
+        texts = ([[*one.shape] for one in inputs], [names[one.dtype] for one in inputs], None)
+        assert bytes_of(name, *(json.dumps(part).encode() for part in texts)) == expected, name
+
+
+def test_kernels_of_an_operator_share_its_bytes(tmp_path: Path) -> None:
+    shapes = {"Input Dims": [SHAPE, SHAPE], "Input type": [FLOAT, FLOAT]}
+    events = [
+        event("cpu_op", "aten::add", 0, 20, (PID, 1), **shapes),
+        call(5, 6, number=1), kernel(30, 40, name="one", number=1),
+        call(7, 8, number=2), kernel(40, 70, name="other", number=2),
+        event("cpu_op", "aten::cat", 80, 20, (PID, 1), **shapes),
+        call(85, 86, number=3), kernel(90, 95, name="joined", number=3),
+        event("cpu_op", "aten::add", 100, 20, (PID, 1)),
+        call(105, 106, number=4), kernel(110, 120, name="unknown", number=4),
+        call(125, 126, number=5), kernel(130, 140, name="one too", number=5),
+    ]  # fmt: skip
+    with ranks_of(write(tmp_path / "t.json", events)) as (rank,):
+        found = launched_kernels.run(rank, rank.window)
+    moved = {name: launcher.moved_bytes for name, launcher in found.by_name.items()}
+    assert moved == {
+        "one": 3 * NUM, "other": 9 * NUM, "joined": None, "unknown": None, "one too": None,
+    }  # fmt: skip
+    assert found.of("one").gb_per_s(10_000) == pytest.approx(3 * NUM / 10_000)
+    assert found.of("joined").gb_per_s(10_000) is None
+
+
+@pytest.mark.parametrize("name", ["h100_timesformer", "mi300_owlv2"])
+def test_no_long_kernel_is_faster_than_memory(name: str, traces: Path) -> None:
+    """Of those that take over 1 ms together, which are too large for a cache."""
+    peak = {"h100_timesformer": 3350, "mi300_owlv2": 5300}[name]
+    with ranks_of(traces / "kineto" / f"{name}.json.gz") as (rank, *_):
+        found = launched_kernels.run(rank, rank.window)
+        kernels = rank.operations.kernels
+        spent: dict[str, int] = {}
+        for id_, length in zip(
+            kernels.name.tolist(), (kernels.end_ns - kernels.start_ns).tolist(), strict=True
+        ):
+            text = rank.kernel_names[id_]
+            spent[text] = spent.get(text, 0) + length
+    rates = [
+        rate
+        for text, total_ns in spent.items()
+        if total_ns > 1_000_000 and (rate := found.of(text).gb_per_s(total_ns)) is not None
+    ]
+    assert len(rates) >= 5
+    assert all(rate < peak for rate in rates)
+    assert max(rates) > 0.4 * peak

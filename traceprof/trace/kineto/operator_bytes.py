@@ -1,0 +1,132 @@
+"""Bytes that operators move at least, by the shapes and types that torch.profiler records.
+
+Each input is read once and each output written once: what a kernel reads again, or finds in a
+cache, is not known. Where strides are recorded, an expanded dimension counts once.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class _Tensor(NamedTuple):
+    """An input.
+
+    Attributes:
+        shape: its sizes.
+        item: bytes of one element.
+        is_floating: whether elements are floating-point numbers.
+        bytes: that are read.
+    """
+
+    shape: tuple[int, ...]
+    item: int
+    is_floating: bool
+    bytes: int
+
+
+@lru_cache(maxsize=4096)  # of a training step, which repeats
+def bytes_of(name: str, sizes: bytes, types: bytes, strides: bytes) -> int | None:
+    """Return the bytes that an operator moves at least; None where its shapes do not say them.
+
+    Args:
+        name: such as `aten::add`.
+        sizes: JSON of the profiler's `Input Dims`.
+        types: JSON of its `Input type`.
+        strides: JSON of its `Input Strides`; `null` where these are not recorded.
+    """
+    formula = FORMULAS.get(name)
+    if formula is None:
+        return None
+    try:
+        tensors = _tensors(
+            msgspec.json.decode(sizes), msgspec.json.decode(types),
+            msgspec.json.decode(strides) or (),
+        )  # fmt: skip
+        number = formula(tensors)
+    except (ValueError, TypeError, IndexError, KeyError):  # a shape that is not there, or is none
+        return None
+    return number if 0 < number < _LIMIT else None
+
+
+_LIMIT = 1 << 53
+_FLOATING = {
+    "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "c10::Float8_e4m3fn": 1,
+    "c10::Float8_e5m2": 1, "c10::complex<float>": 8, "c10::complex<double>": 16,
+}  # fmt: skip
+_WHOLE = {
+    "long int": 8, "long": 8, "int": 4, "short int": 2, "short": 2, "bool": 1, "unsigned char": 1,
+    "signed char": 1,
+}  # fmt: skip
+_NO_TENSORS = frozenset({"", "Scalar", "ScalarList"})
+
+
+def _tensors(
+    sizes: Sequence[Sequence[int]],
+    types: Sequence[str],
+    strides: Sequence[Sequence[int]],
+) -> list[_Tensor]:
+    tensors = []
+    for place, (shape, kind) in enumerate(zip(sizes, types, strict=True)):
+        if kind in _NO_TENSORS:
+            continue
+        item = _FLOATING.get(kind) or _WHOLE[kind]
+        steps = strides[place] if strides else [1] * len(shape)
+        num = prod(size for size, step in zip(shape, steps, strict=True) if step)
+        if min(shape, default=0) < 0:
+            raise ValueError("a size that is none")
+        tensors.append(_Tensor(tuple(shape), item, kind in _FLOATING, num * item))
+    return tensors
+
+
+def _read(tensors: Sequence[_Tensor]) -> int:
+    return sum(tensor.bytes for tensor in tensors)
+
+
+def _broadcast(tensors: Sequence[_Tensor]) -> int:
+    """Inputs, and an output of all their sizes in the widest of their types."""
+    rank = max(len(tensor.shape) for tensor in tensors)
+    padded = [(1,) * (rank - len(tensor.shape)) + tensor.shape for tensor in tensors]
+    num: int = prod(max(sizes) if min(sizes) else 0 for sizes in zip(*padded, strict=True))
+    wide = [tensor for tensor in tensors if tensor.shape] or tensors
+    floating = [tensor.item for tensor in wide if tensor.is_floating]
+    return _read(tensors) + num * max(floating or [tensor.item for tensor in wide])
+
+
+def _like_first(tensors: Sequence[_Tensor]) -> int:
+    """Inputs, and an output like the first."""
+    return _read(tensors) + prod(tensors[0].shape) * tensors[0].item
+
+
+def _copied(tensors: Sequence[_Tensor]) -> int:
+    """The second is read, and written into the first."""
+    first, second = tensors[:2]
+    return second.bytes + prod(first.shape) * first.item
+
+
+_ELEMENTWISE = (
+    "add", "sub", "mul", "div", "neg", "relu", "gelu", "silu", "sigmoid", "tanh", "exp", "log",
+    "sqrt", "rsqrt", "abs", "sin", "cos", "erf", "reciprocal", "pow", "clamp", "clamp_min",
+    "maximum", "minimum", "addcmul", "addcdiv", "lerp", "masked_fill", "threshold_backward",
+    "gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward", "leaky_relu",
+    "leaky_relu_backward", "hardtanh", "softplus",
+)  # fmt: skip
+_LIKE_FIRST = (
+    "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
+    "native_layer_norm", "native_layer_norm_backward", "native_group_norm",
+)  # fmt: skip
+FORMULAS: dict[str, Callable[[Sequence[_Tensor]], int]] = {
+    **{f"aten::{name}": _broadcast for name in _ELEMENTWISE},
+    **{f"aten::{name}_": _like_first for name in _ELEMENTWISE},
+    **{f"aten::{name}": _like_first for name in _LIKE_FIRST},
+    **{f"aten::{name}": _read for name in ("sum", "mean", "amax", "amin")},
+    "aten::copy_": _copied,
+}
+"""By operator."""
