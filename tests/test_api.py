@@ -3,6 +3,8 @@
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ import pytest
 
 import traceprof
 from tests.support.traces import SAMPLE
+from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analysis import Analysis, analyze_reports
+from traceprof.comparison.stored_series import stored_series
 from traceprof.errors import TraceFileError, UsageError
 from traceprof.frames import events
 from traceprof.store.runs import save
@@ -149,3 +153,24 @@ def test_a_closed_trace_is_not_read() -> None:
     trace.close()
     with pytest.raises(UsageError, match="it has been closed"):
         _ = trace.operations
+
+
+@pytest.mark.parametrize("name", ["training", "gloo"])
+def test_scalars_are_means_of_steady_steps(name: str, tmp_path: Path) -> None:
+    with closing(traceprof.analyze(SAMPLE.with_name(f"{name}.sqlite"))) as analysis:
+        steps, scalars = analysis.to_pandas("steps"), analysis.scalars()
+        save(tmp_path / "runs.db", analysis.result, "one")
+    parts = ["compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns"]
+    means = steps[steps["left_out"].isna()].groupby("rank")[["window_ns", *parts]].mean()
+    expected = {"step_ns": means["window_ns"].max(), **means.mean()[parts]}
+    assert {key: scalars[key] for key in expected} == pytest.approx(expected, abs=1)
+    assert sum(scalars[part] for part in parts) == round(means["window_ns"].mean())
+    possible_ns = scalars.get("possible_step_ns", 0)
+    assert (0 < possible_ns < scalars["step_ns"]) == (name == "training")
+    stored = stored_series(tmp_path / "runs.db")  # what `runs --format csv` writes
+    row = dict(zip(stored.columns, stored.rows[0], strict=True))
+    assert {key: row[key] for key in expected} == {key: scalars[key] for key in expected}
+
+
+def test_scalars_without_a_rank(analysis: Analysis) -> None:
+    assert replace(analysis.result, verdict=Verdict()).scalars == {}
