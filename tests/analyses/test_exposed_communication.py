@@ -132,16 +132,20 @@ def test_queued_behind_other_communication(tmp_path: Path) -> None:
     assert "nccl-serialization" in found.advice[0]
 
 
-def test_on_the_stream_of_the_compute_that_follows(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"), [(ALL_REDUCE, "async_op=True"), (SEND_RECV, "batch_isend_irecv")]
+)
+def test_on_the_stream_of_the_compute_that_follows(tmp_path: Path, name: str, said: str) -> None:
     builder = TraceBuilder().kernel(0, 50 * MS, TORCH, launch=(0, 1))
-    builder.kernel(50 * MS, 80 * MS, ALL_REDUCE, launch=(2, 3))
+    builder.kernel(50 * MS, 80 * MS, name, launch=(2, 3))
     # Both begin at once: the one on its own stream counts.
     builder.kernel(80 * MS, 90 * MS, "elsewhere", launch=(4, 5), stream=8)
     builder.kernel(80 * MS, 100 * MS, "here", launch=(6, 7))
     found = judged(builder, tmp_path)
     assert reasons(found) == {"same_stream": 30 * MS, "waiting": None}
     assert found.evidence[0].label.endswith("on the stream of here, which follows")
-    assert "async_op=True" in found.advice[0]
+    assert said in found.advice[0]
+    assert ("async_op=True" in " ".join(found.advice)) == (name == ALL_REDUCE)
 
 
 def needed(*, other: bool = False, compute: bool = False) -> TraceBuilder:

@@ -280,9 +280,9 @@ _QUEUE_ADVICE = (
     "Launch first what the next computation waits for",
 )
 _COMPUTE_STREAM_ADVICE = (
-    "Call collectives with async_op=True and wait() where the result is needed: from PyTorch 2.8"
-    " on, a synchronous collective runs on the current stream, where no kernel of that stream can"
-    " run beside it"
+    "Call collectives with async_op=True, isend and irecv instead of send and recv, and wait()"
+    " where the result is needed: from PyTorch 2.8 on, a synchronous operation runs on the current"
+    " stream, where no kernel of that stream can run beside it"
 )
 PAGE = {
     "follows": f"{FOLLOWS_NS // 1000} µs",

@@ -36,6 +36,12 @@ _ASYNC = (
     " on, a synchronous collective runs on the current stream, where no kernel of that stream can"
     " run beside it"
 )
+_EXCHANGES = (
+    "Send and receive with isend and irecv, or at once to several peers with batch_isend_irecv:"
+    " send and recv run on the current stream from PyTorch 2.8 on, where no kernel of that stream"
+    " can run beside them. Give each pair of pipeline stages, and each direction, a process group"
+    " of its own (torch.distributed.new_group), and call in the same order on both ranks"
+)
 _LATE_INPUT = (
     "Nothing is left to compute once its input is there: move work that does not need it behind the"
     " launch, or send less, or send it in parts as they are ready"
@@ -71,12 +77,16 @@ _CLOCKS_DISAGREE = (
     "The reasons are unknown: operations start before the calls that launched them, so that the"
     " report's clocks of GPU and host do not agree. Record again with a newer profiler or driver"
 )
+_ASYNC_ON_CPU = (
+    "Start collectives with async_op=True, sends and receives with isend and irecv, compute"
+    " meanwhile, and wait for them late"
+)
 _CPU_ADVICE = (
     (
         "Look at the slowest ranks first: a collective is over when the last rank has come, so"
         " exposed time may be waiting for a straggler"
     ),
-    "Start operations with async_op=True, compute meanwhile, and wait for them late",
+    _ASYNC_ON_CPU,
     _SMALLER_BUCKETS,
     _HALF_THE_BYTES,
 )
@@ -111,7 +121,7 @@ def advice(
             ranks = late_ranks(operations)
             texts.append(_WAITING.replace("$who", f"rank {ranks[0]}" if ranks else "late ranks"))
         elif reason is Reason.SAME_STREAM:
-            texts.append(_ASYNC if is_pytorch and kind != PEER_COPY else _STREAM)
+            texts.append(_of_stream(kind) if is_pytorch else _STREAM)
         elif reason is Reason.LATE_INPUT and not has_compute:
             continue
         elif reason in {Reason.LATE_INPUT, Reason.NEEDED_AT_ONCE}:
@@ -122,6 +132,11 @@ def advice(
     return tuple(dict.fromkeys(texts))
 
 
+def _of_stream(kind: str | None) -> str:
+    """Return what brings operations of PyTorch of a kind off the stream of the compute."""
+    return _STREAM if kind == PEER_COPY else _EXCHANGES if kind in _EXCHANGE else _ASYNC
+
+
 def _of_kind(
     reason: Reason, kind: str | None, operations: ExposedOperations, *, is_pytorch: bool
 ) -> list[str]:
@@ -130,7 +145,7 @@ def _of_kind(
         return [_PREFETCH]
     # An all-to-all may be made of sends and receives, too.
     if is_pytorch and kind in _EXCHANGE and operations.is_pipeline:
-        return [_MICRO_BATCHES]
+        return [_MICRO_BATCHES, _EXCHANGES]
     if is_pytorch and kind == _ALL_REDUCE and reason is Reason.LATE_INPUT:
         return [_SMALLER_BUCKETS, _HALF_THE_BYTES]
     return [_GENERAL.get(reason, _LATE_INPUT)]
@@ -160,6 +175,7 @@ _ALL = (
     _WAITING.replace("$who", "the late rank"),
     *_GENERAL.values(),
     _ASYNC,
+    _EXCHANGES,
     _STREAM,
     _LATE_INPUT,
     _SMALLER_BUCKETS,

@@ -364,7 +364,10 @@ ADVICE = (
         "Send fewer, larger messages, since the cost is per operation: flatten small tensors into"
         " one (torch._utils._flatten_dense_tensors), or torch.distributed._coalescing_manager"
     ),
-    "Start operations with async_op=True, compute meanwhile, and wait for them late",
+    (
+        "Start collectives with async_op=True, sends and receives with isend and irecv, compute"
+        " meanwhile, and wait for them late"
+    ),
     "Run fewer processes on the machine, each with more work",
     (
         "On one machine let Gloo use the loopback device, GLOO_SOCKET_IFNAME=lo, and connect only"
