@@ -37,6 +37,14 @@ def test_files_follow_their_schemas(schema: str, files: list[Path]) -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_jobs_that_the_page_shows_follow_their_schemas(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    jobs = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    for schema, job in zip(("github-workflows", "gitlab-ci"), jobs, strict=True):
+        (tmp_path / schema).with_suffix(".yml").write_text(job)
+        test_files_follow_their_schemas(schema, [(tmp_path / schema).with_suffix(".yml")])
+
+
 def test_both_run_everything_with_every_python() -> None:
     github, gitlab = (yaml.safe_load(path.read_text()) for path in (WORKFLOW, GITLAB))
     test = github["jobs"]["test"]
