@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from dashboards.figures.lanes import Lane, Series, lanes, shortened
@@ -18,20 +19,32 @@ if TYPE_CHECKING:
 _ROW = 26
 
 
-def gain_and_cost(results: Sequence[OverlapSlowdownResult]) -> dict[str, Any]:
-    """Return for each rank what overlap hides, to the right, and what it costs, to the left."""
+def gain_and_cost(
+    results: Sequence[OverlapSlowdownResult], others: Sequence[OverlapSlowdownResult] = ()
+) -> dict[str, Any]:
+    """Return for each rank what overlap hides, to the right, and what it costs, to the left.
+
+    Args:
+        results: of ranks that have a row each.
+        others: of ranks that share the last row, which shows their means.
+    """
     hidden = Series("hidden behind compute", "bar", BLUE)
     cost = Series("cost: kernels run longer", "bar", COMMUNICATION)
     gain = Series("net gain", "diamond", None)
-    for row, result in enumerate(results):
+    for row, group in enumerate([*([one] for one in results), *([others] if others else [])]):
         hidden_ms, cost_ms, gain_ms = (
-            time_ns / 1e6
-            for time_ns in (result.hidden_ns, result.wall_excess_ns, result.net_gain_ns)
+            fmean(times) / 1e6
+            for times in zip(
+                *((one.hidden_ns, one.wall_excess_ns, one.net_gain_ns) for one in group),
+                strict=True,
+            )
         )
         hidden.add(row, hidden_ms, f"overlap hides {hidden_ms:.3f} ms")
         cost.add(row, -cost_ms, f"kernels run {cost_ms:.3f} ms longer")
         gain.add(row, gain_ms, f"net gain {gain_ms:.3f} ms")
     rows = [Lane(f"rank {result.rank}", f"rank {result.rank}") for result in results]
+    if others:
+        rows.append(Lane(f"{len(others)} others", f"{len(others)} other ranks, the mean"))
     return lanes("time (ms)", rows, [hidden, cost, gain], row_height=_ROW)
 
 

@@ -79,8 +79,40 @@ def step_bars(result: BreakdownResult, most: int = MAX_BARS) -> StepBars:
     )
 
 
+def mean_bars(bars: Sequence[StepBars]) -> StepBars:
+    """Return the steps of several ranks as bars of their means, by place on the axis.
+
+    Args:
+        bars: of each rank, at least one.
+    """
+    position, of_bar = np.unique(
+        np.concatenate([one.position for one in bars]), return_inverse=True
+    )
+    number = np.bincount(of_bar, minlength=len(position))
+    parts = np.concatenate([one.parts_ms for one in bars])
+    total = np.stack([np.bincount(of_bar, part, len(position)) for part in parts.T], axis=1)
+    longest, shortest = np.zeros(len(position)), np.full(len(position), np.inf)
+    np.maximum.at(longest, of_bar, np.concatenate([one.longest_ms for one in bars]))
+    np.minimum.at(shortest, of_bar, np.concatenate([one.shortest_ms for one in bars]))
+    labels = dict(zip(of_bar.tolist(), [label for one in bars for label in one.label], strict=True))
+    nothing = np.zeros(len(position), np.int64)
+    return StepBars(
+        first=nothing,
+        stop=nothing,
+        position=position,
+        label=[labels[at] for at in range(len(position))],
+        parts_ms=total / number[:, None],
+        longest_ms=longest,
+        shortest_ms=shortest,
+    )
+
+
 def stacked(
-    results: Sequence[BreakdownResult], bars: Sequence[StepBars], hrefs: Sequence[str], clock: Clock
+    results: Sequence[BreakdownResult],
+    bars: Sequence[StepBars],
+    hrefs: Sequence[str],
+    clock: Clock,
+    others: tuple[str, StepBars] | None = None,
 ) -> dict[str, Any]:
     """Return the steps of each rank as bars of where their time went, a row for each rank.
 
@@ -91,9 +123,11 @@ def stacked(
         bars: of each.
         hrefs: an address for each rank, in which the browser puts the time of a bar.
         clock: of the run.
+        others: a last row, of other ranks together: its title, and its bars.
     """
     most = max((float(rank_bars.longest_ms.max(initial=0)) for rank_bars in bars), default=0.0)
     decimals = decimals_for(most)
+    band = [] if others is None else [_stack(others[0], None, others[1], decimals)]
     return {
         "kind": "stacks",
         "unit": "ms",
@@ -102,21 +136,29 @@ def stacked(
         # From the bottom: compute on top, so that what is lost stands on the axis.
         "parts": [{"name": name, "color": color} for _, name, color in reversed(PARTS)],
         "rows": [
-            {
-                "title": f"rank {result.rank}",
-                "href": href,
-                "x": rank_bars.position.tolist(),
-                "labels": rank_bars.label,
-                "parts": [
-                    rounded(rank_bars.parts_ms[:, part], decimals)
-                    for part in reversed(range(len(PARTS)))
-                ],
-                "least": rounded(rank_bars.shortest_ms, decimals),
-                "most": rounded(rank_bars.longest_ms, decimals),
-                **_times(result, rank_bars.first, rank_bars.stop - 1, clock),
-            }
-            for result, rank_bars, href in zip(results, bars, hrefs, strict=True)
+            *(
+                _stack(f"rank {result.rank}", href, rank_bars, decimals)
+                | _times(result, rank_bars.first, rank_bars.stop - 1, clock)
+                for result, rank_bars, href in zip(results, bars, hrefs, strict=True)
+            ),
+            *band,
         ],
+    }
+
+
+def _stack(title: str, href: str | None, bars: StepBars, decimals: int) -> dict[str, Any]:
+    return {
+        "title": title,
+        "href": href,
+        "x": bars.position.tolist(),
+        "labels": bars.label,
+        "parts": [
+            rounded(bars.parts_ms[:, part], decimals) for part in reversed(range(len(PARTS)))
+        ],
+        "least": rounded(bars.shortest_ms, decimals),
+        "most": rounded(bars.longest_ms, decimals),
+        "starts": [],
+        "ends": [],
     }
 
 
@@ -185,18 +227,37 @@ def step_grid(results: Sequence[BreakdownResult], most: int = MAX_BARS) -> StepG
 
 
 def heat(
-    results: Sequence[BreakdownResult], grid: StepGrid, hrefs: Sequence[str], clock: Clock
+    results: Sequence[BreakdownResult],
+    grid: StepGrid,
+    hrefs: Sequence[str],
+    clock: Clock,
+    others: str = "",
 ) -> dict[str, Any]:
     """Return the time of each step, a row for each rank, dark where it took longest.
 
     Args:
         results: of the ranks.
-        grid: of their steps.
+        grid: of their steps, and below them those of other ranks.
         hrefs: an address for each rank, in which the browser puts the time of a cell.
         clock: of the run.
+        others: the title of a last row, the median of the other ranks; empty for none.
     """
+    band: list[dict[str, Any]] = []
+    if others:
+        middle = _medians(grid.longest_ms[len(results) :])
     low, high = color_range(grid.longest_ms)
     decimals = decimals_for(float(np.nanmax(grid.longest_ms, initial=0)))
+    if others:
+        values = rounded(middle, decimals)
+        band = [
+            {
+                "title": f"{others}, median",
+                "href": None,
+                "values": values,
+                "starts": [],
+                "ends": [],
+            }
+        ]
     return {
         "kind": "heat",
         "unit": "ms",
@@ -215,8 +276,17 @@ def heat(
                 **_times(result, grid.first[row], grid.last[row], clock),
             }
             for row, (result, href) in enumerate(zip(results, hrefs, strict=True))
-        ],
+        ]
+        + band,
     }
+
+
+def _medians(values: Float64) -> Float64:
+    """Return the median of each column, NaN where it holds no value."""
+    is_known = ~np.isnan(values).all(axis=0)
+    medians = np.full(values.shape[1], np.nan)
+    medians[is_known] = np.nanmedian(values[:, is_known], axis=0)
+    return medians
 
 
 def color_range(values: Float64) -> tuple[float, float]:

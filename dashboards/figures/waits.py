@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dashboards.view import MAX_NAME
 from dashboards.widgets.palette import BLUE
+from dashboards.widgets.worst import MAX_DRAWN
 from traceprof.errors import one_line
-from traceprof.units import duration
+from traceprof.units import duration, ranks_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
+    from traceprof.intervals import Int64
     from traceprof.ranks.comparison import RankComparison
+
+
+_MAX_TITLE = 24  # characters of a machine beside the matrix
 
 
 def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str, Any] | None:
@@ -22,7 +27,8 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
 
     Args:
         comparison: of the ranks of the run.
-        shown: the numbers of the ranks to draw.
+        shown: the numbers of the ranks to draw; many are drawn by machine or, of one machine,
+            those that waited and were waited for most.
     """
     order = sorted(
         (number, member) for member, number in enumerate(comparison.ranks) if number in shown
@@ -31,13 +37,60 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
     waited = comparison.matrix_ns[np.ix_(members, members)]
     if not waited.any():
         return None
-    names = [
+    if len(order) > MAX_DRAWN:
+        groups, titles = _by_machine(comparison, order)
+        if len(titles) > 1:
+            sums = np.add.reduceat(waited[groups.order], groups.first, axis=0)
+            sums = np.add.reduceat(sums[:, groups.order], groups.first, axis=1)
+            return _matrix(sums, titles, titles)
+        # One machine: the ranks that waited most, and those that were waited for most.
+        rows, columns = (
+            np.sort(np.argsort(-waited.sum(axis=axis), kind="stable")[:MAX_DRAWN]).tolist()
+            for axis in (1, 0)
+        )
+        names = _names(comparison, order)
+        return _matrix(
+            waited[np.ix_(rows, columns)], [names[at] for at in rows], [names[at] for at in columns]
+        )
+    names = _names(comparison, order)
+    return _matrix(waited, names, names)
+
+
+class _Groups(NamedTuple):
+    """Ranks by machine: their order, and where each machine begins in it, int64 each."""
+
+    order: Int64
+    first: Int64
+
+
+def _by_machine(
+    comparison: RankComparison, order: Sequence[tuple[int, int]]
+) -> tuple[_Groups, list[dict[str, str]]]:
+    machines = [comparison.machines[member] for _, member in order]
+    distinct = list(dict.fromkeys(machines))
+    number = np.array([distinct.index(machine) for machine in machines])
+    sorted_ = np.argsort(number, kind="stable")
+    titles = []
+    for machine in distinct:
+        of_machine = [rank for rank, member in order if comparison.machines[member] == machine]
+        name = f"{one_line(machine, MAX_NAME)} ({ranks_text(of_machine)})"
+        titles.append({"title": one_line(machine, _MAX_TITLE), "name": name})
+    return _Groups(sorted_, np.searchsorted(number[sorted_], np.arange(len(distinct)))), titles
+
+
+def _names(comparison: RankComparison, order: Sequence[tuple[int, int]]) -> list[dict[str, str]]:
+    return [
         {
             "title": f"rank {number}",
             "name": f"rank {number} ({one_line(comparison.machines[member], MAX_NAME)})",
         }
         for number, member in order
     ]
+
+
+def _matrix(
+    waited: Int64, rows: Sequence[dict[str, str]], columns: Sequence[dict[str, str]]
+) -> dict[str, Any]:
     return {
         "kind": "matrix",
         "axis": "the rank that came last",
@@ -45,7 +98,7 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
         "color": BLUE,
         "high": float(waited.max()) / 1e6,
         "between": "waited for",
-        "columns": names,
+        "columns": list(columns),
         "rows": [
             name
             | {
@@ -53,6 +106,6 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
                 "texts": [duration(waited_ns) if waited_ns else None for waited_ns in of_rank],
                 "notes": None,
             }
-            for name, of_rank in zip(names, waited.tolist(), strict=True)
+            for name, of_rank in zip(rows, waited.tolist(), strict=True)
         ],
     }

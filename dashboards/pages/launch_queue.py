@@ -21,6 +21,7 @@ from dashboards.widgets.components import (
 )
 from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
+from dashboards.widgets.worst import sorted_worst_first, worst_first
 from traceprof import intervals
 from traceprof.analyses import launch_queue
 from traceprof.errors import one_line
@@ -85,14 +86,12 @@ def layout(analysis: Analysis, address: Address) -> Component:
             view.analysis.run.how_to_collect(Part.API_CALLS),
         )
         return page(TITLE, lead, card("Depth over time", empty), gaps)
-    worst = sorted(
-        known, key=lambda result: (-result.costly.measure_ns, -result.metrics.blocked_ns)
-    )
+    worst, ordered = sorted(known, key=_cost, reverse=True), sorted_worst_first(known, _cost)
     return page(
         TITLE,
         lead,
         _depth(view, known),
-        card("Queues", table("queues", _QUEUES, [_row(result) for result in known])),
+        card("Queues", table("queues", _QUEUES, [_row(result) for result in ordered])),
         _holders(worst),
         html.Div(
             [
@@ -104,6 +103,11 @@ def layout(analysis: Analysis, address: Address) -> Component:
         ),
         gaps,
     )
+
+
+def _cost(result: LaunchQueueResult) -> tuple[float, float]:
+    """Return what a full queue cost a rank: by late launches, then by blocked ones."""
+    return result.costly.measure_ns, result.metrics.blocked_ns
 
 
 def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
@@ -121,7 +125,8 @@ def _depth_over_window(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
 
 def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
     clock = view.clock
-    drawn = results[:_MAX_ROWS]
+    split = worst_first(results, _cost, _MAX_ROWS)
+    drawn = split.drawn
     queues = []
     for result in drawn:
         start, end = view.window(result.rank, result.window.start_ns, result.window.end_ns)
@@ -140,8 +145,11 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
             )
         )
     note = time_note(view.address)
-    if len(results) > len(drawn):
-        note += f"; the first {len(drawn)} of {len(results)} ranks: choose others above"
+    if split.others:
+        deepest = max(result.metrics.max_queue_depth for result in split.others)
+        blocked = max(result.metrics.blocked_ns for result in split.others)
+        note += f"; {split.note('the costliest stalls')}: at most {deepest} pending, and blocked"
+        note += f" for at most {duration(blocked)}"
     chart = plots(
         "queue-depth",
         figures.depth_over_time(queues, clock),

@@ -18,6 +18,7 @@ from dashboards.widgets.components import (
 )
 from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
+from dashboards.widgets.worst import sorted_worst_first
 from traceprof.analyses import collectives, nccl_serialization
 from traceprof.errors import one_line
 from traceprof.units import duration
@@ -142,7 +143,7 @@ def _operations(uses: Sequence[tuple[int, OperationUse]]) -> Component:
             "peak": use.peak_gb_per_s,
             "utilization": None if use.utilization is None else 100 * use.utilization,
         }
-        for rank, use in uses
+        for rank, use in sorted_worst_first(uses, lambda row: row[1].total_ns)
     ]
     return card("Operations", table("nccl-operations", _OPERATIONS, rows, "nccl.csv"))
 
@@ -165,7 +166,7 @@ def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
             "avoidable": result.avoidable_ns / 1e6,
             "streams": result.metrics.num_on_compute_stream,
         }
-        for result in results
+        for result in sorted_worst_first(results, lambda result: result.avoidable_ns)
     ]
     parts: list[Any] = [table("nccl-waits", _WAITS, rows)]
     worst = sorted(results, key=lambda result: (-result.avoidable_ns, -result.metrics.blocked_ns))

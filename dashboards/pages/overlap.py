@@ -17,6 +17,7 @@ from dashboards.widgets.components import (
 )
 from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
+from dashboards.widgets.worst import sorted_worst_first, worst_first
 from traceprof.analyses import overlap_slowdown
 from traceprof.errors import one_line
 from traceprof.findings import Evidence
@@ -40,7 +41,6 @@ TITLE = "Overlap"
 
 _MAX_DRAWN = 15
 _MAX_ROWS = 2000  # of the table; the costliest
-_MAX_RANKS = 32
 
 _BY_RANK = (
     Column("rank", "rank", IDENTIFIER, 70),
@@ -130,15 +130,19 @@ def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
             "sms": result.num_sms_taken,
             "num_sms": result.num_sms,
         }
-        for result in results
+        for result in sorted_worst_first(results, lambda result: -result.net_gain_ns)
     ]
+    split = worst_first(results, lambda result: -result.net_gain_ns)
     drawn = plots(
         "overlap-gain",
-        figures.gain_and_cost(results[:_MAX_RANKS]),
+        figures.gain_and_cost(split.drawn, split.others),
         "what overlap hides and what it costs, by rank",
     )
     return card(
-        "What overlap gains and costs, by rank", drawn, table("overlap-ranks", _BY_RANK, rows)
+        "What overlap gains and costs, by rank",
+        drawn,
+        table("overlap-ranks", _BY_RANK, rows),
+        note=split.note("the least net gain"),
     )
 
 

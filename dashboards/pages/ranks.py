@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dash import dcc, html
+
 from dashboards.figures.waits import wait_matrix
 from dashboards.view import MAX_NAME, View, device_text
 from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import PARTS
 from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
+from dashboards.widgets.worst import MAX_DRAWN, sorted_worst_first
 from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_lengths import step_lengths
 from traceprof.errors import one_line
 from traceprof.findings import Severity
 from traceprof.trace.model.parts import Part
+from traceprof.units import ranks_text
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
@@ -64,7 +68,8 @@ def layout(analysis: Analysis, address: Address) -> Component:
         return page(TITLE, lead, card("Ranks", empty))
     results: dict[int, BreakdownResult] = {result.rank: result for result in view.of(breakdown)}
     kind = breakdown.judged_kind([*results.values()]) if results else "training"
-    rows = [_row(view, rank, results.get(rank.rank)) for rank in view.ranks]
+    ranks = sorted_worst_first(view.ranks, lambda rank: _lost(results.get(rank.rank)))
+    rows = [_row(view, rank, results.get(rank.rank)) for rank in ranks]
     # What the second table shows is saved with the first.
     columns = [
         replace(
@@ -84,6 +89,11 @@ def layout(analysis: Analysis, address: Address) -> Component:
     )
 
 
+def _lost(result: BreakdownResult | None) -> float:
+    """Return the share of a rank's time in which it did not compute."""
+    return 0.0 if result is None else 1 - result.judged.fraction("compute_ns")
+
+
 def _waits(view: View) -> list[Component]:
     """Return who waited for whom, where there are several ranks."""
     if len(view.ranks) < 2:
@@ -100,8 +110,28 @@ def _waits(view: View) -> list[Component]:
         )
         return [card(title, nothing(why))]
     note = "in collectives, from a rank's arrival to that of the last one"
-    drawn = plots("waits", matrix, "how long each rank waited for each other one")
-    return [card(title, drawn, note=note)]
+    drawn: list[Component] = [
+        plots("waits", matrix, "how long each rank waited for each other one")
+    ]
+    if len(view.ranks) <= MAX_DRAWN:
+        return [card(title, drawn, note=note)]
+    machines: dict[str, list[int]] = {}
+    for rank in view.ranks:
+        machines.setdefault(view.machines[rank.rank], []).append(rank.rank)
+    if len(machines) == 1:
+        note += f"; of {len(view.ranks)} ranks those that waited and were waited for most"
+        return [card(title, drawn, note=note)]
+    links = [
+        html.Li(
+            dcc.Link(
+                f"{one_line(machine, MAX_NAME)}: {ranks_text(numbers)}",
+                href=view.address.to(PATH, rank=tuple(numbers)).href(),
+            )
+        )
+        for machine, numbers in machines.items()
+    ]
+    opened = html.Details([html.Summary("Its ranks, of one machine"), html.Ul(links)])
+    return [card(title, drawn, opened, note=f"{note}; by machine, each with its ranks together")]
 
 
 def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, Any]:

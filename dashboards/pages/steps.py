@@ -13,6 +13,7 @@ from dashboards.view import View
 from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import PARTS
 from dashboards.widgets.plots import plots
+from dashboards.widgets.worst import sorted_worst_first, worst_first
 from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_lengths import slowest_rank, steady_steps, step_lengths
 from traceprof.reports.time_text import about_steps
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
-    from dashboards.figures.steps import StepBars
+    from dashboards.widgets.worst import Split
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analysis import Analysis
 
 PATH = "/steps"
 TITLE = "Steps"
 
-_MAX_ROWS = 16
+_MAX_STACKS = 8  # of many ranks
 
 
 def layout(analysis: Analysis, address: Address) -> Component:
@@ -48,35 +49,59 @@ def layout(analysis: Analysis, address: Address) -> Component:
     periods = slowest_rank(results).periods
     if periods:
         lead = f"{about_periods(periods)} Click a step to see it on the timeline."
-    bars = [figures.step_bars(result) for result in results[:_MAX_ROWS]]
+    split = worst_first(results, _mean_ns)
     return page(
         TITLE,
         lead,
-        _heat(view, results),
-        _stacked(view, results[:_MAX_ROWS], bars, len(results)),
-        _table(view, results),
+        _heat(view, split),
+        _stacked(view, split),
+        _table(view, sorted_worst_first(results, _mean_ns)),
     )
 
 
-def _heat(view: View, results: Sequence[BreakdownResult]) -> Component | None:
+def _mean_ns(result: BreakdownResult) -> float:
+    """Return how long the steps of a rank take, by the mean of those that count."""
+    steady = steady_steps(result) or result.steps
+    return mean(step.measures.window_ns for step in steady)
+
+
+def _heat(view: View, split: Split[BreakdownResult]) -> Component | None:
+    results, others = split
     if len(results) < 2:
         return None
-    grid = figures.step_grid(results)
-    drawn = figures.heat(results, grid, _hrefs(view, results), view.clock)
+    grid = figures.step_grid([*results, *others])
+    drawn = figures.heat(results, grid, _hrefs(view, results), view.clock, _others(split))
     return card(
         "Step time by rank",
         plots("steps-heat", drawn, "how long each step took, by rank and step"),
-        note="a strong row is a slow rank, a strong column a slow step",
+        note="; ".join(
+            filter(
+                None,
+                (
+                    "a strong row is a slow rank, a strong column a slow step",
+                    split.note("the longest steps"),
+                ),
+            )
+        ),
     )
 
 
-def _stacked(
-    view: View, results: Sequence[BreakdownResult], bars: Sequence[StepBars], num_ranks: int
-) -> Component:
+def _others(split: Split[BreakdownResult]) -> str:
+    return f"{len(split.others)} others" if split.others else ""
+
+
+def _stacked(view: View, split: Split[BreakdownResult]) -> Component:
+    results, rest = split.drawn, split.others
+    if rest:  # bars take more room than cells
+        results, rest = results[:_MAX_STACKS], [*results[_MAX_STACKS:], *rest]
+    bars = [figures.step_bars(result) for result in results]
     note = "all rows have the same scale; a click on “compute” leaves it out; drag to zoom in"
-    if num_ranks > len(results):
-        note += f"; the first {len(results)} of {num_ranks} ranks: choose others above"
-    drawn = figures.stacked(results, bars, _hrefs(view, results), view.clock)
+    band = None
+    if rest:
+        of_others = [figures.step_bars(result) for result in rest]
+        band = f"{len(rest)} others, the mean", figures.mean_bars(of_others)
+        note += f"; the {len(results)} ranks with the longest steps, and the others together"
+    drawn = figures.stacked(results, bars, _hrefs(view, results), view.clock, band)
     chart = plots("steps-bars", drawn, "where the time of each step went, by rank")
     return card("Where each step's time went", chart, note=note)
 

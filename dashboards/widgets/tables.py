@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 IDENTIFIER = -1
 _MAX_SHOWN = 16  # rows without a scroll bar
+_SCROLLED = 9.5  # rows in sight of more: the half one says that it goes on
 _ROW, _HEAD = 32, 58
 _LETTER, _HEAD_PADDING = 8.5, 26  # of a head, in pixels; no letter of it is wider on average
 _DIGIT, _CELL_PADDING = 8.9, 30  # of a cell
@@ -177,7 +178,7 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
             "ensureDomOrder": True,
             "suppressFieldDotNotation": True,
         },
-        style={"height": f"{_HEAD + _ROW * _MAX_SHOWN}px" if scrolls else None},
+        style={"height": f"{_HEAD + _ROW * _SCROLLED:.0f}px" if scrolls else None},
     )
     if not csv:
         return html.Div(grid, className="table")

@@ -44,7 +44,7 @@ export const text = (value) => {
  */
 export function follow(row, column, base) {
   const [start, end] = [row.starts[column], row.ends[column]];
-  if (start === undefined || end === undefined) return;
+  if (start === undefined || end === undefined || row.href === null) return;
   go(withTimes(row.href, base, start, end));
 }
 

@@ -8,6 +8,8 @@ import { Rows, WHOLE, rowOptions } from "./plot.js";
 /** @import { StackRow, Stacks, Values } from "./types.d.ts" */
 
 const HEIGHT = 90; // of a row
+const LOW = 40; // where there are many
+const MANY = 8;
 const HEADROOM = 1.05;
 const GAP_BELOW = 100; // width in pixels from which bars have gaps
 const MAX_BAR = 160; // pixels: the widest bar, for runs of few steps
@@ -143,7 +145,7 @@ export class StacksChart {
       size: [row.x.length < GAP_BELOW ? 0.88 : 1, MAX_BAR], gap: 0,
     });
     const options = rowOptions({
-      height: HEIGHT, width: this.rows.width, isLast: number === rows.length - 1, axis, unit,
+      height: rows.length > MANY ? LOW : HEIGHT, width: this.rows.width, isLast: number === rows.length - 1, axis, unit,
       top: this.top, sync, zooms: true,
     }, {
       series: [

@@ -15,7 +15,7 @@ export interface Drawn {
 /** Where the columns of a row lead: an address, and the times from `base` that are put into it. */
 export interface Places {
   title: string;
-  href: string;
+  href: string | null;
   starts: number[];
   ends: number[];
 }

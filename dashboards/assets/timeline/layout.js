@@ -172,13 +172,13 @@ export class TimelineLayout {
   /**
    * The row of a track; if that is folded, the row of its group.
    * @param {string} key
+   * @param {boolean} [isInPlace] whether the row is wanted that is not on top
    * @returns {Row | undefined}
    */
-  rowOf(key) {
-    return this.rows.find((row) =>
-      row.track
-        ? row.track.row === key
-        : row.folded && row.hides?.some((track) => track.row === key));
+  rowOf(key, isInPlace = false) {
+    return this.rows.find((row) => !(isInPlace && row.pinned) && (row.track
+      ? row.track.row === key
+      : row.folded && row.hides?.some((track) => track.row === key)));
   }
 
   // The ranks that are open and whose hosts' rows are missing.

@@ -204,16 +204,18 @@ export class Timeline {
    * @param {string} key
    */
   reveal(key) {
-    const row = this.layout.rowOf(key);
+    const row = this.layout.rowOf(key, true);
     if (!row) return;
     if (row.folded) {
       this.layout.fold(row);
       this.#place();
     }
-    const { y, height } = this.layout.rowOf(key) ?? row;
+    const { y, height } = this.layout.rowOf(key, true) ?? row;
     const { scroller } = this.panel;
+    const onTop = this.rows.findLast(({ pinned }) => pinned);
+    const covered = onTop ? onTop.y + onTop.height : 0;
     const room = scroller.clientHeight - AXIS;
-    if (y < scroller.scrollTop) scroller.scrollTop = y - MARGIN;
+    if (y < scroller.scrollTop + covered) scroller.scrollTop = y - covered - MARGIN;
     else if (y + height > scroller.scrollTop + room) scroller.scrollTop = y + height - room + MARGIN;
   }
 

@@ -1,0 +1,62 @@
+"""Worst first: of many ranks a page draws the costliest one by one, and the others together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Item = TypeVar("Item")
+Cost = TypeVar("Cost", float, "tuple[float, float]")
+
+MAX_DRAWN = 16
+"""Ranks that are drawn one by one."""
+
+
+class Split(NamedTuple, Generic[Item]):
+    """Ranks that are drawn one by one, and the others.
+
+    Attributes:
+        drawn: all in their order, or of many the worst, these first.
+        others: those that are drawn together, in their order.
+    """
+
+    drawn: list[Item]
+    others: list[Item]
+
+    def note(self, subject: str) -> str:
+        """Say which are drawn; empty where all are.
+
+        Args:
+            subject: what they are the worst by, such as `the longest steps`.
+        """
+        if not self.others:
+            return ""
+        num = len(self.drawn)
+        return f"the {num} ranks with {subject}, and the other {len(self.others)} together"
+
+
+def worst_first(
+    items: Sequence[Item], cost: Callable[[Item], Cost], most: int = MAX_DRAWN
+) -> Split[Item]:
+    """Split ranks into those to draw one by one and the others.
+
+    Args:
+        items: something of each rank.
+        cost: how bad each is.
+        most: how many may be drawn one by one.
+    """
+    if len(items) <= most:
+        return Split([*items], [])
+    order = sorted(range(len(items)), key=lambda at: cost(items[at]), reverse=True)
+    worst = set(order[:most])
+    return Split(
+        [items[at] for at in order[:most]],
+        [item for at, item in enumerate(items) if at not in worst],
+    )
+
+
+def sorted_worst_first(items: Sequence[Item], cost: Callable[[Item], Cost]) -> list[Item]:
+    """Return the rows of a table: in their order, or of many ranks the worst first."""
+    return [*items] if len(items) <= MAX_DRAWN else sorted(items, key=cost, reverse=True)

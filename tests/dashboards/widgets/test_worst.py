@@ -1,0 +1,157 @@
+"""Many ranks: the worst one by one, the others together."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from dashboards.address import Address
+from dashboards.figures import steps as figures
+from dashboards.figures.overlap import gain_and_cost
+from dashboards.figures.waits import wait_matrix
+from dashboards.pages import ranks as ranks_page
+from dashboards.pages import steps as steps_page
+from dashboards.view import View
+from dashboards.widgets.worst import MAX_DRAWN, sorted_worst_first, worst_first
+from tests.support.traces import SAMPLE
+from tests.support.trees import charts, named, text
+from traceprof.analyses import breakdown, overlap_slowdown
+from traceprof.analysis import analyze
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analysis import Analysis
+
+NUM = 64
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Iterator[Analysis]:
+    with closing(analyze(SAMPLE)) as result:
+        yield result
+
+
+def slowed(result: BreakdownResult, rank: int, factor: float) -> BreakdownResult:
+    """Return a result as if of a rank whose steps take so many times as long, in compute."""
+    steps = []
+    for step in result.steps:
+        more = round(step.measures.window_ns * (factor - 1))
+        measures = structs.replace(
+            step.measures,
+            window_ns=step.measures.window_ns + more,
+            compute_ns=step.measures.compute_ns + more,
+        )
+        steps.append(replace(step, measures=measures))
+    return replace(result, rank=rank, steps=tuple(steps))
+
+
+@pytest.fixture
+def many(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> list[BreakdownResult]:
+    """Sixty-four ranks, whose steps take the longer the higher `rank * 37 % 64` is."""
+    first = analysis.result.breakdown[0]
+    results = [slowed(first, rank, 1 + rank * 37 % NUM / 100) for rank in range(NUM)]
+    of = View.of
+    monkeypatch.setattr(
+        View,
+        "of",
+        lambda view, module: tuple(results) if module is breakdown else of(view, module),
+    )
+    return results
+
+
+@pytest.mark.parametrize("num", [0, 1, MAX_DRAWN, MAX_DRAWN + 1, 100])
+def test_the_worst_come_first_only_where_there_are_many(num: int) -> None:
+    costs = [float(at * 37 % 101) for at in range(num)]
+    items = [*enumerate(costs)]
+    split = worst_first(items, lambda item: item[1])
+    assert sorted([*split.drawn, *split.others]) == items
+    if num <= MAX_DRAWN:
+        assert (split.drawn, split.note("x")) == (items, "")
+        assert sorted_worst_first(items, lambda item: item[1]) == items
+        return
+    ordered = sorted(costs, reverse=True)
+    assert [cost for _, cost in split.drawn] == ordered[:MAX_DRAWN]
+    assert split.others == [item for item in items if item not in split.drawn]
+    assert [cost for _, cost in sorted_worst_first(items, lambda item: item[1])] == ordered
+    assert f"{MAX_DRAWN} ranks with x, and the other {num - MAX_DRAWN}" in split.note("x")
+
+
+def test_steps_of_many_ranks(analysis: Analysis, many: list[BreakdownResult]) -> None:
+    tree = steps_page.layout(analysis, Address("/steps"))
+    drawn = {chart["kind"]: chart for chart in charts(tree)}
+    order = sorted(range(NUM), key=lambda rank: -(rank * 37 % NUM))
+    titles = [f"rank {rank}" for rank in order]
+    heat, stacks = drawn["heat"]["rows"], drawn["stacks"]["rows"]
+    assert [row["title"] for row in heat] == [*titles[:16], "48 others, median"]
+    assert [row["title"] for row in stacks] == [*titles[:8], "56 others, the mean"]
+    rest = [many[rank] for rank in order[16:]]
+    middle = [
+        float(np.median([result.steps[at].measures.window_ns for result in rest])) / 1e6
+        for at in range(len(many[0].steps))
+    ]
+    assert heat[-1]["values"] == pytest.approx(middle, rel=1e-3)
+    others = [many[rank] for rank in order[8:]]
+    compute = [
+        float(np.mean([result.steps[at].measures.compute_ns for result in others])) / 1e6
+        for at in range(len(many[0].steps))
+    ]
+    assert stacks[-1]["parts"][-1] == pytest.approx(compute, rel=1e-3)
+    assert stacks[-1]["most"] == pytest.approx(
+        [
+            max(result.steps[at].measures.window_ns for result in others) / 1e6
+            for at in range(len(many[0].steps))
+        ],
+        rel=1e-3,
+    )
+    rows = [row for body in named(tree, "Tbody") for row in body.children]
+    assert [text(row.children[0]) for row in rows] == titles
+
+
+def test_means_of_ranks_without_the_same_steps(analysis: Analysis) -> None:
+    first = analysis.result.breakdown[0]
+    fewer = replace(slowed(first, 1, 2.0), steps=slowed(first, 1, 2.0).steps[1:])
+    bars = figures.mean_bars([figures.step_bars(first), figures.step_bars(fewer)])
+    alone = figures.step_bars(first)
+    assert bars.position.tolist() == alone.position.tolist()
+    assert bars.parts_ms[0].tolist() == pytest.approx(alone.parts_ms[0].tolist())
+    assert bars.parts_ms[1].sum() == pytest.approx(1.5 * alone.parts_ms[1].sum())
+
+
+def test_overlap_of_others_is_their_mean(analysis: Analysis) -> None:
+    one, two = analysis.of(overlap_slowdown)
+    drawn = gain_and_cost([one], [one, two])
+    hidden = drawn["series"][0]
+    mean = (one.hidden_ns + two.hidden_ns) / 2e6
+    assert hidden["x"] == pytest.approx([one.hidden_ns / 1e6, mean])
+    assert drawn["rows"][1]["title"] == "2 others"
+
+
+def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
+    matrix = np.arange(NUM * NUM).reshape(NUM, NUM)
+    machines = tuple(f"node-{rank % 4}" for rank in range(NUM))
+    compared: Any = replace(
+        analysis.ranks, ranks=tuple(range(NUM)), machines=machines, matrix_ns=matrix
+    )
+    drawn = wait_matrix(compared, range(NUM))
+    assert drawn is not None
+    assert [row["title"] for row in drawn["rows"]] == [f"node-{number}" for number in range(4)]
+    for row in range(4):
+        for column in range(4):
+            together = matrix[row::4, column::4].sum() / 1e6
+            assert drawn["rows"][row]["values"][column] == pytest.approx(together)
+    alone = wait_matrix(replace(compared, machines=("one",) * NUM), range(NUM))
+    assert alone is not None
+    assert len(alone["rows"]) == len(alone["columns"]) == MAX_DRAWN
+    assert alone["rows"][-1]["values"][-1] == pytest.approx(matrix[-1, -1] / 1e6)
+
+
+def test_a_table_of_ranks_that_are_few_stays_in_their_order(analysis: Analysis) -> None:
+    (grid, *_) = named(ranks_page.layout(analysis, Address("/ranks")), "AgGrid")
+    assert [row["rank"] for row in grid.rowData] == [0, 1]
