@@ -97,6 +97,54 @@ def test_ranges_of_emit_nvtx_and_of_modules_are_read(tmp_path: Path) -> None:
     ]
 
 
+def capture(start: float, num: int, *, thread: int = 1, name: str = "aten::mm") -> list[Any]:
+    """Capture launches of `net.mlp` and then of `net.norm` into a graph; none of them runs."""
+    half = num // 2
+    return [
+        call(start, start + 1, name="cudaStreamBeginCapture", number=9000 + int(start)),
+        function("nn.Module: Net_0", start + 2, start + 90, thread=thread),
+        operator(name, start + 3, start + 40), operator("aten::norm", start + 41, start + 80),
+        *(call(start + 5 + one, start + 5.5 + one, number=100_000 + int(start) * 100 + one)
+          for one in range(half)),
+        *(call(start + 45 + one, start + 45.5 + one, number=200_000 + int(start) * 100 + one)
+          for one in range(num - half)),
+        call(start + 95, start + 96, name="cudaStreamEndCapture", number=9500 + int(start)),
+    ]  # fmt: skip
+
+
+def replay(start: float, num: int, number: int, *, stream: int = 7) -> list[Any]:
+    at = start + 10
+    return [
+        call(start, start + 2, name="cudaGraphLaunch", number=number),
+        *(kernel(at + 2 * one, at + 2 * one + 1, name=f"k{one}", number=number,
+                 stream=stream if one else 7) for one in range(num)),
+    ]  # fmt: skip
+
+
+NAMED = {"k0": "aten::mm", "k1": "aten::mm", "k2": "aten::norm", "k3": "aten::norm"}
+UNNAMED = dict.fromkeys(NAMED)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([*capture(100, 4), *replay(300, 4, 1), *replay(400, 4, 2)], NAMED),
+        ([*capture(100, 4), *capture(200, 4), *replay(400, 4, 1)], NAMED),  # the same code
+        ([*capture(100, 4), *capture(200, 4, name="aten::bmm"), *replay(400, 4, 1)], UNNAMED),
+        ([*capture(100, 5), *replay(300, 4, 1)], UNNAMED),  # of another graph
+        ([*capture(300, 4), *replay(100, 4, 1)], UNNAMED),  # captured later
+        ([*capture(100, 4), *replay(300, 4, 1, stream=8)], UNNAMED),  # in which order?
+    ],
+)
+def test_kernels_of_replays_are_those_of_the_capture(
+    tmp_path: Path, events: list[Any], expected: dict[str, str | None]
+) -> None:
+    made = launched(write(tmp_path / "t.json", events))
+    assert {name: launcher.operator for name, launcher in made.by_name.items()} == expected
+    modules = {launcher.module for launcher in made.by_name.values()}
+    assert modules == ({"Net_0"} if expected == NAMED else {None})
+
+
 def test_without_code_nothing_is_known(tmp_path: Path) -> None:
     made = launched(TraceBuilder().kernel(0, 10).nvtx("step 0", 0, 5).write(tmp_path / "t.sqlite"))
     assert (made.by_name, made.modules) == ({}, ())

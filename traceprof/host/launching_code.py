@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from traceprof import labels
+from traceprof.host.graph_captures import captures, replays
 from traceprof.host.host_code import is_own_line, line_text
 from traceprof.host.nesting import nested
 from traceprof.trace.model.special_values import NULL
@@ -29,13 +30,15 @@ _MODULE = "nn.Module: "
 # the path of a module are `module PATH`.
 _OF_NVTX = re.compile(rf"\A(?:\w+::[\w:.]+|{labels.MODULE} )")
 _OPERATOR, _MODULES, _LINES = range(3)
+_NUM_NAMES = 3
 
 
 class LaunchingCode(NamedTuple):
     """The code around the launches of n kernels.
 
     Attributes:
-        operator: int32[n], index into `operators`, of the innermost one; -1 where none is known.
+        operator: int32[n], index into `operators`, of the innermost one; -1 where none is known. Of
+            a replayed graph's kernels that of their capture, where it is in the recording.
         module: int32[n], index into `modules`; of the backward, that of the forward.
         line: int32[n], index into `lines`, of the innermost that is not a framework's.
         counted: int32[n], index into `flops` of the innermost operator with a formula; -1 for none.
@@ -106,11 +109,12 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     spans = _spans(rank, texts)
     if spans is None or rank.calls is None or not len(rank.calls):
         return None
-    call = rank.launched_by[0][kernels]
+    launched_by, captured = rank.launched_by[0][kernels], captures(rank, rank.calls)
+    call = np.concatenate((launched_by, captured.call))
     at_ns = rank.calls.start_ns[np.maximum(call, 0)]
     thread = np.where(call >= 0, rank.calls.packed_thread.at(np.maximum(call, 0)), NULL)
-    around = np.full((5, len(kernels)), -1, np.int32)
-    sequence = np.full(len(kernels), NULL, np.int64)
+    around = np.full((5, len(call)), -1, np.int32)
+    sequence = np.full(len(call), NULL, np.int64)
     forward: list[tuple[Int64, Int64, Int64, Int64]] = []
     paths = _Paths([*texts.known[_MODULES]], are_whole=rank.trace.operators(rank.process) is None)
     for number in np.unique(spans.thread).tolist():
@@ -133,6 +137,9 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
             around[of, here] = values[inner]
         sequence[here] = joins[inner]
     is_backward = _join(around, sequence, forward)
+    for played, like in replays(rank, rank.calls, kernels, launched_by, captured):
+        _name_replays(around, is_backward, played, len(kernels) + captured.first[:-1][like])
+    around, is_backward = around[:, : len(kernels)], is_backward[: len(kernels)]
     operator, module, line, counted, inner_operator = around
     return LaunchingCode(
         operator, module, line, counted, inner_operator, is_backward, spans.flops, spans.moved,
@@ -161,6 +168,26 @@ def _join(around: Int32, sequence: Int64, forward: list[tuple[Int64, Int64, Int6
     around[_MODULES] = np.where(is_joined, module[joined], around[_MODULES])
     around[_LINES] = np.where(is_joined & (line[joined] >= 0), line[joined], around[_LINES])
     return is_backward
+
+
+def _name_replays(around: Int32, is_backward: Mask, rows: Int64, firsts: Int64) -> None:
+    """Give kernels of replayed graphs the code around the launches that were captured, in place.
+
+    Nothing where several captures of as many launches have other code. What their operators compute
+    is that of one replay, which shapes do not say: it stays unknown.
+
+    Args:
+        around: of kernels, and then of captured launches.
+        is_backward: of the same.
+        rows: int64[r, m], the kernels of each replay.
+        firsts: int64[c], the place of the first launch of each capture.
+    """
+    launches = firsts[:, np.newaxis] + np.arange(rows.shape[1])
+    named = around[:_NUM_NAMES, launches]
+    if (named == named[:, :1]).all():
+        around[:_NUM_NAMES, rows] = named[:, :1]
+        around[_NUM_NAMES:, rows] = -1
+        is_backward[rows] = is_backward[launches[0]]
 
 
 def _innermost(nest: Nested, at_ns: Int64) -> Int64:
