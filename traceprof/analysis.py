@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import html
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from traceprof.analyses.registry import FINDING_IDS
-from traceprof.analyses.verdict.judging import judge
+from traceprof.analyses.verdict.judging import judge, to_assume
 from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.errors import TraceprofError
-from traceprof.execution.analysis_future import AnalysisFuture, AnalysisTask, run_in_child
 from traceprof.execution.children import run_in_children
-from traceprof.execution.many_reports import measure_reports
 from traceprof.execution.open_analysis import MeasuredReports
 from traceprof.execution.open_reports import Measurer
 from traceprof.execution.options import Options, check_listener, checked
-from traceprof.replay.answers.savings import (
-    MAX_READ_AGAIN,
-    not_replayed,
-    num_operations,
-    with_savings,
-)
-from traceprof.run.captures import captures
 from traceprof.run.failures import all_failed
 from traceprof.run.opening import Run, attach_ranks
 from traceprof.run.summary import FailedReport
@@ -42,6 +32,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun
     from traceprof.analyses.shape.results import Judge, Result
     from traceprof.analyses.verdict.run_result import Verdict
+    from traceprof.execution.analysis_future import AnalysisFuture
     from traceprof.findings import Finding, NotApplicable
     from traceprof.progress import Listener, Progress
     from traceprof.ranks.comparison import RankComparison
@@ -118,7 +109,7 @@ class Analysis:
         Raises:
             UsageError: there is no such list.
         """
-        from traceprof.frames.results import table_frame  # noqa: PLC0415  (few ask for one)
+        from traceprof.frames.results import table_frame
 
         return table_frame(self.result, table)
 
@@ -148,6 +139,8 @@ class Analysis:
         render = notebook_report
         if render is None:
             return None
+        import html
+
         page = html.escape(render(self.result), quote=True)
         return f'<iframe srcdoc="{page}" sandbox {_FRAME}></iframe>'
 
@@ -206,6 +199,8 @@ def analyze_in_child(
     Raises:
         TraceprofError: no report can be opened, or the options are impossible.
     """
+    from traceprof.execution.analysis_future import AnalysisTask, run_in_child
+
     measurer = _measurer(options, listener, jobs)
     task = AnalysisTask(measurer.opened(report_paths(paths)), measurer, _analyzed, Analysis, answer)
     with run_in_child(task) as future:
@@ -244,6 +239,8 @@ def analyze_reports(
         measurer = Measurer.of(options, listener, jobs)
         with closing(_analyzed(measurer, measurer.opened(reports))) as analysis:
             return analysis.result
+    from traceprof.execution.many_reports import measure_reports
+
     options = checked(options)
     return _result(measure_reports(reports, options, jobs, scheduler, listener), options)
 
@@ -275,6 +272,9 @@ def analyze_captures(
     options, reports_given = checked(options), report_paths(paths)
     if len(reports_given) == 1:
         return [analyze_reports(reports_given, options, jobs=jobs, listener=listener)]
+    from traceprof.execution.many_reports import measure_reports
+    from traceprof.run.captures import captures
+
     measured = measure_reports(reports_given, options, jobs, None, listener)
     failed = [report for report in measured if isinstance(report, FailedReport)]
     reports = [report for report in measured if not isinstance(report, FailedReport)]
@@ -308,12 +308,14 @@ def _analyzed(measurer: Measurer, opened: Sequence[Trace | FailedReport]) -> Ana
     """Return the analysis of open reports."""
     reports = measurer.measured(opened)
     share = partial(run_in_children, num_processes=measurer.num_processes)
+
+    def replay(verdict: Verdict) -> Verdict:
+        from traceprof.replay.answers.savings import with_savings
+
+        return with_savings(verdict, reports, share)
+
     try:
-        result = _concluded(
-            reports.measured,
-            measurer.options,
-            lambda verdict: with_savings(verdict, reports, share),
-        )
+        result = _concluded(reports.measured, measurer.options, replay)
     except Exception:  # after an interrupt a thread may still be reading
         reports.run.close()
         raise
@@ -339,13 +341,20 @@ def _concluded(
         replay: adds the savings to a verdict.
     """
     verdict = judge(measured, only=options.only, skip=options.skip)
-    if options.savings is not False:
+    if options.savings is not False and to_assume(verdict):
         verdict = replay(verdict)
     return RunResult(measured, verdict)
 
 
 def _with_savings_of_closed(verdict: Verdict, measured: MeasuredRun, options: Options) -> Verdict:
     """Return a verdict with savings; the reports are opened again for the replay."""
+    from traceprof.replay.answers.savings import (
+        MAX_READ_AGAIN,
+        not_replayed,
+        num_operations,
+        with_savings,
+    )
+
     if options.savings is None and num_operations(measured) > MAX_READ_AGAIN:
         why = f"{len(measured.run.reports)} reports would have to be read again for a replay"
         return not_replayed(verdict, why, "ask for it with --savings")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ def one_line(text: object, max_length: int | None = None) -> str:
 
 def closest(word: str, known: Sequence[str]) -> str | None:
     """Return the known word that the user probably meant; None if none is close."""
+    from difflib import get_close_matches  # noqa: PLC0415  (only mistakes need it)
+
     return next(iter(get_close_matches(word.lower(), known, 1)), None)
 
 

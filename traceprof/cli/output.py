@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -166,6 +164,8 @@ def filled_folder(output: str) -> Iterator[Path]:
     Raises:
         UsageError: the folder cannot be written; what was there before is as it was.
     """
+    from tempfile import TemporaryDirectory
+
     try:
         target = Path(os.path.realpath(output))
         if target.exists() and not target.is_dir():
@@ -190,7 +190,7 @@ def _replaced(target: Path) -> Iterator[BinaryIO]:
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     if mode is not None and not os.access(target, os.W_OK):
         raise PermissionError(None, "Permission denied")
-    beside = target.with_name(f".traceprof-{secrets.token_hex(8)}")
+    beside = target.with_name(f".traceprof-{os.urandom(8).hex()}")
     try:
         with beside.open("xb") as file:
             yield file

@@ -17,10 +17,7 @@ from traceprof.trace.kineto.packing import (
     can_unpack,
     packing,
 )
-from traceprof.trace.kineto.trace import KinetoTrace
-from traceprof.trace.nsight.conversion import NSYS_REP, ConvertedTrace
-from traceprof.trace.nsight.export import NsightTrace
-from traceprof.trace.nsight.parts import RE_EXPORT
+from traceprof.trace.nsight import NSYS_REP
 
 if TYPE_CHECKING:
     from traceprof.progress import Progress
@@ -33,8 +30,6 @@ START_BYTES = 4096
 """The number of bytes by which a file is recognised."""
 _PROFILE_MARKS, _EVENT_MARK = (b'"schemaVersion"', b'"traceEvents"'), b'"ph"'
 _BLANK = b"\xef\xbb\xbf \t\r\n"  # and the byte order mark
-FORMATS = (NsightTrace.format, KinetoTrace.format)
-"""The values of `Trace.format`."""
 _GIVE_EXPORT = "give a .sqlite file that `nsys export --type=sqlite REPORT.nsys-rep` writes"
 
 
@@ -64,11 +59,17 @@ def open_trace(
     report = _path(path)
     start = _first_bytes(report)
     if start.startswith(_SQLITE) or _SQLITE.startswith(start):
+        from traceprof.trace.nsight.export import NsightTrace
+
         return NsightTrace(report, progress, kernels_on_demand=kernels_on_demand)
     if start.startswith(NSYS_REP):
+        from traceprof.trace.nsight.conversion import ConvertedTrace
+
         return ConvertedTrace(report, progress, kernels_on_demand=kernels_on_demand)
     unpacked = unpacked_start(start)
     if unpacked is not None and unpacked.lstrip(_BLANK).startswith((b"{", b"[")):
+        from traceprof.trace.kineto.trace import KinetoTrace
+
         return KinetoTrace(report, progress)
     if not can_unpack(start):
         remedy = "unpack it with unzstd, or pip install backports.zstd"
@@ -149,6 +150,8 @@ def _first_bytes(path: Path) -> bytes:
         why = getattr(error, "strerror", None) or str(error)
         raise TraceFileError(f"cannot read {path}", why, "check the path") from error
     if not start:
+        from traceprof.trace.nsight.parts import RE_EXPORT
+
         raise TraceFileError(
             f"cannot read {path}",
             "the file is empty; an export that was interrupted leaves such a file",

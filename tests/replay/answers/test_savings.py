@@ -166,7 +166,7 @@ def test_what_cannot_be_read_again_is_said(tmp_path: Path, monkeypatch: pytest.M
     """Of several reports: they were measured elsewhere, or would be too many."""
     for number in (0, 1):
         simulate_scenario("host-sync", tmp_path / f"{number}.sqlite", seed=number)
-    monkeypatch.setattr("traceprof.analysis.MAX_READ_AGAIN", 10)
+    monkeypatch.setattr("traceprof.replay.answers.savings.MAX_READ_AGAIN", 10)
     paths = [tmp_path / "0.sqlite", tmp_path / "1.sqlite"]
     result = analyze_reports(paths)
     why = replay_of(result).refused

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from traceprof.analyses import breakdown
-from traceprof.analyses.registry import ANALYSES, FINDING_IDS
+from traceprof.analyses.registry import ANALYSES, FINDING_IDS, FINDINGS
 from traceprof.analyses.verdict.attribution import attributions
 from traceprof.analyses.verdict.headline import headline
 from traceprof.analyses.verdict.order import in_order
 from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analyses.verdict.savings import bounded
-from traceprof.findings import Finding, NotApplicable
+from traceprof.findings import Finding, NotApplicable, by_id
 from traceprof.run.notes import notes_of
 from traceprof.run.steps.period_steps import about_part
 from traceprof.trace.model.parts import Part
@@ -64,6 +64,14 @@ def judge(
         headline=None if head is None else head.updated(findings),
         attributions=tuple(attributions(breakdowns, findings, missing)),
     )
+
+
+def to_assume(verdict: Verdict) -> dict[str, tuple[str, ...]]:
+    """Return what to assume so that findings are gone, of those where something fits, by id."""
+    groups = by_id(verdict.findings)
+    return {
+        group[0].id: atoms for group in groups if (atoms := FINDINGS[group[0].id].assumed(group))
+    }
 
 
 def _judged(measured: MeasuredRun) -> list[Finding | NotApplicable]:

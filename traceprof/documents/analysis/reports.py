@@ -11,7 +11,7 @@ from traceprof.findings import Count, Text, one_of
 from traceprof.ranks import lateness
 from traceprof.ranks.matching import Unmatched
 from traceprof.run.session_clocks import MachineClock
-from traceprof.trace.open import FORMATS
+from traceprof.trace.model.trace import FORMATS
 
 
 class Report(Struct, forbid_unknown_fields=True):

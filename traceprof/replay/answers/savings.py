@@ -9,10 +9,10 @@ import numpy as np
 from msgspec import structs
 
 from traceprof.analyses import breakdown
-from traceprof.analyses.registry import FINDINGS
+from traceprof.analyses.verdict.judging import to_assume
 from traceprof.analyses.verdict.order import MIN_SHARE, in_order
 from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_reach
-from traceprof.findings import Basis, Saving, by_id
+from traceprof.findings import Basis, Saving
 from traceprof.replay.answers.answers import answered, with_floor
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, Way, checked_replay
 from traceprof.replay.assumptions.assumption import Assumption, combined, parse
@@ -56,7 +56,7 @@ def with_savings(
         analysis: the run, whose reports are open.
         share: shares the preparation of the replay among processes.
     """
-    headline, assumed = verdict.headline, _assumed(verdict)
+    headline, assumed = verdict.headline, to_assume(verdict)
     if headline is None or not assumed:
         return verdict
     distinct = list(dict.fromkeys(assumed.values()))
@@ -97,7 +97,7 @@ def not_replayed(
         how: what to do about it.
         gates: the checks of the replay, where it was made.
     """
-    assumed = _assumed(verdict)
+    assumed = to_assume(verdict)
     if verdict.headline is None or not assumed:
         return verdict
     savings = Savings(replay=Replay(0, gates, why, how))
@@ -115,14 +115,6 @@ def num_operations(measured: MeasuredRun) -> int:
     """Return the number of GPU operations of all ranks in all that was asked for."""
     wholes = [rank.whole for rank in measured.of(breakdown)]
     return sum(one.num_kernels + one.num_communication + one.num_copies for one in wholes)
-
-
-def _assumed(verdict: Verdict) -> dict[str, tuple[str, ...]]:
-    """Return what to assume so that findings are gone, of those where something fits, by id."""
-    groups = by_id(verdict.findings)
-    return {
-        group[0].id: atoms for group in groups if (atoms := FINDINGS[group[0].id].assumed(group))
-    }
 
 
 def _replayed(

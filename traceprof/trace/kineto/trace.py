@@ -29,8 +29,8 @@ from traceprof.trace.model.host_activity import NO_ACTIVITY, NO_SAMPLES, NO_SPAN
 from traceprof.trace.model.nested_calls import labelled_calls, nested_calls
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import OPEN_END
+from traceprof.trace.model.trace import KINETO_FORMAT, Session, Trace
 from traceprof.trace.model.trace import Content as Table
-from traceprof.trace.model.trace import Session, Trace
 
 if TYPE_CHECKING:
     import re
@@ -73,7 +73,7 @@ class KinetoTrace(Trace):
         schema_version: of the document; None if unknown.
     """
 
-    format = "kineto-json"
+    format = KINETO_FORMAT
     format_name = parts.HOW_TO_COLLECT.format_name
     how_to_collect = parts.HOW_TO_COLLECT
 

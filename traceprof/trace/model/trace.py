@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
 
 
+NSIGHT_FORMAT, KINETO_FORMAT = FORMATS = ("nsight-sqlite", "kineto-json")
+"""The values of `Trace.format`."""
+
 Section = NewType("Section", str)
 """The name of a section of a report."""
 

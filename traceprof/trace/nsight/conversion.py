@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from traceprof.errors import MissingToolError, TraceFileError, TraceFormatError
+from traceprof.trace.nsight import NSYS_REP
 from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.nsight.nccl.json_payloads import add_payloads, lacks_payloads
 from traceprof.trace.programs import captured, conversion_limit_s
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.progress import Progress
-
-NSYS_REP = b"NVIDIA Tegra Profiler Report"
-"""The beginning of a .nsys-rep."""
 
 # The year, the number in it and that of the correction: 2023@4@4 in a .nsys-rep, 2023.4.4 by nsys.
 _VERSION = re.compile(r"\b(20\d\d)[.@](\d+)[.@](\d+)")

@@ -21,7 +21,7 @@ from traceprof.trace.model.host import (
 from traceprof.trace.model.host_activity import NO_ACTIVITY, NO_SAMPLES, NO_SPANS
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import NULL
-from traceprof.trace.model.trace import Content
+from traceprof.trace.model.trace import NSIGHT_FORMAT, Content
 from traceprof.trace.nsight import host, host_activity, notes, schema
 from traceprof.trace.nsight.counters import read_counters
 from traceprof.trace.nsight.export_sections import SectionedExport
@@ -64,7 +64,7 @@ class NsightTrace(SectionedExport):
         how_to_collect: how to record or export each part.
     """
 
-    format = "nsight-sqlite"
+    format = NSIGHT_FORMAT
     format_name = HOW_TO_COLLECT.format_name
     how_to_collect = HOW_TO_COLLECT
 
