@@ -256,12 +256,12 @@ def test_groups_at_once_by_counting_nanoseconds() -> None:
 
 def pairs(
     builder: TraceBuilder, num_groups: int, took: int, *, start: int = 0, count: int = 100,
-    size: int = 400, pid: int = 10,
+    size: int = 400, pid: int = 10, first_rank: int = 0,
 ) -> TraceBuilder:  # fmt: skip
     """Have pairs of ranks reduce small tensors at once, each operation this long, back to back."""
     for group in range(num_groups):
         for member in (0, 1):
-            rank = 2 * group + member
+            rank = first_rank + 2 * group + member
             for seq in range(count):
                 begin = start + took * seq
                 facts = f"bytes={size} group={group} rank={rank} size=2 seq={start // 10_000 + seq}"
@@ -345,7 +345,8 @@ def test_reports_that_cannot_be_put_on_one_clock(
 ) -> None:
     paths = []
     for index, host in enumerate(hosts):
-        builder = pairs(TraceBuilder(), 2 * index + 1, (index + 1) * 100_000)
+        took = (index + 1) * 100_000
+        builder = pairs(TraceBuilder(), 2 * index + 1, took, first_rank=2 * index)
         builder.machine(host=host, start_utc=10**18 + index if host else None)
         paths.append(builder.write(tmp_path / f"{index}.sqlite"))
     findings, (missing,) = judged(*paths)
