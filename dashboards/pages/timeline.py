@@ -36,6 +36,8 @@ COLORS = {
     kinds.MARKS: palette.MARK,
     kinds.STEPS: palette.IDLE,
     kinds.COUNTER: palette.SELECTED,
+    kinds.OPERATORS: palette.GREY,
+    kinds.STALLS: palette.STALLED,
 }
 
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dashboards.timeline.model import CALL, MARK, OPERATION, RANGE, STEP
+from dashboards.timeline.model import CALL, MARK, OPERATION, OPERATOR, RANGE, STALL, STEP
 from dashboards.timeline.stream_order import awaited_by, launching_call, picked, waiting_for
 from dashboards.widgets.palette import PARTS
 from traceprof.communication.messages import messages
+from traceprof.errors import one_line
+from traceprof.host.launching_code import launching_code
 from traceprof.intervals import largest
 from traceprof.run.launching_calls import launching_calls
 from traceprof.trace.model.kinds import memory_label
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dashboards.timeline.model import RankTimeline, Track
+    from traceprof.run.rank import Rank
     from traceprof.trace.columns import Column
     from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import Copies, Operations
 
@@ -30,6 +34,7 @@ Fact = tuple[str, str]
 
 _KERNELS, _COPIES, _MEMSETS = range(3)  # of `RankOperations.groups`
 _MAX_NAMES = 5  # of a block: what takes most of its time
+_MAX_CODE = 300  # characters of a module's path
 _MAX_LAUNCHED = 20  # one launch of a graph can run a thousand kernels
 
 
@@ -67,6 +72,10 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
         facts = _range_facts(timeline, index)
     elif source == MARK:
         facts = _mark_facts(timeline, index)
+    elif source == OPERATOR:
+        facts = _operator_facts(timeline, index)
+    elif source == STALL:
+        facts = iter([("what", "the thread was held up beyond the usual time of what it did")])
     elif source == STEP:
         facts = _step_facts(timeline, index)
     described = _brief(timeline, source, index)
@@ -187,6 +196,7 @@ def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[
     shape = rank.trace.signatures.shape[signature].tolist()
     for what, sizes in (("grid", shape[:3]), ("block", shape[3:])):
         yield what, " × ".join("?" if size == NULL else str(size) for size in sizes)
+    yield from _code_facts(rank, place)
     if track.kind != "communication":
         return
     said = messages(rank)
@@ -199,6 +209,20 @@ def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[
         yield "communicator", communicator
     if said.world_size[message] >= 0:
         yield "ranks", str(said.world_size[message])
+
+
+def _code_facts(rank: Rank, place: int) -> Iterator[Fact]:
+    """Yield the code around the launch of a kernel, as far as the report knows it."""
+    code = launching_code(rank, np.array([place]))
+    if code is None:
+        return
+    for what, number, texts in (
+        ("operator", code.operator, code.operators),
+        ("module", code.module, code.modules),
+        ("source", code.line, code.lines),
+    ):
+        if number[0] >= 0:
+            yield what, one_line(texts[int(number[0])], _MAX_CODE)
 
 
 def _copy_facts(copies: Operations, place: int) -> Iterator[Fact]:
@@ -273,6 +297,15 @@ def _range_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
         around = _ranges_around(timeline, thread, start, inside_of=index)
         if around:
             yield "inside", " > ".join(around)
+
+
+def _operator_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
+    rank = timeline.rank
+    operators: HostCode = rank.trace.operators(rank.process)  # type: ignore[assignment]  # it is one
+    yield "thread", str(rank.trace.thread_number(_value(operators.packed_thread, index)))
+    flops = NULL if operators.flops is None else _value(operators.flops, index)
+    if flops > 0:
+        yield "multiplications and additions", f"{flops:,}"
 
 
 def _mark_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dashboards.time_axis import OWN
-from dashboards.timeline.kinds import COMMUNICATION, COMPUTE, COPY, HOST, MARKS, NVTX, STEPS
+from dashboards.timeline.kinds import (
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    HOST,
+    MARKS,
+    NVTX,
+    OPERATORS,
+    STALLS,
+    STEPS,
+)
 from dashboards.timeline.message_labels import message_labels
 from dashboards.timeline.names import NameTable
 from traceprof.trace.columns import pack
@@ -27,10 +37,12 @@ if TYPE_CHECKING:
     from dashboards.timeline.message_labels import MessageLabels
     from dashboards.timeline.query import Query
     from traceprof.analyses.breakdown import StepMeasures
+    from traceprof.host.rank_stalls import RankStalls
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
     from traceprof.trace.columns import Column
     from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankOperations
     from traceprof.trace.model.ranges import RangeTable
@@ -271,6 +283,38 @@ def step_events(steps: Sequence[StepMeasures], clock: RankClock = OWN) -> Events
         pack(numbers), numbers, numbers, start, clock, kind=STEPS, lengths=length.__getitem__
     )
     return Events(names, (part,))
+
+
+def operator_events(operators: HostCode, clock: RankClock = OWN) -> Events:
+    """Return the operators of a framework that a process ran, on the run's clock."""
+    numbers = np.arange(len(operators.names))
+    part = Part(
+        operators.packed_name,
+        numbers,
+        numbers,
+        operators.starts,
+        clock,
+        kind=OPERATORS,
+        lengths=operators.packed_length.at,
+    )
+    return Events(NameTable(operators.names), (part,))
+
+
+def stall_events(stalls: RankStalls, clock: RankClock = OWN) -> Events:
+    """Return the stalls of the threads that launch a rank's work, on the run's clock."""
+    start, length, zero = stalls.start_ns, stalls.end_ns - stalls.start_ns, np.zeros(1, np.int64)
+    is_ordered = bool((np.diff(start) >= 0).all())
+    part = Part(
+        pack(np.zeros(len(start), np.int64)),
+        zero,
+        zero,
+        start,
+        clock,
+        is_ordered=is_ordered,
+        kind=STALLS,
+        lengths=length.__getitem__,
+    )
+    return Events(NameTable(["stalled"]), (part,))
 
 
 def _named(ids: Int64, names: Mapping[int, str], unknown: str) -> list[str]:

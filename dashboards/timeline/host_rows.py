@@ -7,9 +7,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dashboards.timeline.events import call_events, mark_events, range_events
-from dashboards.timeline.kinds import COUNTER, HOST, MARKS, NVTX
-from dashboards.timeline.model import CALL, MARK, RANGE, SAMPLE, RankTimeline, Track
+from dashboards.timeline.events import (
+    call_events,
+    mark_events,
+    operator_events,
+    range_events,
+    stall_events,
+)
+from dashboards.timeline.kinds import COUNTER, HOST, MARKS, NVTX, OPERATORS, STALLS
+from dashboards.timeline.model import (
+    CALL,
+    MARK,
+    OPERATOR,
+    RANGE,
+    SAMPLE,
+    STALL,
+    RankTimeline,
+    Track,
+)
 from dashboards.timeline.names import NameTable
 from dashboards.timeline.row import Row
 from dashboards.timeline.samples import Samples
@@ -25,19 +40,26 @@ if TYPE_CHECKING:
 
     from dashboards.time_axis import RankClock
     from dashboards.timeline.model import Int32
+    from traceprof.host.rank_stalls import RankStalls
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
     from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.ranges import RangeTable
 
 _MAX_NESTED = 32  # Python's own stack, annotated, is as deep; what is deeper shares the last row
 _MAX_PACKED = 8
 _COUNTERS = "sampled counters of links"
+_STALLED = "stalls of the host"
 _OPEN_THREADS = 2  # the one that runs the forward pass, and autograd's
 
 
-def with_host(timeline: RankTimeline, range_names: NameTable | None = None) -> RankTimeline:
+def with_host(
+    timeline: RankTimeline,
+    range_names: NameTable | None = None,
+    stalls: RankStalls | None = None,
+) -> RankTimeline:
     """Return a timeline with the rows of the host below those of the GPU.
 
     The busiest threads come first, the main one before the others; the rest is folded.
@@ -46,6 +68,7 @@ def with_host(timeline: RankTimeline, range_names: NameTable | None = None) -> R
         timeline: of a rank's GPU.
         range_names: the names of the report's NVTX ranges and marks, where they are shared with
             other ranks.
+        stalls: those of the threads that launch the rank's work, where they are known.
 
     Raises:
         TraceFormatError: the report is damaged where the analysis had not read it yet.
@@ -60,9 +83,16 @@ def with_host(timeline: RankTimeline, range_names: NameTable | None = None) -> R
         events[MARK] = mark_events(marks, range_names or NameTable(marks.names), clock)
     if calls is not None:
         events[CALL] = call_events(calls, rank.trace.api_names, clock)
+    operators = rank.trace.operators(rank.process)
+    if operators is not None:
+        events[OPERATOR] = operator_events(operators, clock)
+    stalled: list[Track] = []
+    if stalls is not None and len(stalls.start_ns):
+        events[STALL] = stall_events(stalls, clock)
+        stalled = [_stall_track(stalls, clock)]
     busiest, others = _threads(rank, clock, calls, ranges, marks)
     folded = (replace(other, is_folded=True) for other in others)
-    tracks = (*timeline.tracks, *_counter_tracks(rank, clock), *busiest, *folded)
+    tracks = (*timeline.tracks, *_counter_tracks(rank, clock), *stalled, *busiest, *folded)
     return RankTimeline(rank, clock, tracks, events, ranges, timeline.steps, has_host=True)
 
 
@@ -85,6 +115,8 @@ def _threads(
     calls_of = _by_thread(calls.thread) if calls is not None else {}
     ranges_of = _by_thread(ranges.thread) if ranges is not None else {}
     marks_of = _by_thread(marks.thread) if marks is not None else {}
+    operators = rank.trace.operators(rank.process)
+    operators_of = _by_thread(operators.packed_thread.values) if operators is not None else {}
     nothing = np.empty(0, np.int32)
 
     def busyness(thread: int) -> tuple[int, int, int]:
@@ -107,12 +139,14 @@ def _threads(
                 yield from _range_tracks(group, named, ranges, ranges_of[thread], latest, clock)
             if calls is not None and thread in calls_of:
                 yield from _call_tracks(group, api, calls, calls_of[thread], clock)
+            if operators is not None and thread in operators_of:
+                yield from _operator_tracks(group, operators, operators_of[thread], clock)
 
     is_of_torch = rank.trace.origin == "torch.profiler"
     named, marked = ("annotations", "marks") if is_of_torch else ("NVTX", "NVTX marks")
     is_hip = any(name.startswith("hip") for name in rank.trace.api_names.values())
     api = "HIP API" if is_hip else "CUDA API"
-    threads = sorted({*calls_of, *ranges_of, *marks_of}, key=busyness)
+    threads = sorted({*calls_of, *ranges_of, *marks_of, *operators_of}, key=busyness)
     busiest, others = threads[:_OPEN_THREADS], threads[_OPEN_THREADS:]
     busiest.sort(key=lambda thread: rank.trace.thread_number(thread) != rank.pid)
     return list(tracks(busiest)), list(tracks(others))
@@ -157,6 +191,28 @@ def _range_tracks(
             lane = split(start[chosen], end[chosen], most)
             times = start[chosen], end[chosen]
             yield from _lanes(group, label, NVTX, RANGE, lane, index[chosen], *times)
+
+
+def _operator_tracks(
+    group: str, operators: HostCode, index: Int32, clock: RankClock
+) -> Iterator[Track]:
+    """Yield the rows of a thread's operators, folded: they say less than what they launch."""
+    rows = index.astype(np.int64)
+    start, end = operators.starts.at(rows), operators.ends(rows)
+    order = lanes.order(start, end)
+    if order is not None:
+        index, start, end = index[order], start[order], end[order]
+    lane = lanes.nested(start, end, _MAX_NESTED)
+    times = clock.to_run(start), clock.to_run(end)
+    own = f"{group} · operators"
+    for track in _lanes(own, "operators", OPERATORS, OPERATOR, lane, index, *times):
+        yield replace(track, is_folded=True)
+
+
+def _stall_track(stalls: RankStalls, clock: RankClock) -> Track:
+    order = np.lexsort((stalls.end_ns, stalls.start_ns)).astype(np.int32)
+    row = Row.of(clock.to_run(stalls.start_ns[order]), clock.to_run(stalls.end_ns[order]))
+    return Track(_STALLED, "stalled", STALLS, STALL, order, row)
 
 
 def _mark_track(group: str, label: str, marks: Marks, index: Int32, clock: RankClock) -> Track:

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     Int32 = npt.NDArray[np.int32]
 
 OPERATION, CALL, RANGE, MARK, STEP, SAMPLE = "op", "call", "range", "mark", "step", "sample"
+OPERATOR, STALL = "operator", "stall"
 """The sources of events: see `dashboards.timeline.events`."""
 
-SOURCES = (STEP, OPERATION, CALL, RANGE, MARK)
+SOURCES = (STEP, OPERATION, CALL, RANGE, MARK, OPERATOR, STALL)
 """Of events, in the order in which their rows stand on the screen; samples are no events."""
 
 
@@ -37,8 +38,8 @@ class Track:
     Attributes:
         group: what it belongs to, such as a thread or the GPU.
         label: what it is called there; empty where it goes on with the row above.
-        kind: what it holds: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX`, `MARKS`, `STEPS`
-            or `COUNTER`.
+        kind: what it holds: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX`, `MARKS`, `STEPS`,
+            `COUNTER`, `OPERATORS` or `STALLS`.
         source: where its events are found.
         index: int32[n], the events in order of their start, as the source counts them.
         row: their times.

@@ -5,11 +5,22 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dashboards.timeline.kinds import COMMUNICATION, COMPUTE, COPY, HOST, MARKS, NVTX, STEPS
+from dashboards.timeline.kinds import (
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    HOST,
+    MARKS,
+    NVTX,
+    OPERATORS,
+    STALLS,
+    STEPS,
+)
 
 KINDS = {
     "compute": COMPUTE, "communication": COMMUNICATION, "copy": COPY, "copies": COPY,
     "api": HOST, "call": HOST, "range": NVTX, "nvtx": NVTX, "mark": MARKS, "step": STEPS,
+    "operator": OPERATORS, "stall": STALLS,
 }  # fmt: skip
 """Kinds of rows, by the words that choose them."""
 

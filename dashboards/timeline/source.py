@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dashboards.time_axis import Clock
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.analysis import Analysis
+    from traceprof.host.rank_stalls import RankStalls
     from traceprof.run.opening import Run
 
     Span = tuple[int, int]
@@ -27,6 +28,7 @@ class TimelineSource:
         judged: start and end of what findings are about (ns of the rank's report), by rank.
         clock: of the run, on which everything is drawn.
         analysis: of the run; without it there are no findings, collectives and critical paths.
+        stalls: of the threads that launch the work of ranks, by rank.
     """
 
     run: Run
@@ -34,6 +36,7 @@ class TimelineSource:
     judged: Mapping[int, Span]
     clock: Clock
     analysis: Analysis | None = None
+    stalls: Mapping[int, RankStalls] = field(default_factory=dict)
 
     @classmethod
     def of(cls, analysis: Analysis) -> TimelineSource:
@@ -49,4 +52,5 @@ class TimelineSource:
             },
             Clock.of(analysis),
             analysis,
+            {stalls.rank: stalls for stalls in analysis.result.measured.stalls},
         )

@@ -16,12 +16,14 @@ from dashboards.timeline.events import (
     call_events,
     mark_events,
     operation_events,
+    operator_events,
     range_events,
+    stall_events,
     step_events,
 )
 from dashboards.timeline.gpu_rows import read_gpu
 from dashboards.timeline.host_rows import with_host
-from dashboards.timeline.model import CALL, MARK, OPERATION, RANGE, STEP
+from dashboards.timeline.model import CALL, MARK, OPERATION, OPERATOR, RANGE, STALL, STEP
 from dashboards.timeline.names import NameTable
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ class Timelines:
         def complete(known: RankTimeline | None) -> RankTimeline:
             timeline = known or self._read_gpu(rank)
             with self._reader(rank):
-                return with_host(timeline, self._names(rank))
+                return with_host(timeline, self._names(rank), self.source.stalls.get(number))
 
         return self._made(number, lambda timeline: timeline.has_host, complete)
 
@@ -143,6 +145,12 @@ class Timelines:
             marks = rank.trace.marks(rank.process)
             if marks is not None and names is not None:
                 events[MARK] = mark_events(marks, names, clock)
+            operators = rank.trace.operators(rank.process)
+            if operators is not None:
+                events[OPERATOR] = operator_events(operators, clock)
+            stalls = self.source.stalls.get(number)
+            if stalls is not None and len(stalls.start_ns):
+                events[STALL] = stall_events(stalls, clock)
         with self._lock:
             return self._events.setdefault(number, events)
 

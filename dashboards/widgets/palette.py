@@ -23,6 +23,7 @@ HOST = SKY
 NVTX = PURPLE
 MARK = YELLOW
 SELECTED = BLUE
+STALLED = VERMILLION
 
 PARTS: tuple[tuple[str, str, str], ...] = (
     ("compute_ns", "compute", COMPUTE),

@@ -25,7 +25,7 @@ function table(label, heads, rows) {
 }
 
 /** @type {Record<string, string>} */
-const SOURCES = { op: "GPU", call: "API", range: "NVTX", mark: "mark" };
+const SOURCES = { op: "GPU", call: "API", range: "NVTX", mark: "mark", operator: "operator", stall: "stall" };
 
 /**
  * True if some of the events have a length: marks have none.
