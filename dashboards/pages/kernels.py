@@ -19,7 +19,7 @@ from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.titles import kernel_title
-from traceprof.reports.kernels_text import arithmetic_text
+from traceprof.reports.kernels_text import arithmetic_text, reached
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration, percent
 
@@ -51,6 +51,8 @@ _KERNELS = (
     Column("module", "module", None, 160, "the module that launched most of its time",
            has_filter=True, may_be_cut=True),
     Column("time", "time (ms)", 3, 90, "the sum of durations, the mean over the ranks"),
+    Column("reach", "of peak (%)", 1, 80, "in all that was recorded, on the rank where it takes"
+           " longest: of the GPU's arithmetic in this format, else of its memory, by shapes"),
     Column("share", "of all (%)", 1, 80, "of the time in all kernels"),
     Column("step", "in a step (ms)", 3, 90, "the mean over training steps and ranks"),
     Column("count", "count", 0, 80, "of all ranks"),
@@ -254,17 +256,26 @@ def _compute(ranks: Sequence[ComputeParts]) -> Component:
 def _table(view: View, uses: Sequence[Use], total_ns: int, num_ranks: int) -> Component:
     beside = beside_communication(view)
     launched = {of_rank.rank: of_rank for of_rank in view.analysis.result.launched}
+    of_all = {
+        (of_rank.rank, use.name): use
+        for of_rank in view.analysis.result.kernels
+        if of_rank.rank in launched and launched[of_rank.rank].has_rates
+        for use in of_rank
+    }
     rows = [_row(use, beside.get(use.name), total_ns, num_ranks) for use in uses[:_MAX_ROWS]]
     for row, use in zip(rows, uses, strict=False):
         of_rank = launched.get(use.worst[0])
         launcher = of_rank.of(use.name) if of_rank is not None else Launcher()
         row["operator"], row["module"] = launcher.operator or "", launcher.module or ""
+        number = use.worst[0]
+        row["reach"] = _reach(of_all.get((number, use.name)), launcher, view.rank(number).gpu)
     columns = [
         column
         for column in (*_KERNELS, *(_BY_RANK if num_ranks > 1 else ()))
         if column.field not in {"beside", "slowdown"} or beside
         if column.field != "step" or any(one.per_step_ns is not None for one in _all_uses(uses))
-        if column.field not in {"operator", "module"} or any(row[column.field] for row in rows)
+        if column.field not in {"operator", "module", "reach"}
+        or any(row[column.field] for row in rows)
     ]
     places = _places(view, uses[:_MAX_ROWS])
     for row, use in zip(rows, uses, strict=False):
@@ -276,6 +287,12 @@ def _table(view: View, uses: Sequence[Use], total_ns: int, num_ranks: int) -> Co
         spent = sum(use.total_ns for use in rest) // num_ranks
         parts.append(f"{len(rest)} names more, {duration(spent)} together")
     return card("By name", *parts, note=note)
+
+
+def _reach(of_all: KernelUse | None, launcher: Launcher, gpu: str | None) -> float | None:
+    """Return what kernels of a name reach of the GPU's peak, in percent; None if not known."""
+    reach = None if of_all is None else reached(launcher, of_all, gpu)
+    return None if reach is None or reach.share is None else 100 * reach.share
 
 
 def _all_uses(uses: Sequence[Use]) -> Iterable[KernelUse]:

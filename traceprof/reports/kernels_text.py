@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from traceprof.analyses.kernels.kernel_table import KernelUse
+    from traceprof.analyses.kernels.launched_kernels import Launcher
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.kernel_names.categories import KernelKind
 
@@ -55,22 +56,47 @@ def _reaching(analysis: RunResult, rank: int, uses: Sequence[KernelUse]) -> list
     gpu = next((one.gpu for one in analysis.run.ranks if one.rank == rank), None)
     if launched is None:
         return []
-    texts = []
-    for use in uses:
-        launcher = launched.of(use.name)
-        flops, gb = launcher.flops_per_s(use.total_ns), launcher.gb_per_s(use.total_ns)
-        if flops is not None:
-            texts.append(_of_peak(flops / 1e12, "TFLOP/s", peak_of_kind(gpu, use.kind), 1e12))
-        elif gb is not None:
-            texts.append(_of_peak(gb, "GB/s", peak_memory_gb_per_s(gpu), 1))
-        else:
-            texts.append("")
+    texts = [_reach_text(reached(launched.of(use.name), use, gpu)) for use in uses]
     return texts if any(texts) else []
 
 
-def _of_peak(rate: float, unit: str, peak: float | None, scale: float) -> str:
-    share_text = "" if peak is None else f", {percent(rate * scale / peak)}"
-    return f"{rate:.3g} {unit}{share_text}" if rate < 1000 else f"{rate:.0f} {unit}{share_text}"
+class Reached(NamedTuple):
+    """What kernels of a name reach of the GPU's peak, by the shapes of operators.
+
+    Attributes:
+        rate: in the unit.
+        unit: `TFLOP/s` of multiplications of matrices, else `GB/s`.
+        share: of the peak; None where that is not known.
+    """
+
+    rate: float
+    unit: str
+    share: float | None
+
+
+def reached(launcher: Launcher, use: KernelUse, gpu: str | None) -> Reached | None:
+    """Return what kernels reach of the GPU's peak; None where shapes do not say it.
+
+    Args:
+        launcher: of all kernels of the name.
+        use: what all of them take.
+        gpu: the name of the GPU.
+    """
+    flops, moved = launcher.flops_per_s(use.total_ns), launcher.gb_per_s(use.total_ns)
+    if flops is not None:
+        peak = peak_of_kind(gpu, use.kind)
+        return Reached(flops / 1e12, "TFLOP/s", None if peak is None else flops / peak)
+    if moved is None:
+        return None
+    peak = peak_memory_gb_per_s(gpu)
+    return Reached(moved, "GB/s", None if peak is None else moved / peak)
+
+
+def _reach_text(reach: Reached | None) -> str:
+    if reach is None:
+        return ""
+    rate = f"{reach.rate:.0f}" if reach.rate >= 1000 else f"{reach.rate:.3g}"
+    return f"{rate} {reach.unit}{'' if reach.share is None else f', {percent(reach.share)}'}"
 
 
 def _table(uses: Sequence[KernelUse], total_ns: int, reaching: Sequence[str]) -> RenderableType:

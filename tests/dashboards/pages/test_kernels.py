@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from dashboards.address import Address, parse
 from dashboards.pages import kernels
 from dashboards.view import View
+from tests.support import profiler_events as profile
 from tests.support.builders import TraceBuilder
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
@@ -59,6 +60,30 @@ def test_compute_adds_up_to_that_of_the_breakdown(analysis: Analysis) -> None:
     addresses = [Address(rank=(1,), start_ns=start, end_ns=end) for start, end in halves]
     both = sum(row["time"] for one in addresses for row in rows(analysis, one, of_compute=True))
     assert both * 1e6 == pytest.approx(alone.total_ns)
+
+
+def test_kernels_reach_a_share_of_the_peak_where_shapes_say_it(tmp_path: Path) -> None:
+    product = {"Input Dims": [[512, 256], [256, 1024]], "Concrete Inputs": ["", ""]}
+    added = {"Input Dims": [[1024], [1024]], "Input type": ["float", "float"]}
+    events = [
+        profile.event("cpu_op", "aten::mm", 1, 20, (profile.PID, 1), **product),
+        profile.call(5, 6, number=1),
+        profile.kernel(30, 40, name="ampere_bf16_s16816gemm_bf16_128x128_nn", number=1),
+        profile.event("cpu_op", "aten::add", 25, 20, (profile.PID, 1), **added),
+        profile.call(26, 27, number=2), profile.kernel(40, 41, name="add", number=2),
+        profile.call(50, 51, number=3), profile.kernel(60, 69, name="unknown", number=3),
+    ]  # fmt: skip
+    gpu = {"deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}]}
+    path = profile.write(tmp_path / "t.json", events, **gpu)
+    with closing(analyze(path)) as analysis:
+        shown = {row["title"]: row["reach"] for row in rows(analysis, Address())}
+    assert shown == {
+        "ampere_bf16_s16816gemm_bf16_128x128_nn": pytest.approx(
+            100 * 2 * 512 * 256 * 1024 / 10e-6 / 312e12
+        ),
+        "add": pytest.approx(100 * 3 * 4 * 1024 / 1e-6 / 2039e9),
+        "unknown": None,
+    }
 
 
 def test_times_are_the_means_over_the_ranks_chosen(analysis: Analysis) -> None:

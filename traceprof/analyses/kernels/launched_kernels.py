@@ -82,6 +82,13 @@ class LaunchedKernels(RankResult):
     modules: tuple[ModuleUse, ...]
     in_steps: CountedFlops = _UNCOUNTED
 
+    @property
+    def has_rates(self) -> bool:
+        """Whether what a kernel computes or moves is known of any."""
+        return any(
+            one.flops is not None or one.moved_bytes is not None for one in self.by_name.values()
+        )
+
     def of(self, name: str) -> Launcher:
         """Return what launched the kernels of a name."""
         return self.by_name.get(name, Launcher())
