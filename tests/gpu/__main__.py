@@ -1,0 +1,27 @@
+"""Record all programs on this machine: `python -m tests.gpu` prints a table in Markdown.
+
+What it prints can be pasted into docs/recording.md. Without a GPU only what needs none is recorded.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+
+import torch
+
+from tests.gpu.programs import DEVICE, NEED_GPU, PROGRAMS
+from tests.gpu.recording import table
+
+
+def main() -> None:
+    """Print the machine, and the table."""
+    tools = ["nsys", "torch"] if shutil.which("nsys") else ["torch"]
+    names = [name for name in PROGRAMS if DEVICE == "cuda" or name not in NEED_GPU]
+    gpu = torch.cuda.get_device_name() if DEVICE == "cuda" else f"no GPU ({platform.machine()})"
+    sys.stdout.write(f"PyTorch {torch.__version__}, {gpu}\n\n{table(names, tools)}\n")
+
+
+if __name__ == "__main__":
+    main()
