@@ -11,8 +11,8 @@ import sys
 
 import torch
 
-from tests.gpu.programs import DEVICE, NEED_GPU, PROGRAMS
-from tests.gpu.recording import table
+from tests.support.known_answers import table
+from tests.support.programs.known_answers import DEVICE, NEED_GPU, PROGRAMS
 
 
 def main() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.gpu.programs import NEED_GPU, PROGRAMS
-from tests.gpu.recording import record_and_check
+from tests.support.known_answers import record_and_check
+from tests.support.programs.known_answers import NEED_GPU, PROGRAMS
 
 pytestmark = pytest.mark.long
 

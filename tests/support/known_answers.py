@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import traceprof
-from tests.gpu.programs import DEVICE, STEPS
 from tests.support.nsys import has_failed
+from tests.support.programs.known_answers import DEVICE, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,7 +142,7 @@ def record_and_check(name: str, tool: str, folder: Path) -> dict[str, Any]:
     """
     for attempt in range(_MAX_RECORDINGS):
         target, truth = folder / f"{name}-{tool}-{attempt}", folder / f"{name}-{tool}.json"
-        program = (sys.executable, "-m", "tests.gpu.programs", name, str(truth))
+        program = (sys.executable, "-m", "tests.support.programs.known_answers", name, str(truth))
         record = (sys.executable, "-m", "traceprof", "record", "--with", tool, "-o", str(target))
         done = subprocess.run(
             (*record, "--", *program),

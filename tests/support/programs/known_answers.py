@@ -1,4 +1,4 @@
-"""Programs with known answers, to be recorded: `python -m tests.gpu.programs NAME TRUTH.json`.
+"""Programs with known answers, to be recorded: `python -m … NAME TRUTH.json`.
 
 Each writes what it did into the file. One process, one rank; on a GPU where there is one.
 """
