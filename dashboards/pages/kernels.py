@@ -8,6 +8,7 @@ import numpy as np
 from dash import html
 
 from dashboards import address as addresses
+from dashboards.pages.kernel_modules import modules_card
 from dashboards.timeline.model import OPERATION
 from dashboards.view import View
 from dashboards.widgets.components import card, nothing, page
@@ -133,6 +134,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         lead,
         _categories(uses, total),
         _compute(view.compute),
+        modules_card(view),
         _table(view, uses, total, len(tables)),
     )
 

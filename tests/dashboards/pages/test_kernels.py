@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 from dashboards.address import Address, parse
 from dashboards.pages import kernels
+from dashboards.pages.kernel_modules import modules_card
 from dashboards.view import View
 from tests.support import profiler_events as profile
 from tests.support.builders import TraceBuilder
@@ -170,3 +171,22 @@ def test_in_the_browser_names_are_filtered_and_lead_to_the_timeline(
     expect(page.locator("#timeline input[type=search], #timeline input").first).not_to_have_value(
         ""
     )
+
+
+def test_the_modules_of_the_model_are_a_tree(traces: Path) -> None:
+    path = traces / "kineto/h100_timesformer.json.gz"
+    if not path.exists():
+        pytest.skip("TRACEPROF_TRACES has no h100_timesformer")
+    with closing(analyze(path)) as analysis:
+        (launched,) = analysis.result.launched
+        grids = named(kernels.layout(analysis, Address("/kernels")), "AgGrid")
+        (grid,) = (grid for grid in grids if grid.id["name"] == "modules")
+        assert [row["path"] for row in grid.rowData] == [use.module for use in launched.modules]
+        for row, use in zip(grid.rowData, launched.modules, strict=True):
+            assert row["time"] == use.total_ns / 1e6
+            assert len(row["module"]) - len(row["module"].lstrip()) == use.module.count(".")
+        outer = [row["share"] for row in grid.rowData if row["module"] == row["path"]]
+        assert sum(outer) == pytest.approx(100)
+        start = analysis.result.breakdown[0].whole.window_start_ns
+        chosen = Address("/kernels", start_ns=start, end_ns=start + 10**9)
+        assert modules_card(View(analysis, chosen)) is None
