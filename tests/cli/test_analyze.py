@@ -13,6 +13,8 @@ from tests.support.cli import run
 from tests.support.traces import SAMPLE
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, EXIT_LEFT_OUT, cli
 
+HEALTHY = SAMPLE.with_name("healthy.sqlite")
+
 
 @pytest.fixture
 def idle(tmp_path: Path) -> Path:
@@ -256,11 +258,30 @@ def test_importing_traceprof_is_light() -> None:
     assert done.stdout.strip() == ""
 
 
-def test_help_needs_no_numpy() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "most", "absent"),
+    [
+        (["--help"], 26, ["numpy", "rich", "traceprof.trace", "traceprof.analyses"]),
+        (["info", str(SAMPLE)], 112, ["traceprof.analyses", "traceprof.replay"]),
+        (["analyze", str(SAMPLE), "--format", "json"], 330, ["rich"]),
+        (["analyze", str(HEALTHY)], 280, ["traceprof.replay"]),
+    ],
+    ids=["help", "info", "analyze", "nothing to replay"],
+)
+def test_commands_import_what_they_need(arguments: list[str], most: int, absent: list[str]) -> None:
+    never = [
+        *("pandas", "sqlite_utils", "jinja2", "pyarrow", "perfetto", "google.protobuf"),
+        *("concurrent.futures", "difflib", "html", "traceprof.reports.html"),
+        *("traceprof.trace.kineto.trace", "traceprof.trace.nsight.conversion"),
+        *("traceprof.execution.many_reports", "traceprof.execution.analysis_future"),
+    ]
     code = (
-        "import sys\nfrom traceprof.cli.main import main\n"
-        "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "print('numpy' in sys.modules, 'rich' in sys.modules)"
+        f"import sys\nfrom traceprof.cli.main import main\ntry: main({arguments!r})\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print('\\n', *(name for name in sys.modules if name.split('.')[0] == 'traceprof'))\n"
+        f"print('needless:', *({{*{[*absent, *never]!r}}} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith("False False")
+    *_, ours, needless = done.stdout.strip().split("\n")
+    assert needless == "needless:"
+    assert len(ours.split()) <= most

@@ -1,14 +1,11 @@
 """`analyze --save` and `traceprof runs`."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.cli import run
-from tests.support.long import long_after
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 
 DDP = Path(__file__).parents[2] / "sample_traces" / "ddp.sqlite"
@@ -106,16 +103,3 @@ def test_what_cannot_be_saved_is_refused(
     assert written.out == ""
     assert why in written.err
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", long_after(1, [[], ["--format", "json"]]))
-def test_analyze_needs_only_what_it_uses(options: list[str]) -> None:
-    heavy = "{'pandas', 'sqlite_utils', 'jinja2', 'pyarrow', 'perfetto', 'google.protobuf'}"
-    code = (
-        "import sys\nfrom traceprof.cli.main import main\n"
-        f"try: main(['analyze', {str(DDP)!r}, *{options!r}])\nexcept SystemExit: pass\n"
-        f"print('imported:', *({heavy} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith("imported:")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -26,9 +25,7 @@ class _Table(Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if not console.is_terminal:
-            unlimited = options.update(max_width=_UNLIMITED)
-            needed = Measurement.get(console, unlimited, self).maximum
-            options = options.update(max_width=max(options.max_width, needed))
+            options = options.update(max_width=_UNLIMITED)
         yield from super().__rich_console__(console, options)
 
 
