@@ -111,8 +111,12 @@ def test_waits_between_streams_that_are_gone_are_seen(tmp_path: Path) -> None:
 
 def test_halves_follow_thue_and_morse() -> None:
     limits = np.arange(9) * 10
-    assert halves(limits[:-1] + 5, limits).tolist() == [0, 1, 1, 0, 1, 0, 0, 1]
-    assert halves(np.array([-5, 0, 9, 10, 79, 80]), limits).tolist() == [-1, 0, 0, 1, 1, -1]
+    is_steady = np.ones(8, np.bool_)
+    assert halves(limits[:-1] + 5, limits, is_steady).tolist() == [0, 1, 1, 0, 1, 0, 0, 1]
+    times = np.array([-5, 0, 9, 10, 79, 80])
+    assert halves(times, limits, is_steady).tolist() == [-1, 0, 0, 1, 1, -1]
+    is_steady[0] = False
+    assert halves(times, limits, is_steady).tolist() == [-1, -1, -1, 1, 1, -1]
 
 
 def test_what_is_no_delay_belongs_to_its_step(tmp_path: Path) -> None:

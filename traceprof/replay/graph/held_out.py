@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.latencies import Latencies
     from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.process_graph import Process
+    from traceprof.run.opening import Mask
 
 
-def halves(start_ns: Int64, limits_ns: Int64) -> Int64:
-    """Return the half that each time's step belongs to, 0 or 1, int64[n]; -1 outside of all steps.
+def halves(start_ns: Int64, limits_ns: Int64, is_steady: Mask) -> Int64:
+    """Return the half that each time's step belongs to, 0 or 1, int64[n]; -1 in no steady step.
 
     Steps alternate as in the sequence of Thue and Morse: no period of the steps falls into one
     half, as that of a loader of two batches would with even and odd ones.
@@ -30,9 +31,10 @@ def halves(start_ns: Int64, limits_ns: Int64) -> Int64:
     Args:
         start_ns: int64[n].
         limits_ns: int64[s + 1], when steps began and the last one ended.
+        is_steady: bool[s], which steps are compared.
     """
     step = np.searchsorted(limits_ns, start_ns, side="right") - 1
-    is_inside = (step >= 0) & (step < len(limits_ns) - 1)
+    is_inside = np.append(is_steady, False)[step] & (step >= 0)
     half, rest = np.zeros(len(step), np.int64), np.where(is_inside, step, 0)
     while rest.any():
         half ^= rest & 1
@@ -49,7 +51,7 @@ def held_out_latencies(process: Process) -> Latencies:
     time, which belongs to its step.
     """
     latencies, work = process.latencies, process.work
-    half = halves(work.start_ns, process.limits_ns)
+    half = halves(work.start_ns, process.limits_ns, process.is_steady)
     like = numbered(work.chain, names_of(process.ranks, work))
     consumer = process.stream_waits.consumer
     return replace(
@@ -69,7 +71,7 @@ def held_out_tails(process: Process) -> Float64:
     """
     waits = process.host_waits
     operation, tail = waits.operation, waits.tail_ns
-    half = halves(process.work.start_ns[operation], process.limits_ns)
+    half = halves(process.work.start_ns[operation], process.limits_ns, process.is_steady)
     has_waited = process.work.end_ns[operation] > process.calls.start_ns[waits.call]
     is_delay = has_waited & (tail <= MAX_LATENCY_NS)
     half = np.where(is_delay, half, -1)

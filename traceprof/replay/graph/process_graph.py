@@ -107,6 +107,7 @@ class Process(Observed):
         host_node: the node at which the first piece of the host begins; each has two.
         gpu_node: the node at which the first piece of a stream begins; each has two.
         limits_ns: int64[s + 1], when its steps begin, and the last one ends; 0 if not known.
+        is_steady: bool[s], which of them are.
     """
 
     latencies: Latencies
@@ -118,6 +119,7 @@ class Process(Observed):
     host_node: int
     gpu_node: int
     limits_ns: Int64
+    is_steady: Mask
 
     @property
     def is_launched_on_return(self) -> Mask:
@@ -210,7 +212,11 @@ def observe(
 
 
 def in_pieces(
-    observed: Observed, alone: Int64, host_node: int, limits_ns: Int64 | None = None
+    observed: Observed,
+    alone: Int64,
+    host_node: int,
+    limits_ns: Int64 = _NO_LIMITS,
+    is_steady: Mask | None = None,
 ) -> Process:
     """Cut what a process did into pieces.
 
@@ -219,6 +225,7 @@ def in_pieces(
         alone: int64[n], operations that have to be pieces of their own.
         host_node: the first node that is free.
         limits_ns: int64[s + 1], when its steps begin, and the last one ends.
+        is_steady: bool[s], which of them are; all where not given.
     """
     calls, work, between = observed.calls, observed.work, observed.stream_waits
     is_held = np.zeros(len(calls), np.bool_)
@@ -234,7 +241,8 @@ def in_pieces(
         first_call=first_call, piece_of_call=piece_of_call, is_held=is_held,
         first_operation=np.flatnonzero(begins), piece_of_operation=np.cumsum(begins) - 1,
         host_node=host_node, gpu_node=host_node + 2 * len(first_call),
-        limits_ns=_NO_LIMITS if limits_ns is None else limits_ns,
+        limits_ns=limits_ns,
+        is_steady=np.ones(len(limits_ns) - 1, np.bool_) if is_steady is None else is_steady,
     )  # fmt: skip
 
 

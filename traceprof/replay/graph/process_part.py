@@ -139,6 +139,7 @@ def process_part(
     members: Sequence[Sequence[int]],
     variants: Sequence[Weighing],
     sample: Sample | None,
+    left_out: Int64,
 ) -> ProcessPart:
     """Read one process, cut it into pieces and weigh it.
 
@@ -150,6 +151,7 @@ def process_part(
         members: by group, the indices of its members.
         variants: the ways to weigh the process.
         sample: the steps to replay; all where None.
+        left_out: int64[l], the numbers of steps of its first rank that are not steady.
     """
     observed = observe(ranks, shift, None if sample is None else sample.span_of(ranks[0][1]))
     rows = {index: observed.work.rows_of_kernels(index, rank) for index, rank in ranks}
@@ -171,8 +173,8 @@ def process_part(
     alone = [np.flatnonzero(is_member)]
     for steps in of_ranks:
         alone += [steps.limits, steps.last, steps.others]
-    limits_ns = of_ranks[0].limits_ns
-    process = in_pieces(observed, np.concatenate(alone), FIRST_NODE, limits_ns)
+    limits_ns, is_steady = of_ranks[0].limits_ns, ~np.isin(of_ranks[0].number, left_out)
+    process = in_pieces(observed, np.concatenate(alone), FIRST_NODE, limits_ns, is_steady)
     del observed
     edges = edges_of(number, process, is_member)
     marks = [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
+from traceprof.analyses import breakdown
 from traceprof.replay.graph.longest_path import schedule
 from traceprof.replay.graph.matched import (
     Matched,
@@ -18,11 +19,13 @@ from traceprof.replay.graph.matched import (
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.process_part import FIRST_NODE, EdgeList, process_part, weighed
 from traceprof.replay.graph.weight_sets import WeightSets
+from traceprof.run.steps.steady_rules import StepUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.intervals import Int64
     from traceprof.replay.graph.longest_path import Schedule
     from traceprof.replay.graph.marks import Marks
     from traceprof.replay.graph.process_facts import ProcessFacts
@@ -127,7 +130,8 @@ def run_graph(
     def part_of(process: tuple[int, list[tuple[int, Rank]]]) -> ProcessPart:
         number, ranks = process
         shift = clock_shift(analysis, ranks[0][1])
-        part = process_part(ranks, shift, number, places, members, variants, sample)
+        left_out = steps_left_out(analysis, ranks[0][1])
+        part = process_part(ranks, shift, number, places, members, variants, sample, left_out)
         return part if keeps_processes else part._replace(kept=None)
 
     node = 1
@@ -195,6 +199,14 @@ def reweighed(graph: RunGraph, variants: Sequence[Weighing]) -> RunGraph:
             scales[group][column] = scale
     joined = WeightSets.joined([*weights, *transfer_weights(graph.matched, scales)])
     return replace(graph, weights=joined, remaining=tuple(remaining))
+
+
+def steps_left_out(analysis: OpenAnalysis, rank: Rank) -> Int64:
+    """Return the numbers of a rank's steps that are not steady, int64[n]."""
+    results = (one for one in analysis.measured.of(breakdown) if one.rank == rank.rank)
+    steps = next((one.steps for one in results), ())
+    apart = [step.number for step in steps if step.use not in (StepUse.STEADY, None)]
+    return np.array(apart, np.int64)
 
 
 def clock_shift(analysis: OpenAnalysis, rank: Rank) -> int:
