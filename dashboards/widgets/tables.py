@@ -158,6 +158,8 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
         csv: file name under which it can be saved.
     """
     scrolls = len(rows) > _MAX_SHOWN
+    # Names take several lines.
+    in_sight = _MAX_SHOWN if any(column.is_wrapped for column in columns) else _SCROLLED
     grid = AgGrid(
         id=part_id("table", name),
         columnDefs=[
@@ -178,7 +180,7 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
             "ensureDomOrder": True,
             "suppressFieldDotNotation": True,
         },
-        style={"height": f"{_HEAD + _ROW * _SCROLLED:.0f}px" if scrolls else None},
+        style={"height": f"{_HEAD + _ROW * in_sight:.0f}px" if scrolls else None},
     )
     if not csv:
         return html.Div(grid, className="table")

@@ -43,9 +43,10 @@ class Timeline:
                 const t = document.getElementById("timeline")?.timeline;
                 if (!t?.view || !t.rows || t.root.dataset.state !== "ready") return false;
                 const { start, span } = t.view;
-                const isDrawn = ({ track, top }) => {
+                const isDrawn = ({ track, top, height }) => {
                     const tile = track && t.data.tiles.get(track.row);
-                    return !track || top > t.painter.height || (tile && tile.viewSpan === span
+                    const isInSight = top <= t.painter.height && top + height >= 0;
+                    return !track || !isInSight || (tile && tile.viewSpan === span
                         && tile.start <= start && tile.start + tile.span >= start + span);
                 };
                 const isQuiet = !t.data.loading.size && !t.data.inFlight && !t.frameAsked;
