@@ -33,7 +33,8 @@ STEPS = {"M": 250, "L": 1250}
 REPORTS = "cuda_gpu_kern_sum,cuda_api_sum,cuda_gpu_mem_time_sum,nvtx_sum"
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 OURS, NSYS, LIBRARY, SCAN = "traceprof", "nsys stats, 4 reports", "on connectorx", "sqlite3 scan"
-INFO = "traceprof info"
+INFO, SMALL = "traceprof info", "traceprof analyze, a small report"
+_SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ddp.sqlite"
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def main(runs: int, medium: Path | None, large: Path | None) -> None:
     small = {
         "import traceprof": [sys.executable, "-c", "import traceprof"],
         "traceprof --help": [sys.executable, "-m", "traceprof", "--help"],
+        SMALL: [sys.executable, "-m", "traceprof", "analyze", str(_SAMPLE), "-o", os.devnull],
     }
     costs |= in_turn(small, runs)
     show(costs)
@@ -169,7 +171,8 @@ def targets(costs: dict[str, list[Cost]]) -> None:
         "CPU of traceprof info / of analyze, M": (cpu(INFO) / cpu(OURS), 0.1),
         "wall of L / of M": (walls[large] / walls[OURS], 5.5),
         "import traceprof, CPU s": (cpu("import traceprof"), 0.15),
-        "traceprof --help, CPU s": (cpu("traceprof --help"), 0.15),
+        "traceprof --help, CPU s": (cpu("traceprof --help"), 0.08),
+        f"{SMALL}, CPU s": (cpu(SMALL), 0.30),
     }
     table = Table("target", "at most", "measured", "")
     for name, pair in wanted.items():

@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import sys
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
@@ -27,8 +26,8 @@ EXIT_ERROR = 2
 EXIT_LEFT_OUT = 3
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Python collects garbage after this many new objects, by default 700: imports create as many all
-# the time, and none of them is garbage.
-OBJECTS_BETWEEN_COLLECTIONS = 50_000
+# the time, and none of them is garbage. A small report makes fewer than this.
+OBJECTS_BETWEEN_COLLECTIONS = 150_000
 
 
 class _Terminated(BaseException):
@@ -82,15 +81,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     code = _run(arguments)
     if arguments is None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to be interrupted
-    if arguments is None and threading.active_count() > 1:
-        _leave_threads(code)
+    if arguments is None and sys.getprofile() is None:  # which writes its result when all ends
+        _leave(code)
     sys.exit(code)
 
 
-def _leave_threads(code: int) -> NoReturn:
-    """End the process while threads of the dashboard still read results that are not needed.
+def _leave(code: int) -> NoReturn:
+    """End the process without taking apart all that it imported.
 
-    Python would end such threads where they are, and abort if that is in C++ code of numpy.
+    Threads of the dashboard may still read results that are not needed. Python would end them where
+    they are, and abort if that is in C++ code of numpy.
     """
     atexit._run_exitfuncs()  # noqa: SLF001  (there is no other way)
     for stream in (sys.stdout, sys.stderr):

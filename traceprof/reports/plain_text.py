@@ -17,5 +17,6 @@ PLAIN_WIDTH = 110
 def plain(renderable: RenderableType, width: int = PLAIN_WIDTH) -> str:
     """Return what rich draws as text without colours and without spaces at the ends of lines."""
     buffer = io.StringIO()
-    Console(file=buffer, width=width, color_system=None).print(renderable, crop=False)
+    console = Console(file=buffer, width=width, color_system=None, highlight=False, emoji=False)
+    console.print(renderable, crop=False)
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
