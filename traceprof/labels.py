@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 DOMAIN = "traceprof"
 STEP = "step"
+CUT = "cut"
 FORWARD = "forward"
 BACKWARD = "backward"
 OPTIMIZER_STEP = "optimizer step"
@@ -67,7 +68,7 @@ def split_number(label: str) -> tuple[str, int | None]:
     text, separator, number = label.rpartition(NUMBERED)
     if not separator:
         text, separator, number = label.partition(f"{STEP} ")
-        if text or not separator:
+        if text not in {"", f"{CUT} "} or not separator:
             return label, None
     if not number.isdecimal():
         return label, None
@@ -76,7 +77,7 @@ def split_number(label: str) -> tuple[str, int | None]:
 
 def takes_number(text: str) -> bool:
     """Return whether a registered text is completed by the number in its range's payload."""
-    return text.endswith(NUMBERED) or text == f"{STEP} "
+    return text.endswith(NUMBERED) or text in {f"{STEP} ", f"{CUT} {STEP} "}
 
 
 def without_size(label: str) -> str:
@@ -90,7 +91,7 @@ def without_size(label: str) -> str:
 
 def cut(label: str) -> str:
     """Return the label of an empty range which says that a step was left by an exception."""
-    return f"{label} cut=1"
+    return f"{CUT} {label}"
 
 
 def step(number: int) -> str:

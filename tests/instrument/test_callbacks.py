@@ -76,7 +76,7 @@ def test_batches_whose_gradients_are_added_up_are_one_step(recorded: list[str]) 
 
 def test_an_exception_closes_all(recorded: list[str]) -> None:
     fit(instrument.lightning.Callback(), num_batches=5, accumulated=1, failing_at=2)
-    assert recorded[-6:] == ["pop", "push step 2", "pop", "push step 2 cut=1", "pop", "pop"]
+    assert recorded[-6:] == ["pop", "push step 2", "pop", "push cut step 2", "pop", "pop"]
 
 
 def test_transformers_names_steps_and_epochs(recorded: list[str]) -> None:

@@ -91,7 +91,7 @@ def test_a_step_that_an_exception_leaves_says_that_it_was_cut(recorded: list[str
     assert recorded == [
         event
         for number in range(2)
-        for event in (f"push step {number}", "pop", f"push step {number} cut=1", "pop")
+        for event in (f"push step {number}", "pop", f"push cut step {number}", "pop")
     ]
 
 

@@ -74,7 +74,7 @@ _OPTIMIZER_STEPS = (
     re.compile(rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)"),
     re.compile(r"\AOptimizer\.step#\w+\.step\b"),
 )
-_CUT = re.compile(r"\Astep \d+ cut=\d\Z")
+_CUT = re.compile(rf"\A{labels.CUT} step \d+\Z")
 """The label which says that an exception ended a step: see `labels.cut`."""
 _WARM_UP = re.compile(r"\bwarm[ _-]?up\b", re.IGNORECASE)
 
@@ -284,7 +284,9 @@ def _marked_steps(candidates: NamedRanges | None) -> StepRanges | None:
     for pattern in PATTERNS:
         chosen = _matching(candidates, pattern.expression)
         if len(chosen.names):
-            cut = {name.partition(" cut=")[0] for name in _matching(candidates, _CUT).names}
+            cut = {
+                name.removeprefix(f"{labels.CUT} ") for name in _matching(candidates, _CUT).names
+            }
             return _numbered(chosen, pattern.expression, cut)
     return None
 

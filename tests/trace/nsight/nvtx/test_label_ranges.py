@@ -197,6 +197,7 @@ def test_running_numbers_are_read_from_texts_and_from_payloads_alike(tmp_path: P
             builder.label(f"{CALL} seq={number}", start + 10, start + 20)
             builder.label(f"{CALL} seq={number}", start + 11, start + 50, in_flight=True)
         builder.label(f"{CALL}", 30, 40).label("wait op=all_reduce group=1 seq=3", 360, 370)
+        builder.label(labels.cut("step 3"), 395, 395)
         # Not ours to complete: a user's own payloads.
         builder.nvtx("batch", 5, 6, registered=True, payload=7)
         path = builder.write(tmp_path / f"{has_payloads}.sqlite")

@@ -86,7 +86,8 @@ def longest_names(database: Database, limit: int) -> list[str]:
         return []
     name = name_sql(database)
     if database.has(schema.NVTX.name, schema.NVTX_INTEGER):
-        takes = f"{name} LIKE '%{labels.NUMBERED}' OR {name} = '{labels.STEP} '"
+        steps = f"'{labels.STEP} ', '{labels.CUT} {labels.STEP} '"
+        takes = f"{name} LIKE '%{labels.NUMBERED}' OR {name} IN ({steps})"
         name = f"{name} || CASE WHEN {takes} THEN coalesce({schema.NVTX_INTEGER}, '') ELSE '' END"
     rows = database.query(
         f"SELECT {name} AS name FROM {schema.NVTX.name} WHERE {_RANGES} "  # noqa: S608
