@@ -22,7 +22,7 @@ import click
 
 from instrument.children import VARIABLE
 from instrument.core.importing import after_import
-from instrument.core.module_depth import VARIABLE as MODULES
+from instrument.core.more_ranges import GARBAGE_COLLECTION, MODULES
 from instrument.core.step_range import FOLDER, STEPS, TOOL, parse_steps
 
 if TYPE_CHECKING:
@@ -78,6 +78,13 @@ class Target(NamedTuple):
     help="Ranges around the forward passes of modules, too: of the outermost one (1), of those that"
     " it calls (2), and so on. They take time on the host for each call of a module.",
 )
+@click.option(
+    "--gc",
+    "has_collections",
+    is_flag=True,
+    help="Ranges around garbage collections of Python, too. What a handler of a signal raises at"
+    " the begin or end of one, Ctrl-C for example, is lost: Python passes it on to nobody.",
+)
 @click.argument("name", metavar="SCRIPT|MODULE")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def read_arguments(
@@ -87,6 +94,7 @@ def read_arguments(
     output: str | None,
     steps: str | None,
     modules: int | None,
+    has_collections: bool,
     arguments: tuple[str, ...],
 ) -> Target:
     """Return the target; put what to record into the environment, also for child processes."""
@@ -97,7 +105,14 @@ def read_arguments(
             raise click.BadParameter(str(error), param_hint="--steps") from error
     folder = None if output is None else os.path.abspath(output)  # noqa: PTH100
     depth = None if modules is None else str(modules)
-    asked = {TOOL: tool, FOLDER: folder, STEPS: steps, MODULES: depth}
+    collections = "1" if has_collections else None
+    asked = {
+        TOOL: tool,
+        FOLDER: folder,
+        STEPS: steps,
+        MODULES: depth,
+        GARBAGE_COLLECTION: collections,
+    }
     os.environ.update({variable: value for variable, value in asked.items() if value is not None})
     return Target(name, is_module, arguments)
 

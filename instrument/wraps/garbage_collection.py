@@ -1,4 +1,8 @@
-"""`garbage collection`: the collections of Python's `gc`, during which no other code runs."""
+"""`garbage collection`: the collections of Python's `gc`, during which no other code runs.
+
+Off unless asked for: `gc` swallows what a handler of a signal raises while it calls back, so that a
+Ctrl-C could be lost.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import gc
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from instrument.core import nvtx_ranges
+from instrument.core import more_ranges, nvtx_ranges
 from instrument.core.wrapping import compiler_of_thread, suspend, untraced
 from traceprof import labels
 
@@ -20,7 +24,9 @@ _YOUNGEST = 0
 
 
 def install(patches: Patches) -> None:
-    """Have `gc` call back when a collection begins and when it is over."""
+    """Have `gc` call back when a collection begins and when it is over, if that is asked for."""
+    if not more_ranges.asks_for_collections():
+        return
     callback = _callback()
     gc.callbacks.append(callback)
     patches.on_restore(lambda: _remove(callback))

@@ -9,20 +9,15 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 import instrument
-from instrument import switch, training
+from instrument import training
 from tests.support.recording import record
 from tests.support.tool import build_tool
 
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record `push …`, `pop`, `start …` and `end …`, as under a tool; steps count from 0.
-
-    Collections of garbage have no ranges: they come when they come.
-    """
+    """Record `push …`, `pop`, `start …` and `end …`, as under a tool; steps count from 0."""
     monkeypatch.setattr(training, "_numbers", itertools.count())
-    parts = [part for part in switch.PARTS if not part.endswith("garbage_collection")]
-    monkeypatch.setattr(switch, "PARTS", tuple(parts))
     return record(monkeypatch.setattr)
 
 

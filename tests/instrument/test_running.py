@@ -149,9 +149,11 @@ def test_usage(folder: Path) -> None:
     assert run(folder, "-m", "instrument", "--unknown", "show.py")[0] == 2
 
 
-def test_the_depth_of_modules_is_passed_on(folder: Path) -> None:
+def test_ranges_that_are_asked_for_are_passed_on(folder: Path) -> None:
     (folder / "depth.py").write_text("import os\nprint(os.environ['TRACEPROF_MODULES'])\n")
     assert run(folder, "-m", "instrument", "--modules", "3", "depth.py") == (0, "3\n", "")
+    (folder / "gc.py").write_text("import os\nprint(os.environ['TRACEPROF_GC'])\n")
+    assert run(folder, "-m", "instrument", "--gc", "gc.py") == (0, "1\n", "")
     assert run(folder, "-m", "instrument", "--modules", "0", "depth.py")[0] == 2
 
 

@@ -263,6 +263,7 @@ CATEGORIES: tuple[CategoryRow, ...] = (
         r"|^recat_copy|^fbgemm",
         "Thrust and CUB; FBGEMM's embedding tables and permutations",
     ),
+    _row(Category.OTHER, r"^at::(?:native|cuda)::", "PyTorch ATen: the rest of its own kernels"),
 )
 """The first matching row counts."""
 

@@ -10,7 +10,7 @@ import torch._dynamo
 from torch.nn.parallel import DistributedDataParallel
 
 import instrument
-from instrument.core.module_depth import VARIABLE
+from instrument.core.more_ranges import MODULES
 from instrument.wraps import modules
 from tests.support.recording import pushed
 
@@ -57,7 +57,7 @@ def named(recorded: list[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[int
     """Return a function that switches ranges on, down to a depth."""
 
     def enable(depth: int) -> list[str]:
-        monkeypatch.setenv(VARIABLE, str(depth))
+        monkeypatch.setenv(MODULES, str(depth))
         instrument.enable()
         return recorded
 
@@ -152,7 +152,7 @@ def test_a_compiled_model_is_the_same_graphs(named: Callable[[int], list[str]]) 
 def test_a_depth_that_is_none_leaves_modules_out(
     recorded: list[str], monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setenv(VARIABLE, text)
+    monkeypatch.setenv(MODULES, text)
     instrument.enable()
     Net()(torch.ones(2, 3))
     assert recorded == ["push forward", "pop"]

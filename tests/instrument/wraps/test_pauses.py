@@ -12,6 +12,7 @@ from torch.distributed import checkpoint
 
 import instrument
 from instrument import switch
+from instrument.core import more_ranges
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +24,7 @@ CHECKPOINT = ["push save checkpoint", "pop"]
 def with_collections(recorded: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Record collections, too; there are only those of the test."""
     monkeypatch.setattr(switch, "PARTS", ("instrument.wraps.garbage_collection",))
+    monkeypatch.setenv(more_ranges.GARBAGE_COLLECTION, "1")
     gc.disable()
     yield recorded
     gc.enable()
@@ -54,6 +56,17 @@ def test_objects_that_end_in_a_collection_end_as_ever(with_collections: list[str
     gc.collect()
     assert with_collections == COLLECTION
     assert ended == [1]  # inside
+
+
+def test_collections_have_none_unless_asked_for(
+    with_collections: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [*gc.callbacks]
+    monkeypatch.delenv(more_ranges.GARBAGE_COLLECTION)
+    instrument.enable()
+    assert gc.callbacks == before
+    gc.collect()
+    assert with_collections == []
 
 
 def test_a_program_may_take_all_callbacks_away(with_collections: list[str]) -> None:
