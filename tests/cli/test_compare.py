@@ -71,7 +71,7 @@ def test_text_says_first_what_is_not_comparable(capsys: pytest.CaptureFixture[st
     assert run("compare", BEFORE, AFTER) == EXIT_DONE
     out = capsys.readouterr().out
     assert "Not comparable" not in out
-    assert "mean step" in out
+    assert "mean over ranks" in out
     assert "late-allreduce" in out
 
 

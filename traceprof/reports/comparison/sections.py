@@ -173,7 +173,7 @@ def _parts(comparison: Comparison) -> Section:
     ]
     rows.append(
         (
-            "mean step",
+            "mean over ranks",
             duration(before.mean_step_ns),
             duration(after.mean_step_ns),
             change_text(change.mean_step_ns),
