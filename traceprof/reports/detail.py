@@ -113,12 +113,12 @@ _LEFT_OUT: tuple[tuple[str, dict[str, object], Callable[[RunResult], bool]], ...
 )
 
 
-def fitting(analysis: RunResult, num_lines: Callable[[Detail], int]) -> tuple[Detail, str]:
+def fitting(analysis: RunResult, num_lines: Callable[[Detail, str], int]) -> tuple[Detail, str]:
     """Return the most detail with which a report has no more than `MAX_LINES`.
 
     Args:
         analysis: what was found out.
-        num_lines: of its report with a detail.
+        num_lines: of its report with a detail, and words for what is left out.
 
     Returns:
         The detail, and in words what is left out.
@@ -132,9 +132,10 @@ def fitting(analysis: RunResult, num_lines: Callable[[Detail], int]) -> tuple[De
         if has_it(analysis):
             details.append(replace(details[-1], **change))  # type: ignore[arg-type]
             left_out.append((*left_out[-1], *filter(None, [word])))
+    missing = [", ".join(dict.fromkeys(words)) for words in left_out]
     place = bisect_left(
         range(len(details) - 1),
         True,
-        key=lambda level: num_lines(details[level]) <= MAX_LINES,
+        key=lambda level: num_lines(details[level], missing[level]) <= MAX_LINES,
     )
-    return details[place], ", ".join(dict.fromkeys(left_out[place]))
+    return details[place], missing[place]

@@ -57,20 +57,22 @@ def render(
     """
     width = PLAIN_WIDTH if console is None else console.width
     detail, left_out = WHOLE, ""
+    drawn: dict[Detail, str] = {}
+
+    def num_lines(one: Detail, missing: str) -> int:
+        drawn[one] = plain(report(analysis, one, missing or "more"), width)
+        return drawn[one].count("\n")
+
     if not is_verbose:
-        detail, left_out = fitting(
-            analysis, lambda one: _num_lines(report(analysis, one, "more"), width)
-        )
+        detail, left_out = fitting(analysis, num_lines)
+    if console is None and left_out and not shows_kernels and detail in drawn:
+        return drawn[detail]
     ascii_only = console is not None and console.options.ascii_only
     shown = report(analysis, detail, left_out, ascii_only=ascii_only, shows_kernels=shows_kernels)
     if console is None:
         return plain(shown)
     console.print(shown)
     return ""
-
-
-def _num_lines(renderable: RenderableType, width: int) -> int:
-    return plain(renderable, width).count("\n")
 
 
 def report(

@@ -7,7 +7,6 @@ it returns what the actions take under the assumption. `table` declares the assu
 from __future__ import annotations
 
 from dataclasses import replace
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -259,6 +258,8 @@ def no_such_kernel(
 
 def _likeness(pattern: str, name: str) -> float:
     """Return which share of a pattern's letters a name has at one place, in their order."""
+    from difflib import SequenceMatcher  # noqa: PLC0415  (only mistakes need it)
+
     matcher = SequenceMatcher(None, pattern.lower(), function_name(name).lower(), autojunk=False)
     longest = matcher.find_longest_match()
     low = max(longest.b - longest.a, 0)

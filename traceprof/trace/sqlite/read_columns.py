@@ -10,7 +10,6 @@ from __future__ import annotations
 import sqlite3
 import warnings
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
@@ -220,6 +219,8 @@ def _run(
     database: Database, query: str, slices: Iterable[tuple[int, int]]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the query's one row for each slice, in order; threads work ahead of the reader."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (tables that need it are few)
+
     connections: list[sqlite3.Connection] = []
     pending: deque[Future[tuple[Any, ...]]] = deque()
 
