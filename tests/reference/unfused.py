@@ -30,7 +30,8 @@ class Expected(NamedTuple):
 
 
 def is_list(operation: Operation) -> bool:
-    head = operation.demangled.partition("<")[0].partition("(")[0]
+    name = operation.demangled.replace("<unnamed>", "").replace("(anonymous namespace)", "")
+    head = name.partition("<")[0].partition("(")[0]
     return any(word in head for word in LISTS)
 
 

@@ -15,6 +15,8 @@ from traceprof.analysis import Analysis, analyze
 ROOT = Path(__file__).parents[2]
 PAIRS = ROOT / "benchmarks" / "gloo_pairs.py"
 COUNT = 1024
+NUM_THREADS = 7
+"""Each rank's Gloo has two threads and a loop for each of its two groups, beside the main one."""
 
 
 def record(folder: Path, nvtx: Path | None, *program: str) -> Analysis:
@@ -37,12 +39,23 @@ def record(folder: Path, nvtx: Path | None, *program: str) -> Analysis:
 def two_pairs(
     tmp_path_factory: pytest.TempPathFactory, nsys: str, nvtx_0_2_11: Path
 ) -> tuple[Analysis, list[dict[str, Any]]]:
-    """Record two pairs of ranks, and return what the report and what the program say."""
-    folder = tmp_path_factory.mktemp("pairs")
-    clocks = folder / "clocks.json"
-    analysis = record(folder, nvtx_0_2_11, str(PAIRS), "2", str(clocks))
-    analysis.close()
+    """Record two pairs of ranks, and return what the report and what the program say.
+
+    On a busy machine nsys may miss the names of threads: then it records once more.
+    """
+    for _ in range(2):
+        folder = tmp_path_factory.mktemp("pairs")
+        clocks = folder / "clocks.json"
+        analysis = record(folder, nvtx_0_2_11, str(PAIRS), "2", str(clocks))
+        analysis.close()
+        if min(num_threads(analysis)) >= NUM_THREADS:
+            break
     return analysis, json.loads(clocks.read_text())
+
+
+def num_threads(analysis: Analysis) -> list[int]:
+    """Return how many threads of each rank have names, 0 where that is not known."""
+    return [result.num_threads or 0 for result in analysis.result.measured.shown_process_groups]
 
 
 def test_the_cost_of_an_operation_is_what_the_programs_clock_says(
@@ -79,10 +92,7 @@ def test_how_many_threads_share_how_many_cores(
     (trace,) = analysis.run.traces
     assert trace.session.num_cores == os.cpu_count()
     assert trace.session.host
-    # Each rank's Gloo has two threads and a loop for each of its two groups.
-    for result in analysis.result.measured.shown_process_groups:
-        assert result.num_threads is not None
-        assert result.num_threads >= 7
+    assert min(num_threads(analysis)) >= NUM_THREADS
 
 
 ONE_RANGE = """
