@@ -101,7 +101,7 @@ PAIRS = (
         16.1,
         "means 166.8 and 150.6 ms; medians 164.6 and 137.4",
         "Afterwards steps are of two kinds, since the loader no longer keeps up: the change is"
-        " larger in the median, and cannot be told from chance in the mean.",
+        " larger in the median, and cannot be distinguished from chance in the mean.",
     ),
     Pair(
         "pairs/v100_mpas_0_noasync",

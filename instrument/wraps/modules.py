@@ -46,7 +46,7 @@ class _Thread(threading.local):
 
 
 def _named(call: Callable[..., Any], max_depth: int) -> Callable[..., Any]:
-    """Return the call of a module with a range around it, no deeper than so many."""
+    """Return the call of a module with a range around it, no deeper than `max_depth`."""
     thread, paths = _Thread(), _Paths()
 
     @untraced

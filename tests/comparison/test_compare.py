@@ -314,5 +314,5 @@ def test_what_is_no_side_is_refused(tmp_path: Path, side: str, why: str) -> None
 def test_the_package_can_be_called() -> None:
     comparison = traceprof.compare(SAMPLE_FOLDER / "data-loading.sqlite", DDP)
     assert comparison.schema == "traceprof.comparison/1"
-    told = [finding.predicted for finding in comparison.findings if finding.before_ns]
-    assert any(saving is not None and saving.assume is not None for saving in told)
+    savings = [finding.predicted for finding in comparison.findings if finding.before_ns]
+    assert any(saving is not None and saving.assume is not None for saving in savings)

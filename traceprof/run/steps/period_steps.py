@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MAX_NAME = 80  # characters in a sentence
 MAX_PERIODS = 20_000
-"""Of more, so many in the middle are steps: what is known of each costs 2 kB, also as JSON."""
+"""If there are more, those in the middle are steps: each costs 2 kB, also as JSON."""
 GRAPH = "CUDA graph"
 """What begins a period that a graph begins, whose kernels are hidden."""
 
