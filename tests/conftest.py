@@ -35,9 +35,13 @@ _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
 _NUMBERS = {path.stem: number for number, path in enumerate(SAMPLES)}
 _MANY = len(SAMPLES) * 3 // 4  # some samples have no simulation, others no work on a GPU
 _EVERY = 4  # of the samples that are not quick, tests of all of them take one always
-_FOREIGN_PROGRAMS = {"nsys", "browser"}  # fixtures; on a busy machine these may not answer
+_FOREIGN_PROGRAMS = {"nsys", "browser", "scheduler"}  # fixtures; on a busy machine these may fail
 # No wrong result is among them: those are assertions.
-_TIMED_OUT = [subprocess.TimeoutExpired, r"^TimeoutError: .*Timeout \d+ms exceeded"]
+_THEIR_FAULTS = [
+    subprocess.TimeoutExpired,
+    r"^TimeoutError: .*Timeout \d+ms exceeded",
+    r"^RuntimeError: Nanny failed to start",
+]
 # On any machine the same examples, and none is too slow.
 settings.register_profile(
     "same everywhere",
@@ -96,7 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _FOREIGN_PROGRAMS.intersection(fixtures) and config.pluginmanager.hasplugin(
             "rerunfailures"
         ):
-            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=_TIMED_OUT))
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=_THEIR_FAULTS))
     if config.option.part:
         number, _, count = config.option.part.partition("/")
         chosen = [item for item in items if item.get_closest_marker("long")]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import dask
 import pytest
@@ -21,10 +20,6 @@ from traceprof.errors import MissingExtraError, UsageError, WorkerError
 
 pytestmark = pytest.mark.slow
 
-OF_PROCESSES: dict[str, Any] = {
-    "threads_per_worker": 1, "processes": True, "dashboard_address": ":0",
-}  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -34,19 +29,11 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         # A report is tried twice, as it is without a cluster.
         with (
             dask.config.set({"distributed.scheduler.allowed-failures": 1}),
-            two_workers() as cluster,
+            LocalCluster(  # type: ignore[no-untyped-call]
+                n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+            ) as cluster,
         ):
             yield cluster.scheduler_address
-
-
-def two_workers() -> LocalCluster:
-    """Start a cluster, and once more where a worker's guard trips over a race of its own."""
-    try:
-        return LocalCluster(n_workers=2, **OF_PROCESSES)  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
-        if "Nanny failed to start" not in str(error):
-            raise
-        return LocalCluster(n_workers=2, **OF_PROCESSES)  # type: ignore[no-untyped-call]
 
 
 def test_a_cluster_finds_what_one_process_finds(
