@@ -122,6 +122,23 @@ def test_time_that_two_findings_are_about_is_said_to_be_the_same(opened: list[An
     assert re.search(r"host-sync [\d.]+ %; gpu-idle [\d.]+ %[^;]* \(in host-sync, too\)", said)
 
 
+def test_the_headline_names_the_rank_of_a_share_that_is_not_of_its_own(
+    opened: list[Analysis],
+) -> None:
+    said = " ".join(shown(SAMPLE_FOLDER / "pipeline-sends.sqlite", opened).split())
+    headline, shares = said.split("What to act on first, with its share of the training: ")
+    rank = re.findall(r"A step takes .* on rank (\d+)", headline)
+    shown_headline = opened[0].result.headline
+    assert shown_headline is not None
+    for share, finding in zip(
+        shares.partition(". It could")[0].split("; "),
+        shown_headline.causes,
+        strict=True,
+    ):
+        elsewhere = re.findall(r" on rank (\d+)", share)
+        assert elsewhere == ([] if [str(finding.rank)] == rank else [str(finding.rank)])
+
+
 def test_a_single_step_is_no_median(opened: list[Analysis], tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(10, 500).nvtx("step 1", 0, 600)
     assert "(one step):" in shown(builder.write(tmp_path / "t.sqlite"), opened)

@@ -32,7 +32,7 @@ def headline_lines(analysis: RunResult) -> list[str]:
     if headline.causes:
         named = headline.causes
         causes = "; ".join(
-            _cause(finding) + same_time(finding, named[:place])
+            _cause(finding, headline.breakdown.rank) + same_time(finding, named[:place])
             for place, finding in enumerate(named)
         )
         lines.append(f"What to act on first, with its share of the {kind}: {causes}.")
@@ -101,8 +101,10 @@ def without_gains(limit: Finding | None) -> str:
     return f"At most {at_most} less without {limit.id}: {limit.saving.assume}, a limit"
 
 
-def _cause(finding: Finding) -> str:
-    share = percent(finding.impact_fraction)
+def _cause(finding: Finding, rank: int) -> str:
+    # Shares of different ranks do not add up, nor are they of the step in the headline.
+    where = "" if finding.rank in (rank, None) else f" on rank {finding.rank}"
+    share = f"{percent(finding.impact_fraction)}{where}"
     parts = {
         name: value
         for name in CAUSE_WORDS
