@@ -300,7 +300,7 @@ def _of_python(name: str) -> tuple[int, str]:
 
 def _of_nvtx(rank: Rank, texts: _Texts) -> list[_Spans]:
     """Return ranges of operators, as `emit_nvtx` makes them, and of modules."""
-    ranges = rank.trace.ranges(_OF_NVTX).get(rank.process)
+    ranges = rank.trace.ranges(_OF_NVTX, rank.process).get(rank.process)
     if ranges is None:
         return []
     module = f"{labels.MODULE} "

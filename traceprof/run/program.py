@@ -80,5 +80,5 @@ def _torch_evidence(trace: Trace, process: int, kernel_names: Iterable[str]) -> 
     program = trace.program(process)
     if program is None or not _PYTHON.search(program):
         return None
-    ranges = trace.ranges(_TORCH_RANGE).get(process)
+    ranges = trace.ranges(_TORCH_RANGE, process).get(process)
     return None if ranges is None or not len(ranges.names) else f"range {ranges.names[0]}"

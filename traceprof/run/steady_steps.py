@@ -122,7 +122,7 @@ def _names_else(rank: Rank, start_ns: Int64, end_ns: Int64) -> Callable[[Int64],
 
     def ran_else(chosen: Int64) -> Mask:
         spans = []
-        ranges = rank.trace.ranges(_ELSE).get(rank.process)
+        ranges = rank.trace.ranges(_ELSE, rank.process).get(rank.process)
         if ranges is not None:
             spans.append((ranges.start_ns, ranges.end_ns))
         calls = rank.trace.host_activity(rank.process).system_calls

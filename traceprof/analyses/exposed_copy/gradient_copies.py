@@ -184,7 +184,7 @@ class _Between:
 
     def _in_update_range(self, launch: Int64) -> Mask:
         """Return which launches are inside a range of an optimizer's step."""
-        ranges = self.rank.trace.ranges(OPTIMIZER_RANGES).get(self.rank.process)
+        ranges = self.rank.trace.ranges(OPTIMIZER_RANGES, self.rank.process).get(self.rank.process)
         if ranges is None:
             return np.zeros(len(launch), np.bool_)
         begun = np.searchsorted(ranges.start_ns, launch, side="right")

@@ -173,7 +173,7 @@ def findings(result: UnfusedKernelsResult) -> list[Finding | NotApplicable]:
 
 def _in_optimizer(rank: Rank, chosen: Int64) -> Mask | None:
     """Return which kernels a range of the optimizer launched; None without such ranges."""
-    ranges = rank.trace.ranges(_OPTIMIZER_RANGES).get(rank.process)
+    ranges = rank.trace.ranges(_OPTIMIZER_RANGES, rank.process).get(rank.process)
     if ranges is None or len(ranges.start_ns) == 0 or rank.calls is None:
         return None
     inside = intervals.union(ranges.start_ns, np.minimum(ranges.end_ns, intervals.BEYOND_NS))

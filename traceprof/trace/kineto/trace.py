@@ -272,13 +272,16 @@ class KinetoTrace(Trace):
         """False: all records are written."""
         return False
 
-    def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
+    def ranges(
+        self, matching: re.Pattern[str], process: int | None = None
+    ) -> dict[int, NamedRanges]:
         """Return the annotations with a match in their name, by process."""
         named = {
-            process: annotations.matching(matching)
-            for process, annotations in self._annotations.items()
+            number: annotations.matching(matching)
+            for number, annotations in self._annotations.items()
+            if process in {None, number}
         }
-        return {process: found for process, found in named.items() if len(found.names)}
+        return {number: found for number, found in named.items() if len(found.names)}
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
         """Return the ends of annotations of a process, and their threads."""

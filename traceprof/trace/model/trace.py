@@ -177,8 +177,10 @@ class Trace(Protocol):
     def has_unexported_stalls(self) -> bool:
         """True if stalls were captured, but left out of the export."""
 
-    def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
-        """Return the NVTX ranges with a match in their name, by process."""
+    def ranges(
+        self, matching: re.Pattern[str], process: int | None = None
+    ) -> dict[int, NamedRanges]:
+        """Return the NVTX ranges with a match in their name, by process: of one, or of all."""
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
         """Return the ends of named ranges of a process, and the threads that ended them.

@@ -219,10 +219,12 @@ class NsightTrace(SectionedExport):
         named = [schema.COMMAND_BUFFER_FULL_NAME]
         return bool(self._database.rows(schema.STRINGS, {"id": int}, "value = ?", named))
 
-    def ranges(self, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
+    def ranges(
+        self, matching: re.Pattern[str], process: int | None = None
+    ) -> dict[int, NamedRanges]:
         """Return NVTX ranges by process: see `traceprof.trace.nsight.nvtx.names.ranges_named`."""
         events = self._nvtx_events
-        return {} if events is None else nvtx_names.ranges_named(events, matching)
+        return {} if events is None else nvtx_names.ranges_named(events, matching, process)
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
         """Return the ends of ranges: see `traceprof.trace.nsight.nvtx.names.range_ends`."""

@@ -136,9 +136,9 @@ class Target:
     def gpu_name(self, key: RankKey) -> str | None:
         """Return the GPU's name, if the export maps the process's ordinal to a board."""
         boards, pid = self._boards, schema.pid_of_process(key.process)
-        for row in self._device_map:
-            if row["pid"] == pid and row["cudaId"] == key.device:
-                return boards.get(row["gpuId"])
+        device = self._devices.get((pid, key.device))
+        if device is not None:
+            return boards.get(device["gpuId"])
         for row in self._database.rows(
             schema.GPU_INFO_2020, {"pid": int, "deviceId": int, "name": str}
         ):
@@ -156,35 +156,25 @@ class Target:
             for row in self._database.rows(schema.GPU_INFO, columns)
             if row["smCount"] != 0 and row["computeMajor"] and row["computeMinor"] is not None
         ]
-        pid = schema.pid_of_process(key.process)
-        mapped = [
-            row["gpuId"]
-            for row in self._device_map
-            if row["pid"] == pid and row["cudaId"] == key.device
-        ]
+        device = self._devices.get((schema.pid_of_process(key.process), key.device))
         kinds = {
             (row["computeMajor"], row["computeMinor"])
             for row in boards
-            if not mapped or row["id"] == mapped[0]
+            if device is None or row["id"] == device["gpuId"]
         }
         return kinds.pop() if len(kinds) == 1 else None
 
     def gpu_id(self, key: RankKey) -> str | None:
         """Return the uuid of the rank's GPU, else its place on the PCI bus, if known."""
-        columns = {"id": int, "uuid": str, "busLocation": str, "cuDevice": int}
-        boards = self._database.rows(schema.GPU_INFO, columns)
-        pid = schema.pid_of_process(key.process)
-        for row in self._device_map:
-            if row["pid"] == pid and row["cudaId"] == key.device:
-                candidates = [board for board in boards if board["id"] == row["gpuId"]]
-                known_names = (row["uuid"], *(_name_of_board(board) for board in candidates))
-                return next(filter(None, known_names), None)
+        device = self._devices.get((schema.pid_of_process(key.process), key.device))
+        if device is not None:
+            return device["uuid"] or self._board_names.get(device["gpuId"])
         visible = self.environment.get(_VISIBLE)
         ordinal: int | None = key.device
         if visible is not None:
             names = visible.split(",")
             ordinal = whole_number(names[key.device]) if 0 <= key.device < len(names) else None
-        candidates = [board for board in boards if board["cuDevice"] == ordinal]
+        candidates = [board for board in self._gpus if board["cuDevice"] == ordinal]
         return (
             _name_of_board(candidates[0]) if len(candidates) == 1 and ordinal is not None else None
         )
@@ -223,9 +213,22 @@ class Target:
         }
 
     @cached_property
-    def _device_map(self) -> list[dict[str, Any]]:
+    def _gpus(self) -> list[dict[str, Any]]:
+        columns = {"id": int, "uuid": str, "busLocation": str, "cuDevice": int}
+        return self._database.rows(schema.GPU_INFO, columns)
+
+    @cached_property
+    def _board_names(self) -> dict[int | None, str]:
+        """The first uuid or place on the PCI bus of each board, by TARGET_INFO_GPU.id."""
+        names = ((board["id"], _name_of_board(board)) for board in reversed(self._gpus))
+        return {number: name for number, name in names if name}
+
+    @cached_property
+    def _devices(self) -> dict[tuple[int | None, int | None], dict[str, Any]]:
+        """The first row of CUDA's devices by pid and ordinal of that process."""
         columns = {"gpuId": int, "cudaId": int, "pid": int, "uuid": str}
-        return self._database.rows(schema.CUDA_DEVICES, columns)
+        rows = self._database.rows(schema.CUDA_DEVICES, columns)
+        return {(row["pid"], row["cudaId"]): row for row in reversed(rows)}
 
     @cached_property
     def _threads(self) -> Counter[int]:

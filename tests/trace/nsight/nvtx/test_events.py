@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
+from traceprof.trace.model.ranges import NamedRanges
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace
@@ -80,20 +81,27 @@ def test_ranges(
     if through_sqlite:
         monkeypatch.setattr(reader, "decode_columns", refuse)
     compiled = re.compile(pattern)
+    expected = searched(export, compiled)
     with closing(opened(export)) as trace:
-        found = {
-            process: list(
-                zip(
-                    ranges.start_ns.tolist(),
-                    ranges.end_ns.tolist(),
-                    ranges.names,
-                    ranges.thread.tolist(),
-                    strict=True,
-                )
+        assert rows_of(trace.ranges(compiled)) == expected
+        for process in (global_pid(1000), global_pid(1001), 7):
+            of_process = {process: expected[process]} if process in expected else {}
+            assert rows_of(trace.ranges(compiled, process)) == of_process
+
+
+def rows_of(found: dict[int, NamedRanges]) -> dict[int, list[tuple[int, int, str, int]]]:
+    return {
+        process: list(
+            zip(
+                ranges.start_ns.tolist(),
+                ranges.end_ns.tolist(),
+                ranges.names,
+                ranges.thread.tolist(),
+                strict=True,
             )
-            for process, ranges in trace.ranges(compiled).items()
-        }
-    assert found == searched(export, compiled)
+        )
+        for process, ranges in found.items()
+    }
 
 
 def refuse(*_: object) -> None:

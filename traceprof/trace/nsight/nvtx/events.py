@@ -153,8 +153,19 @@ class Events:
             end[(start <= self.capture_end_ns) & (end >= self.capture_end_ns)] = OPEN_END
         return end
 
-    def matching(self, matching: re.Pattern[str]) -> tuple[Int64, list[str]]:
-        """Return the ranges with a match in their names: int64[m], and m names."""
+    def matching(
+        self, matching: re.Pattern[str], process: int | None = None
+    ) -> tuple[Int64, list[str]]:
+        """Return the ranges with a match in their names: int64[m], and m names.
+
+        Args:
+            matching: searched for in each name.
+            process: the globalPid whose ranges are looked through; None for those of all.
+        """
+        chosen = self.is_range
+        if process is not None:
+            chosen = np.zeros(len(chosen), np.bool_)
+            chosen[self.named_ranges.of_process(process)] = True
         minds = _DEPENDS_ON_DIGITS.search(matching.pattern) is not None
         rows = self.named(
             lambda text: bool(matching.search(text)) or (minds and _has_digit(text)),
@@ -163,7 +174,7 @@ class Events:
                 if labels.takes_number(name)
                 else bool(matching.search(name))
             ),
-            self.is_range,
+            chosen,
         )
         names = self.names(rows)
         matches = [index for index, name in enumerate(names) if matching.search(name)]

@@ -31,27 +31,30 @@ _MPI_RANK = re.compile(r"MPI Rank (\d{1,9})")
 _RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
 
 
-def ranges_named(events: Events, matching: re.Pattern[str]) -> dict[int, NamedRanges]:
+def ranges_named(
+    events: Events, matching: re.Pattern[str], process: int | None = None
+) -> dict[int, NamedRanges]:
     """Return push/pop and start/end ranges by process (globalPid).
 
     Args:
         events: of the export.
         matching: searched for in each name.
+        process: the only one that is asked for; None for all.
 
     Raises:
         TraceFormatError: the file is damaged.
     """
-    rows, names = events.matching(matching)
+    rows, names = events.matching(matching, process)
     columns = events.columns
     start, end, thread = columns.start_ns[rows], events.known_ends(rows), columns.thread.at(rows)
     end_thread = columns.end_thread.at(rows)
     rank = {name: place for place, name in enumerate(sorted({*names}))}
     of_name = np.array([rank[name] for name in names], np.int64)
     order = np.lexsort((thread, of_name, end, start))
-    process = schema.process_of_thread(thread[order])
+    process_of = schema.process_of_thread(thread[order])
     ranges = {}
-    for number in np.unique(process).tolist():
-        indices = order[process == number]
+    for number in np.unique(process_of).tolist():
+        indices = order[process_of == number]
         ranges[number] = NamedRanges(
             start[indices],
             end[indices],
