@@ -131,6 +131,17 @@ def test_nothing_recorded_is_an_error_with_its_reason(
         assert code == 7
 
 
+def test_a_failure_of_nsys_itself_is_not_the_status_of_the_command(
+    tmp_path: Path, tool: str
+) -> None:
+    """Nsight's exit status is 1 both where it fails and where the command's is 1."""
+    said = "nsys ended with exit status 1 before it started the command"
+    fails = {"nsys": EXIT_ERROR, "torch": 1}[tool]
+    for temporary, status in ((tmp_path / "missing", fails), (tmp_path, 1)):
+        code, printed = ended(tmp_path / "out", tool, "sh", "-c", "exit 1", temporary=temporary)
+        assert (code, said in printed) == (status, status == EXIT_ERROR), printed
+
+
 SIGNALS = [
     pytest.param([(signal.SIGINT, 0), (signal.SIGINT, 0.001)], id="as timeout sends them"),
     pytest.param(

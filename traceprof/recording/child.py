@@ -48,10 +48,12 @@ class Child:
 
     Attributes:
         ended_by: the number of the first signal that ends the command; None without any.
+        has_started: whether the command itself runs or ran, not only nsys.
     """
 
     def __init__(self, *, under_nsys: bool, say: Callable[[str], None]) -> None:
         self.ended_by: int | None = None
+        self.has_started = False
         self._under_nsys = under_nsys
         self._say = say
         self._strength = 0
@@ -96,13 +98,23 @@ class Child:
         try:
             if self.ended_by is not None:  # while it started
                 self._process.send_signal(_passed_on(self.ended_by))
-            status = self._process.wait(_MAX_WAIT_S)
+            status = self._waited(self._process)
             if status or self.ended_by is not None:
                 _end_all()
         finally:
             self._process = None
             _adopt_orphans(False)
         return status if status >= 0 else 128 - status
+
+    def _waited(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for the end, and note whether nsys starts the command."""
+        self.has_started = not self._under_nsys
+        while not self.has_started:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(_PAUSE_S)
+            # It stays, as a zombie at least, until nsys has written the report.
+            self.has_started = bool(_launchers(process.pid, _children()))
+        return process.wait(_MAX_WAIT_S)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         strength = _STRENGTH.get(signal.Signals(number))
@@ -178,13 +190,16 @@ def _running(parent: int | None = None) -> list[int]:
 def _started_by_nsys(nsys: int) -> list[int]:
     """Return the outermost processes that nsys has started for the training."""
     children = _children()
-    launchers = [pid for pid, name, _ in children.get(nsys, []) if name.startswith(_LAUNCHER)]
     return [
         pid
-        for launcher in launchers
+        for launcher in _launchers(nsys, children)
         for pid, name, _ in children.get(launcher, [])
         if not name.startswith(_NSYS)
     ]
+
+
+def _launchers(nsys: int, children: Mapping[int, list[tuple[int, str, bool]]]) -> list[int]:
+    return [pid for pid, name, _ in children.get(nsys, []) if name.startswith(_LAUNCHER)]
 
 
 def _children() -> dict[int, list[tuple[int, str, bool]]]:

@@ -36,7 +36,8 @@ class Recorded(NamedTuple):
     """The outcome of a recording.
 
     Attributes:
-        status: of the command, as a shell gives it; of the signal, if one ended it.
+        status: of the command, as a shell gives it; of the signal, if one ended it; 0 if nsys did
+            not start it.
         reports: of all recorders of the job; None if another recorder analyses them.
         is_whole: whether all that this recorder was to record is in its reports.
     """
@@ -78,6 +79,8 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
             with suppress(OSError):
                 store_throttling(plan.folder, diagnosis)
         if plan.tool == NSYS:
+            if not child.has_started:
+                say(f"nsys ended with exit status {status} before it started the command")
             reports, is_whole = _of_nsys(plan, begin_s, say)
         else:
             reports, is_whole = _of_torch(plan, before, say)
@@ -95,6 +98,8 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
         )
     if child.ended_by is not None and not status:  # nsys gives 0
         status = 128 + child.ended_by
+    elif child.ended_by is None and not child.has_started:  # its status is not the command's
+        status = 0
     return Recorded(status, all_reports, is_whole)
 
 
