@@ -242,11 +242,12 @@ def test_an_operation_without_length_at_the_very_end(tmp_path: Path) -> None:
     assert (found.metrics.num_operations, found.metrics.blocked_ns) == (2, 40)
 
 
-def test_collectives_on_the_compute_stream(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernel", [ALL_REDUCE, SEND_RECV])
+def test_communication_on_the_compute_stream(tmp_path: Path, kernel: str) -> None:
     builder = TraceBuilder()
     for index in range(4):
         builder.kernel(100 * index, 100 * index + 60)
-        builder.kernel(100 * index + 60, 100 * index + 100, ALL_REDUCE)
+        builder.kernel(100 * index + 60, 100 * index + 100, kernel)
     builder.kernel(400, 410, ALL_REDUCE, stream=20)
     found = result(builder, tmp_path)
     assert (found.metrics.num_on_compute_stream, found.compute_streams) == (4, (7,))
@@ -254,8 +255,10 @@ def test_collectives_on_the_compute_stream(tmp_path: Path) -> None:
     finding = only(found)
     assert finding.severity == Severity.INFO
     assert "4 of 5 communication operations run on stream 7" in finding.title
-    assert "async_op=True" in finding.advice[0]
-    assert finding.evidence[0].label == "AllReduce on stream 7, which computes"
+    assert ("async_op=True" in finding.advice[0]) == (kernel == ALL_REDUCE)
+    assert ("isend and irecv" in finding.advice[0]) == (kernel == SEND_RECV)
+    name = "AllReduce" if kernel == ALL_REDUCE else "SendRecv"
+    assert finding.evidence[0].label == f"{name} on stream 7, which computes"
 
 
 def test_a_helper_kernel_makes_no_compute_stream(tmp_path: Path) -> None:

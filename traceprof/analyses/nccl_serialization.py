@@ -10,6 +10,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
 from traceprof.communication import nccl_queues as queueing
+from traceprof.communication.asynchronous import asynchronous_calls
 from traceprof.communication.nccl_queues import Independence
 from traceprof.communication.readiness import FOLLOWS_NS
 from traceprof.findings import (
@@ -27,11 +28,14 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
+from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from traceprof.run.opening import Mask, Rank, Window
 
 ID = "nccl-serialization"
@@ -95,6 +99,7 @@ class SerializationResult(RankResult):
         chains: chains of operations that waited for each other, the costliest first, then longest.
         among_compute: the longest communication kernels on streams that compute as well.
         compute_streams: these streams.
+        on_compute_stream: names of the operations there.
         has_events: whether inputs are known from event records, not from the order of launches.
         how_to_collect: how to record parts that the trace may lack.
     """
@@ -108,6 +113,7 @@ class SerializationResult(RankResult):
     chains: tuple[Evidence, ...]
     among_compute: tuple[Evidence, ...]
     compute_streams: tuple[int, ...]
+    on_compute_stream: tuple[str, ...]
     has_events: bool
     how_to_collect: HowToCollect
 
@@ -159,6 +165,10 @@ def run(rank: Rank, window: Window) -> SerializationResult:
         chains=queueing.chains(rank, queue, blocked, avoidable),
         among_compute=queueing.among_compute(rank, queue, on_compute),
         compute_streams=tuple(sorted({*queue.stream[on_compute].tolist()})),
+        on_compute_stream=tuple(
+            queue.sent.operations[kind]
+            for kind in np.unique(queue.sent.operation[on_compute]).tolist()
+        ),
         has_events=queue.has_events,
     )
 
@@ -242,7 +252,7 @@ def _advice(result: SerializationResult) -> tuple[str, ...]:
     if metrics.num_blocked:
         advice += _QUEUE_ADVICE
     if metrics.num_on_compute_stream:
-        advice.append(_COMPUTE_STREAM_ADVICE)
+        advice.append(_off_the_compute_stream(result.on_compute_stream))
     if metrics.known_blocked_ns < metrics.blocked_ns:
         how = result.how_to_collect(Part.COMMUNICATORS)
         advice.append(
@@ -279,12 +289,17 @@ _QUEUE_ADVICE = (
     ),
     "Launch first what the next computation waits for",
 )
-_COMPUTE_STREAM_ADVICE = (
-    "Call collectives with async_op=True, isend and irecv instead of send and recv, and wait()"
-    " where the result is needed: from PyTorch 2.8 on, a synchronous operation runs on the current"
-    " stream, where no kernel of that stream can run beside it"
-)
+
+
+def _off_the_compute_stream(operations: Iterable[str]) -> str:
+    return (
+        f"Call {asynchronous_calls(operations)}, and wait() where the result is needed: from"
+        " PyTorch 2.8 on, a synchronous operation runs on the current stream, where no kernel of"
+        " that stream can run beside it"
+    )
+
+
 PAGE = {
     "follows": f"{FOLLOWS_NS // 1000} µs",
-    "advice": bullets((*_QUEUE_ADVICE, _COMPUTE_STREAM_ADVICE)),
+    "advice": bullets((*_QUEUE_ADVICE, _off_the_compute_stream(OPERATIONS))),
 }

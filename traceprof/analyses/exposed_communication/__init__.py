@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 from msgspec import structs
 
 from traceprof import intervals
@@ -30,6 +31,7 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
+from traceprof.run.rank import CpuRank
 from traceprof.run.steady_steps import covered_per_step
 from traceprof.units import duration
 
@@ -115,6 +117,7 @@ class ExposedCommunicationResult(RankResult):
         num_operations: communication operations that are inside the window at all.
         longest: the longest stretches, longest first.
         operations: what is exposed of each operation, and why; None without a GPU.
+        host_operations: names of the operations that begin in the window, without a GPU.
         is_pytorch: whether the program is known to use PyTorch.
         has_gpu: whether the rank has one; otherwise ranges of its CPU were measured.
         is_compute_known: whether it is known when the rank computed.
@@ -128,6 +131,7 @@ class ExposedCommunicationResult(RankResult):
     num_operations: int
     longest: tuple[Evidence, ...]
     operations: ExposedOperations | None
+    host_operations: frozenset[str]
     is_pytorch: bool
     has_gpu: bool
     is_compute_known: bool
@@ -160,6 +164,7 @@ def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
         num_operations=num_inside(rank.communication_spans, window),
         longest=_longest(rank, exposed),
         operations=operations,
+        host_operations=_host_operations(rank, window),
         is_pytorch=rank.program.is_pytorch,
         has_gpu=rank.device is not None,
         is_compute_known=rank.device is not None or len(rank.compute) > 0,
@@ -211,7 +216,7 @@ def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable
             fraction,
             result.metrics.by_name(),
             result.longest if operations is None else evidence(operations),
-            cpu_advice()
+            cpu_advice(result.host_operations)
             if operations is None
             else advice(
                 operations,
@@ -242,6 +247,15 @@ def _coverage(rank: Rank, window: Window) -> float:
     """Return the share of operations whose kind is known: a whole graph may hide communication."""
     num_known = sum(num_inside(spans, window) for spans in rank.counted)
     return num_known / (num_known + len(rank.operations.graphs))
+
+
+def _host_operations(rank: Rank, window: Window) -> frozenset[str]:
+    if not isinstance(rank, CpuRank):
+        return frozenset()
+    operations = rank.work.operations
+    kinds = np.unique(operations.kind[window.holds_start(operations.start_ns)]).tolist()
+    calls = (rank.work.calls[kind] for kind in kinds)
+    return frozenset(call.operation for call in calls if call is not None)
 
 
 def _longest(rank: Rank, exposed: intervals.Intervals) -> tuple[Evidence, ...]:

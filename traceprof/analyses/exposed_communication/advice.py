@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses.exposed_communication.reasons import ALONE, CLOCKS, PEER_COPY, Reason
 from traceprof.analyses.exposed_communication.text import costliest, late_ranks, main_reasons
+from traceprof.communication.asynchronous import asynchronous_calls
 from traceprof.communication.readiness import FOLLOWS_NS
 from traceprof.findings import bullets
+from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.parts import HowToCollect, Part
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from traceprof.analyses.exposed_communication.reasons import ExposedOperations
 
 _GENERAL = {
@@ -77,24 +81,18 @@ _CLOCKS_DISAGREE = (
     "The reasons are unknown: operations start before the calls that launched them, so that the"
     " report's clocks of GPU and host do not agree. Record again with a newer profiler or driver"
 )
-_ASYNC_ON_CPU = (
-    "Start collectives with async_op=True, sends and receives with isend and irecv, compute"
-    " meanwhile, and wait for them late"
-)
-_CPU_ADVICE = (
-    (
-        "Look at the slowest ranks first: a collective is over when the last rank has come, so"
-        " exposed time may be waiting for a straggler"
-    ),
-    _ASYNC_ON_CPU,
-    _SMALLER_BUCKETS,
-    _HALF_THE_BYTES,
+_SLOWEST_FIRST = (
+    "Look at the slowest ranks first: an operation is over when the last of its ranks has come, so"
+    " exposed time may be waiting for a straggler"
 )
 
 
-def cpu_advice() -> tuple[str, ...]:
-    """Return what can be done on ranks without a GPU."""
-    return _CPU_ADVICE
+def cpu_advice(operations: Iterable[str]) -> tuple[str, ...]:
+    """Return what can be done on ranks without a GPU, for operations of these names."""
+    start = f"Start {asynchronous_calls(operations)}, compute meanwhile, and wait for them late"
+    has_all_reduce = _ALL_REDUCE in operations
+    of_ddp = (_SMALLER_BUCKETS, _HALF_THE_BYTES) if has_all_reduce else ()
+    return (_SLOWEST_FIRST, start, *of_ddp)
 
 
 def advice(
@@ -185,6 +183,6 @@ _ALL = (
 )
 PAGE = {
     "advice": bullets(_ALL),
-    "cpu_advice": bullets(_CPU_ADVICE),
+    "cpu_advice": bullets(cpu_advice(OPERATIONS)),
     "follows": f"{FOLLOWS_NS // 1000} µs",
 }

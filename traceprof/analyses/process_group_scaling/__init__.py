@@ -19,6 +19,7 @@ from traceprof.analyses.process_group_scaling.groups_at_once import (
     is_small,
     on_one_clock,
 )
+from traceprof.communication.asynchronous import asynchronous_calls
 from traceprof.communication.latency import SMALL_BYTES
 from traceprof.findings import (
     MAX_EVIDENCE,
@@ -34,10 +35,11 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
+from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.units import duration, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from traceprof.analyses.measurements.measured import MeasuredRun
     from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
@@ -123,6 +125,7 @@ class HostScaling:
     Attributes:
         num_cores: the machine's logical processors; None if not known.
         num_operations: small operations.
+        small_operations: their names.
         num_compared: those of signatures that ran with different numbers of groups at once.
         operations_per_group: the median number of small operations of a group.
         levels: the levels of each signature, in order of the number of groups.
@@ -131,6 +134,7 @@ class HostScaling:
 
     num_cores: int | None
     num_operations: int
+    small_operations: frozenset[str]
     num_compared: int
     operations_per_group: int
     levels: tuple[tuple[Level, ...], ...]
@@ -185,6 +189,10 @@ def _measure(run: RunSummary, results: Sequence[tuple[ProcessGroupsResult, int]]
     return HostScaling(
         num_cores=run.reports[results[0][0].report].session.num_cores,
         num_operations=len(small),
+        small_operations=frozenset(
+            operations.signatures[kind].operation
+            for kind in np.unique(operations.signature[small]).tolist()
+        ),
         num_compared=int((least_ns > 0).sum()),
         operations_per_group=int(np.median(per_group[per_group > 0])) if len(small) else 0,
         levels=levels,
@@ -323,7 +331,7 @@ def _judge(host: HostScaling) -> Finding | NotApplicable | None:
         fraction,
         metrics.by_name(),
         worst.longest,
-        ADVICE,
+        _advice(host.small_operations),
     )
 
 
@@ -351,7 +359,7 @@ def _no_comparison(host: HostScaling) -> NotApplicable | None:
     )
 
 
-ADVICE = (
+_ADVICE = (
     (
         "Give each process one compute thread: OMP_NUM_THREADS=1, or torch.set_num_threads(1);"
         " torchrun sets it, torch.multiprocessing.spawn does not"
@@ -364,10 +372,7 @@ ADVICE = (
         "Send fewer, larger messages, since the cost is per operation: flatten small tensors into"
         " one (torch._utils._flatten_dense_tensors), or torch.distributed._coalescing_manager"
     ),
-    (
-        "Start collectives with async_op=True, sends and receives with isend and irecv, compute"
-        " meanwhile, and wait for them late"
-    ),
+    "Start $calls, compute meanwhile, and wait for them late",
     "Run fewer processes on the machine, each with more work",
     (
         "On one machine let Gloo use the loopback device, GLOO_SOCKET_IFNAME=lo, and connect only"
@@ -378,9 +383,16 @@ ADVICE = (
         " there are GPUs"
     ),
 )
+
+
+def _advice(operations: Iterable[str]) -> tuple[str, ...]:
+    calls = asynchronous_calls(operations)
+    return tuple(text.replace("$calls", calls) for text in _ADVICE)
+
+
 PAGE = {
     "small": size_text(SMALL_BYTES),
     "min_operations": str(MIN_OPERATIONS),
     "min_growth": str(MIN_GROWTH),
-    "advice": bullets(ADVICE),
+    "advice": bullets(_advice(OPERATIONS)),
 }
