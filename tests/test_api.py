@@ -1,5 +1,6 @@
 """The public functions: what they take, what they refuse, and what they show of themselves."""
 
+import html
 import shutil
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import traceprof
+from tests.support.builders import TraceBuilder
 from tests.support.traces import SAMPLE
 from traceprof.analyses.verdict.run_result import Verdict
 from traceprof.analysis import Analysis, analyze_reports
@@ -117,12 +119,19 @@ def test_shown_in_a_line(analysis: Analysis, tmp_path: Path) -> None:
     assert "\n" not in repr(traceprof.analyze(odd))
 
 
-def test_shown_in_a_notebook(analysis: Analysis) -> None:
-    shown = analysis._repr_html_()
-    assert shown is not None
-    assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
-    assert " sandbox " in shown
-    assert shown.count("<") == 2  # all of the report is quoted
+def test_shown_in_a_notebook(tmp_path: Path) -> None:
+    """All of a title is there; names from a report are text, wherever they stand."""
+    path = tmp_path / "<b>&.sqlite"
+    builder = TraceBuilder().kernel(0, 60).kernel(70, 90, "<script>alert(1)</script>")
+    with closing(traceprof.analyze(builder.write(path))) as analysis:
+        shown = analysis._repr_html_()
+        findings = analysis.findings
+    assert findings
+    assert shown.startswith("<p>Analysis of &lt;b&gt;&amp;.sqlite, ranks: 1, findings: ")
+    assert "<script" not in shown
+    places = [shown.index(html.escape(finding.title, quote=False)) for finding in findings]
+    assert places == sorted(places)
+    assert f"<p>{len(findings)} rows " in shown
 
 
 def test_what_a_thread_reads_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:

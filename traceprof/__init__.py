@@ -15,7 +15,6 @@ TYPE_CHECKING = False  # as `typing` has it: no import here delays the guard of 
 if TYPE_CHECKING:
     from typing import Any
 
-    from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.analysis import Analysis, Options, analyze
     from traceprof.comparison.ask import compare
     from traceprof.errors import TraceprofError
@@ -59,15 +58,5 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  (the type is that of the laz
     if name in _LAZY:
         from importlib import import_module  # noqa: PLC0415  (see above)
 
-        module = import_module(_LAZY[name])
-        if name in {"Analysis", "analyze"}:
-            setattr(module, "notebook_report", _notebook_report)  # noqa: B010  (of any module)
-        return getattr(module, name)
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'traceprof' has no attribute {name!r}")
-
-
-def _notebook_report(result: RunResult) -> str:
-    """Return the HTML report of a result."""
-    from traceprof.reports.html import render  # noqa: PLC0415  (only notebooks show it)
-
-    return render(result)

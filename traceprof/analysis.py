@@ -52,10 +52,8 @@ __all__ = [
     "analyze_reports",
 ]  # fmt: skip
 
-notebook_report: Callable[[RunResult], str] | None = None
-"""Makes the page that a notebook shows; set by the package, as reports stand above this module."""
-
-_FRAME = 'style="width: 100%; height: 40em; border: 0" title="traceprof"'
+_SHOWN = ["severity", "id", "rank", "title", "impact_ns", "impact_fraction"]
+_MAX_SHOWN = 40  # findings in a notebook's cell; of more, the first and the last
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,15 +132,16 @@ class Analysis:
         num_ranks, num_findings = len(self.run.ranks), len(self.findings)
         return f"<Analysis of {names}, ranks: {num_ranks}, findings: {num_findings}{step}>"
 
-    def _repr_html_(self) -> str | None:
-        """Return the report for a notebook, in a frame of its own: its styles are for a page."""
-        render = notebook_report
-        if render is None:
-            return None
+    def _repr_html_(self) -> str:
+        """Return the findings as a table for a notebook, in the order in which to act on them."""
         import html
 
-        page = html.escape(render(self.result), quote=True)
-        return f'<iframe srcdoc="{page}" sandbox {_FRAME}></iframe>'
+        import pandas as pd
+
+        findings = self.to_pandas("findings")[_SHOWN]
+        with pd.option_context("display.max_colwidth", None):  # titles are long
+            table = findings.to_html(index=False, max_rows=_MAX_SHOWN, show_dimensions=True)
+        return f"<p>{html.escape(repr(self)[1:-1])}</p>{table}"
 
     def close(self) -> None:
         """Close the reports as soon as no thread reads them (`run.in_use`)."""
