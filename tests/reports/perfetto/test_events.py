@@ -1,18 +1,32 @@
-"""Events that overlap are told apart, whenever they begin and end; memory stays bounded."""
+"""Events that cross are told apart, whenever they begin and end; memory stays bounded."""
+
+from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
+import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
-from typing_extensions import Buffer
 
 from tests.support.perfetto import read
-from traceprof.reports.perfetto.events import Event, write_events
+from traceprof.reports.perfetto.events import Events, noted
+from traceprof.reports.perfetto.lanes import lanes
 from traceprof.reports.perfetto.packets import PacketWriter
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from traceprof.reports.perfetto.events import Span
+
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=12)
+
+
+def sorted_spans(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return start and end, by start, longer ones first."""
+    ordered = sorted((start, -(start + length)) for start, length in spans)
+    return [(start, -end) for start, end in ordered]
 
 
 @given(SPANS)
@@ -20,18 +34,49 @@ SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=12)
 @example([(0, 10), (0, 10), (0, 0), (10, 0), (10, 5), (12, 8)])
 @example([(0, 10), (5, 10), (10, 2), (15, 0)])
 def test_every_event_comes_back(spans: list[tuple[int, int]]) -> None:
-    ordered = sorted((start, -(start + length)) for start, length in spans)
-    expected = [(start, -end) for start, end in ordered]
+    expected = sorted_spans(spans)
     file = io.BytesIO()
     writer = PacketWriter(file, 0)
     process = writer.process(1, "rank 0", 0)
-    events = (Event(start, end, f"{start} {end}", "compute") for start, end in expected)
-    write_events(writer, lambda: writer.track(process, "stream 7"), events)
+    events: list[Span] = [
+        (start, end, f"{start} {end}", "compute", {"start": start} if start % 3 == 0 else {})
+        for start, end in expected
+    ]
+    writer.slices(lambda: writer.track(process, "stream 7"), noted(events))
     writer.flush()
     trace = read(file.getvalue())
     shown = trace.events(process, "stream 7")
     assert sorted((event.start_ns, event.end_ns) for event in shown) == sorted(expected)
-    assert all(event.name == f"{event.start_ns} {event.end_ns}" for event in shown)
+    for event in shown:
+        assert event.name == f"{event.start_ns} {event.end_ns}"
+        assert event.notes == ({"start": event.start_ns} if event.start_ns % 3 == 0 else {})
+
+
+def first_fitting(spans: list[tuple[int, int]]) -> list[int]:
+    """Return the lane of each span, one after the other."""
+    on_lanes: list[list[tuple[int, int]]] = []
+    chosen = []
+    for start, end in spans:
+        fitting = [
+            number
+            for number, lane in enumerate(on_lanes)
+            if all(other_end <= start or end <= other_end for _, other_end in lane)
+        ]
+        if not fitting:
+            fitting = [len(on_lanes)]
+            on_lanes.append([])
+        on_lanes[fitting[0]].append((start, end))
+        chosen.append(fitting[0])
+    return chosen
+
+
+@given(SPANS)
+@example([(0, 10), (5, 10), (7, 1), (20, 1)])
+@example([(0, 4), (2, 6), (3, 1), (8, 8), (10, 2), (11, 7)])
+def test_lanes_are_the_first_that_fit(spans: list[tuple[int, int]]) -> None:
+    expected = sorted_spans(spans)
+    start, end = np.array(expected, np.int64).reshape(-1, 2).T
+    assert lanes(start, end).tolist() == first_fitting(expected)
 
 
 def test_times_before_the_first_session_are_shifted() -> None:
@@ -39,7 +84,8 @@ def test_times_before_the_first_session_are_shifted() -> None:
     writer = PacketWriter(file, 1000)
     process = writer.process(1, "rank 0", 0)
     writer.utc(10**18)
-    write_events(writer, lambda: writer.track(process, "t"), [Event(-1000, -5, "a", "compute")])
+    events = noted([(-1000, -5, "a", "compute", {})])
+    writer.slices(lambda: writer.track(process, "t"), events)
     writer.flush()
     trace = read(file.getvalue())
     assert [(event.start_ns, event.end_ns) for event in trace.events(process, "t")] == [(0, 995)]
@@ -59,17 +105,14 @@ class _Pieces(io.BytesIO):
 
 
 def test_what_is_held_does_not_grow_with_the_events() -> None:
-    taken = 0
-
-    def events(number: int) -> Iterator[Event]:
-        nonlocal taken
-        for taken in range(number):
-            yield Event(2 * taken, 2 * taken + 1, f"kernel {taken % 50}", "compute")
-
+    num = 500_000
+    start = 2 * np.arange(num)
+    names = [f"kernel {number}" for number in range(50)]
+    zeros = np.zeros(num, np.int64)
     file = _Pieces()
     writer = PacketWriter(file, 0)
-    write_events(writer, partial(writer.track, 0, "t"), events(30_000))
+    events = Events(start, start + 1, start % 50, names, zeros, ["compute"], zeros, zeros, {}, {})
+    writer.slices(partial(writer.track, 0, "t"), events)
     writer.flush()
     assert len(file.sizes) > 10
     assert max(file.sizes) < 2 * sum(file.sizes) / len(file.sizes)
-    assert taken == 29_999

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from perfetto.trace_processor.api import TraceProcessor, TraceProcessorConfig
 
 from tests.support import profiler_events as profile
@@ -36,9 +37,12 @@ _ERRORS = "SELECT name FROM stats WHERE severity = 'error' AND value > 0"
 
 
 def written(analysis: Analysis) -> ReadTrace:
+    """Return what is written, of which each byte is as Perfetto's classes write it."""
     file = io.BytesIO()
     write(analysis, file)
-    return read(file.getvalue())
+    content = file.getvalue()
+    assert Trace.FromString(content).SerializeToString() == content
+    return read(content)
 
 
 @pytest.fixture(scope="module")

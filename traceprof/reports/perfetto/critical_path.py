@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses.steps.step_lengths import slowest_rank, steady_steps
-from traceprof.errors import one_line
 from traceprof.replay.answers.checked_replay import Refusal, checked_replay
 from traceprof.replay.answers.savings import MAX_OPERATIONS, MAX_WITHOUT_STEPS
 from traceprof.replay.answers.step_path import step_path
 from traceprof.replay.graph.sample import sample_of
-from traceprof.reports.perfetto.events import MAX_NAME, Event, write_events
+from traceprof.reports.perfetto.events import noted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.analysis import Analysis
     from traceprof.replay.answers.step_path import StepPath
+    from traceprof.reports.perfetto.flows import Value
     from traceprof.reports.perfetto.packets import PacketWriter
 
 _NO_PARENT = 0
@@ -72,18 +72,16 @@ def _chosen_steps(result: RunResult) -> list[int | None]:
 
 def write_paths(writer: PacketWriter, analysis: RunResult, paths: Sequence[StepPath]) -> None:
     """Write a track for each path, above all ranks."""
-    for path in paths:
-        of = "the training" if path.step is None else f"step {path.step}"
-        new_track = partial(writer.track, _NO_PARENT, f"critical path of {of}")
-        write_events(writer, new_track, _events(analysis, path))
-
-
-def _events(analysis: RunResult, path: StepPath) -> Iterator[Event]:
     reports = {rank.rank: rank.report for rank in analysis.run.ranks}
     clocks = analysis.ranks.clocks
-    for part in path.parts:
-        times = np.array([part.start_ns, part.end_ns], np.int64)
-        start, end = clocks.to_run(reports[part.rank], times).tolist()
-        name = one_line(f"rank {part.rank}: {part.name}", MAX_NAME)
-        stream = {} if part.stream is None else {"stream": part.stream}
-        yield Event(start, end, name, part.kind, (), {"rank": part.rank, **stream})
+    for path in paths:
+        of = "the training" if path.step is None else f"step {path.step}"
+        spans = []
+        for part in path.parts:
+            times = np.array([part.start_ns, part.end_ns], np.int64)
+            start, end = clocks.to_run(reports[part.rank], times).tolist()
+            stream = {} if part.stream is None else {"stream": part.stream}
+            notes: dict[str, Value] = {"rank": part.rank, **stream}
+            spans.append((start, end, f"rank {part.rank}: {part.name}", part.kind, notes))
+        new_track = partial(writer.track, _NO_PARENT, f"critical path of {of}")
+        writer.slices(new_track, noted(spans))

@@ -1,113 +1,114 @@
-"""Events on tracks: those that overlap without lying inside each other get tracks of their own."""
+"""Events on tracks, in columns: those that cross each other get tracks of their own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from traceprof.errors import one_line
+import numpy as np
+
 from traceprof.reports.tracks import Category
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from traceprof.intervals import Int64
-    from traceprof.reports.perfetto.flows import LaunchFlows
-    from traceprof.reports.perfetto.packets import PacketWriter, Value
+    from traceprof.reports.perfetto.flows import LaunchFlows, MatchedFlows, Special, Value
     from traceprof.reports.tracks import Track
+    from traceprof.run.rank import Mask
 
-CHUNK = 65_536  # events that are Python's at a time
-MAX_NAME = 512
-_ALONE: tuple[tuple[int, ...], None] = ((), None)
+    Span = tuple[int, int, str, str, Mapping[str, Value]]
 
-
-class Event(NamedTuple):
-    """An event to be written; times are the run's."""
-
-    start_ns: int
-    end_ns: int
-    name: str
-    category: str
-    flows: tuple[int, ...] = ()
-    notes: Mapping[str, Value] | None = None
+_CATEGORIES = tuple(str(category) for category in Category)
 
 
-@dataclass(slots=True)
-class _Lane:
-    """A track, and the ends of the events on it that have not ended."""
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events to be written, by start, longer ones first.
 
-    track: int
-    open_ends: list[int] = field(default_factory=list)
+    Attributes:
+        start_ns: int64[n], on the run's clock.
+        end_ns: int64[n].
+        name: int[n], indices into `names`.
+        names: of the events.
+        category: int[n], indices into `categories`.
+        categories: of the events.
+        flow: int64[n], a number that the event shares with others: arrows go from one to the next;
+            0 for none.
+        shared: int64[n], a second one, which comes first.
+        notes: numbers that are shown of some: int64[n] by name, and bool[n], which have it.
+        special: by index, instead of all these, the flows and notes of events that have others.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    name: npt.NDArray[np.integer]
+    names: Sequence[str]
+    category: npt.NDArray[np.integer]
+    categories: Sequence[str]
+    flow: Int64
+    shared: Int64
+    notes: Mapping[str, tuple[Int64, Mask]]
+    special: Special
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def chosen(self, index: Mask) -> Events:
+        """Return some of the events: bool[n]."""
+        new = np.cumsum(index) - 1
+        special = {int(new[one]): said for one, said in self.special.items() if index[one]}
+        return Events(
+            self.start_ns[index], self.end_ns[index], self.name[index], self.names,
+            self.category[index], self.categories, self.flow[index], self.shared[index],
+            {key: (values[index], known[index]) for key, (values, known) in self.notes.items()},
+            special,
+        )  # fmt: skip
 
 
-def write_events(
-    writer: PacketWriter, new_track: Callable[[], int], events: Iterable[Event]
-) -> None:
-    """Write events by start, longer ones first.
+def noted(spans: Sequence[Span], to_run: Callable[[Int64], Int64] | None = None) -> Events:
+    """Return a few events.
 
     Args:
-        writer: writes them.
-        new_track: adds a track: first for all, then for what neither follows what is on the others
-            nor lies inside it.
-        events: in that order.
+        spans: start, end, name, category and notes of each; of those that begin at one time,
+            longer ones first.
+        to_run: makes times of the run of them, if they are not.
     """
-    lanes = [_Lane(new_track())]
-    for event in events:
-        for lane in lanes:
-            open_ends = lane.open_ends
-            while open_ends and open_ends[-1] <= event.start_ns:
-                writer.end(lane.track, open_ends.pop())
-            if not open_ends or event.end_ns <= open_ends[-1]:
-                break
-        else:
-            lane = _Lane(new_track())
-            lanes.append(lane)
-        writer.begin(
-            lane.track, event.start_ns, event.name, event.category, event.flows, event.notes
-        )
-        lane.open_ends.append(event.end_ns)
-    for lane in lanes:
-        while lane.open_ends:
-            writer.end(lane.track, lane.open_ends.pop())
-
-
-def write_instants(writer: PacketWriter, track: int, events: Iterable[Event]) -> None:
-    """Write events that have no length on a track."""
-    for event in events:
-        writer.instant(track, event.start_ns, event.name, event.category)
+    ordered = sorted(spans, key=lambda span: span[0])
+    times = np.array([span[:2] for span in ordered], np.int64).reshape(-1, 2)
+    start, end = (times if to_run is None else to_run(times)).T
+    number, none = np.arange(len(ordered)), np.zeros(len(ordered), np.int64)
+    return Events(
+        start, end, number, [span[2] for span in ordered],
+        number, [span[3] for span in ordered], none, none, {},
+        {index: ((), span[4]) for index, span in enumerate(ordered) if span[4]},
+    )  # fmt: skip
 
 
 def events_of(
     track: Track,
     to_run: Callable[[Int64], Int64],
-    flows: Mapping[int, tuple[tuple[int, ...], Mapping[str, Value]]] | None = None,
+    flows: MatchedFlows | None = None,
     launches: LaunchFlows | None = None,
-) -> Iterator[Event]:
-    """Yield the events of a track.
+) -> Events:
+    """Return the events of a track.
 
     Args:
         track: of a rank, in its report's time.
         to_run: makes times of the run of them.
-        flows: of operations by index, the numbers that they share with those of other ranks, and
-            what is known of their meeting.
+        flows: of the rank's matched operations, where these are events.
         launches: what calls launched.
     """
-    shown: dict[int, str] = {}
-    categories = [str(category) for category in Category]
-    for first in range(0, len(track), CHUNK):
-        part = track.chosen(slice(first, first + CHUNK))
-        launched = [()] * len(part) if launches is None else launches.of(part)
-        for start, end, name, category, operation, of_launch in zip(
-            to_run(part.start_ns).tolist(),
-            to_run(part.end_ns).tolist(),
-            part.name.tolist(),
-            part.category.tolist(),
-            part.operation.tolist(),
-            launched,
-            strict=True,
-        ):
-            shared, notes = (flows or {}).get(operation, _ALONE)
-            text = shown.get(name)
-            if text is None:
-                text = shown[name] = one_line(track.names[name], MAX_NAME)
-            yield Event(start, end, text, categories[category], (*shared, *of_launch), notes)
+    flow = shared = np.zeros(len(track), np.int64)
+    notes: Mapping[str, tuple[Int64, Mask]] = {}
+    special: Special = {}
+    if launches is not None:
+        flow, special = launches.of(track)
+    if flows is not None:
+        shared, notes, special = flows.of(track, flow)
+    return Events(
+        to_run(track.start_ns), to_run(track.end_ns), track.name, track.names, track.category,
+        _CATEGORIES, flow, shared, notes, special,
+    )  # fmt: skip

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,11 +15,11 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.ranks.comparison import RankComparison
-    from traceprof.reports.perfetto.packets import Value
     from traceprof.reports.tracks import Track
-    from traceprof.run.rank import Rank
+    from traceprof.run.rank import Mask, Rank
 
-    Flows = Mapping[int, tuple[tuple[int, ...], Mapping[str, Value]]]
+    Value = int | float | str | bool
+    Special = dict[int, tuple[tuple[int, ...], Mapping[str, Value]]]
 
 
 def first_flows(comparison: RankComparison) -> list[int]:
@@ -29,37 +28,89 @@ def first_flows(comparison: RankComparison) -> list[int]:
     return [1, *(1 + np.cumsum(lengths)).tolist()][: len(lengths)]
 
 
-def flows_of(rank: Rank, comparison: RankComparison) -> Flows:
-    """Return the numbers of a rank's matched operations, and what is known of the meeting.
+@dataclass(frozen=True, slots=True)
+class MatchedFlows:
+    """Numbers that a rank's matched operations share with those of other ranks.
+
+    Attributes:
+        operation: int64[n], ascending: indices of kernels or, without a GPU, of operations. One
+            that sent and received several messages is there several times.
+        number: int64[n].
+        wait_ns: int64[n], the rank's wait for the last one.
+        last_rank: int64[n], the rank that came last.
+        is_known: bool[n], whether these two are.
+    """
+
+    operation: Int64
+    number: Int64
+    wait_ns: Int64
+    last_rank: Int64
+    is_known: Mask
+
+    def of(
+        self, track: Track, launch: Int64
+    ) -> tuple[Int64, dict[str, tuple[Int64, Mask]], Special]:
+        """Return the numbers and notes of the events of a track, and of those with several.
+
+        Args:
+            track: of the rank's operations.
+            launch: int64[n], the numbers that its events share with their launches.
+        """
+        first = np.searchsorted(self.operation, track.operation)
+        num = np.searchsorted(self.operation, track.operation, side="right") - first
+        rows = np.flatnonzero(num)
+        shared, wait, last = (np.zeros(len(track), np.int64) for _ in range(3))
+        is_known = np.zeros(len(track), np.bool_)
+        at = first[rows]
+        shared[rows], wait[rows], last[rows] = self.number[at], self.wait_ns[at], self.last_rank[at]
+        is_known[rows] = self.is_known[at]
+        special: Special = {}
+        for row in rows[num[rows] > 1].tolist():
+            part = slice(first[row], first[row] + num[row])
+            numbers = [*self.number[part].tolist(), *launch[[row]][launch[[row]] > 0].tolist()]
+            known = np.flatnonzero(self.is_known[part])
+            notes: dict[str, Value] = {}
+            if len(known):
+                notes["wait_ns"] = int(self.wait_ns[part][known[-1]])
+                notes["last_rank"] = int(self.last_rank[part][known[-1]])
+            special[row] = tuple(numbers), notes
+        return shared, {"wait_ns": (wait, is_known), "last_rank": (last, is_known)}, special
+
+
+def flows_of(rank: Rank, comparison: RankComparison) -> MatchedFlows | None:
+    """Return the numbers of a rank's matched operations, and what is known of their meeting.
 
     Args:
         rank: the rank.
         comparison: of the run's ranks.
 
     Returns:
-        By index of the kernel or, without a GPU, of the operation. `wait_ns` is the rank's wait for
-        the last one; it is left out if it is unknown.
+        None if nothing was matched.
     """
-    flows: dict[int, tuple[tuple[int, ...], dict[str, Value]]] = defaultdict(lambda: ((), {}))
     if rank.rank not in comparison.ranks:
-        return flows
+        return None
     index = _index_of_arrivals(rank)
     member = comparison.ranks.index(rank.rank)
+    parts = []
     for first, waits in zip(first_flows(comparison), comparison.waits, strict=True):
         if member not in waits.group.members:
             continue
         column = waits.group.members.index(member)
-        is_known = (waits.is_known & ~waits.is_unknown).tolist()
-        operations = index[waits.group.place[:, column]].tolist()
-        last = [comparison.ranks[waits.group.members[one]] for one in waits.last.tolist()]
-        for row, (operation, wait_ns) in enumerate(
-            zip(operations, waits.wait_ns[:, column].tolist(), strict=True)
-        ):
-            numbers, notes = flows[operation]
-            if is_known[row]:
-                notes = {"wait_ns": wait_ns, "last_rank": last[row]}
-            flows[operation] = (*numbers, first + row), notes
-    return flows
+        ranks = np.array([comparison.ranks[one] for one in waits.group.members], np.int64)
+        parts.append(
+            (
+                index[waits.group.place[:, column]],
+                first + np.arange(len(waits)),
+                waits.wait_ns[:, column],
+                ranks[waits.last],
+                waits.is_known & ~waits.is_unknown,
+            )
+        )
+    if not parts:
+        return None
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return MatchedFlows(*(column[order] for column in columns))
 
 
 def _index_of_arrivals(rank: Rank) -> Int64:
@@ -83,20 +134,26 @@ class LaunchFlows:
     by_call: Int64
     call: Int64
 
-    def of(self, track: Track) -> list[tuple[int, ...]]:
-        """Return the numbers of the events of a track."""
+    def of(self, track: Track) -> tuple[Int64, Special]:
+        """Return the number of each event of a track, 0 for none, and all of those with several.
+
+        These are by the index of the event.
+        """
+        number = np.zeros(len(track), np.int64)
+        several: Special = {}
         if len(track) == 0 or track.row[0] < 0:
-            return [()] * len(track)
+            return number, several
         if not track.is_host:
-            return [(number,) if number else () for number in self.number[track.row].tolist()]
-        first, stop = (np.searchsorted(self.call, track.row, side).tolist() for side in _SIDES)
-        return [
-            tuple(self.by_call[begin:end].tolist()) if begin < end else ()
-            for begin, end in zip(first, stop, strict=True)
-        ]
-
-
-_SIDES: tuple[Literal["left"], Literal["right"]] = "left", "right"
+            return self.number[track.row], several
+        first = np.searchsorted(self.call, track.row)
+        num = np.searchsorted(self.call, track.row, side="right") - first
+        number[num > 0] = self.by_call[first[num > 0]]
+        rows = np.flatnonzero(num > 1)
+        for row, begin, size in zip(
+            rows.tolist(), first[rows].tolist(), num[rows].tolist(), strict=True
+        ):
+            several[row] = tuple(self.by_call[begin : begin + size].tolist()), {}
+        return number, several
 
 
 def launch_flows(rank: Rank, ranks: Sequence[Rank], comparison: RankComparison) -> LaunchFlows:

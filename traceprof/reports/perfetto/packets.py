@@ -1,31 +1,72 @@
-"""Packets of a Perfetto trace, written as they are made: by the classes of Perfetto's package."""
+"""Packets of a Perfetto trace, written as they are made.
+
+Few are objects of Perfetto's classes; events and values of counters are columns of bytes.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, BinaryIO
 
+import numpy as np
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
     BUILTIN_CLOCK_BOOTTIME,
     BUILTIN_CLOCK_REALTIME,
     CounterDescriptor,
+    DebugAnnotation,
     Trace,
+    TracePacket,
     TrackDescriptor,
     TrackEvent,
 )
 
+from traceprof.errors import one_line
+from traceprof.reports.perfetto.lanes import lanes, nested_order
+from traceprof.reports.perfetto.message_columns import (
+    Messages,
+    fixed_numbers,
+    merged,
+    messages,
+    numbers,
+    tag_of,
+    texts,
+    written,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
+    import numpy.typing as npt
 
-BEGIN, END = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END
+    from traceprof.intervals import Int64
+    from traceprof.reports.perfetto.events import Events
+    from traceprof.reports.perfetto.message_columns import Bytes, Fields
+
+_BEGIN, _END = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END
 _INSTANT = TrackEvent.TYPE_INSTANT
 _COUNTER = TrackEvent.TYPE_COUNTER
 _SEQUENCE = 1  # all packets are of one, so that a name is written once
 _FIRST, _OTHERS = 3, 2  # sequence flags: the state begins here; it is needed
-_MAX_PACKETS = 4096  # written together
+_MAX_PACKETS = 4096  # written together; of names, in a packet
+_CHUNK = 65_536  # packets that are columns at a time
+MAX_NAME = 512
 
-Value = int | float | str | bool
+_PACKET = tag_of(Trace(packet=[TracePacket()]))
+_TIME = tag_of(TracePacket(timestamp=1))
+_OF_SEQUENCE = tag_of(TracePacket(trusted_packet_sequence_id=1))
+_FLAGS = tag_of(TracePacket(sequence_flags=1))
+_EVENT = tag_of(TracePacket(track_event=TrackEvent()))
+_CATEGORY = tag_of(TrackEvent(category_iids=[1]))
+_TYPE = tag_of(TrackEvent(type=_BEGIN))
+_NAME = tag_of(TrackEvent(name_iid=1))
+_TRACK = tag_of(TrackEvent(track_uuid=1))
+_VALUE = tag_of(TrackEvent(counter_value=1))
+_NOTE = tag_of(TrackEvent(debug_annotations=[DebugAnnotation()]))
+_INTEGER = tag_of(DebugAnnotation(int_value=1))
+_KEY = tag_of(DebugAnnotation(name=""))
+_FLOW = tag_of(TrackEvent(flow_ids=[1]), num_bytes=8)
+
+# Kinds of packets: of most begins and of all ends, with flows and notes in columns, and others.
+_PLAIN, _NOTED, _SPECIAL = map(np.int8, range(3))
 
 
 class PacketWriter:
@@ -93,30 +134,135 @@ class PacketWriter:
         track.counter.unit_name = unit
         return number
 
-    def begin(
-        self,
-        track: int,
-        time_ns: int,
-        name: str,
-        category: str,
-        flows: Sequence[int] = (),
-        notes: Mapping[str, Value] | None = None,
-    ) -> None:
-        """Begin an event.
+    def slices(self, new_track: Callable[[], int], events: Events) -> None:
+        """Add events that have a length.
 
         Args:
-            track: that it is on.
-            time_ns: on the run's clock.
-            name: is shown.
-            category: of it.
-            flows: numbers that it shares with others: arrows go from one to the next.
-            notes: what else is shown of it.
+            new_track: adds a track: first for all, then for what neither follows what is on the
+                others nor lies inside it.
+            events: to be written.
         """
-        packet = self._named(BEGIN, track, time_ns, name, category)
+        lane = lanes(events.start_ns, events.end_ns)
+        last = int(lane.max(initial=0))
+        for number in range(last + 1):
+            self._nested(new_track(), events.chosen(lane == number) if last else events)
+
+    def _nested(self, track: int, events: Events) -> None:
+        """Add events that lie inside each other or follow each other."""
+        name, category = self._named(events)
+        kind_of = np.full(len(events), _PLAIN)
+        for _, is_known in (*events.notes.values(), (None, events.shared > 0)):
+            kind_of[is_known] = _NOTED
+        kind_of[[*events.special]] = _SPECIAL
+        order = nested_order(events.start_ns, events.end_ns)
+        for first in range(0, len(order), _CHUNK):
+            part = order[first : first + _CHUNK]
+            kind = np.where(part >= 0, kind_of[part], _PLAIN)
+            plain, noted, special = (part[kind == one] for one in (_PLAIN, _NOTED, _SPECIAL))
+            parts = [self._slices(track, events, plain, name, category, has_notes=False)]
+            if len(plain) < len(part):
+                parts.append(self._slices(track, events, noted, name, category, has_notes=True))
+                parts.append(self._special(track, events, special, name, category))
+            self._write(merged(kind, parts))
+
+    def _slices(
+        self,
+        track: int,
+        events: Events,
+        part: Int64,
+        name: Int64,
+        category: Int64,
+        *,
+        has_notes: bool,
+    ) -> Messages:
+        """Return packets of begins and ends, of one track; see `nested_order`."""
+        is_begin = part >= 0
+        row = np.where(is_begin, part, ~part)
+        fields = numbers(_CATEGORY, category[events.category[row]]).where(is_begin)
+        for key, (values, is_known) in events.notes.items() if has_notes else ():
+            note = numbers(_INTEGER, values[row]) + texts(_KEY, key)
+            fields += messages(_NOTE, note).where(is_known[row])
+        fields += numbers(_TYPE, np.where(is_begin, _BEGIN, _END))
+        fields += numbers(_NAME, name[events.name[row]]).where(is_begin)
+        fields += numbers(_TRACK, _all(track))
+        for flows in (events.shared, events.flow) if has_notes else (events.flow,):
+            flow = flows[row]
+            fields += fixed_numbers(_FLOW, flow).where(is_begin & (flow > 0))
+        times = np.where(is_begin, events.start_ns[row], events.end_ns[row])
+        return self._packets(times, fields)
+
+    def instants(self, track: int, events: Events) -> None:
+        """Add events that have no length."""
+        name, category = self._named(events)
+        for first in range(0, len(events), _CHUNK):
+            part = slice(first, first + _CHUNK)
+            fields = (
+                numbers(_CATEGORY, category[events.category[part]])
+                + numbers(_TYPE, _all(_INSTANT))
+                + numbers(_NAME, name[events.name[part]])
+                + numbers(_TRACK, _all(track))
+            )
+            self._write(self._packets(events.start_ns[part], fields).content)
+
+    def values(self, track: int, times: Int64, values: npt.NDArray[np.int64 | np.int32]) -> None:
+        """Give a counter the values that it has from times on."""
+        for first in range(0, len(times), _CHUNK):
+            part = slice(first, first + _CHUNK)
+            fields = (
+                numbers(_TYPE, _all(_COUNTER))
+                + numbers(_TRACK, _all(track))
+                + numbers(_VALUE, values[part].astype(np.int64))
+            )
+            self._write(self._packets(times[part], fields).content)
+
+    def _packets(self, times: Int64, event: Fields) -> Messages:
+        """Return packets of events.
+
+        Args:
+            times: int64[n], on the run's clock.
+            event: the fields of n events.
+        """
+        packet = (
+            numbers(_TIME, times + self._shift_ns)
+            + numbers(_OF_SEQUENCE, _all(_SEQUENCE))
+            + messages(_EVENT, event)
+            + numbers(_FLAGS, _all(_OTHERS))
+        )
+        return written(messages(_PACKET, packet), len(times))
+
+    def _write(self, content: Bytes) -> None:
+        self.flush()
+        self._file.write(content.data)
+
+    def _special(
+        self, track: int, events: Events, part: Int64, name: Int64, category: Int64
+    ) -> Messages:
+        """Return the packets of begins that have what few have: several flows, any notes."""
+        packets = [
+            self._special_packet(
+                track, events, index, int(name[events.name[index]]),
+                int(category[events.category[index]]),
+            )
+            for index in part.tolist()
+        ]  # fmt: skip
+        content = np.frombuffer(b"".join(packets), np.uint8)
+        return Messages(content, np.array([len(packet) for packet in packets], np.int64))
+
+    def _special_packet(
+        self, track: int, events: Events, index: int, name: int, category: int
+    ) -> bytes:
+        trace = Trace()
+        packet = trace.packet.add(
+            timestamp=int(events.start_ns[index]) + self._shift_ns,
+            trusted_packet_sequence_id=_SEQUENCE,
+            sequence_flags=_OTHERS,
+        )
         event = packet.track_event
-        if flows:
-            event.flow_ids.extend(flows)
-        for key, value in (notes or {}).items():
+        event.type, event.track_uuid, event.name_iid = _BEGIN, track, name
+        event.category_iids.append(category)
+        flows, notes = events.special[index]
+        event.flow_ids.extend(flows)
+        for key, value in notes.items():
             note = event.debug_annotations.add(name=key)
             if isinstance(value, bool):
                 note.bool_value = value
@@ -126,49 +272,42 @@ class PacketWriter:
                 note.double_value = value
             else:
                 note.string_value = value
+        content: bytes = trace.SerializeToString()
+        return content
 
-    def instant(self, track: int, time_ns: int, name: str, category: str) -> None:
-        """Add an event that has no length; see `begin`."""
-        self._named(_INSTANT, track, time_ns, name, category)
+    def _named(self, events: Events) -> tuple[Int64, Int64]:
+        """Return the numbers of names and of categories by index, 0 for those not used."""
+        return (
+            self._interned("event_names", self._names, events.names, events.name),
+            self._interned(
+                "event_categories", self._categories, events.categories, events.category
+            ),
+        )
 
-    def _named(
-        self, kind: TrackEvent.Type, track: int, time_ns: int, name: str, category: str
-    ) -> TracePacket:
-        packet = self._packet()
-        packet.timestamp = time_ns + self._shift_ns
-        event = packet.track_event
-        event.type, event.track_uuid = kind, track
-        number = self._names.get(name)
-        if number is None:
-            number = self._names[name] = len(self._names) + 1
-            packet.interned_data.event_names.add(iid=number, name=name)
-        event.name_iid = number
-        number = self._categories.get(category)
-        if number is None:
-            number = self._categories[category] = len(self._categories) + 1
-            packet.interned_data.event_categories.add(iid=number, name=category)
-        event.category_iids.append(number)
-        return packet
-
-    def end(self, track: int, time_ns: int) -> None:
-        """End the event of a track that began last and has not ended."""
-        packet = self._packet()
-        packet.timestamp = time_ns + self._shift_ns
-        event = packet.track_event
-        event.type, event.track_uuid = END, track
-
-    def value(self, track: int, time_ns: int, value: int) -> None:
-        """Give a counter the value that it has from a time on."""
-        packet = self._packet()
-        packet.timestamp = time_ns + self._shift_ns
-        event = packet.track_event
-        event.type, event.track_uuid, event.counter_value = _COUNTER, track, value
+    def _interned(
+        self, field: str, known: dict[str, int], texts: Sequence[str], used: npt.NDArray[np.integer]
+    ) -> Int64:
+        is_used = np.zeros(len(texts), np.bool_)
+        is_used[used] = True
+        number = np.zeros(len(texts), np.int64)
+        interned = None
+        for index in np.flatnonzero(is_used).tolist():
+            text = one_line(texts[index], MAX_NAME)
+            of_text = known.get(text)
+            if of_text is None:
+                of_text = known[text] = len(known) + 1
+                if interned is None or len(interned) >= _MAX_PACKETS:
+                    interned = getattr(self._packet().interned_data, field)
+                interned.add(iid=of_text, name=text)
+            number[index] = of_text
+        return number
 
     def flush(self) -> None:
         """Write what is not written yet."""
         # A trace is made of its packets, so that several one after the other are one.
-        self._file.write(self._trace.SerializeToString())
-        self._trace, self._num_packets = Trace(), 0
+        if self._num_packets:
+            self._file.write(self._trace.SerializeToString())
+            self._trace, self._num_packets = Trace(), 0
 
     def _packet(self) -> TracePacket:
         if self._num_packets >= _MAX_PACKETS:
@@ -184,3 +323,8 @@ class PacketWriter:
         track = self._packet().track_descriptor
         track.uuid = self._num_tracks
         return self._num_tracks, track
+
+
+def _all(value: int) -> Int64:
+    """Return a number that is that of all messages, int64[1]."""
+    return np.full(1, value, np.int64)

@@ -6,21 +6,13 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from traceprof.analyses.launch_queue import depth_over_time
 from traceprof.analyses.links.link_counters import link_samples
 from traceprof.errors import one_line
 from traceprof.findings import by_id
-from traceprof.reports.perfetto.events import (
-    CHUNK,
-    MAX_NAME,
-    Event,
-    events_of,
-    write_events,
-    write_instants,
-)
+from traceprof.reports.perfetto.events import events_of, noted
 from traceprof.reports.perfetto.flows import flows_of
+from traceprof.reports.perfetto.packets import MAX_NAME
 from traceprof.reports.tracks import (
     Category,
     communication_track,
@@ -33,16 +25,15 @@ from traceprof.run.rank import CpuRank
 from traceprof.trace.model.counters import PERCENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import numpy.typing as npt
+    from collections.abc import Callable, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.findings import Finding
     from traceprof.intervals import Int64
-    from traceprof.reports.perfetto.flows import LaunchFlows
-    from traceprof.reports.perfetto.packets import PacketWriter, Value
+    from traceprof.reports.perfetto.events import Span
+    from traceprof.reports.perfetto.flows import LaunchFlows, Value
+    from traceprof.reports.perfetto.packets import PacketWriter
     from traceprof.reports.tracks import Track
     from traceprof.run.rank import Rank
 
@@ -83,7 +74,7 @@ def write_rank(
     tracks = [communication_track(rank)] if isinstance(rank, CpuRank) else gpu_tracks(rank)
     for track in tracks:
         new_track = partial(writer.track, process, track.label, _STREAMS)
-        write_events(writer, new_track, events_of(track, to_run, flows, launches))
+        writer.slices(new_track, events_of(track, to_run, flows, launches))
     _write_counters(writer, process, rank, to_run, has_host=has_host)
     if has_host:
         _write_threads(writer, rank, pid, launches, to_run)
@@ -108,51 +99,48 @@ def _write_findings(
     parent = writer.track(process, "findings", _FINDINGS)
     for order, group in enumerate(by_id(findings)):
         new_track = partial(writer.track, parent, group[0].id, order)
-        write_events(writer, new_track, _finding_events(group, result, to_run))
+        for finding in group:
+            writer.slices(new_track, noted(_finding_spans(finding, result), to_run))
 
 
-def _finding_events(
-    group: Sequence[Finding], result: BreakdownResult, to_run: Callable[[Int64], Int64]
-) -> Iterator[Event]:
+def _finding_spans(finding: Finding, result: BreakdownResult) -> list[Span]:
     start_ns = result.judged.window_start_ns
     end_ns = start_ns + result.judged.window_ns
-    for finding in group:
-        notes: dict[str, Value] = {
-            "severity": str(finding.severity),
-            "impact_ns": finding.impact_ns,
-            "impact_fraction": finding.impact_fraction,
-        }
-        notes |= {
-            name: one_line(value) if isinstance(value, str) else value
-            for name, value in finding.metrics.items()
-            if value is not None
-        }
-        notes |= {
-            f"advice {number}": one_line(advice) for number, advice in enumerate(finding.advice, 1)
-        }
-        spans = [(start_ns, end_ns, one_line(finding.title, MAX_NAME), notes)]
-        spans += [
-            (seen.start_ns, seen.end_ns, one_line(seen.label, MAX_NAME), {})
+    notes: dict[str, Value] = {
+        "severity": str(finding.severity),
+        "impact_ns": finding.impact_ns,
+        "impact_fraction": finding.impact_fraction,
+    }
+    notes |= {
+        name: one_line(value) if isinstance(value, str) else value
+        for name, value in finding.metrics.items()
+        if value is not None
+    }
+    notes |= {
+        f"advice {number}": one_line(advice) for number, advice in enumerate(finding.advice, 1)
+    }
+    category = f"finding {finding.severity}"
+    return [
+        (start_ns, end_ns, finding.title, category, notes),
+        *(
+            (seen.start_ns, seen.end_ns, seen.label, category, {})
             for seen in sorted(finding.evidence, key=lambda seen: (seen.start_ns, -seen.end_ns))
-        ]
-        for start, end, name, of_span in spans:
-            start, end = _times(to_run, start, end)  # noqa: PLW2901  (the same on the run's clock)
-            yield Event(start, end, name, f"finding {finding.severity}", (), of_span)
+        ),
+    ]
 
 
 def _write_steps(
     writer: PacketWriter, process: int, result: BreakdownResult, to_run: Callable[[Int64], Int64]
 ) -> None:
-    def events() -> Iterator[Event]:
-        for step in result.steps:
-            measures = step.measures
-            start_ns = measures.window_start_ns
-            start, end = _times(to_run, start_ns, start_ns + measures.window_ns)
-            notes: dict[str, Value] = {name: getattr(measures, name) for name in _OF_STEPS}
-            yield Event(start, end, f"step {step.number}", "step", (), notes)
-
-    if result.steps:
-        write_events(writer, partial(writer.track, process, "steps on the GPU", _STEPS), events())
+    spans: list[Span] = []
+    for step in result.steps:
+        measures = step.measures
+        end_ns = measures.window_start_ns + measures.window_ns
+        notes: dict[str, Value] = {name: getattr(measures, name) for name in _OF_STEPS}
+        spans.append((measures.window_start_ns, end_ns, f"step {step.number}", "step", notes))
+    if spans:
+        new_track = partial(writer.track, process, "steps on the GPU", _STEPS)
+        writer.slices(new_track, noted(spans, to_run))
 
 
 def _write_counters(
@@ -168,21 +156,12 @@ def _write_counters(
         name = " ".join(filter(None, (samples.link, samples.name, samples.direction)))
         unit = "%" if samples.unit == PERCENT else samples.unit
         track = writer.counter(process, one_line(name, MAX_NAME), unit, _COUNTERS)
-        _write_values(writer, track, to_run(samples.start_ns), samples.value)
+        writer.values(track, to_run(samples.start_ns), samples.value)
     if has_host and not isinstance(rank, CpuRank):
         times, depth = depth_over_time(rank, rank.window)
         if len(times):
             track = writer.counter(process, "launches pending", "launches", _COUNTERS)
-            _write_values(writer, track, to_run(times), depth)
-
-
-def _write_values(
-    writer: PacketWriter, track: int, times: Int64, values: npt.NDArray[np.int64 | np.int32]
-) -> None:
-    for first in range(0, len(times), CHUNK):
-        part = slice(first, first + CHUNK)
-        for time_ns, value in zip(times[part].tolist(), values[part].tolist(), strict=True):
-            writer.value(track, time_ns, value)
+            writer.values(track, to_run(times), depth)
 
 
 def _write_threads(
@@ -209,11 +188,6 @@ def _write_threads(
             "CUDA calls" if track.category[0] == Category.CALL else track.label.partition(": ")[2]
         )
         new_track = partial(writer.track, thread_of(track), what)
-        write_events(writer, new_track, events_of(track, to_run, None, launches))
+        writer.slices(new_track, events_of(track, to_run, None, launches))
     for track in mark_tracks(rank):
-        write_instants(writer, thread_of(track), events_of(track, to_run))
-
-
-def _times(to_run: Callable[[Int64], Int64], start_ns: int, end_ns: int) -> tuple[int, int]:
-    start, end = to_run(np.array([start_ns, end_ns], np.int64)).tolist()
-    return start, end
+        writer.instants(thread_of(track), events_of(track, to_run))
