@@ -15,7 +15,7 @@ from dashboards.widgets.palette import COMMUNICATION, COMPUTE, COPY, HOST, IDLE
 from traceprof.errors import one_line
 from traceprof.replay.assumptions.assumption import parse
 from traceprof.replay.assumptions.table import ASSUMPTIONS
-from traceprof.reports.whatif_text import GATES, change_text, path_shares, step_text
+from traceprof.reports.whatif_text import GATES, change_text, path_shares, step_text, steps_text
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -174,7 +174,6 @@ def _gates(baseline: Baseline) -> Component:
 def _steps(asked: WhatIf) -> Component:
     baseline = asked.baseline
     assert baseline is not None  # noqa: S101  (what is not refused has one)
-    steps = f"the mean of {baseline.num_steps}" if baseline.num_steps > 1 else "all that is known"
     significant = sorted(
         (answer for answer in asked.answers if not answer.is_too_small and answer.refused is None),
         key=lambda answer: answer.change_ns or 0,
@@ -201,7 +200,7 @@ def _steps(asked: WhatIf) -> Component:
                 html.Td(_step_bar(baseline.step_ns, None, None, most), className="bar-cell"),
                 html.Td(""),
                 html.Td(""),
-                html.Td(steps, className="note"),
+                html.Td(steps_text(baseline), className="note"),
             ]
         )
         body = html.Tbody([as_it_is, *(_row(answer, most) for answer in significant)])

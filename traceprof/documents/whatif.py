@@ -41,6 +41,14 @@ class Baseline(Struct, forbid_unknown_fields=True):
     num_steps: Annotated[
         int, Meta(ge=1, description="1 is the whole training where no steps are known.")
     ]
+    num_measured: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Of so many `step_ns` is the mean: more than `num_steps`, which were"
+            " replayed, where a sample of a long run stands for all.",
+        ),
+    ]
     gates: list[Gate]
 
 
@@ -205,6 +213,7 @@ def _baseline(baseline: Replayed) -> Baseline:
         replayed_ns=baseline.replayed_ns,
         misfit=baseline.misfit,
         num_steps=baseline.num_steps,
+        num_measured=baseline.num_measured,
         gates=list(baseline.gates),
     )
 

@@ -83,7 +83,7 @@ def _refused(answers: Sequence[Answer]) -> list[RenderableType]:
 
 
 def _checks(baseline: Baseline) -> list[RenderableType]:
-    steps = f"mean of {baseline.num_steps}" if baseline.num_steps > 1 else "all that is known"
+    steps = steps_text(baseline)
     lines: list[RenderableType] = [
         Text(f"A step takes {duration(baseline.step_ns)} ({steps}). Checks of the replay:")
     ]
@@ -106,6 +106,15 @@ def _answers(answers: list[Answer]) -> RenderableType:
             change_text(answer),
         )
     return table
+
+
+def steps_text(baseline: Baseline) -> str:
+    """Return of which steps the length of a step is the mean."""
+    if baseline.num_measured < 2:
+        return "all that is known"
+    replayed = f", {baseline.num_steps} of them replayed"
+    is_sample = baseline.num_steps < baseline.num_measured
+    return f"mean of {baseline.num_measured}{replayed if is_sample else ''}"
 
 
 def step_text(answer: Answer) -> str:

@@ -30,9 +30,12 @@ from traceprof.replay.graph.longest_path import solve
 from traceprof.replay.graph.process_graph import in_pieces
 from traceprof.replay.graph.run_graph import run_graph
 from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
+from traceprof.reports.plain_text import plain
+from traceprof.reports.whatif_text import report
 from traceprof.simulate import SCENARIOS, kernels, simulate_scenario
 from traceprof.simulate.event_model.actions import Stream
 from traceprof.simulate.event_model.program_writer import COMPUTE, Host
+from traceprof.simulate.large_ddp.ddp import simulate_ddp
 from traceprof.simulate.machine import MPI_POINT_TO_POINT
 from traceprof.simulate.scenarios.setup import Setup
 
@@ -171,6 +174,28 @@ def test_what_changes_nothing_is_too_small_to_be_told(scenario: str, tmp_path: P
     (only,) = asked.answers
     assert asked.baseline is not None
     assert only.change_ns == pytest.approx(0, abs=0.001 * asked.baseline.step_ns)
+
+
+def test_a_sample_of_a_long_run_answers_as_all_steps_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.sqlite"
+    simulate_ddp(path, gpus=2, steps=30, kernels_per_step=60, seed=3)
+    whole = whatif(path, assume=["no-sync", "communication=0", "kernel:gemm=0.5x"])
+    monkeypatch.setattr("traceprof.replay.answers.answers.MAX_OPERATIONS", 1)
+    some = whatif(path, assume=["no-sync", "communication=0", "kernel:gemm=0.5x"])
+    before, after = whole.whatif.baseline, some.whatif.baseline
+    assert before is not None
+    assert after is not None
+    assert before.num_steps == before.num_measured
+    assert after.num_steps < after.num_measured
+    assert after.step_ns == before.step_ns
+    text = plain(report(some))
+    assert f"mean of {after.num_measured}, {after.num_steps} of them replayed" in text
+    assert "replayed)" not in plain(report(whole))
+    for all_steps, of_sample in zip(whole.whatif.answers, some.whatif.answers, strict=True):
+        assert all_steps.refused is None
+        assert of_sample.step_ns == pytest.approx(all_steps.step_ns, abs=0.01 * before.step_ns)
 
 
 def test_kernels_made_faster(tmp_path: Path) -> None:

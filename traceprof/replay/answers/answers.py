@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.analyses import breakdown
 from traceprof.replay.answers.blocked_sends import blocked_sends
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, Way, checked_replay
 from traceprof.replay.answers.critical_path import RankPath, critical_paths
@@ -16,6 +17,7 @@ from traceprof.replay.answers.schedules import ScheduleTime, schedule_times
 from traceprof.replay.assumptions.assumption import defaults
 from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
 from traceprof.replay.assumptions.sends import sends_of
+from traceprof.replay.graph.sample import sample_of
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.run_graph import RunGraph
 
+MAX_OPERATIONS = 500_000
+"""So many operations of all ranks are replayed, but no fewer than some steps."""
 RESOLUTION = 0.01
 """The smallest error of an answer, as a share of the change.
 
@@ -112,12 +116,16 @@ class WhatIf:
 def answer(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> WhatIf:
     """Answer what a step would take under each assumption.
 
+    Of a long run, steps from the middle of the training are replayed.
+
     Args:
         analysis: of a run whose reports are open.
         assumptions: each by itself; all single ones where empty.
     """
     asked = list(assumptions) or defaults()
-    replay = checked_replay(analysis, asked)
+    measured = {result.rank: result for result in analysis.measured.of(breakdown)}
+    sample = sample_of(analysis.run, measured, MAX_OPERATIONS)
+    replay = checked_replay(analysis, asked, sample)
     if isinstance(replay, Refusal):
         refused = tuple(
             Answer(

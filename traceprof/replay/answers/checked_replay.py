@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses import breakdown, gpu_idle
-from traceprof.analyses.steps.step_lengths import compute_ns, slowest_rank, step_ns
+from traceprof.analyses.steps.step_lengths import compute_ns, slowest_rank, steady_steps, step_ns
 from traceprof.host.idle_causes import why_unknown
 from traceprof.replay.answers.gates import failed, gates_of, how_to_collect, why_not
 from traceprof.replay.assumptions.assumption import Variant
@@ -61,12 +61,14 @@ class Baseline:
         replayed_ns: of the replayed ones; None where no replay was possible.
         num_steps: how many steady ones were replayed; 1 is the whole training where no steps are
             known.
+        num_measured: of how many `step_ns` is the mean: more, where a sample was replayed.
         gates: the checks.
     """
 
     step_ns: int
     replayed_ns: int | None
     num_steps: int
+    num_measured: int
     gates: tuple[Gate, ...]
 
     @property
@@ -243,7 +245,8 @@ def checked_replay(
     removed, held_out, without = (replayed[:, way] for way in (Way.WITHOUT_DELAYS, -2, -1))
     baseline = _baseline(graph, measured, removed, share_by_begin, step_ns(slowest))
     gates = gates_of(analysis, graph, share_by_begin, measured, (removed, held_out, without))
-    baseline = replace(baseline, gates=gates)
+    num_measured = baseline.num_steps if sample is None else len(steady_steps(slowest))
+    baseline = replace(baseline, num_measured=num_measured, gates=gates)
     refusing = [failed(gates, one) for one in assumptions if one.refusal(analysis) is None]
     if refusing and all(refusing):
         (first, *_) = (gate for gate in refusing if gate is not None)
@@ -354,7 +357,8 @@ def _baseline(
     if not any(mark.is_marked for mark in graph.marks):
         step_ns = max(step_ns, round(step))  # GPUs of one process begin together
     misfit = float(share @ replayed) / step - 1 if step else 0.0
-    return Baseline(step_ns, round(step_ns * (1 + misfit)), int(np.count_nonzero(share)), ())
+    num_steps = int(np.count_nonzero(share))
+    return Baseline(step_ns, round(step_ns * (1 + misfit)), num_steps, num_steps, ())
 
 
 def _communication(analysis: OpenAnalysis, graph: RunGraph) -> Float64:
