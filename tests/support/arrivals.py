@@ -20,9 +20,10 @@ def column(values: object, num: int) -> Int64:
 def arrivals(
     rank: int, start: Sequence[int], end: Sequence[int], *, report: int | None = None,
     operation: str = "AllReduce", communicator: str | None = None, group: str | None = None,
+    num_kernels: int | None = None, blocked: Sequence[int] | None = None,
     spent: Mapping[str, Sequence[int]] | None = None, **columns: Any,
 ) -> Arrivals:  # fmt: skip
-    """Return a rank's communication kernels.
+    """Return a rank's communication kernels, or, beyond `num_kernels`, its calls of MPI.
 
     `spent` gives, by name, what each part of the time took up to each start; between a start and
     its end nothing is spent.
@@ -43,6 +44,7 @@ def arrivals(
         device=0,
         start_ns=column(start, num),
         end_ns=column(end, num),
+        blocked_ns=column(start if blocked is None else blocked, num),
         is_inside=inside,
         is_judged=inside,
         operation=column(OPERATIONS.index(operation), num),
@@ -51,7 +53,7 @@ def arrivals(
         stream=given.pop("stream", column(7, num)),
         **(defaults | given),
         cumulative_ns_at_start=parts,
-        spent_at_end_ns=parts,
+        spent_at_end_ns=parts.copy(),
         stalled_at_start_ns=stalled,
         stalled_at_end_ns=stalled,
         kernels_at_start=kernels,
@@ -60,6 +62,7 @@ def arrivals(
         operations=OPERATIONS,
         communicators=() if communicator is None else (communicator,),
         groups=() if group is None else (group,),
+        num_kernels=num if num_kernels is None else num_kernels,
     )
 
 

@@ -32,7 +32,7 @@ ANALYSES = (
         is_listed=True,
         refined=exposed_communication.refined,
     ),
-    Analysis.of(gpu_idle),
+    Analysis.of(gpu_idle, refined=gpu_idle.refined),
     Analysis.of(nccl_serialization),
     Analysis.of(overlap_slowdown),
     Analysis.of(full_precision_matmul),

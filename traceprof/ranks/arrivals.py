@@ -1,6 +1,7 @@
 """Arrivals of a rank at communication operations, and what it spent its time on before each.
 
-Operations are kernels, or, for a rank without a GPU, the ranges that `instrument` put around calls.
+Operations are kernels and calls of MPI, or, for a rank without a GPU, the ranges that `instrument`
+put around calls.
 
 The columns are all that is needed to compare a rank with the others, and they are small. This
 module makes no findings: analyses of the whole run do.
@@ -24,6 +25,7 @@ from traceprof.run.windows import shown_window
 from traceprof.trace.columns import pack
 from traceprof.trace.model.call_labels import CallLabel
 from traceprof.trace.model.communication_calls import BARRIER, NOTHING, OPERATIONS
+from traceprof.trace.model.mpi_calls import NO_MPI_CALLS
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -64,7 +66,9 @@ _UNKNOWN_CALL = CallLabel("Unknown", False, NOTHING)
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The n communication operations of one rank, by start; -1 where not known.
+    """The n communication operations of one rank; -1 where not known.
+
+    Kernels come first, by start, then calls of MPI, by start.
 
     Attributes:
         rank: the rank's number.
@@ -72,21 +76,23 @@ class Arrivals:
         device: the CUDA ordinal as the process sees it; None without a GPU.
         start_ns: int64[n], in the report's time, as are all times.
         end_ns: int64[n].
+        blocked_ns: int64[n], when the rank could do nothing else any more: the start, or, of what
+            MPI does beside other work, that of the `MPI_Wait` for it.
         is_inside: bool[n], whether it starts in the part of the rank that is shown.
         is_judged: bool[n], whether it starts in the part that findings are about.
         operation: int64[n], indices into `operations`.
         bytes: int64[n], as `messages.Messages` counts them.
-        communicator: int64[n], indices into `communicators`, from NCCL's records.
+        communicator: int64[n], indices into `communicators`, from records of NCCL and MPI.
         group: int64[n], indices into `groups`, from labels.
-        stream: int64[n], the CUDA stream, 0 without a GPU.
+        stream: int64[n], the CUDA stream, 0 without a GPU; of calls of MPI the tag.
         sequence: int64[n], the call's number in its group, from labels.
         peer: int64[n], the only other rank of a send or receive, in the world.
         root: int64[n], the rank in the world that all others send to or receive from.
         peer_in_communicator: int64[n], the other rank of a send or receive in the communicator.
         direction: int64[n], 1 sends, 2 receives, 3 both.
         world_size: int64[n], the number of ranks that take part.
-        called_ns: int64[n], when the launching call began, -1 without a GPU.
-        launch_ns: int64[n], when that call returned, -1 without a GPU.
+        called_ns: int64[n], when the launching call began, -1 where nothing was launched.
+        launch_ns: int64[n], when that call returned, -1 where nothing was launched.
         cumulative_ns_at_start: int64[n, 11], the time in each of `TIME_CATEGORIES` from the rank's
             first operation to the start of this one.
         spent_at_end_ns: int64[n, 11], the same up to its end.
@@ -97,8 +103,9 @@ class Arrivals:
         kernels_at_end: int64[n], the same when it ended.
         window_ns: the length of the part that findings are about.
         operations: names.
-        communicators: NCCL's ids.
+        communicators: NCCL's ids, and names of MPI's.
         groups: names of PyTorch's process groups.
+        num_kernels: the number of kernels.
     """
 
     rank: int
@@ -106,6 +113,7 @@ class Arrivals:
     device: int | None
     start_ns: Int64
     end_ns: Int64
+    blocked_ns: Int64
     is_inside: Mask
     is_judged: Mask
     operation: Int64
@@ -131,9 +139,22 @@ class Arrivals:
     operations: tuple[str, ...]
     communicators: tuple[str, ...]
     groups: tuple[str, ...]
+    num_kernels: int
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    @property
+    def is_mpi(self) -> Mask:
+        """Mask of the calls of MPI, bool[n]."""
+        is_mpi: Mask = np.arange(len(self)) >= self.num_kernels
+        return is_mpi & (self.device is not None)
+
+    def unhidden_ns(self) -> Int64:
+        """Return for how long each operation ran while the rank did not compute, int64[n]."""
+        computed = self.spent_at_end_ns[:, 0] - self.cumulative_ns_at_start[:, 0]
+        unhidden: Int64 = self.end_ns - self.start_ns - computed
+        return unhidden
 
 
 _COLUMNS = (
@@ -146,6 +167,7 @@ _AT_START_AND_END = {
     "stalled_at_start_ns": "stalled_at_end_ns",
     "kernels_at_start": "kernels_at_end",
 }
+_SINCE_START = ("blocked_ns",)
 """Columns of ends, which differ little from the columns of starts."""
 
 
@@ -167,6 +189,7 @@ class PackedArrivals:
         for name, later in _AT_START_AND_END.items():
             start = getattr(arrivals, name)
             columns += [start, getattr(arrivals, later) - start]
+        columns += [getattr(arrivals, name) - arrivals.start_ns for name in _SINCE_START]
         at_start = arrivals.cumulative_ns_at_start
         between = arrivals.spent_at_end_ns - at_start
         nothing: dict[str, Any] = dict.fromkeys(_names_of_columns(), _NOTHING)
@@ -197,6 +220,8 @@ class PackedArrivals:
         }
         for name, later in _AT_START_AND_END.items():
             columns[later] += columns[name]
+        for name in _SINCE_START:
+            columns[name] += columns["start_ns"]
         at_start, spent = (
             np.stack([pair[index].values for pair in self.spent], axis=1) for index in (0, 1)
         )
@@ -207,7 +232,8 @@ class PackedArrivals:
 
 
 def _names_of_columns() -> list[str]:
-    return [*_COLUMNS, *(name for pair in _AT_START_AND_END.items() for name in pair)]
+    pairs = (name for pair in _AT_START_AND_END.items() for name in pair)
+    return [*_COLUMNS, *pairs, *_SINCE_START]
 
 
 def run(rank: Rank, window: Window) -> Arrivals:
@@ -215,35 +241,50 @@ def run(rank: Rank, window: Window) -> Arrivals:
     if isinstance(rank, CpuRank):
         return _of_host(rank, window)
     sent, kernels = messages(rank), rank.operations.kernels
-    start, end = kernels.start_ns[sent.kernel], kernels.ends(sent.kernel)
-    causes = idle_causes(rank) if len(sent) and why_unknown(rank) is None else None
+    # Of a process with several GPUs nobody knows for which one it calls MPI.
+    calls = rank.trace.mpi_calls(rank.process) if rank.num_devices == 1 else NO_MPI_CALLS
+    start = np.concatenate((kernels.start_ns[sent.kernel], calls.start_ns))
+    end = np.concatenate((kernels.ends(sent.kernel), calls.end_ns))
+    unknown = np.full(len(calls), UNKNOWN, np.int64)
+    causes = idle_causes(rank) if len(start) and why_unknown(rank) is None else None
     times = np.concatenate((start, end))
     communicating = kernels.start_ns[rank.is_communication_kernel]
     num_kernels = np.searchsorted(kernels.start_ns, times, side="left")
     num_kernels -= np.searchsorted(communicating, times, side="left")
     spent, num = _spent(rank, causes, times), len(start)
-    stalled = _stalled(rank) if len(sent) else intervals.empty()
+    stalled = _stalled(rank) if len(start) else intervals.empty()
+    names = tuple(dict.fromkeys((*sent.operations, BARRIER)))
+    number = np.array([names.index(name) for name in _HOST_OPERATIONS], np.int64)
+    communicator = calls.communicator + np.where(calls.communicator < 0, 0, len(sent.communicators))
+    direction = np.select(
+        [calls.operation == _HOST_OPERATIONS.index(name) for name in (*ONE_SIDED, EXCHANGE)],
+        [1, 2, 3],
+        UNKNOWN,
+    )
+    operation = number[calls.operation]
+    operation[direction > 0] = names.index(EXCHANGE)
     return Arrivals(
         rank=rank.rank,
         report=rank.report,
         device=rank.device,
         start_ns=start,
         end_ns=end,
+        blocked_ns=np.concatenate((start[: len(sent)], calls.blocked_ns)),
         is_inside=shown_window(rank, window).holds_start(start),
         is_judged=window.holds_start(start),
-        operation=sent.operation,
-        bytes=sent.bytes,
-        communicator=sent.communicator,
-        group=sent.group,
-        stream=kernels.packed_stream.at(sent.kernel),
-        sequence=sent.sequence,
-        peer=sent.peer,
-        root=sent.root,
-        peer_in_communicator=sent.peer_in_communicator,
-        direction=sent.direction,
-        world_size=sent.world_size,
-        called_ns=sent.called_ns,
-        launch_ns=sent.launch_ns,
+        operation=np.concatenate((sent.operation, operation)),
+        bytes=np.concatenate((sent.bytes, calls.bytes)),
+        communicator=np.concatenate((sent.communicator, communicator)),
+        group=np.concatenate((sent.group, unknown)),
+        stream=np.concatenate((kernels.packed_stream.at(sent.kernel), calls.tag)),
+        sequence=np.concatenate((sent.sequence, unknown)),
+        peer=np.concatenate((sent.peer, calls.peer)),
+        root=np.concatenate((sent.root, calls.root)),
+        peer_in_communicator=np.concatenate((sent.peer_in_communicator, unknown)),
+        direction=np.concatenate((sent.direction, direction)),
+        world_size=np.concatenate((sent.world_size, calls.world_size)),
+        called_ns=np.concatenate((sent.called_ns, unknown)),
+        launch_ns=np.concatenate((sent.launch_ns, unknown)),
         cumulative_ns_at_start=spent[:num],
         spent_at_end_ns=spent[num:],
         stalled_at_start_ns=intervals.covered_before(stalled, start),
@@ -251,9 +292,10 @@ def run(rank: Rank, window: Window) -> Arrivals:
         kernels_at_start=num_kernels[:num],
         kernels_at_end=num_kernels[num:],
         window_ns=window.length_ns,
-        operations=sent.operations,
-        communicators=sent.communicators,
+        operations=names,
+        communicators=(*sent.communicators, *calls.communicators),
         groups=sent.groups,
+        num_kernels=len(sent),
     )
 
 
@@ -284,6 +326,7 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
         device=None,
         start_ns=start,
         end_ns=end,
+        blocked_ns=start,
         is_inside=shown_window(rank, window).holds_start(start),
         is_judged=window.holds_start(start),
         operation=operation,
@@ -318,6 +361,7 @@ def _of_host(rank: CpuRank, window: Window) -> Arrivals:
         operations=_HOST_OPERATIONS,
         communicators=(),
         groups=tuple(groups),
+        num_kernels=0,
     )
 
 
@@ -350,10 +394,7 @@ def _stalled(rank: Rank) -> intervals.Intervals:
 
 
 def _spent(rank: Rank, causes: IdleCauses | None, times: Int64) -> Int64:
-    """Return the time in each of `TIME_CATEGORIES` until these times, int64[n, 11].
-
-    The times are starts and ends of operations: none of them lies within a gap.
-    """
+    """Return the time in each of `TIME_CATEGORIES` until these times, int64[n, 11]."""
     spent = np.zeros((len(times), len(TIME_CATEGORIES)), np.int64)
     spent[:, 0] = intervals.covered_before(rank.compute, times)
     spent[:, 1] = intervals.covered_before(rank.communication, times)
@@ -391,8 +432,7 @@ def _add_waits(rank: Rank, causes: IdleCauses, sync: SyncIdle, times: Int64, spe
     # A wait for a small copy, as in `loss.item()`, waits for the work before the copy.
     copies = rank.launched_by[1][rank.operations.copies.bytes > MAX_STAGED_BYTES]
     is_copy = np.isin(causes.attributable.costs.call[sync.wait], copies[copies >= 0])
-    num_over = np.searchsorted(sync.start_ns, times)
-    length = sync.end_ns - sync.start_ns
     for category, chosen in (("sync", ~is_copy), ("blocking copy", is_copy)):
-        cumulative = np.append(0, np.cumsum(np.where(chosen, length, 0)))
-        spent[:, TIME_CATEGORIES.index(category)] += cumulative[num_over]
+        waiting = intervals.union(sync.start_ns[chosen], sync.end_ns[chosen])
+        number = TIME_CATEGORIES.index(category)
+        spent[:, number] += intervals.covered_before(waiting, times)

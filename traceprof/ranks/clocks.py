@@ -38,6 +38,7 @@ _MIN_FOR_DRIFT = 12
 _PAIRS = 4096
 _MAX_TIMES_BEST = 3.0  # what residuals may be of those of the best group
 _QUANTILE = 0.95
+_UNSURE = ("order", "mpi")  # sources of groups
 
 
 class _Ends(NamedTuple):
@@ -118,16 +119,16 @@ def _ends_by_machine(
     clocks: Clocks, arrivals: Sequence[Arrivals], groups: Sequence[Group]
 ) -> list[_Ends]:
     """Return for each group when the members on each machine left, and how far apart."""
-    # Groups known by their order alone may mix several communicators. They are used only for
-    # machines that no better group connects, the longest first.
+    # Groups known by their order alone may mix several communicators, and hosts leave calls of MPI
+    # far apart. They are used only for machines that no better group connects, the longest first.
     ends: list[_Ends] = []
     known: set[int] = set()
-    for group in sorted(groups, key=lambda group: (group.source == "order", -len(group))):
+    for group in sorted(groups, key=lambda group: (group.source in _UNSURE, -len(group))):
         together = group.chosen(group.leaves_together & group.is_whole)
         members = [arrivals[member] for member in group.members]
         machine_of = [clocks.host_of[member.report] for member in members]
         column = {machine: index for index, machine in enumerate(dict.fromkeys(machine_of))}
-        is_superfluous = group.source == "order" and column.keys() <= known
+        is_superfluous = group.source in _UNSURE and column.keys() <= known
         if len(column) < 2 or len(together) == 0 or is_superfluous:
             continue
         end = together.times([member.end_ns + clocks.seeds_ns[member.report] for member in members])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,16 +11,18 @@ import numpy as np
 from traceprof.ranks.clocks import measured
 from traceprof.ranks.lateness import lateness
 from traceprof.ranks.matching import Unmatched, match
+from traceprof.ranks.mpi_waits import mpi_matrix, mpi_waits
 from traceprof.ranks.rank_waits import RankWaits, waits_of_rank
 from traceprof.ranks.transfers import transfers
 from traceprof.ranks.waits import GroupWaits, split_by_leaving, wait_matrix, waits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from traceprof.intervals import Int64
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.lateness import Lateness
+    from traceprof.ranks.mpi_waits import MpiWaits
     from traceprof.ranks.transfers import Key, Transfer
     from traceprof.run.opening import RunSummary
     from traceprof.run.session_clocks import Clocks
@@ -41,6 +43,7 @@ class RankComparison:
         matrix_ns: int64[ranks, ranks], how long the row's rank waited for the column's.
         lateness: the lateness of each rank that shares operations with others.
         window_ns: the median length of the ranks' windows.
+        mpi_waits: of ranks with calls of MPI that were matched, by their number.
     """
 
     ranks: tuple[int, ...]
@@ -53,6 +56,7 @@ class RankComparison:
     matrix_ns: Int64
     lateness: tuple[Lateness, ...]
     window_ns: int
+    mpi_waits: Mapping[int, MpiWaits] = field(default_factory=dict)
 
     def are_waits_unknown(self, member: int) -> bool:
         """Return whether the clocks leave open who waited in most of a rank's operations.
@@ -81,12 +85,13 @@ class RankComparison:
         return by_rank
 
     def waits_of(self, rank: int) -> RankWaits:
-        """Return how long a rank waited in each operation that was matched on all of its ranks.
+        """Return how long a rank waited in each kernel or range that was matched on all its ranks.
 
         Args:
             rank: the rank's number.
         """
-        return waits_of_rank(self.ranks.index(rank), self.waits, self.reports, self.clocks)
+        waits = [wait for wait in self.waits if not wait.group.is_mpi]
+        return waits_of_rank(self.ranks.index(rank), waits, self.reports, self.clocks)
 
 
 def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparison:
@@ -114,6 +119,8 @@ def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparis
     checked = [waits_of(group, arrivals, clocks) for group in certain]
     waits = [result for result in checked if isinstance(result, GroupWaits)]
     unmatched += [result for result in checked if isinstance(result, Unmatched)]
+    in_mpi = [wait for wait in waits if wait.group.is_mpi]
+    others = [wait for wait in waits if not wait.group.is_mpi]
     return RankComparison(
         ranks=tuple(arrival.rank for arrival in arrivals),
         reports=tuple(arrival.report for arrival in arrivals),
@@ -121,8 +128,9 @@ def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparis
         clocks=clocks,
         waits=tuple(waits),
         unmatched=tuple(unmatched),
-        transfers=transfers(waits, arrivals, run.machines),
-        matrix_ns=wait_matrix(waits, len(arrivals)),
+        transfers=transfers(others, arrivals, run.machines),
+        matrix_ns=wait_matrix(others, len(arrivals)) + mpi_matrix(in_mpi, arrivals),
+        mpi_waits=mpi_waits(in_mpi, arrivals),
         lateness=tuple(lateness(waits, arrivals)),
         window_ns=int(np.median([arrival.window_ns for arrival in arrivals])) if arrivals else 0,
     )

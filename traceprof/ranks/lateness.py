@@ -154,10 +154,8 @@ def costs_of(waits: GroupWaits, arrivals: Sequence[Arrivals]) -> Int64:
         arrivals: the arrivals of all ranks.
     """
     members = [arrivals[member] for member in waits.group.members]
-    spent = [
-        member.spent_at_end_ns[:, 1] - member.cumulative_ns_at_start[:, 1] for member in members
-    ]
-    low, high = middle_of_others(np.minimum(waits.wait_ns, waits.group.times(spent)))
+    unhidden = waits.group.times([member.unhidden_ns() for member in members])
+    low, high = middle_of_others(np.minimum(waits.wait_ns, unhidden))
     late = np.maximum(waits.late_ns, 0)
     # A limit on all others is a limit on the two in the middle, too.
     return mean_of(np.minimum(low, late), np.minimum(high, late))

@@ -48,7 +48,7 @@ class Group:
     """Operations that the same ranks take part in, m of them by r members.
 
     Attributes:
-        name: NCCL's id, or `group NAME` of PyTorch, or None.
+        name: NCCL's id, or `group NAME` of PyTorch, or MPI's communicator, or None.
         source: the kind of key by which operations were matched.
         members: indices into the run's ranks.
         operation: int64[m], indices into `operations`.
@@ -69,6 +69,11 @@ class Group:
 
     def __len__(self) -> int:
         return len(self.operation)
+
+    @property
+    def is_mpi(self) -> bool:
+        """Whether the operations are calls of MPI."""
+        return self.source == "mpi"
 
     @property
     def is_whole(self) -> Mask:
@@ -158,6 +163,9 @@ def match(
         dict.fromkeys((*OPERATIONS, *(name for arrival in arrivals for name in arrival.operations)))
     )
     parts: dict[tuple[int, Key], list[_Part]] = defaultdict(list)
+    largest: dict[int, int] = defaultdict(int)
+    for of_rank, run in zip(arrivals, runs, strict=True):
+        largest[run] = max(largest[run], of_rank.rank)
     for member, of_rank in enumerate(arrivals):
         kind = np.array([names.index(operation) for operation in of_rank.operations], np.int64)
         for key, at, sequence in sorted_out(of_rank, communicators[runs[member]]):
@@ -169,7 +177,7 @@ def match(
                     kind=kind[of_rank.operation[at]],
                     bytes=of_rank.bytes[at],
                     end_ns=of_rank.end_ns[at] + seeds[member],
-                    num_ranks=2 if key.pair else int(of_rank.world_size[at].max()),
+                    num_ranks=_num_ranks(key, of_rank.world_size[at], largest[runs[member]]),
                 )
             )
     groups, unmatched = [], []
@@ -191,6 +199,14 @@ def match(
     return groups, unmatched
 
 
+def _num_ranks(key: Key, world_size: Int64, largest: int) -> int:
+    """Return how many ranks take part, as far as that is known: MPI numbers them from 0."""
+    if key.pair:
+        return 2
+    known = int(world_size.max())
+    return largest + 1 if key.source == "mpi" and known < 0 else known
+
+
 # -- joining the ranks ----------------------------------------------------------------------------
 
 
@@ -198,6 +214,10 @@ def _joined(
     key: Key, parts: Sequence[_Part], domains: Sequence[int], names: tuple[str, ...]
 ) -> Group | str:
     """Return the group of ranks that share operations, or why there is none."""
+    if key.source == "mpi" and len({len(part.at) for part in parts}) == 1:
+        parts = [replace(part, sequence=np.arange(len(part.at))) for part in parts]
+    elif key.source == "mpi" and key.pair:
+        return "the numbers of messages sent and received differ"
     lined_up = _lined_up(parts, domains)
     if len(lined_up) < 2:
         return _NO_WAY

@@ -8,6 +8,10 @@ The first of these that is known is used:
 3. `order`: the k-th operation of a kind on a stream, streams counted on each rank.
 
 The k-th send to a rank is matched with that rank's k-th receive from the sender.
+
+Calls of MPI (`mpi`) are matched as it orders them: the collectives of a communicator in one order,
+sends and receives by communicator, sender, receiver and tag. Where a receive takes what any rank
+sent, or any tag, no receive of the rank is matched: that one may have taken any message.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 
     Sorted = Iterable[tuple["Key", Int64, Int64 | None]]
 
-Source = Literal["labels", "communicator", "order"]
+Source = Literal["labels", "communicator", "order", "mpi"]
 
 
 class Key(NamedTuple):
@@ -38,7 +42,7 @@ class Key(NamedTuple):
         source: the kind of key.
         name: the name of the group or communicator, None without one.
         kind: the kind of operation; empty where the order counts all kinds together.
-        stream: the place of the stream among those with operations of the kind.
+        stream: the place of the stream among those with operations of the kind; MPI's tag.
         pair: for sends and receives, the numbers of sender and receiver; None where not known.
     """
 
@@ -80,13 +84,15 @@ def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sort
         For each key indices into the arrivals, in order, and the operations' numbers, None where
         they must be counted.
     """
+    yield from _of_mpi(arrivals)
+    is_kernel = ~arrivals.is_mpi
     exchanges = [arrivals.operations.index(name_of_two) for name_of_two in BETWEEN_TWO]
-    is_exchange = np.isin(arrivals.operation, np.array(exchanges, np.int64))
+    is_exchange = np.isin(arrivals.operation, np.array(exchanges, np.int64)) & is_kernel
     labelled = (arrivals.group >= 0) & (arrivals.sequence >= 0) & ~is_exchange
     # A group of which one operation has no number is counted by NCCL's order, if by any.
     partly = np.unique(arrivals.group[(arrivals.group >= 0) & ~is_exchange & ~labelled])
     labelled &= ~np.isin(arrivals.group, partly)
-    in_communicator = (arrivals.communicator >= 0) & ~is_exchange & ~labelled
+    in_communicator = (arrivals.communicator >= 0) & is_kernel & ~is_exchange & ~labelled
     for name, at in _by(arrivals.group, labelled, arrivals.groups):
         # One call may have launched two kernels: the first stands for it.
         sequence, first = np.unique(arrivals.sequence[at], return_index=True)
@@ -100,10 +106,31 @@ def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sort
     if labelled.any() or in_communicator.any() or directed.any():
         return  # what is left was launched before the capture began
     kinds = np.where(is_exchange, exchanges[0], arrivals.operation)
-    for kind, of_kind in _by(kinds, np.ones(len(kinds), np.bool_), arrivals.operations):
+    for kind, of_kind in _by(kinds, is_kernel, arrivals.operations):
         for number, stream in enumerate(np.unique(arrivals.stream[of_kind]).tolist()):
             at = of_kind[arrivals.stream[of_kind] == stream]
             yield Key("order", None, kind, number), at, None
+
+
+def _of_mpi(arrivals: Arrivals) -> Sorted:
+    """Sort the calls of MPI by communicator, and sends and receives by their ends and tag."""
+    for name, at in _by(arrivals.communicator, arrivals.is_mpi, arrivals.communicators):
+        direction = arrivals.direction[at]
+        collective, both = at[direction < 0], at[direction == 3]
+        if len(collective):
+            yield Key("mpi", name), collective, None
+        if len(both) and (arrivals.world_size[both] == 2).all():
+            yield Key("mpi", name, EXCHANGE), both, None
+        open_ended = (arrivals.peer[at] < 0) | (arrivals.stream[at] < 0)
+        if len(both) or open_ended[direction == 1].any():
+            continue  # whose messages the others' receives took is not known
+        for is_sent in (1, 2) if not open_ended[direction == 2].any() else (1,):
+            directed = at[direction == is_sent]
+            pairs = np.stack((arrivals.peer[directed], arrivals.stream[directed]), axis=1)
+            values, which = np.unique(pairs, axis=0, return_inverse=True)
+            for number, (peer, tag) in enumerate(values.tolist()):
+                ends = (arrivals.rank, peer) if is_sent == 1 else (peer, arrivals.rank)
+                yield Key("mpi", name, EXCHANGE, tag, ends), directed[which == number], None
 
 
 def _peers(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Int64:

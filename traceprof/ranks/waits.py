@@ -9,7 +9,7 @@ waits for nobody and needs no clock but its own.
 If one rank sends to all others, they wait for it and for no other; if all send to one rank, only
 that one waits, for the last of them. Labels say which rank that is, the root; without labels,
 waits of such operations are not known. A member that left a send or receive before the other came
-did not wait for it.
+did not wait for it. What MPI does beside other work makes a member wait from its `MPI_Wait` on.
 """
 
 from __future__ import annotations
@@ -154,16 +154,17 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
             tuple(member.rank for member in members),
             "no operation was captured on all of its ranks",
         )
-    start, end = (
+    start, end, blocked = (
         whole.times([clocks.to_run(member.report, column) for member, column in columns])
         for columns in (
             [(member, member.start_ns) for member in members],
             [(member, member.end_ns) for member in members],
+            [(member, member.blocked_ns) for member in members],
         )
     )
     between = _between(members, clocks)
     # Without GPUs a send may end before its receive begins: sockets buffer messages.
-    is_on_gpus = all(member.device is not None for member in members)
+    is_on_gpus = not group.is_mpi and all(member.device is not None for member in members)
     overlaps = whole.leaves_together | (whole.is_one_of(BETWEEN_TWO) & is_on_gpus)
     together = (start.max(axis=1) - end.min(axis=1) <= between.max())[overlaps]
     if len(together) and together.mean() < _RESIDENT:
@@ -181,8 +182,7 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
     # Only the column of the last matters, but each has its own uncertainty.
     tied = before_last <= between[start.argmax(axis=1)]
     tied[np.arange(len(last)), last] = True
-    stay = end - start
-    wait = _waited(whole, start, end, last, root, between)
+    wait = _waited(whole, (start, blocked, end), last, root, between)
     inside, judged = (
         whole.times([mask.astype(np.int64) for mask in masks])
         for masks in (
@@ -196,7 +196,7 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
         end_ns=end,
         called_ns=whole.times([member.called_ns for member in members]),
         wait_ns=wait,
-        transfer_ns=_transfer(whole, stay, wait, root, between),
+        transfer_ns=_transfer(whole, end - blocked, wait, root, between),
         last=last,
         late_ns=late,
         uncertainty_ns=uncertainty,
@@ -218,12 +218,13 @@ def _roots(group: Group, members: Sequence[Arrivals]) -> Int64:
 
 
 def _waited(
-    group: Group, start: Int64, end: Int64, last: Int64, root: Int64, between: Int64
+    group: Group, times: tuple[Int64, Int64, Int64], last: Int64, root: Int64, between: Int64
 ) -> Int64:
     """Return how long each member waited for the last, or the root, int64[m, r]."""
+    start, blocked, end = times
     row, columns = np.arange(len(last)), np.arange(start.shape[1])
     came = start[row, last][:, np.newaxis]
-    wait: Int64 = np.clip(came - start, 0, end - start)
+    wait: Int64 = np.clip(came - blocked, 0, end - blocked)
     is_root = columns == root[:, np.newaxis]
     is_rooted = group.is_one_of(ROOTED)[:, np.newaxis]
     waits = ~is_rooted | (is_root & group.is_one_of(TO_ROOT)[:, np.newaxis])

@@ -27,6 +27,8 @@ DOMAINS = {NCCL_DOMAIN: "NCCL", TRACEPROF_DOMAIN: labels.DOMAIN}
 # Kinds of regions that are no ranges of NVTX: calls with tables of their own, and purposes, which
 # no export has.
 OS_CALL, MPI_CALL, MPI_COLLECTIVE, MPI_POINT_TO_POINT, PROFILER, LOADING, PURPOSE = range(-7, 0)
+MPI_WORLD = 0x7F00
+"""The handle of the communicator of all ranks of MPI."""
 
 
 HOST_TABLES = frozenset(
@@ -95,7 +97,7 @@ class Machine:
         session_start_ns: the reading of its clock at time 0, in ns since 1970.
         num_cores: of the machine; None if the capture does not have it.
         host_tables: the host tables of the capture, of `HOST_TABLES`.
-        is_mpi: whether it is a program of MPI, which has ranks but no ranges of NVTX.
+        mpi_size: the number of ranks of a program of MPI, which has no ranges of NVTX; else 0.
     """
 
     command: str
@@ -109,7 +111,7 @@ class Machine:
     session_start_ns: int = SESSION_START_NS
     num_cores: int | None = None
     host_tables: frozenset[str] = frozenset()
-    is_mpi: bool = False
+    mpi_size: int = 0
 
 
 def write_machine(writer: NsightWriter, machine: Machine) -> None:
@@ -190,8 +192,11 @@ def _write_process(
             # GPUs of several machines share ordinals, but are different ones.
             serial = device if machine.processes is None else process.number
             _write_board(writer, machine.board, process, device, serial)
-    if machine.is_mpi:
-        writer.add(schema.MPI_RANKS, {"globalTid": process.thread(0), "rank": process.number})
+    if machine.mpi_size:
+        rank = process.number
+        writer.add(schema.MPI_RANKS, {"globalTid": process.thread(0), "rank": rank})
+        world = {"commHandle": MPI_WORLD, "size": machine.mpi_size, "localRank": rank}
+        writer.add(schema.MPI_COMMUNICATORS, {"rank": rank, "timestamp": LEAD_NS, **world})
     else:
         domains = DOMAINS if devices else {TRACEPROF_DOMAIN: labels.DOMAIN}
         writer.add(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
+
+from msgspec import structs
 
 from traceprof import intervals
 from traceprof.analyses.gpu_idle.advice import advice, page_advice, unknown_advice
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from traceprof.host.allocations import Allocations
     from traceprof.host.idle_causes import IdleCauses, UnknownCause
     from traceprof.host.idle_details import Detail
+    from traceprof.ranks.comparison import RankComparison
     from traceprof.run.opening import Rank
 
 ID = "gpu-idle"
@@ -71,6 +74,14 @@ class GpuIdleMetrics(Metrics):
         " copy from the host at a step's boundary or by a thread that only copies",
     ]
     mpi_ns: Annotated[Ns, "the thread was in calls of MPI, Gloo or UCX"]
+    mpi_wait_ns: Annotated[
+        Ns | None,
+        "of `mpi_ns`, in calls of MPI until the last of the ranks that they wait for had come;"
+        " null where no call of it was matched with those of all ranks that take part",
+    ]
+    mpi_transfer_ns: Annotated[
+        Ns | None, "of `mpi_ns`, the rest of such calls: what MPI does itself; null likewise"
+    ]
     setup_ns: Annotated[
         Ns,
         "the thread created contexts, streams, events, graphs or communicators, captured graphs,"
@@ -154,6 +165,7 @@ class GpuIdleResult(RankResult):
         held: the parts that the report holds, of those that show what the host did.
         how_to_collect: the way to record a part that the trace lacks.
         allocated: the allocations beside the launches.
+        in_mpi: when the GPU idled because the host was in MPI.
     """
 
     window: Window
@@ -168,6 +180,7 @@ class GpuIdleResult(RankResult):
     held: frozenset[Part]
     how_to_collect: HowToCollect
     allocated: Allocations
+    in_mpi: intervals.Intervals
 
     @property
     def by_cause(self) -> dict[IdleCause, int]:
@@ -199,6 +212,8 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
     metrics = GpuIdleMetrics(
         idle_ns=idle_ns,
         **{f"{cause.value}_ns": by_cause[cause] for cause in IdleCause},
+        mpi_wait_ns=None,
+        mpi_transfer_ns=None,
         per_step_ns=_per_step_ns(rank, window),
         coverage=causes.coverage(window),
     )
@@ -216,7 +231,26 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         held=frozenset(part for part in _HOST_PARTS if rank.trace.holds(part)),
         how_to_collect=rank.trace.how_to_collect,
         allocated=allocations(rank, window),
+        in_mpi=intervals.clip(causes.of(IdleCause.MPI), low, high),
     )
+
+
+def refined(result: GpuIdleResult, ranks: RankComparison) -> GpuIdleResult:
+    """Return the same with the time in MPI split into waits for late ranks and the rest.
+
+    Args:
+        result: of one rank.
+        ranks: the comparison of the ranks.
+    """
+    waits = ranks.mpi_waits.get(result.rank)
+    matched = waits and intervals.intersect(result.in_mpi, waits.matched)
+    if waits is None or not matched:
+        return result
+    waiting = intervals.intersect(matched, waits.waiting).measure_ns
+    metrics = structs.replace(
+        result.metrics, mpi_wait_ns=waiting, mpi_transfer_ns=matched.measure_ns - waiting
+    )
+    return replace(result, metrics=metrics)
 
 
 def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
@@ -309,6 +343,9 @@ def _inside(result: GpuIdleResult, cause: IdleCause) -> str:
         num, launches = allocated.num_allocations, allocated.num_launches
         return f", {num} times for {launches} launches: nothing is kept for later use"
     worth = [detail.name for detail in rows if detail.ns >= _MIN_SHARE * result.by_cause[cause]]
+    waited, moved = result.metrics.mpi_wait_ns, result.metrics.mpi_transfer_ns
+    if cause is IdleCause.MPI and waited is not None and moved is not None:
+        worth.append(f"{duration(waited)} until late ranks came, {duration(moved)} after that")
     return f" ({', '.join(worth)})" if worth else ""
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.waits import GroupWaits
 
-_COMMUNICATION = 1  # in `TIME_CATEGORIES`
-
 
 @dataclass(frozen=True, slots=True)
 class LostTime:
@@ -76,11 +74,8 @@ def _cost(
 ) -> Int64:
     """Return how long each member waited for a last one that had stalled, unhidden, int64[m, r]."""
     members = [arrivals[member] for member in waits.group.members]
-    spent = [
-        member.spent_at_end_ns[:, _COMMUNICATION] - member.cumulative_ns_at_start[:, _COMMUNICATION]
-        for member in members
-    ]
-    unhidden: Int64 = np.minimum(waits.wait_ns, waits.group.times(spent))
+    unhidden: Int64 = waits.group.times([member.unhidden_ns() for member in members])
+    unhidden = np.minimum(waits.wait_ns, unhidden)
     unhidden[~(waits.is_judged & waits.is_resolved)] = 0
     stalled = np.zeros(len(waits), np.int64)
     for column, member in enumerate(members):

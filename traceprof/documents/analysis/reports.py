@@ -73,7 +73,7 @@ class Matched(Struct, forbid_unknown_fields=True):
     """Operations of a communicator that were matched across ranks."""
 
     communicator: str | None
-    source: Annotated[str, one_of("labels", "communicator", "order")]
+    source: Annotated[str, one_of("labels", "communicator", "order", "mpi")]
     ranks: list[Count]
     num_ranks: Annotated[
         int,

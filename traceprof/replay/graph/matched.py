@@ -51,7 +51,7 @@ def synchronizing_groups(analysis: OpenAnalysis) -> list[tuple[GroupWaits, Mask]
     step = int(np.median(lengths)) if lengths else analysis.measured.ranks.window_ns
     groups = []
     for waits in analysis.measured.ranks.waits:
-        if len(waits) == 0:
+        if len(waits) == 0 or waits.group.is_mpi:  # the replay takes these as the host's own time
             continue
         group, uncertainty = waits.group, waits.uncertainty_ns.max()
         together = waits.is_known & (group.leaves_together | group.is_one_of(BETWEEN_TWO))

@@ -93,7 +93,7 @@ def flows_of(rank: Rank, comparison: RankComparison) -> MatchedFlows | None:
     member = comparison.ranks.index(rank.rank)
     parts = []
     for first, waits in zip(first_flows(comparison), comparison.waits, strict=True):
-        if member not in waits.group.members:
+        if member not in waits.group.members or waits.group.is_mpi:
             continue
         column = waits.group.members.index(member)
         ranks = np.array([comparison.ranks[one] for one in waits.group.members], np.int64)

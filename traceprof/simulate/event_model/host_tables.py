@@ -14,6 +14,7 @@ from traceprof.simulate.machine import (
     MPI_CALL,
     MPI_COLLECTIVE,
     MPI_POINT_TO_POINT,
+    MPI_WORLD,
     OS_CALL,
     PROFILER,
     Process,
@@ -82,6 +83,7 @@ class HostTables:
         row = {"start": range_.start_ns, "end": range_.end_ns}
         row["globalTid"] = global_thread(range_.thread)
         if domain in _MPI_TABLES:
+            row |= {} if domain == MPI_CALL else {"commHandle": MPI_WORLD}
             self._add(_MPI_TABLES[domain], {**row, "textId": self._string(name)})
         elif domain == OS_CALL and schema.OS_CALLS in self._tables:
             row |= {"eventClass": schema_layouts.OS_CALL_CLASS, "nameId": self._string(name)}

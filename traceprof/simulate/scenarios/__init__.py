@@ -269,7 +269,7 @@ def simulate_scenario(
         has_json_payloads=scenario.has_json_payloads,
         host_tables=scenario.host_tables,
         thread_names=setup.thread_names,
-        is_mpi=bool(setup.mpi_program),
+        mpi_size=len(setup.hosts) if setup.mpi_program else 0,
     )
     ranks = answers.Ranks(setup.run())
     findings = setup.findings(ranks)

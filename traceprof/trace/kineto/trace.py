@@ -26,6 +26,7 @@ from traceprof.trace.model.communication_calls import (
 from traceprof.trace.model.counters import Counters
 from traceprof.trace.model.host import NO_API_CALLS
 from traceprof.trace.model.host_activity import NO_ACTIVITY, NO_SAMPLES, NO_SPANS
+from traceprof.trace.model.mpi_calls import NO_MPI_CALLS, MpiCalls
 from traceprof.trace.model.nested_calls import labelled_calls, nested_calls
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import OPEN_END
@@ -388,6 +389,10 @@ class KinetoTrace(Trace):
     def mpi_processes(self) -> frozenset[int]:
         """Empty: MPI is not recorded."""
         return frozenset()
+
+    def mpi_calls(self, process: int) -> MpiCalls:
+        """Return none: MPI is not recorded."""
+        return NO_MPI_CALLS
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
     from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
+    from traceprof.trace.model.mpi_calls import MpiCalls
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
     from traceprof.trace.model.parts import HowToCollect, Part
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
@@ -250,6 +251,9 @@ class Trace(Protocol):
     @property
     def mpi_processes(self) -> frozenset[int]:
         """The processes with calls of MPI."""
+
+    def mpi_calls(self, process: int) -> MpiCalls:
+        """Return the calls of MPI by which a process communicates."""
 
     def pid(self, process: int) -> int:
         """Return the operating system's id of the process."""

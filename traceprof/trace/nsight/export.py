@@ -19,13 +19,14 @@ from traceprof.trace.model.host import (
     EventRecords,
 )
 from traceprof.trace.model.host_activity import NO_ACTIVITY, NO_SAMPLES, NO_SPANS
+from traceprof.trace.model.mpi_calls import NO_MPI_CALLS, MpiCalls
 from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.model.trace import NSIGHT_FORMAT, Content
 from traceprof.trace.nsight import host, host_activity, notes, schema
 from traceprof.trace.nsight.counters import read_counters
 from traceprof.trace.nsight.export_sections import SectionedExport
-from traceprof.trace.nsight.mpi import mpi_processes
+from traceprof.trace.nsight.mpi import mpi_processes, read_mpi_calls
 from traceprof.trace.nsight.nvtx import names as nvtx_names
 from traceprof.trace.nsight.nvtx import table as nvtx_table
 from traceprof.trace.nsight.parts import HOW_TO_COLLECT, holds
@@ -280,6 +281,9 @@ class NsightTrace(SectionedExport):
         rank = self.labelled_rank(process)
         if rank is not None:
             return rank
+        return self._mpi_rank(process)
+
+    def _mpi_rank(self, process: int) -> int | None:
         ranks = self.target.mpi_ranks(process) or self._named_mpi_ranks.get(process, set())
         return next(iter(ranks)) if len(ranks) == 1 else None
 
@@ -321,6 +325,16 @@ class NsightTrace(SectionedExport):
     def mpi_processes(self) -> frozenset[int]:
         """The processes with calls of MPI."""
         return mpi_processes(self._database)
+
+    def mpi_calls(self, process: int) -> MpiCalls:
+        """Return the calls of MPI by which a process communicates."""
+        return self._mpi_calls.get(process, NO_MPI_CALLS)
+
+    @cached_property
+    def _mpi_calls(self) -> dict[int, MpiCalls]:
+        ranks = {process: self._mpi_rank(process) for process in self.mpi_processes}
+        known = {process: rank for process, rank in ranks.items() if rank is not None}
+        return read_mpi_calls(self._database, known)
 
     @cached_property
     def session(self) -> Session:

@@ -30,7 +30,12 @@ _TABLES = {
     Part.THREAD_SWITCHES: (schema.SWITCHES,),
     Part.SYSTEM_CALLS: (schema.OS_CALLS,),
     Part.SAMPLES: (schema.CALL_CHAINS,),
-    Part.MPI_CALLS: ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_OTHER_EVENTS"),
+    Part.MPI_CALLS: (
+        "MPI_P2P_EVENTS",
+        "MPI_COLLECTIVES_EVENTS",
+        "MPI_START_WAIT_EVENTS",
+        "MPI_OTHER_EVENTS",
+    ),
     Part.LINK_COUNTERS: (schema.GPU_METRICS,),
     Part.NETWORK_COUNTERS: (schema.NIC_METRICS,),
 }

@@ -103,6 +103,7 @@ EVENT_TABLES = {
     "OSRT_API": "OS runtime calls",
     "MPI_P2P_EVENTS": "MPI point-to-point calls",
     "MPI_COLLECTIVES_EVENTS": "MPI collectives",
+    "MPI_START_WAIT_EVENTS": "waits for MPI requests",
     "MPI_OTHER_EVENTS": "other MPI calls",
     "SCHED_EVENTS": "thread switches",
     "COMPOSITE_EVENTS": "samples of running threads",
@@ -133,6 +134,7 @@ CUDA_DEVICES = "TARGET_INFO_CUDA_DEVICE"
 SESSION_START = "TARGET_INFO_SESSION_START_TIME"
 SYSTEM_ENVIRONMENT = "TARGET_INFO_SYSTEM_ENV"
 MPI_RANKS = "MPI_RANKS"
+MPI_COMMUNICATORS = "MPI_COMMUNICATORS"
 MEMCPY_KINDS = "ENUM_CUDA_MEMCPY_OPER"
 
 # Labels of ENUM_CUDA_MEMCPY_OPER by MEMCPY.copyKind, for exports without the enumeration (before

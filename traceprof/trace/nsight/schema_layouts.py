@@ -49,6 +49,7 @@ ENUMERATIONS = {
 MPI_CALLS = "MPI_OTHER_EVENTS"
 MPI_COLLECTIVES = "MPI_COLLECTIVES_EVENTS"
 MPI_POINT_TO_POINT = "MPI_P2P_EVENTS"
+MPI_WAITS = "MPI_START_WAIT_EVENTS"
 OS_CALL_CLASS = 27  # OSRT_API.eventClass
 LIBRARY_LOADING = {"Runtime Triggered Module Loading": 6, "Lazy Function Loading": 7}
 """Names to overheadType of `schema.OVERHEAD`."""
@@ -109,6 +110,8 @@ LAYOUTS = {
     schema.PROCESSES: "globalPid pid name:T",
     schema.THREAD_NAMES: "nameId:! priority globalTid",
     schema.MPI_RANKS: "globalTid rank",
+    schema.MPI_COMMUNICATORS: "rank timestamp commHandle parentHandle localRank size groupRoot"
+    " groupRootUid members:T",
     schema.SESSION_START: "utcEpochNs utcTime:T localTime:T systemClockNs:+",
     schema.SYSTEM_ENVIRONMENT: "globalVid devStateName:!T name:!T nameEnum:! value:!T",
     schema.CUDA_DEVICES: "gpuId cudaId:! pid:! uuid:T numMultiprocessors",
@@ -144,6 +147,7 @@ LAYOUTS = {
     MPI_CALLS: _MPI_COLUMNS,
     MPI_COLLECTIVES: f"{_MPI_COLUMNS} commHandle rootRank size recvSize requestHandle",
     MPI_POINT_TO_POINT: f"{_MPI_COLUMNS} commHandle tag remoteRank size requestHandle",
+    MPI_WAITS: f"{_MPI_COLUMNS} requestHandle",
     schema.PROFILER_OVERHEAD: "start:! end:! globalTid nameId:! returnValue:!- overheadType:!+",
     schema.CUDA_STREAMS: "streamId:! hwId:! vmId:! processId:! contextId:! priority:! flag:!",
     **dict.fromkeys(ENUMERATIONS, _ENUMERATION_COLUMNS),
