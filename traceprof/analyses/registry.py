@@ -20,6 +20,7 @@ from traceprof.analyses import (
     peer_transfers,
     process_group_scaling,
     straggler,
+    uneven_kernels,
     unfused_kernels,
 )
 from traceprof.analyses.measurements.registration import Analysis
@@ -48,6 +49,7 @@ ANALYSES = (
     Analysis.of(process_group_scaling),
     Analysis.of(straggler),
     Analysis.of(host_stall),
+    Analysis.of(uneven_kernels),
 )
 FINDINGS = {id_: kind for analysis in ANALYSES for id_, kind in analysis.findings.items()}
 """All kinds of findings, by id."""

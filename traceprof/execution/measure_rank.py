@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses.compute import compute_parts
 from traceprof.analyses.gradients import ddp_buckets
-from traceprof.analyses.kernels import kernel_table, launched_kernels
+from traceprof.analyses.kernels import kernel_table, launched_kernels, placed_kernels
 from traceprof.analyses.measurements import process_groups
 from traceprof.analyses.measurements.hidden import hidden_of
 from traceprof.analyses.measurements.measured import RankMeasurements
@@ -75,6 +75,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
         shown_process_groups=None if has_gpu else process_groups.run(rank, shown),
         step_totals=step_means.run(rank, window),
         stalls=rank_stalls(rank, window) if has_gpu else None,
+        placed=placed_kernels.run(rank, window) if has_gpu else None,
     )
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from traceprof.analyses.gradients.ddp_buckets import DdpBucketsResult
     from traceprof.analyses.kernels.kernel_table import KernelTable
     from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
+    from traceprof.analyses.kernels.placed_kernels import PlacedKernels
+    from traceprof.analyses.kernels.unevenness import Unevenness
     from traceprof.analyses.measurements.hidden import Hidden
     from traceprof.analyses.measurements.process_groups import ProcessGroupsResult
     from traceprof.analyses.shape.results import Judge, RankResult, Result
@@ -50,6 +52,7 @@ class RankMeasurements:
         shown_process_groups: the process groups of all that is shown.
         step_totals: where the time of the steady steps went.
         stalls: of the host; None for a rank without a GPU.
+        placed: its kernels by their place in steps; None for a rank without a GPU.
     """
 
     results: Mapping[str, RankResult]
@@ -65,6 +68,7 @@ class RankMeasurements:
     shown_process_groups: ProcessGroupsResult | None
     step_totals: StepTotals
     stalls: RankStalls | None
+    placed: PlacedKernels | None
 
     def with_rank(self, rank: int, report: int) -> RankMeasurements:
         """Return the same with the rank's number and its report's index in the run."""
@@ -87,6 +91,7 @@ class RankMeasurements:
             and replace(self.shown_process_groups, rank=rank, report=report),
             step_totals=structs.replace(self.step_totals, rank=rank),
             stalls=self.stalls and self.stalls.numbered(rank, report),
+            placed=self.placed and self.placed.numbered(rank, report),
         )
 
 
@@ -140,6 +145,8 @@ class MeasuredRun:
         shown_process_groups: the process groups of all that is shown.
         step_totals: where the time of steady steps went.
         stalls: of the hosts of ranks with a GPU.
+        placed: the kernels of ranks with a GPU by their place in steps.
+        uneven: how uneven these are; None where no two ranks can be compared.
         failed: reports that could not be analysed; the run has none of them.
     """
 
@@ -158,6 +165,8 @@ class MeasuredRun:
     shown_process_groups: tuple[ProcessGroupsResult, ...] = ()
     step_totals: tuple[StepTotals, ...] = ()
     stalls: tuple[RankStalls, ...] = ()
+    placed: tuple[PlacedKernels, ...] = ()
+    uneven: Unevenness | None = None
     failed: tuple[FailedReport, ...] = ()
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:

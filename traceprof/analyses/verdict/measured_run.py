@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from traceprof.analyses.kernels.unevenness import unevenness
 from traceprof.analyses.measurements import process_groups
 from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun
 from traceprof.analyses.registry import ANALYSES
@@ -76,10 +77,12 @@ def _together(reports: Sequence[MeasuredReport], failed: Sequence[FailedReport])
         for info in run.ranks
         if (measurements := by_place[info.place].measurements) is not None
     ]
+    ranks = compare_ranks(run, [rank.arrivals.unpacked for rank in measurements])
+    placed = tuple(rank.placed for rank in measurements if rank.placed is not None)
     return MeasuredRun(
         run=run,
         results=_by_analysis([rank.results for rank in measurements]),
-        ranks=compare_ranks(run, [rank.arrivals.unpacked for rank in measurements]),
+        ranks=ranks,
         missing={
             analysis.name: tuple(
                 gap for rank in measurements for gap in rank.missing.get(analysis.name, ())
@@ -103,6 +106,8 @@ def _together(reports: Sequence[MeasuredReport], failed: Sequence[FailedReport])
         ),
         step_totals=tuple(rank.step_totals for rank in measurements),
         stalls=tuple(rank.stalls for rank in measurements if rank.stalls is not None),
+        placed=placed,
+        uneven=unevenness(placed, ranks.clocks),
         failed=tuple(failed),
     )
 

@@ -198,7 +198,7 @@ class CheckedReplay:
 
     def under(self, assumption: Assumption) -> CheckedReplay:
         """Replay the same steps under another assumption, if the graph's processes are kept."""
-        replayed, others = _with_others([assumption])
+        replayed, others = _with_others([assumption.prepared(self.analysis)])
         variants = [variant for one in replayed for variant in _variants(one)]
         graph = reweighed(self.graph, variants)
         lengths = replayed_steps(graph)[1]
@@ -225,7 +225,7 @@ def checked_replay(
     refusal = _impossible(analysis)
     if refusal is not None:
         return refusal
-    replayed_as, others = _with_others(assumptions)
+    replayed_as, others = _with_others([one.prepared(analysis) for one in assumptions])
     variants = [variant for one in (None, *replayed_as) for variant in _variants(one)]
     try:
         graph = run_graph(

@@ -29,11 +29,18 @@ class Atom:
         text: as it was written: `link=4x`.
         entry: of the table.
         value: arguments for the entry's functions.
+        of_run: more arguments for its `change`.
     """
 
     text: str
     entry: Entry
     value: tuple[Any, ...] = ()
+    of_run: tuple[Any, ...] = ()
+
+    def prepared(self, analysis: OpenAnalysis) -> Atom:
+        """Return it with what its change needs to know of a run."""
+        of_run = self.entry.of_run
+        return self if of_run is None else replace(self, of_run=of_run(analysis))
 
     def by_other(self, index: int) -> Atom:
         """Return it by one of the entry's other readings; itself where there are none."""
@@ -95,11 +102,15 @@ class Assumption:
             Assumption(tuple(atom.by_other(index) for atom in self.atoms)) for index in range(num)
         )
 
+    def prepared(self, analysis: OpenAnalysis) -> Assumption:
+        """Return it with what it needs to know of all ranks of a run."""
+        return Assumption(tuple(atom.prepared(analysis) for atom in self.atoms))
+
     def change(self, process: Process, durations: Durations) -> Durations:
         """Return what the actions of a process take under the assumption."""
         for atom in self.atoms:
             if atom.entry.change is not None:
-                durations = atom.entry.change(process, durations, *atom.value)
+                durations = atom.entry.change(process, durations, *atom.value, *atom.of_run)
         return durations
 
     def run_changes(

@@ -12,6 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from traceprof.replay.assumptions.bucket_cap import with_bucket_cap
+from traceprof.replay.assumptions.equal_kernels import (
+    equal_lengths,
+    not_uneven,
+    with_equal_kernels,
+)
 from traceprof.replay.assumptions.half_precision import (
     not_in_full_precision,
     with_half_precision,
@@ -59,8 +64,10 @@ class Entry:
         form: how it is written, with an example of the value: `no-sync`, `launch=0`, `link=2x`.
         meaning: what is assumed, in a few words.
         details: what the documentation adds, in sentences of Markdown.
-        change: called with a process, its durations and the value; returns the durations under the
-            assumption. None where what one process does stays as it is.
+        change: called with a process, its durations, the value and what `of_run` returns; returns
+            the durations under the assumption. None where what one process does stays as it is.
+        of_run: called once with the analysis, before any process is read; returns more arguments
+            for `change`, which may depend on other ranks. None where nothing does.
         run_change: called with the analysis, the graph and the value; returns what changes between
             ranks. None where nothing does.
         value: reads the value of a text, as a tuple of arguments for the functions above. None
@@ -87,6 +94,7 @@ class Entry:
     meaning: str
     details: str = ""
     change: Callable[..., Durations] | None = None
+    of_run: Callable[[OpenAnalysis], tuple[Any, ...]] | None = None
     run_change: Callable[..., RunChange | CannotChange] | None = None
     value: Callable[[str], tuple[Any, ...]] | None = None
     is_bound: bool = False
@@ -182,6 +190,17 @@ ASSUMPTIONS = (
         run_change=without_stragglers,
         is_bound=True,
         condition="the late rank is taken to be as fast as the others",
+    ),
+    Entry(
+        form="equal-kernels",
+        meaning="uneven kernels take as long as on the other ranks",
+        details="If one rank is always the longest, its kernels take the mean of the others; where"
+        " the longest rank changes, all take the mean of all (`traceprof explain uneven-kernels`).",
+        change=with_equal_kernels,
+        of_run=equal_lengths,
+        is_bound=True,
+        refusal=not_uneven,
+        condition="the work or the clocks are taken to be evened out perfectly",
     ),
     Entry(
         form="no-host-stall",

@@ -24,6 +24,7 @@ from traceprof.simulate.scenarios import (
     stages,
     stalls,
     training,
+    uneven,
     waiting,
 )
 from traceprof.simulate.scenarios.setup import FINDINGS, Scenario, all_but
@@ -211,6 +212,16 @@ SCENARIOS: dict[str, Scenario] = {
         "Some launches of one rank take milliseconds: its thread is held up.",
         stalls.one_rank,
         silent=("launch-queue-stall", "host-sync", "pageable-copy", "nccl-serialization"),
+    ),
+    "uneven-clock": Scenario(
+        "All kernels of one rank take longer: its clock is slower.",
+        uneven.slower_clock,
+        silent=all_but("uneven-kernels", "straggler", "exposed-communication", "gpu-idle"),
+    ),
+    "uneven-experts": Scenario(
+        "Another rank has most work in each layer, as experts have.",
+        uneven.uneven_experts,
+        silent=all_but("uneven-kernels", "exposed-communication", "gpu-idle"),
     ),
     "full-precision-matmul": Scenario(
         "Matrices are multiplied in FP32 without tensor cores.",

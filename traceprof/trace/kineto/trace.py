@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.ranges import LabelRanges, NamedRanges, RangeTable
     from traceprof.trace.model.trace import Section, SectionData
 
-_NO_COUNTERS = Counters({}, {}, (), (), has_gpu_samples=False)
+_NO_COUNTERS = Counters({}, {}, {}, (), (), has_gpu_samples=False)
 
 
 class KinetoTrace(Trace):

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.trace.model.operations import RankKey
 
-PERCENT, BYTES_PER_MS = "percent", "bytes/ms"
+PERCENT, BYTES_PER_MS, HZ = "percent", "bytes/ms", "Hz"
+CLOCK = "clock"
+"""The name of a GPU's clock among its samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +21,10 @@ class LinkSamples:
     """Samples of one link in one direction, ordered by time, without overlap.
 
     Attributes:
-        link: `nvlink`, `pcie` or `network`.
-        direction: `tx` or `rx`, seen from the GPU or the NIC.
+        link: `nvlink`, `pcie` or `network`; `clock` of a GPU's clock.
+        direction: `tx` or `rx`, seen from the GPU or the NIC; empty of a clock.
         name: of the NIC, else None.
-        unit: `percent` of the link's peak, or `bytes/ms`.
+        unit: `percent` of the link's peak, `bytes/ms` or `Hz`.
         start_ns: int64[n], the start of the sample's period.
         end_ns: int64[n], the time of the sample.
         value: int64[n], the mean over the period.
@@ -42,7 +44,8 @@ class Counters:
     """The sampled counters of a report.
 
     Attributes:
-        by_gpu: the samples of each GPU, by its number in the machine.
+        by_gpu: the samples of each GPU's links, by its number in the machine.
+        clocks: the samples of each GPU's clock, by the same number.
         gpu_of_rank: that number by rank, if known.
         network: the samples of the machine's NICs.
         nics: names of the machine's NICs, sampled or not.
@@ -50,7 +53,17 @@ class Counters:
     """
 
     by_gpu: Mapping[int, tuple[LinkSamples, ...]]
+    clocks: Mapping[int, LinkSamples]
     gpu_of_rank: Mapping[RankKey, int]
     network: tuple[LinkSamples, ...]
     nics: tuple[str, ...]
     has_gpu_samples: bool
+
+    def clock_of(self, key: RankKey) -> LinkSamples | None:
+        """Return the samples of the clock of a rank's GPU; None where there are none.
+
+        Args:
+            key: of the rank.
+        """
+        gpu = self.gpu_of_rank.get(key)
+        return None if gpu is None else self.clocks.get(gpu)

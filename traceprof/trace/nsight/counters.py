@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.trace.grouping import groups
-from traceprof.trace.model.counters import BYTES_PER_MS, PERCENT, Counters, LinkSamples
+from traceprof.trace.model.counters import BYTES_PER_MS, CLOCK, HZ, PERCENT, Counters, LinkSamples
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import check_times
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
@@ -34,6 +34,7 @@ _GPU_METRICS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("pcie", "tx", ("pcie write throughput",)),
     ("pcie", "rx", ("pcie rx throughput",)),
     ("pcie", "rx", ("pcie read throughput",)),
+    (CLOCK, "", ("gpc clock frequency",)),
 )
 _UNIT = re.compile(r"\s*\[(?P<unit>[^]]*)\]\Z")
 # IPoIB's bytes are among InfiniBand's own; packets and waits are no bytes.
@@ -45,6 +46,8 @@ _NIC_METRICS = {
 }
 _NIC_UNITS = ("bytes/ms", "b/ms")
 _FULL = 100
+_UNITS = ("Throughput %", "MHz")
+_MIN_HZ = 1_000_000  # the values are in Hz, also where the unit says MHz
 # Products of value and period then fit 64 bits; samples are less than eight seconds apart, and no
 # NIC carries a terabyte per second.
 _MAX_NS = 1 << 33
@@ -64,8 +67,16 @@ def read_counters(database: Database, ranks: Sequence[RankKey]) -> Counters:
         TraceFormatError: the file is damaged.
     """
     by_gpu, has_samples = _gpu_samples(database)
+    clocks = {
+        gpu: series for gpu, of_gpu in by_gpu.items() for series in of_gpu if series.link == CLOCK
+    }
     return Counters(
-        by_gpu=by_gpu,
+        by_gpu={
+            gpu: links
+            for gpu, of_gpu in by_gpu.items()
+            if (links := tuple(series for series in of_gpu if series.link != CLOCK))
+        },
+        clocks=clocks,
         gpu_of_rank=_gpus_of_ranks(database, ranks),
         network=_nic_samples(database),
         nics=_nics(database),
@@ -88,14 +99,15 @@ def _gpu_samples(database: Database) -> tuple[dict[int, tuple[LinkSamples, ...]]
             np.array(sorted({key[part] for keys in wanted.values() for key in keys}), np.int64)
             for part in (0, 1)
         )
+        clocks = [key[1] for (_, link, _), keys in wanted.items() if link == CLOCK for key in keys]
         for chunk in read_columns(database, schema.GPU_METRICS, columns):
             has_samples = True
-            # Times before 0 are before the session, NULL is before 0, and overflowed clocks belong
-            # to no link.
+            # Times before 0 are before the session, NULL is before 0, and so are overflowed clocks.
+            is_clock = np.isin(chunk["metricId"], clocks) & (chunk["value"] >= _MIN_HZ)
             kept = np.flatnonzero(
                 (chunk["timestamp"] >= 0)
                 & (chunk["value"] >= 0)
-                & (chunk["value"] <= _FULL)
+                & ((chunk["value"] <= _FULL) | is_clock)
                 & np.isin(chunk["typeId"], types)
                 & np.isin(chunk["metricId"], metrics)
             )
@@ -112,8 +124,8 @@ def _gpu_samples(database: Database) -> tuple[dict[int, tuple[LinkSamples, ...]]
             times, values = _sum(series)
             start, end, value = _periods(times, values)
             if len(start):
-                one = LinkSamples(link, direction, None, PERCENT, start, end, value)
-                samples[gpu].append(one)
+                unit = HZ if link == CLOCK else PERCENT
+                samples[gpu].append(LinkSamples(link, direction, None, unit, start, end, value))
     return {gpu: tuple(series) for gpu, series in samples.items()}, has_samples
 
 
@@ -125,7 +137,7 @@ def _gpu_metrics(database: Database) -> dict[tuple[int, str, str], list[tuple[in
         if None in row.values():
             continue
         match = _UNIT.search(row["metricName"])
-        if match and match["unit"] != "Throughput %":
+        if match and match["unit"] not in _UNITS:
             continue
         name = _UNIT.sub("", row["metricName"]).strip().lower()
         names[row["typeId"]][name] = row["typeId"], row["metricId"]

@@ -1,0 +1,295 @@
+"""Uneven kernels: planted ones, none in equal ranks, and a second computation."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.reference.streams import read
+from tests.reference.uneven import Expected, expected
+from tests.support.changes import recorded
+from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER
+from traceprof.analyses.kernels.placed_kernels import PlacedKernels
+from traceprof.analyses.kernels.unevenness import Unevenness, unevenness
+from traceprof.analyses.uneven_kernels import UnevenKernelsMetrics, because, cause_of
+from traceprof.analyses.uneven_kernels.advice import (
+    ADVICE,
+    CHANGING,
+    CLOCK,
+    HARDWARE,
+    UNKNOWN,
+    WORK,
+)
+from traceprof.analysis import analyze
+from traceprof.findings import Finding, NotApplicable
+from traceprof.kernel_names import function_name
+from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
+from traceprof.run.session_clocks import Clocks, MachineClock
+from traceprof.simulate.event_model.answers import Ranks
+from traceprof.simulate.scenarios import uneven
+from traceprof.trace.columns import pack
+
+ID = "uneven-kernels"
+MS = 1_000_000
+CLOCKS = Clocks(
+    (0,) * 64, (0,) * 64, (MachineClock("m", "reference", 0, 0.0, 0, 0, 0),), (0,), None
+)
+
+
+def named(name: str) -> str:
+    category = kernel_kind(name, communicates=False).category
+    return function_name(name) if category in MAIN_COMPUTE else name
+
+
+def judged(path: Path) -> tuple[list[Finding], list[NotApplicable], Unevenness | None, Any]:
+    analysis = analyze(path)
+    analysis.close()
+    found = [finding for finding in analysis.findings if finding.id == ID]
+    missing = [gap for gap in analysis.not_applicable if gap.id == ID]
+    return found, missing, analysis.measured.uneven, analysis.measured.placed
+
+
+def of_reference(path: Path, placed: tuple[PlacedKernels, ...]) -> Expected:
+    steps = [
+        {
+            int(number): (int(start), int(end))
+            for number, start, end in zip(one.number, one.start_ns, one.end_ns, strict=True)
+        }
+        for one in placed
+    ]
+    return expected(read(path), steps, named)
+
+
+REAL = [REAL_FOLDER / "h100x2_torchrun_nccl_on_compute_stream.sqlite"] if REAL_FOLDER else []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            SAMPLE_FOLDER / f"{name}.sqlite"
+            for name in ("uneven-clock", "uneven-experts", "healthy", "training", "ddp")
+        ),
+        *REAL,
+    ],
+    ids=lambda path: path.stem,
+)
+def test_a_second_computation_agrees(path: Path) -> None:
+    *_, found, placed = judged(path)
+    assert found is not None
+    reference = of_reference(path, placed)
+    assert [*reference.by_step] == found.numbers.tolist()
+    for row, values in zip(found.by_step_ns, reference.by_step.values(), strict=True):
+        assert row == pytest.approx(values, abs=1)
+    assert found.coverage == pytest.approx(reference.compared, abs=1e-6)
+    if not found.is_constant:
+        total = max(sum(reference.changing), 0)
+        assert found.excess_ns * len(found.numbers) == pytest.approx(total, abs=10)
+    else:
+        assert sum(reference.constant) == pytest.approx(
+            found.excess_ns * len(found.numbers), rel=1e-6
+        )
+
+
+@pytest.mark.parametrize("num_ranks", [4, 8])
+@pytest.mark.parametrize("kind", ["clock", "experts"])
+def test_planted_excess(kind: str, num_ranks: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(num_ranks)
+    build = uneven.slower_clock if kind == "clock" else uneven.uneven_experts
+    setup = build(rng, num_ranks)
+    path = recorded(setup, tmp_path / "run.sqlite")
+    (truth,) = setup.findings(Ranks(setup.run()))
+    (finding,), missing, _, placed = judged(path)
+    assert not missing
+    values: Any = finding.metrics
+    assert values["is_constant"] is truth["metrics"]["is_constant"]
+    assert values["category"] == "matmul"
+    of_steps = truth["metrics"]["model_excess_ns_of_steps"]
+    planted = sum(of_steps[number] for number in placed[0].number.tolist())
+    assert values["excess_ns"] == pytest.approx(planted, rel=0.05)
+    assert finding.impact_ns <= values["excess_ns"]
+    waited = values["others_wait_ns"]
+    assert waited == pytest.approx(planted * num_ranks / (num_ranks - 1), rel=0.25)
+    if kind == "clock":
+        assert finding.rank == truth["rank"] == 2
+        assert values["slower"] == pytest.approx(1.15, abs=0.01)
+        assert values["work"] == 1
+        assert "slower" in finding.title
+        assert finding.advice == ADVICE[HARDWARE]
+    else:
+        assert values["work"] > 1.2
+        assert "thread blocks" in finding.title
+        assert finding.advice == ADVICE[CHANGING]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+def test_equal_ranks_are_silent(num_ranks: int, tmp_path: Path) -> None:
+    setup = uneven.equal_ranks(np.random.default_rng(num_ranks), num_ranks)
+    found, missing, measured, _ = judged(recorded(setup, tmp_path / "run.sqlite"))
+    assert found == []
+    assert missing == []
+    assert measured is not None
+    assert not measured.is_uneven
+    assert measured.coverage == 1
+
+
+def test_one_rank_is_compared_with_none() -> None:
+    found, missing, measured, _ = judged(SAMPLE_FOLDER / "p2p-slower-than-copy.sqlite")
+    assert (found, len(missing) < 2) == ([], True)
+    assert measured is None or not measured.is_uneven
+
+
+# -- noise ----------------------------------------------------------------------------------------
+
+
+def kernels_of(
+    rank: int, lengths: Any, parts: int, *, number: Any = None, beside: Any = None
+) -> PlacedKernels:
+    """Kernels of a rank by step and place, int[s, p], in parts of a step."""
+    num_steps, num = lengths.shape
+    step_ns = 2 * int(lengths.sum(axis=1).max())
+    start = np.arange(num_steps) * step_ns
+    return PlacedKernels(
+        rank=rank,
+        report=rank,
+        num_steps=num_steps,
+        number=np.arange(num_steps) if number is None else number,
+        start_ns=start,
+        end_ns=start + step_ns,
+        step=pack(np.repeat(np.arange(num_steps), num)),
+        part=pack(np.tile(np.arange(num) * parts // num, num_steps)),
+        name=pack(np.tile(np.arange(num) % 7, num_steps)),
+        length_ns=pack(lengths.ravel()),
+        blocks=pack(np.full(lengths.size, 108)),
+        beside=pack(np.zeros(lengths.size, np.int64) if beside is None else beside.ravel()),
+        names=tuple("abcdefg"),
+        categories=("matmul",) * 7,
+        num_blocking=np.full(parts - 1, num_steps),
+        num_communicating=np.full(parts - 1, num_steps),
+        all_to_all=np.empty((0, 3), np.int64),
+        window_ns=num_steps * step_ns,
+        clock_hz=None,
+    )
+
+
+def noisy(rng: np.random.Generator, num_ranks: int, num_steps: int, num: int, parts: int) -> Any:
+    """Equal ranks, with noise as kernels of an A100 have it, and a little of each step and rank."""
+    usual = rng.lognormal(np.log(150_000), 1.0, num)
+    ranks = []
+    for rank in range(num_ranks):
+        times = 1 + rng.normal(0, 0.005, (num_steps, num)) + rng.normal(0, 0.003, (num_steps, 1))
+        is_long = rng.random((num_steps, num)) < 0.02
+        times += np.where(is_long, rng.exponential(0.15, (num_steps, num)), 0)
+        ranks.append(kernels_of(rank, np.rint(usual * times).astype(np.int64), parts))
+    return ranks
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "num_steps", "num", "parts", "num_runs"),
+    [
+        (4, 8, 40, 1, 40),
+        (8, 30, 60, 5, 20),
+        pytest.param(2, 20, 40, 1, 500, marks=pytest.mark.long),
+        pytest.param(4, 8, 40, 1, 500, marks=pytest.mark.long),
+        pytest.param(8, 30, 60, 5, 500, marks=pytest.mark.long),
+        pytest.param(8, 6, 200, 20, 500, marks=pytest.mark.long),
+        pytest.param(8, 1, 200, 10, 500, marks=pytest.mark.long),
+    ],
+)
+def test_false_alarms(num_ranks: int, num_steps: int, num: int, parts: int, num_runs: int) -> None:
+    rng = np.random.default_rng(1)
+    alarms = 0
+    for _ in range(num_runs):
+        found = unevenness(noisy(rng, num_ranks, num_steps, num, parts), CLOCKS)
+        assert found is not None
+        alarms += found.is_uneven
+    assert alarms == 0
+
+
+def test_a_step_alone_does_not_show_who_is_always_the_longest() -> None:
+    rng = np.random.default_rng(2)
+    ranks = noisy(rng, 4, 1, 200, 10)
+    ranks[3] = replace(ranks[3], length_ns=pack(ranks[3].length_ns.values * 6 // 5))
+    found = unevenness(ranks, CLOCKS)
+    assert found is not None
+    assert (found.is_uneven, found.is_constant, found.member) == (True, None, 3)
+    assert found.slower == pytest.approx(1.2, rel=0.05)
+
+
+# -- edges ----------------------------------------------------------------------------------------
+
+
+def test_ranks_without_kernels_at_the_same_place() -> None:
+    rng = np.random.default_rng(3)
+    one, other = noisy(rng, 2, 8, 40, 1)
+    assert unevenness([one, replace(other, names=tuple("hijklmn"))], CLOCKS) is None
+    assert unevenness([one], CLOCKS) is None
+    assert unevenness([], CLOCKS) is None
+
+
+def test_kernels_beside_communication_are_not_compared_with_those_alone() -> None:
+    rng = np.random.default_rng(4)
+    one, other = noisy(rng, 2, 8, 40, 1)
+    beside = np.zeros((8, 40), np.int64)
+    beside[:, :20] = 1
+    slowed = replace(
+        other,
+        length_ns=pack(np.where(beside.ravel(), 2, 1) * other.length_ns.values),
+        beside=pack(beside.ravel()),
+    )
+    found = unevenness([one, slowed], CLOCKS)
+    assert found is not None
+    assert not found.is_uneven
+    assert found.coverage < 0.8
+
+
+def test_steps_are_matched_by_time_and_not_by_number() -> None:
+    """Steps of both ranks alternate; the second one numbers them from another one on."""
+    rng = np.random.default_rng(5)
+    one, other = noisy(rng, 2, 8, 40, 1)
+    times = np.repeat(np.tile([1, 2], 4), 40)
+    ranks = [replace(rank, length_ns=pack(times * rank.length_ns.values)) for rank in (one, other)]
+    ranks[1] = replace(ranks[1], number=ranks[1].number + 1)
+    found = unevenness(ranks, CLOCKS)
+    assert found is not None
+    assert len(found.numbers) == 8
+    assert not found.is_uneven
+
+
+def metrics(**changes: Any) -> UnevenKernelsMetrics:
+    values: dict[str, Any] = {
+        "excess_ns": MS, "rank": 1, "num_kernels": 8, "is_constant": True, "category": "matmul",
+        "category_fraction": 0.9, "slower": 1.1, "share_longest": 1.0, "others_wait_ns": MS,
+        "clock": None, "work": None, "all_to_all": None, "coverage": 1.0,
+    }  # fmt: skip
+    return UnevenKernelsMetrics(**values | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause", "words"),
+    [
+        ({"clock": 0.87, "work": 1.0}, CLOCK, "the clock of its GPU is 13.0 % lower"),
+        ({"clock": 1.0, "work": 1.0}, HARDWARE, "with as many thread blocks at the same clock"),
+        ({}, HARDWARE, "throttled, shared, or another kind of board"),
+        ({"work": 1.5, "clock": 0.9}, WORK, "1.50 × the thread blocks of the others"),
+        ({"is_constant": False, "all_to_all": 1.8}, CHANGING, "1.80 × the mean bytes"),
+        ({"is_constant": None}, UNKNOWN, "too few steps"),
+    ],
+)
+def test_the_reason_has_its_numbers(changes: Any, cause: str, words: str) -> None:
+    found = metrics(**changes)
+    assert cause_of(found) == cause
+    assert words in because(found)
+
+
+def test_the_sample_has_its_truth() -> None:
+    path = SAMPLE_FOLDER / "uneven-clock.sqlite"
+    truth = json.loads(path.with_suffix("").with_suffix(".truth.json").read_text("utf-8"))
+    (expected_finding,) = truth["findings"]
+    (finding,), *_ = judged(path)
+    assert finding.rank == expected_finding["rank"]
+    assert finding.saving is not None
+    assert finding.saving.assume == "equal-kernels"

@@ -1,0 +1,238 @@
+"""Kernels of several ranks that are at the same place of the same step.
+
+The place is the n-th kernel of its name between two communication kernels of a step, on ranks with
+as many of them there. Communication that the next kernel waited for on most ranks ends a *part* of
+the step: there ranks meet, and go on together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.analyses.kernels.placed_kernels import DISTURBED
+from traceprof.run.session_clocks import ONE_MACHINE_NS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.analyses.kernels.placed_kernels import PlacedKernels
+    from traceprof.intervals import Int64
+    from traceprof.run.session_clocks import Clocks
+
+    Float64 = npt.NDArray[np.float64]
+
+NUM_FOLDS = 8
+"""Groups of the places of a part, of similar length."""
+_MAX_ROWS = 1 << 20  # matched at once
+_MAX_UNSURE = 0.25  # of a step: with coarser clocks, steps are matched by their numbers
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSteps:
+    """Steps that several ranks have.
+
+    Attributes:
+        numbers: int64[s], of the rank with most steps.
+        of_rank: by rank, int64[steps], which of these each of its steps is; -1 for none.
+    """
+
+    numbers: Int64
+    of_rank: tuple[Int64, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedKernels:
+    """Kernels that are at the same place on two ranks or more, n of them, in some steps.
+
+    Attributes:
+        rank: int64[n], index of the rank.
+        row: int64[n], its place among the rank's kernels.
+        part: int64[n], indices of parts.
+        fold: int64[n], of `NUM_FOLDS`.
+        category: int64[n], indices into the categories.
+        length_ns: int64[n].
+        mean_ns: float64[n], over the ranks at the same place.
+        work: float64[n], thread blocks as a multiple of the mean of the others at the same place;
+            not a number where they are not known.
+        num_ranks: int64[n], how many these are.
+        step_of_part: int64[p], indices of shared steps.
+        number_in_step: int64[p], how much communication was launched before it in its step.
+        compute_ns: int64[ranks], what all kernels take in these steps, matched or not.
+    """
+
+    rank: Int64
+    row: Int64
+    part: Int64
+    fold: Int64
+    category: Int64
+    length_ns: Int64
+    mean_ns: Float64
+    work: Float64
+    num_ranks: Int64
+    step_of_part: Int64
+    number_in_step: Int64
+    compute_ns: Int64
+
+    def sums(self, values: Float64, column: Int64, num_columns: int) -> Float64:
+        """Return sums of values by part and column, float64[p, columns]."""
+        at = self.part * num_columns + column
+        num = len(self.step_of_part) * num_columns
+        sums: Float64 = np.bincount(at, values, num).astype(np.float64, copy=False)
+        return sums.reshape(-1, num_columns)
+
+
+def shared_steps(placed: Sequence[PlacedKernels], clocks: Clocks) -> SharedSteps:
+    """Match the steps of ranks: by time where clocks show it, else by number.
+
+    Args:
+        placed: the kernels of each rank.
+        clocks: of the run.
+    """
+    most = max(placed, key=lambda one: len(one.number))
+    start, end = (clocks.to_run(most.report, limit) for limit in (most.start_ns, most.end_ns))
+    length = float(np.median(end - start))
+    of_rank = []
+    for one in placed:
+        own = [clocks.to_run(one.report, limit) for limit in (one.start_ns, one.end_ns)]
+        unsure = clocks.uncertainty_ns(one.report, most.report)
+        if (one.num_steps == 0) != (most.num_steps == 0):
+            step = np.full(len(one.number), -1)
+        elif unsure is None or unsure > max(_MAX_UNSURE * length, ONE_MACHINE_NS):
+            step = np.searchsorted(most.number, one.number)
+            step = np.where(np.isin(one.number, most.number), step, -1)
+        else:
+            middle = (own[0] + own[1]) // 2
+            step = np.searchsorted(start, middle, side="right") - 1
+            step = np.where((step >= 0) & (middle < end[step]), step, -1)
+            step[1:][step[1:] == step[:-1]] = -1
+        of_rank.append(step)
+    known = np.concatenate(of_rank)
+    num = np.bincount(known[known >= 0], minlength=len(start))
+    number = np.where(num > 1, np.cumsum(num > 1) - 1, -1)
+    return SharedSteps(
+        most.number[num > 1], tuple(np.where(step >= 0, number[step], -1) for step in of_rank)
+    )
+
+
+def categories_of(placed: Sequence[PlacedKernels]) -> tuple[str, ...]:
+    """Return the categories of the kernels of all ranks."""
+    return tuple(dict.fromkeys(category for one in placed for category in one.categories))
+
+
+def matched_kernels(
+    placed: Sequence[PlacedKernels], steps: SharedSteps
+) -> Iterator[MatchedKernels]:
+    """Yield the kernels that are at the same place on several ranks, some steps at a time.
+
+    Those beside communication are not compared with those alone, nor those beside other compute.
+
+    Args:
+        placed: the kernels of each rank.
+        steps: of the same ranks.
+    """
+    step_of = [of[one.step.values] for of, one in zip(steps.of_rank, placed, strict=True)]
+    num_rows = np.zeros(len(steps.numbers), np.int64)
+    for step in step_of:
+        num_rows += np.bincount(step[step >= 0], minlength=len(num_rows))
+    chunk = np.cumsum(num_rows) // _MAX_ROWS
+    names: dict[tuple[str, str], int] = {}
+    name_of = [
+        np.array([names.setdefault(key, len(names)) for key in zip(*texts, strict=True)], np.int64)
+        for texts in ((one.names, one.categories) for one in placed)
+    ]
+    categories = categories_of(placed)
+    category_of = np.array([categories.index(category) for _, category in names], np.int64)
+    meets = np.append(0, np.cumsum(_meeting(placed)))
+    for number in np.unique(chunk).tolist():
+        columns = []
+        for index, (one, step) in enumerate(zip(placed, step_of, strict=True)):
+            row = np.flatnonzero((step >= 0) & (chunk[step] == number))
+            columns.append(
+                (np.full(len(row), index), row, step[row], one.part.at(row),
+                 name_of[index][one.name.at(row)], one.length_ns.at(row), one.blocks.at(row),
+                 one.beside.at(row))
+            )  # fmt: skip
+        rows = [np.concatenate(several) for several in zip(*columns, strict=True)]
+        yield _matched(rows, meets, category_of, len(placed))
+
+
+def _matched(
+    columns: Sequence[Int64], meets: Int64, category_of: Int64, num_ranks: int
+) -> MatchedKernels:
+    rank, row, step, part, name, length, blocks, beside = columns
+    number, count = _numbered(rank, step, part, name)
+    order = np.lexsort((rank, number, count, name, part, step))
+    is_new = np.ones(len(order), np.bool_)
+    is_new[1:] = False
+    for column in (step, part, name, count, number):
+        is_new[1:] |= np.diff(column[order]) != 0
+    place = np.cumsum(is_new) - 1
+    state = beside[order][is_new]
+    num = np.bincount(place)
+    are_alike = np.bincount(place[beside[order] == state[place]], minlength=len(num)) == num
+    kept = ((num > 1) & are_alike & (state != DISTURBED))[place]
+    order, place = order[kept], np.cumsum(is_new[kept]) - 1
+    num = np.bincount(place)
+    mean = np.bincount(place, length[order]) / np.maximum(num, 1)
+    own = blocks[order].astype(np.float64)
+    own[own == 0] = np.nan
+    others = (np.bincount(place, own)[place] - own) / (num[place] - 1)
+    meeting = meets[np.minimum(part[order], len(meets) - 1)]
+    parts, part_of = np.unique(step[order] * len(meets) + meeting, return_inverse=True)
+    number_in_step = np.full(len(parts), np.iinfo(np.int64).max)
+    np.minimum.at(number_in_step, part_of, part[order])
+    first = np.append(0, np.cumsum(num))[:-1]
+    return MatchedKernels(
+        rank=rank[order],
+        row=row[order],
+        part=part_of,
+        fold=_folds(part_of[first], mean)[place],
+        category=category_of[name[order]],
+        length_ns=length[order],
+        mean_ns=mean[place],
+        work=own / others,
+        num_ranks=num[place],
+        step_of_part=parts // len(meets),
+        number_in_step=number_in_step,
+        compute_ns=np.bincount(rank, length, num_ranks).astype(np.int64),
+    )
+
+
+def _meeting(placed: Sequence[PlacedKernels]) -> Int64:
+    """Return after which communication of a step ranks meet, 0 or 1 by its number in the step."""
+    num = max(len(one.num_communicating) for one in placed)
+    blocking, communicating = np.zeros(num, np.int64), np.zeros(num, np.int64)
+    for one in placed:
+        blocking[: len(one.num_blocking)] += one.num_blocking
+        communicating[: len(one.num_communicating)] += one.num_communicating
+    return (2 * blocking > communicating).astype(np.int64)
+
+
+def _numbered(*key: Int64) -> tuple[Int64, Int64]:
+    """Return the number of each row among those of the same key, and how many these are."""
+    order = np.lexsort((np.arange(len(key[0])), *reversed(key)))
+    is_new = np.ones(len(order), np.bool_)
+    is_new[1:] = False
+    for column in key:
+        is_new[1:] |= np.diff(column[order]) != 0
+    first = np.flatnonzero(is_new)
+    size = np.diff(np.append(first, len(order)))
+    number, count = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order)) - np.repeat(first, size)
+    count[order] = np.repeat(size, size)
+    return number, count
+
+
+def _folds(part: Int64, mean_ns: Float64) -> Int64:
+    """Share the places of each part out among folds, the longest first, back and forth."""
+    order = np.lexsort((-mean_ns, part))
+    number = np.empty(len(order), np.int64)
+    first = np.searchsorted(part[order], part[order])
+    number[order] = np.arange(len(order)) - first
+    within = number % (2 * NUM_FOLDS)
+    return np.minimum(within, 2 * NUM_FOLDS - 1 - within)

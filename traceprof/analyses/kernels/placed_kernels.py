@@ -1,0 +1,273 @@
+"""Kernels of a rank by their place in the step, to be compared with those of other ranks.
+
+A step is divided by its communication kernels, in the order of launches: ranks that run the same
+program launch the same kernels between two of them. The columns are small, so that they can be
+sent: of a long run only some steps are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.analyses.kernels.concurrent_compute import beside_other_compute
+from traceprof.communication.messages import messages
+from traceprof.kernel_names import function_name
+from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
+from traceprof.run.steady_steps import steady_steps
+from traceprof.trace.columns import pack
+
+if TYPE_CHECKING:
+    from traceprof.intervals import Int64
+    from traceprof.run.rank import Mask, Rank, Window
+    from traceprof.trace.columns import Column
+
+ALONE, BESIDE, DISTURBED = 0, 1, 2
+"""What ran beside a kernel: nothing; communication, at least half of the time; anything else."""
+MAX_KERNELS = 1 << 17
+"""So many kernels of a rank are kept, but no fewer than those of `_MIN_STEPS` steps."""
+_MIN_STEPS = 6
+_STRIDE = 3  # steps often alternate: an even stride would see one kind only
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_ALL_TO_ALL = "AlltoAll"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedKernels:
+    """The n compute kernels of a rank's steady steps, in the order of launches in each step.
+
+    Attributes:
+        rank: the rank's number.
+        report: index of its report.
+        num_steps: how many steady steps the rank has; 0 where the window counts as one.
+        number: int64[s], the numbers of the steps that are kept.
+        start_ns: int64[s], when they start, in the report's time.
+        end_ns: int64[s].
+        step: n indices of steps.
+        part: n numbers of communication kernels that were launched before each in its step.
+        name: n indices into `names`.
+        length_ns: n durations.
+        blocks: n numbers of thread blocks; 0 where they are not known.
+        beside: n values of `ALONE`, `BESIDE` and `DISTURBED`.
+        names: of kernels, without what the size of their work changes.
+        categories: of these names.
+        num_blocking: int64[p], by number in the step, how many communication kernels were over
+            before the next compute kernel began.
+        num_communicating: int64[p], how many there are.
+        all_to_all: int64[k, 3], of the all-to-alls whose size is known: step, number in the step
+            and bytes.
+        window_ns: the length of the part that findings are about.
+        clock_hz: the mean clock of its GPU while it computed; None where it was not sampled.
+    """
+
+    rank: int
+    report: int
+    num_steps: int
+    number: Int64
+    start_ns: Int64
+    end_ns: Int64
+    step: Column
+    part: Column
+    name: Column
+    length_ns: Column
+    blocks: Column
+    beside: Column
+    names: tuple[str, ...]
+    categories: tuple[str, ...]
+    num_blocking: Int64
+    num_communicating: Int64
+    all_to_all: Int64
+    window_ns: int
+    clock_hz: float | None
+
+    def numbered(self, rank: int, report: int) -> PlacedKernels:
+        """Return the same with the rank's number and its report's index in the run."""
+        return replace(self, rank=rank, report=report)
+
+
+def run(rank: Rank, window: Window) -> PlacedKernels:
+    """Return the kernels of a rank's steady steps; without steps, of a window."""
+    return placed_kernels(rank, window, MAX_KERNELS)[0]
+
+
+def placed_kernels(
+    rank: Rank, window: Window, most: int | None = None
+) -> tuple[PlacedKernels, Int64]:
+    """Return kernels of steps, and their indices among the rank's kernels, int64[n].
+
+    Args:
+        rank: the rank.
+        window: the part of it that is judged; one step where it holds none.
+        most: how many kernels of steady steps are kept, if they are those of enough steps; all
+            kernels of all steps where not given.
+    """
+    steps = steady_steps(rank, window)
+    number, start_ns, end_ns = np.zeros(1, np.int64), steps.start_ns, steps.end_ns
+    if rank.steps is not None and len(steps.step):
+        chosen = steps.step if most is not None else steps.judged
+        number = rank.steps.number[chosen]
+        start_ns, end_ns = rank.steps.start_ns[chosen], rank.steps.end_ns[chosen]
+    row, step, kept = _ordered(rank, number, start_ns, end_ns, most)
+    kernels = rank.operations.kernels
+    communicates = rank.is_communication_kernel[row]
+    # The number of communication kernels before each in its step.
+    before: Int64 = np.cumsum(communicates) - communicates
+    first = np.searchsorted(step, np.arange(len(kept) + 1))
+    part = before - np.append(before, 0)[first[:-1]][step]
+    computes = np.flatnonzero(~communicates)
+    of_name, names, categories = _names(rank)
+    start, end = kernels.start_ns[row], kernels.ends(row)
+    signature = kernels.packed_signature.kept[row[computes]]
+    name = of_name[signature]
+    used, name = np.unique(name, return_inverse=True)
+    blocking, communicating = _blocking(communicates, part, step, start, end)
+    placed = PlacedKernels(
+        rank=rank.rank,
+        report=rank.report,
+        num_steps=len(steps.step),
+        number=number[kept],
+        start_ns=start_ns[kept],
+        end_ns=end_ns[kept],
+        step=pack(step[computes]),
+        part=pack(part[computes]),
+        name=pack(name),
+        length_ns=pack((end - start)[computes]),
+        blocks=pack(_blocks(rank)[signature]),
+        beside=pack(_beside(rank, row[computes])),
+        names=tuple(names[index] for index in used.tolist()),
+        categories=tuple(categories[index] for index in used.tolist()),
+        num_blocking=blocking,
+        num_communicating=communicating,
+        all_to_all=_all_to_all(rank, row, step, part),
+        window_ns=window.length_ns,
+        clock_hz=_clock(rank, start_ns[kept], end_ns[kept]),
+    )
+    return placed, row[computes]
+
+
+def _ordered(
+    rank: Rank, number: Int64, start_ns: Int64, end_ns: Int64, most: int | None
+) -> tuple[Int64, Int64, Int64]:
+    """Return the kernels that start in some of the steps, in the order of launches in each.
+
+    Args:
+        rank: the rank.
+        number: int64[s], of the steps.
+        start_ns: int64[s], ascending.
+        end_ns: int64[s].
+        most: how many kernels are kept; all where not given.
+
+    Returns:
+        int64[n], indices of kernels; int64[n], indices into the steps that are kept; and
+        int64[k], indices of these steps.
+    """
+    kernels = rank.operations.kernels
+    low, high = (np.searchsorted(kernels.start_ns, limit) for limit in (start_ns, end_ns))
+    most = intervals.BEYOND_NS if most is None else most
+    if len(start_ns) == 1:  # no steps: a last operation may begin where the window ends
+        high = np.minimum(high, low + most)
+    kept, stride = np.arange(len(number)), 1
+    while intervals.total((high - low)[kept]) > most:
+        stride *= _STRIDE
+        fewer = np.flatnonzero(number % stride == 0)
+        if len(fewer) < _MIN_STEPS:
+            break
+        kept = fewer
+    num = (high - low)[kept]
+    step = np.repeat(np.arange(len(kept)), num)
+    row = np.arange(len(step)) - np.repeat(np.cumsum(num) - num, num) + np.repeat(low[kept], num)
+    launched = kernels.start_ns[row]
+    if rank.calls is not None and len(rank.calls):
+        call = rank.launched_by[0][row]
+        launched = np.where(call >= 0, rank.calls.start_ns[call], launched)
+    order = np.lexsort((row, launched, step))
+    return row[order], step, kept
+
+
+def _names(rank: Rank) -> tuple[Int64, list[str], list[str]]:
+    """Return by signature the number of its name, and the names and categories by number.
+
+    The size of the work may choose another kernel of a library: numbers in names do not count, and
+    of kernels that libraries choose neither do template arguments.
+    """
+    numbers: dict[tuple[str, str], int] = {}
+    of_name: dict[int, int] = {}
+    ids = rank.operations.kernels.name_of_signature
+    for id_ in np.unique(ids).tolist():
+        text = rank.kernel_names[id_]
+        category = kernel_kind(text, communicates=False).category
+        text = function_name(text) if category in MAIN_COMPUTE else text
+        key = (_NUMBER.sub("#", text), category.value)
+        of_name[id_] = numbers.setdefault(key, len(numbers))
+    of_signature = np.array([of_name[id_] for id_ in ids.tolist()], np.int64)
+    return of_signature, [text for text, _ in numbers], [category for _, category in numbers]
+
+
+def _blocks(rank: Rank) -> Int64:
+    """Return the number of thread blocks by signature; 0 where it is not known."""
+    grid = rank.trace.signatures.shape[:, :3]
+    return np.where((grid > 0).all(axis=1), np.maximum(grid, 1).prod(axis=1), 0)
+
+
+def _blocking(
+    communicates: Mask, part: Int64, step: Int64, start_ns: Int64, end_ns: Int64
+) -> tuple[Int64, Int64]:
+    """Count the communication that the next compute kernel waited for, by number in the step."""
+    at = np.flatnonzero(communicates)
+    computes = np.flatnonzero(~communicates)
+    place = np.searchsorted(computes, at)
+    has_next = place < len(computes)
+    at, after = at[has_next], computes[place[has_next]]
+    is_same = step[after] == step[at]
+    at, after = at[is_same], after[is_same]
+    num = int(part[at].max(initial=-1)) + 1
+    blocks = start_ns[after] >= end_ns[at]
+    return np.bincount(part[at][blocks], minlength=num), np.bincount(part[at], minlength=num)
+
+
+def _beside(rank: Rank, kernel: Int64) -> Int64:
+    """Return what ran beside some kernels, int64[n]."""
+    kernels = rank.operations.kernels
+    order = np.argsort(kernel)
+    start, end = kernels.start_ns[kernel[order]], kernels.ends(kernel[order])
+    covered = np.empty(len(kernel), np.int64)
+    covered[order] = intervals.covered_within(rank.communication, start, end)
+    length = np.empty(len(kernel), np.int64)
+    length[order] = end - start
+    beside = np.where(2 * covered >= length, BESIDE, DISTURBED)
+    beside[covered == 0] = ALONE
+    beside[beside_other_compute(rank)[kernel]] = DISTURBED
+    return beside
+
+
+def _all_to_all(rank: Rank, row: Int64, step: Int64, part: Int64) -> Int64:
+    """Return step, number in the step and bytes of the all-to-alls whose size is known."""
+    sent = messages(rank)
+    if _ALL_TO_ALL not in sent.operations:
+        return np.empty((0, 3), np.int64)
+    known = (sent.operation == sent.operations.index(_ALL_TO_ALL)) & (sent.bytes >= 0)
+    kernel, size = sent.kernel[known], sent.bytes[known]
+    order = np.argsort(row, kind="stable")
+    place = np.minimum(np.searchsorted(row[order], kernel), max(len(row) - 1, 0))
+    is_there = row[order[place]] == kernel if len(row) else np.zeros(len(kernel), np.bool_)
+    at = order[place[is_there]] if len(row) else np.empty(0, np.int64)
+    return np.stack((step[at], part[at], size[is_there]), axis=1)
+
+
+def _clock(rank: Rank, start_ns: Int64, end_ns: Int64) -> float | None:
+    """Return the mean clock of the rank's GPU in steps, while it computed, Hz."""
+    if rank.device is None:
+        return None
+    samples = rank.trace.counters.clock_of(rank.key)
+    if samples is None:
+        return None
+    computing = intervals.covered_within(rank.compute, samples.start_ns, samples.end_ns)
+    step = np.searchsorted(start_ns, samples.end_ns, side="right") - 1
+    inside = (step >= 0) & (samples.end_ns <= end_ns[np.maximum(step, 0)])
+    # A sample is a mean over its period: one of an idle GPU says nothing of its kernels.
+    chosen = inside & (2 * computing >= samples.end_ns - samples.start_ns)
+    return float(samples.value[chosen].mean()) if chosen.any() else None

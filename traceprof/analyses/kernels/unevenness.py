@@ -1,0 +1,282 @@
+"""Unevenness of ranks: the same kernels at the same place of a step take longer on one of them.
+
+In each part of a step (`matched_kernels`) a rank is *beyond* the others by what its kernels take
+longer than their means over the ranks. The longest rank of each part costs the others what it is
+beyond them. Noise makes some rank the longest, too: so which rank it is is read from one portion of
+the data, and what it costs from another. Of equal ranks that is nothing, on the average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.analyses.kernels.matched_kernels import (
+    NUM_FOLDS,
+    categories_of,
+    matched_kernels,
+    shared_steps,
+)
+from traceprof.analyses.steps.step_means import block_of, num_blocks
+from traceprof.findings import share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from traceprof.analyses.kernels.matched_kernels import Float64, MatchedKernels, SharedSteps
+    from traceprof.analyses.kernels.placed_kernels import PlacedKernels
+    from traceprof.intervals import Int64
+    from traceprof.run.session_clocks import Clocks
+
+MIN_STANDARD_ERRORS = 4.0
+"""An excess is known if its mean is so many standard errors above 0."""
+MIN_EXCESS = 0.02
+"""An excess that is a smaller share of the kernels' time is usual among equal GPUs."""
+MIN_CONSTANT = 0.5
+"""The share of the excess that is always the same rank's, from which on it is constant."""
+MIN_STEPS = 6
+"""In fewer, a rank that is always the longest may be so by chance."""
+_MIN_VALUES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Unevenness:
+    """Kernels of a run that take longer on one rank than on the others.
+
+    Attributes:
+        is_uneven: whether that is more than noise and usual differences make of equal ranks.
+        is_constant: whether it is always the same rank; None where too few steps show it.
+        member: index of the rank, or of the one that costs most.
+        excess_ns: in a step, on the average: what the longest rank takes beyond the mean of all.
+        category: of the kernels that make up most of it.
+        category_share: of the excess.
+        num_kernels: how many of that category were compared in a step, on the average.
+        share_longest: in which share of the parts the rank was the longest.
+        slower: what its compared kernels take, as a multiple of the others' mean.
+        work: the thread blocks of its kernels where it was the longest, as a multiple of the
+            others' mean, weighted by time; None where no grids are known.
+        coverage: the share of the ranks' compute in these steps that was compared.
+        is_judged: whether there is enough to know what is noise.
+        numbers: int64[s], of the steps.
+        by_step_ns: float64[s, ranks], what each rank is beyond the others.
+        all_to_all: the bytes of the longest rank in the all-to-all before a part, as a multiple of
+            the mean of the ranks, weighted by the excess; None where they are not known.
+    """
+
+    is_uneven: bool
+    is_constant: bool | None
+    member: int
+    excess_ns: float
+    category: str
+    category_share: float
+    num_kernels: float
+    share_longest: float
+    slower: float
+    work: float | None
+    coverage: float
+    is_judged: bool
+    numbers: Int64
+    by_step_ns: Float64
+    all_to_all: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Sums over kernels, by part or by rank.
+
+    Attributes:
+        beyond_ns: float64[p, ranks].
+        held_out_ns: float64[p, folds], what a rank is beyond the others in a fold that is the
+            longest in all other folds.
+        of_longest_ns: float64[p, categories], what the longest rank is beyond the others.
+        num_of_longest: float64[p, categories], in how many kernels.
+        of_rank_ns: float64[ranks, categories], the same of each rank.
+        num_of_rank: float64[ranks, categories].
+        length_ns: float64[ranks, 2], what kernels take, and at the same places on the others.
+        work: float64[ranks, 2], the time of kernels whose grids are known, and the same times their
+            thread blocks as a multiple of the others'; where the rank is the longest of the part.
+        step: int64[p].
+        number_in_step: int64[p].
+        compute_ns: int64[ranks], with kernels that were not compared.
+    """
+
+    beyond_ns: Float64
+    held_out_ns: Float64
+    of_longest_ns: Float64
+    num_of_longest: Float64
+    of_rank_ns: Float64
+    num_of_rank: Float64
+    length_ns: Float64
+    work: Float64
+    step: Int64
+    number_in_step: Int64
+    compute_ns: Int64
+
+
+def unevenness(placed: Sequence[PlacedKernels], clocks: Clocks) -> Unevenness | None:
+    """Return how uneven the ranks of a run are; None where no two have kernels at the same place.
+
+    Args:
+        placed: the kernels of each rank.
+        clocks: of the run.
+    """
+    if len(placed) < 2:
+        return None
+    steps = shared_steps(placed, clocks)
+    several = [
+        _sums(matched, len(placed), len(categories_of(placed)))
+        for matched in matched_kernels(placed, steps)
+        if len(matched.rank)
+    ]
+    if not several:
+        return None
+    parts = _joined(several)
+    num_steps = len(steps.numbers)
+    by_step = _by_step(parts.beyond_ns, parts.step, num_steps)
+    constant = _held_out(by_step.sum(axis=0) - by_step, by_step)
+    changing = _by_step(parts.held_out_ns.sum(axis=1), parts.step, num_steps)
+    if num_steps < MIN_STEPS:
+        cells = parts.held_out_ns[parts.held_out_ns != 0]
+        is_constant, is_uneven, is_judged = None, _is_known(cells), len(cells) >= _MIN_VALUES
+    else:
+        is_judged = True
+        is_most = bool(constant.sum() >= MIN_CONSTANT * changing.sum())
+        is_constant = _is_known(constant) and is_most
+        is_uneven = is_constant or _is_known(changing)
+    row = np.arange(len(parts.step))
+    if is_constant:
+        member = int(by_step.sum(axis=0).argmax())
+        longest = np.full(len(row), member)
+        of_category, num = parts.of_rank_ns[member], parts.num_of_rank[member]
+        excess = float(by_step[:, member].sum())
+    else:
+        longest = parts.beyond_ns.argmax(axis=1)
+        cost = np.bincount(longest, parts.beyond_ns[row, longest], len(placed))
+        member = int(cost.argmax())
+        of_category, num = parts.of_longest_ns.sum(axis=0), parts.num_of_longest.sum(axis=0)
+        excess = float(changing.sum())
+    largest = int(of_category.argmax())
+    own_ns, others_ns = parts.length_ns[member].tolist()
+    known_ns, work_ns = (parts.work[member] if is_constant else parts.work.sum(axis=0)).tolist()
+    compared_ns = float(parts.length_ns[:, 0].sum()) / len(placed)
+    return Unevenness(
+        is_judged=is_judged,
+        is_uneven=is_uneven and excess >= MIN_EXCESS * compared_ns,
+        is_constant=is_constant,
+        member=member,
+        excess_ns=max(excess, 0.0) / num_steps,
+        category=categories_of(placed)[largest],
+        category_share=min(float(of_category[largest]) / max(float(of_category.sum()), 1.0), 1.0),
+        num_kernels=float(num[largest]) / num_steps,
+        share_longest=float((parts.beyond_ns.argmax(axis=1) == member).mean()),
+        slower=own_ns / others_ns if others_ns else 1.0,
+        work=work_ns / known_ns if known_ns else None,
+        coverage=share(round(compared_ns * len(placed)), int(parts.compute_ns.sum())),
+        numbers=steps.numbers,
+        by_step_ns=by_step,
+        all_to_all=_all_to_all(placed, steps, parts, longest),
+    )
+
+
+def _sums(matched: MatchedKernels, num_ranks: int, num_categories: int) -> _Parts:
+    beyond = matched.length_ns - matched.mean_ns
+    by_rank = matched.sums(beyond, matched.rank, num_ranks)
+    held_out = np.zeros((len(by_rank), NUM_FOLDS))
+    for fold in range(NUM_FOLDS):
+        own = matched.sums(np.where(matched.fold == fold, beyond, 0.0), matched.rank, num_ranks)
+        held_out[:, fold] = _held_out(by_rank - own, own)
+    is_longest = by_rank.argmax(axis=1)[matched.part] == matched.rank
+    of_longest, num_of_longest = (
+        matched.sums(np.where(is_longest, values, 0.0), matched.category, num_categories)
+        for values in (beyond, np.ones(len(beyond)))
+    )
+    at = matched.rank * num_categories + matched.category
+    num = num_ranks * num_categories
+    of_rank, num_of_rank = (
+        np.bincount(at, values, num).astype(np.float64).reshape(num_ranks, -1)
+        for values in (beyond, np.ones(len(beyond)))
+    )
+    others = (matched.mean_ns * matched.num_ranks - matched.length_ns) / (matched.num_ranks - 1)
+    length = [np.bincount(matched.rank, of, num_ranks) for of in (matched.length_ns, others)]
+    known = np.flatnonzero(is_longest & np.isfinite(matched.work))
+    time = matched.mean_ns[known]
+    work = [
+        np.bincount(matched.rank[known], of, num_ranks) for of in (time, time * matched.work[known])
+    ]
+    return _Parts(
+        by_rank, held_out, of_longest, num_of_longest, of_rank, num_of_rank,
+        np.stack(length, axis=1), np.stack(work, axis=1), matched.step_of_part,
+        matched.number_in_step, matched.compute_ns,
+    )  # fmt: skip
+
+
+def _joined(several: Sequence[_Parts]) -> _Parts:
+    def rows(name: str) -> Float64:
+        return np.concatenate([getattr(one, name) for one in several])
+
+    def sums(name: str) -> Float64:
+        total: Float64 = np.sum([getattr(one, name) for one in several], axis=0)
+        return total
+
+    return _Parts(
+        rows("beyond_ns"), rows("held_out_ns"), rows("of_longest_ns"), rows("num_of_longest"),
+        sums("of_rank_ns"), sums("num_of_rank"), sums("length_ns"), sums("work"),
+        np.concatenate([one.step for one in several]),
+        np.concatenate([one.number_in_step for one in several]),
+        np.sum([one.compute_ns for one in several], axis=0),
+    )  # fmt: skip
+
+
+def _held_out(others: Float64, own: Float64) -> Float64:
+    """Return what is the own value of the rank that is the longest by the others, float64[n].
+
+    Where the others are not known, it is 0.
+    """
+    longest = others.argmax(axis=1)[:, np.newaxis]
+    value = np.take_along_axis(own, longest, axis=1)[:, 0]
+    return np.where(others.any(axis=1), value, 0.0)
+
+
+def _by_step(values: Float64, step: Int64, num_steps: int) -> Float64:
+    sums = np.zeros((num_steps, *values.shape[1:]))
+    np.add.at(sums, step, values)
+    return sums
+
+
+def _is_known(values: Float64) -> bool:
+    """Return whether the mean of values, by blocks of neighbours, is above 0 beyond noise."""
+    if len(values) < _MIN_VALUES:
+        return False
+    if num_blocks(len(values)):
+        block = block_of(len(values))
+        values = np.bincount(block, values) / np.bincount(block)
+    error = float(values.std(ddof=1)) / np.sqrt(len(values))
+    return bool(values.mean() > MIN_STANDARD_ERRORS * error)
+
+
+def _all_to_all(
+    placed: Sequence[PlacedKernels], steps: SharedSteps, parts: _Parts, longest: Int64
+) -> float | None:
+    """Return the bytes of the longest rank before parts, as a multiple of the mean."""
+    width = 1 + max(int(one.all_to_all[:, 1].max(initial=0)) for one in placed)
+    wanted = parts.step * width + parts.number_in_step - 1
+    sizes = np.full((len(wanted), len(placed)), np.nan)
+    for index, (one, step_of) in enumerate(zip(placed, steps.of_rank, strict=True)):
+        step, number, size = one.all_to_all.T
+        at, size = step_of[step] * width + number, size[step_of[step] >= 0]
+        at = at[step_of[step] >= 0]
+        order = np.argsort(at)
+        place = np.minimum(np.searchsorted(at[order], wanted), max(len(at) - 1, 0))
+        if len(at):
+            is_there = (at[order][place] == wanted) & (parts.number_in_step > 0)
+            is_there &= parts.number_in_step <= width
+            sizes[is_there, index] = size[order][place][is_there]
+    mean = sizes.mean(axis=1)
+    row = np.arange(len(wanted))
+    known = np.flatnonzero(mean > 0)  # not of those that are not a number
+    weight = np.maximum(parts.beyond_ns[row, longest], 0)[known]
+    if not weight.sum():
+        return None
+    return float(np.average(sizes[known, longest[known]] / mean[known], weights=weight))
