@@ -303,7 +303,7 @@ def _operator_facts(timeline: RankTimeline, index: int) -> Iterator[Fact]:
     rank = timeline.rank
     operators: HostCode = rank.trace.operators(rank.process)  # type: ignore[assignment]  # it is one
     yield "thread", str(rank.trace.thread_number(_value(operators.packed_thread, index)))
-    flops = NULL if operators.flops is None else _value(operators.flops, index)
+    flops = int(operators.work_of(slice(index, index + 1))[0, 0])
     if flops > 0:
         yield "multiplications and additions", f"{flops:,}"
 

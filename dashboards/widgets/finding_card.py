@@ -80,15 +80,12 @@ def metric_text(name: str, value: MetricValue) -> str:
 
 
 def saving_text(saving: Saving | None) -> str:
-    """Write what a step would gain without a finding: `1.08 ms`, or `at most 1.4 ms`.
-
-    Where nothing can take it out of a replay, its cost is all that is known, as in the text.
-    """
-    if saving is None or saving.high_ns is None or saving.assume is None:
+    """Write what a step would gain without a finding: `1.08 ms`, or `at most 1.4 ms`."""
+    if saving is None or saving.high_ns is None:
         return UNKNOWN
     if saving.high_ns <= 0:
         return "nothing"
-    if saving.step_ns is None:
+    if not saving.step_ns or not saving.low_ns:
         return f"at most {duration(saving.high_ns)}"
     return duration(saving.step_ns)
 

@@ -145,6 +145,49 @@ def test_kernels_of_replays_are_those_of_the_capture(
     assert modules == ({"Net_0"} if expected == NAMED else {None})
 
 
+@pytest.mark.parametrize(
+    ("annotation", "module"),
+    [
+        ({"module_fqn": "layers.0.wq", "stream": "60"}, "layers.0.wq"),  # as torchtitan writes it
+        ({"str": "layers.0.wq"}, "layers.0.wq"),  # a text, by PyTorch 2.12 and 2.13
+        ({"name": "layers.0.wq", "autograd_phase": "backward"}, "layers.0.wq"),  # since 2.14
+        ({"annotation": "layers.0.wq"}, "layers.0.wq"),
+        ({"module_fqn": "layers.0.wq", "graph node id": 0}, None),  # of no graph
+        ({"annotation": 7}, None),
+        ({"annotation": ["a", {}]}, None),
+        ({}, None),
+    ],
+)
+def test_labels_of_kernels_of_graphs_name_their_module(
+    tmp_path: Path, annotation: dict[str, Any], module: str | None
+) -> None:
+    """The same with operators around the launch of the graph, which are not the kernels'.
+
+    cudaGraphLaunch  0--2
+    labelled              10----20
+    plain                          30--36
+    """
+    labelled = kernel(10, 20, name="labelled", **{"graph node id": (5 << 32) + 1})
+    labelled["args"] |= annotation
+    events = [
+        call(0, 2, name="cudaGraphLaunch", number=1),
+        labelled,
+        kernel(30, 36, name="plain", **{"graph node id": (5 << 32) + 2}),
+    ]
+    for around in ([], [function("nn.Module: Net_0", -5, 5), operator("replay", -1, 3)]):
+        made = launched(write(tmp_path / "t.json", [*events, *around]))
+        outside = "Net_0" if around else None
+        if not around and module is None:
+            assert made.by_name == {}
+            continue
+        assert made.of("labelled").module == (module or outside)
+        assert made.of("plain").module == outside
+        (use,) = [one for one in made.modules if one.module == (module or outside)]
+        is_backward = annotation.get("autograd_phase") == "backward"
+        assert use.backward_ns == (10_000 if is_backward else 0)
+        assert use.total_ns == (10_000 if module else 16_000)
+
+
 def test_without_code_nothing_is_known(tmp_path: Path) -> None:
     made = launched(TraceBuilder().kernel(0, 10).nvtx("step 0", 0, 5).write(tmp_path / "t.sqlite"))
     assert (made.by_name, made.modules) == ({}, ())

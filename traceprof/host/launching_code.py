@@ -31,6 +31,7 @@ _MODULE = "nn.Module: "
 _OF_NVTX = re.compile(rf"\A(?:\w+::[\w:.]+|{labels.MODULE} )")
 _OPERATOR, _MODULES, _LINES = range(3)
 _NUM_NAMES = 3
+_NOTHING = np.empty(0, np.int64)
 
 
 class LaunchingCode(NamedTuple):
@@ -101,10 +102,37 @@ class _Texts:
 def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     """Return the code around the launches of kernels; None where nothing is known of it.
 
+    Kernels of graphs that the program labelled are those of the module that the label names.
+
     Args:
         rank: the rank.
         kernels: int64[n], indices of kernels.
     """
+    code = _around_launches(rank, kernels)
+    packed, labels_of = rank.operations.kernels.packed_label, rank.operations.kernels.labels
+    label = np.zeros(len(kernels), np.int64) if packed is None else packed.at(kernels)
+    if not label.any():
+        return code
+    if code is None:
+        code = LaunchingCode(
+            *np.full((5, len(kernels)), -1, np.int32), label < 0,
+            _NOTHING, _NOTHING, (), (), (),
+        )  # fmt: skip
+    modules = {name: place for place, name in enumerate(code.modules)}
+    numbers, which = np.unique(label // 2 - 1, return_inverse=True)
+    place = [
+        -1 if number < 0 else modules.setdefault(labels_of[number], len(modules))
+        for number in numbers.tolist()
+    ]
+    is_labelled = label > 0
+    return code._replace(
+        module=np.where(is_labelled, np.array(place, np.int32)[which], code.module),
+        is_backward=np.where(is_labelled, label % 2 == 1, code.is_backward),
+        modules=[*modules],
+    )
+
+
+def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     texts = _Texts()
     spans = _spans(rank, texts)
     if spans is None or rank.calls is None or not len(rank.calls):
@@ -278,15 +306,11 @@ def _of_profiler(rank: Rank, texts: _Texts) -> list[_Spans]:
         kinds = np.array([kind_of[name] for name in names.tolist()], np.int64)[place]
         numbers = np.array([number_of[name] for name in names.tolist()], np.int64)[place]
         rows = np.flatnonzero(kinds >= 0)
-        unknown = np.full(len(rows), NULL)
-        sequence, flops, moved = (
-            unknown if column is None else column.at(rows)
-            for column in (code.sequence, code.flops, code.moved)
-        )
+        sequence = np.full(len(rows), NULL) if code.sequence is None else code.sequence.at(rows)
         parts.append(
             _Spans(
                 code.start_ns[rows], code.ends(rows), code.packed_thread.at(rows), kinds[rows],
-                numbers[rows], sequence, flops, moved,
+                numbers[rows], sequence, *code.work_of(rows),
             )
         )  # fmt: skip
     return parts

@@ -174,16 +174,19 @@ def _later(
     if detail.later == "claim":
         yield from (Group(*_claim(analysis, group)) for group in groups)
         return
-    if detail.later == "list" and groups:
+    if detail.later == "list":
         kind = judged_kind(analysis.breakdown)
-        words = ", ".join(f"{group[0].id} {_cost(worst_of(group), kind)}" for group in groups)
-        yield Text(f"Also: {words}.")
+        costly = [worst for worst in map(worst_of, groups) if worst.impact_ns]
+        if costly:
+            words = ", ".join(f"{worst.id} {_cost(worst, kind)}" for worst in costly)
+            yield Text(f"Also: {words}.")
         return
     lines = []
     for group in groups:
         worst = worst_of(group)
         cost = _cost(worst, judged_kind(analysis.breakdown))
-        gain = gain_text(worst.saving, _subject(analysis))
+        is_replayed = worst.saving is not None and worst.saving.assume is not None
+        gain = gain_text(worst.saving, _subject(analysis)) if is_replayed else ""
         line = _head(group)
         most = "at most " if len(group) > 1 and worst.impact_ns else ""
         line.append(f": {most}{cost}{f'; {gain}' if gain else ''}")
@@ -200,24 +203,24 @@ def _subject(analysis: RunResult) -> str:
 
 
 def gain_text(saving: Saving | None, subject: str) -> str:
-    """Say what would be gained, by a replay; what a finding costs is said with its title.
+    """Say what would be gained, by a replay or else by what the finding costs.
 
     Args:
         saving: of a finding.
         subject: what would be shorter, such as `a step`.
 
     Returns:
-        `without it a step takes 1.2 ms less (no-sync)`; empty where nothing can be taken out.
+        `without it a step takes 1.2 ms less (no-sync)`; empty where nothing is known, or where a
+        finding that no replay takes out costs nothing.
     """
-    if saving is None or saving.assume is None:
+    if saving is None or saving.high_ns is None or not (saving.high_ns or saving.assume):
         return ""
+    source = saving.assume or "what it costs"
     if not saving.high_ns:
-        return f"without it {subject} takes as long ({saving.assume})"
-    if saving.step_ns is None:
-        most = duration(saving.high_ns)
-        return f"without it {subject} takes at most {most} less ({saving.assume})"
-    limits = between(saving.low_ns or 0, saving.high_ns)
-    gain = duration(saving.step_ns)
+        return f"without it {subject} takes as long ({source})"
+    if not saving.low_ns:  # a limit, or an interval that begins at zero: nothing is promised
+        return f"without it {subject} takes at most {duration(saving.high_ns)} less ({source})"
+    limits, gain = between(saving.low_ns, saving.high_ns), duration(saving.step_ns or 0)
     span = "" if limits == gain else f"{limits}; "
     return f"without it {subject} takes {gain} less ({span}{saving.assume})"
 

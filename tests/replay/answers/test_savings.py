@@ -18,6 +18,7 @@ from traceprof.analyses import breakdown
 from traceprof.analyses.explanations.page import explanation
 from traceprof.analyses.gpu_idle.assumptions import BY_CAUSE, FASTEST_LAUNCHES
 from traceprof.analyses.registry import FINDING_IDS, FINDINGS
+from traceprof.analyses.verdict.headline import largest_limit
 from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.execution import children
 from traceprof.execution.children import run_in_children
@@ -28,9 +29,11 @@ from traceprof.replay.assumptions.assumption import Variant, parse
 from traceprof.replay.graph.run_graph import in_this_process, reweighed, run_graph
 from traceprof.replay.graph.sample import MIN_LEAD, MIN_STEPS, sample_of
 from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
+from traceprof.reports import text
 from traceprof.run.steps.steady_rules import StepUse
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
+from traceprof.units import duration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,6 +112,26 @@ def test_nothing_counts_twice(tmp_path: Path) -> None:
     assert savings.possible_low_ns <= savings.possible_step_ns <= savings.possible_high_ns
     assert savings.possible_high_ns <= headline.step_ns
     assert [gate.name for gate in replay_of(result).gates if not gate.holds] == ["records"]
+
+
+def test_nothing_is_promised_whose_interval_begins_at_zero(tmp_path: Path) -> None:
+    """Here the replay cannot exclude that the host waits where it launches."""
+    simulate_scenario("training", tmp_path / "run.sqlite", seed=0)
+    result = analyze_reports([tmp_path / "run.sqlite"])
+    saving, savings = saving_of(result, "nccl-serialization"), savings_of(result)
+    assert result.headline is not None
+    assert saving.basis is Basis.REPLAY
+    assert (saving.low_ns, bool(saving.step_ns)) == (0, True)
+    assert savings.gains == ()
+    assert savings.possible_high_ns == savings.possible_step_ns == result.headline.step_ns
+    shown = " ".join(text.render(result).split())
+    at_most = duration(saving.high_ns or 0)
+    assert f"without it a step takes at most {at_most} less (no-serialization)" in shown
+    assert "It could take" not in shown
+    limit = largest_limit([finding for finding, _ in by_finding(result)], 1)
+    assert limit is not None
+    assert limit.saving is not None
+    assert (limit.saving.high_ns or 0) >= (saving.high_ns or 0) > 0
 
 
 def test_bounds_count_for_nothing() -> None:

@@ -114,8 +114,7 @@ def flops_in(path: Path) -> int:
         }
         operators = trace.operators(process)
         assert operators is not None
-        assert operators.flops is not None
-        flops = operators.flops.values
+        flops, _ = operators.work_of(slice(None))
         return int(flops[flops != NULL].sum())
     finally:
         trace.close()

@@ -26,11 +26,13 @@ from tests.support.profiler_events import (
 )
 from traceprof.errors import MissingExtraError, TraceFormatError
 from traceprof.run.opening import open_report
+from traceprof.trace.columns import Column
 from traceprof.trace.folder import reports_in
 from traceprof.trace.kineto import packing
 from traceprof.trace.kineto.numbers import nanoseconds, nanoseconds_of_texts
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 from traceprof.trace.model.operations import RankKey
+from traceprof.trace.model.packed_spans import PackedSpans
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.model.trace import Trace
 from traceprof.trace.open import open_trace
@@ -483,3 +485,30 @@ def test_an_accelerator_that_is_not_read_is_named(tmp_path: Path) -> None:
     (note,) = trace.notes
     assert "2 events of an accelerator (mtia_ccp_events) are not read" in note
     assert ("mtia_ccp_events", 2) in {(table.name, table.num_rows) for table in trace.contents()}
+
+
+def test_code_of_the_host_takes_24_bytes_an_event_at_most(tmp_path: Path) -> None:
+    """Ids and times of a long recording, whose numbers are large, and shapes that vary."""
+    num = 20_000
+    events = [kernel(0, 1)]
+    for row in range(num):
+        place = PID, 40_000 + row % 70
+        shape = [[512 + row % 300, 4096], [4096, 4096]]
+        numbers = {"External id": 9_000_000 + 3 * row, "Sequence number": 7_000_000 + row}
+        work = {"Input Dims": shape, "Input type": ["float", "float"]}
+        start = row * 150.5
+        events.append(event("cpu_op", "aten::mm", start, 99, place, **numbers, **work))
+        events.append(event("python_function", f"a.py({row % 900}): f", start, 9, place))
+    trace = open_trace(write(tmp_path / "t.json", events))
+    for code in (trace.operators(PID), trace.python_functions(PID)):
+        assert code is not None
+        assert len(code) == num
+        columns = [getattr(code, name) for name in (*PackedSpans.__slots__, *code.__slots__)]
+        packed = [column for column in columns if isinstance(column, Column)]
+        assert len(packed) == (7 if code.sequence else 4)
+        assert sum(column.nbytes for column in packed) <= 24 * num
+        assert len(code.work) <= 301
+    assert {one.name: one.num_rows for one in trace.contents()} == {
+        "kernel": 1, "cpu_op": num, "python_function": num,
+    }  # fmt: skip
+    trace.close()

@@ -70,7 +70,9 @@ def headline(results: Sequence[BreakdownResult]) -> Headline | None:
 
 
 def largest_limit(findings: Sequence[Finding], step_ns: int) -> Finding | None:
-    """Return the finding without which a step would gain most, by a limit no change reaches.
+    """Return the finding without which a step would gain most at most, where nothing is promised.
+
+    These are limits that no change reaches, and estimates whose interval begins at zero.
 
     Args:
         findings: of the run, with their savings.
@@ -81,7 +83,7 @@ def largest_limit(findings: Sequence[Finding], step_ns: int) -> Finding | None:
         for finding in findings
         if finding.saving is not None
         and finding.saving.high_ns is not None
-        and finding.saving.basis is Basis.BOUND
+        and (finding.saving.basis is Basis.BOUND or not finding.saving.low_ns)
         and finding.saving.assume is not None
         and finding.saving.high_ns >= MIN_SHARE * step_ns
     ]

@@ -204,7 +204,7 @@ def _together(
     """Return what a step could take without all findings whose absence can be replayed.
 
     They come one after the other, in the order of findings; each counts what it gains beside those
-    before it, if that is known and above noise.
+    before it, if that is known and above noise. None counts whose interval begins at zero.
 
     Args:
         headline: of the run.
@@ -215,7 +215,7 @@ def _together(
     worth = [
         (id_, atoms)
         for id_, atoms in assumed.items()
-        if not answers[atoms].is_bound and not answers[atoms].is_too_small and _gain(answers[atoms])
+        if not answers[atoms].is_bound and _saving(answers[atoms]).low_ns
     ]
     before = headline.step_ns
     gains: list[Gain] = []
@@ -227,7 +227,7 @@ def _together(
             continue
         together = (*atoms, *added)
         answer = answers.get(together) or _under(replay, together)
-        if answer.refused is not None:
+        if answer.refused is not None or not _saving(answer).low_ns:
             continue
         gain = _gain(answer) - (0 if last is None else _gain(last))
         if gain <= max(_misfit_ns(replay), MIN_SHARE * before):

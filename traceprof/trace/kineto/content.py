@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.progress import Progress
     from traceprof.trace.columns import Column
-    from traceprof.trace.kineto.events import Arguments, Events
+    from traceprof.trace.kineto.events import AnyEvent, Arguments, Events
     from traceprof.trace.kineto.pieces import TraceFile
 
 START, LENGTH, PROCESS, THREAD = "start", "length", "process", "thread"
 DEVICE, STREAM, CORRELATION, NAME, BYTES = "device", "stream", "correlation", "name", "bytes"
 RECORD_STREAM, EVENT, RECORD = "record stream", "event", "record"
-EXTERNAL, SEQUENCE, FLOPS, MOVED = "external", "sequence", "flops", "moved"
-SIGNATURE, FACTS, IS_OPEN = "signature", "facts", "is open"
+EXTERNAL, SEQUENCE, WORK = "external", "sequence", "work"
+SIGNATURE, LABEL, FACTS, IS_OPEN = "signature", "label", "facts", "is open"
 
 _OF_GPU = {
     DEVICE: "device",
@@ -81,6 +81,7 @@ _COUNTED_TWICE = frozenset({Kind.OPERATOR, Kind.BACKWARD})  # also among all ope
 _NOT_FIRST = frozenset({Kind.HOST_OPERATOR, Kind.PYTHON})  # times do not count from them
 ANNOTATION = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):(\w+)")
 """Annotations of calls by back ends of PyTorch; the group is the function."""
+_UNKNOWN_WORK = NULL, UNKNOWN
 _COMPLETE, _INSTANTS = "X", ("i", "I")
 _MAY_BE_MARKS = frozenset({Kind.MARK, Kind.ANNOTATION, Kind.OTHER})
 _BEYOND_NS = 1 << 61  # of any clock
@@ -111,9 +112,13 @@ class Numbers(dict[Any, int]):
         """Return the number of each, int64[n]."""
         return np.fromiter(map(self.__getitem__, keys), np.int64, count)
 
-    def of_texts(self, texts: Iterable[str], count: int) -> Int64:
-        """Return the number of each text as far as it is read, int64[n]."""
-        return self.of(map(clipped, texts), count)
+
+class Texts(Numbers):
+    """Numbers for texts, as far as these are read."""
+
+    def __missing__(self, text: str) -> int:
+        short = clipped(text)
+        return super().__missing__(text) if short == text else self[short]
 
 
 @dataclass
@@ -123,9 +128,12 @@ class Content:
     Attributes:
         facts: of the trace, from the top of its document.
         is_cut: whether the document ends in the middle.
-        tables: columns by kind of event, in the order of the document.
+        num_events: by kind.
+        tables: columns by kind of event, in the order of the document, as long as they are needed.
         names: of kernels, API calls, copies, annotations and overhead, by number.
         signatures: name, grid and block of kernels, by number.
+        work: multiplications and additions of operators, NULL where shapes do not say them, and the
+            bytes that they move at least, negative where shapes do not say them; by number.
         calls: operators that communicate, and annotations of such, by number.
         first_ns: the start of the first event; None before there is one.
         end_ns: the end of the recording; None if unknown.
@@ -137,9 +145,11 @@ class Content:
 
     facts: Mapping[str, Any]
     is_cut: bool
-    tables: Mapping[Kind, Mapping[str, Column]]
+    num_events: Mapping[Kind, int]
+    tables: dict[Kind, Mapping[str, Column]]
     names: tuple[str, ...]
     signatures: tuple[tuple[int, Any, Any], ...]
+    work: Int64
     calls: tuple[Call, ...]
     first_ns: int | None
     end_ns: int | None
@@ -147,6 +157,10 @@ class Content:
     process_names: Mapping[int, str] = field(default_factory=dict)
     num_unusable: int = 0
     num_unread: Mapping[str, int] = field(default_factory=dict)
+
+    def take(self, kind: Kind) -> Mapping[str, Column]:
+        """Return a table, empty if there is none, and keep it no longer."""
+        return self.tables.pop(kind, {})
 
 
 def read_content(file: TraceFile, progress: Progress | None = None) -> Content:
@@ -211,7 +225,9 @@ class _Tables:
     def __init__(self) -> None:
         self._decoder = EventDecoder()
         self._tables: dict[Kind, dict[str, ColumnBuilder]] = {}
-        self._names, self._signatures = Numbers(), Numbers()
+        self._names, self._signatures = Texts(), Numbers()
+        self._work = Numbers()
+        self._work[_UNKNOWN_WORK]
         self._calls: list[Call] = []
         self._first_ns: int | None = None
         self._end_ns: int | None = None
@@ -237,15 +253,18 @@ class _Tables:
         """
         if self._sum_ns >= MAX_SUM_NS:
             raise document.damaged("its events take longer than any clock counts")
+        tables = {
+            kind: {name: column.finish() for name, column in table.items()}
+            for kind, table in self._tables.items()
+        }
         return Content(
             facts=document.facts,
             is_cut=document.is_cut,
-            tables={
-                kind: {name: column.finish() for name, column in table.items()}
-                for kind, table in self._tables.items()
-            },
+            num_events={kind: len(table[START]) for kind, table in tables.items()},
+            tables=tables,
             names=tuple(self._names),
             signatures=tuple(self._signatures),
+            work=np.array([*self._work], np.int64),
             calls=tuple(self._calls),
             first_ns=self._first_ns,
             end_ns=self._end_ns,
@@ -280,7 +299,7 @@ class _Tables:
             return
         events = events.chosen(is_usable)
         columns = {name: values[is_usable] for name, values in columns.items()}
-        columns[NAME] = self._names.of_texts(events.values("name"), len(events))
+        columns[NAME] = self._names.of(events.values("name"), len(events))
         self._append(Kind.MARK, columns)
 
     def _add_rows(self, kind: Kind, events: Events) -> None:
@@ -309,12 +328,12 @@ class _Tables:
         self._sum_ns += float(columns[LENGTH].sum(dtype=np.float64))
         names = events.values("name")
         if kind == Kind.KERNEL:
-            numbers = self._names.of_texts(names, len(events)).tolist()
+            numbers = self._names.of(names, len(events)).tolist()
             shapes = (events.arguments("grid"), events.arguments("block"))
             signatures = zip(numbers, *shapes, strict=True)
             columns[SIGNATURE] = self._signatures.of(signatures, len(events))
         elif kind != Kind.BACKWARD:
-            columns[NAME] = self._names.of_texts(names, len(events))
+            columns[NAME] = self._names.of(names, len(events))
         if kind not in _NOT_FIRST:
             self._count_from(columns[START])
         self._append(kind, columns | self._more_columns(kind, events))
@@ -328,13 +347,30 @@ class _Tables:
         """Return the columns that some kinds of events have besides."""
         columns = {}
         if kind == Kind.HOST_OPERATOR:
-            columns[FLOPS], columns[MOVED] = _flops(events), _moved(events)
+            columns[WORK] = self._work.of(map(_work, events.rows), len(events))
+        if kind == Kind.KERNEL:
+            columns[LABEL] = self._labels(events)
         if kind in {Kind.OPERATOR, Kind.ANNOTATION}:
             columns[FACTS] = self._facts(kind, events)
         if kind == Kind.ANNOTATION:
             finished = events.arguments("finished")
             columns[IS_OPEN] = np.array([value is False for value in finished], np.int64)
         return columns
+
+    def _labels(self, events: Events) -> Int64:
+        """Return the labels of kernels of graphs, as in `Kernels`.
+
+        PyTorch 2.12's `mark_kernels` wrote a text as `str`, later ones as `name`; dictionaries
+        have keys of their own, such as torchtitan's `module_fqn`.
+        """
+        label = np.zeros(len(events), np.int64)
+        if any(events.arguments("graph_node")):
+            for row, event in enumerate(events.rows):
+                of = event.args
+                text = of.module or of.name or of.text or of.annotation
+                if of.graph_node and isinstance(text, str):
+                    label[row] = 2 * self._names[text] + 2 + (of.phase == "backward")
+        return label
 
     def _facts(self, kind: Kind, events: Events) -> Int64:
         """Keep operators and annotations of communication; return their numbers, or -1."""
@@ -361,28 +397,12 @@ class _Tables:
             self._first_ns = first if self._first_ns is None else min(first, self._first_ns)
 
 
-def _flops(events: Events) -> Int64:
-    """Return the multiplications and additions of operators, NULL where shapes do not say them."""
-    flops = np.full(len(events), NULL, np.int64)
-    for row, event in enumerate(events.rows):
-        if event.name in operator_flops.FORMULAS:
-            shapes = event.args
-            number = operator_flops.flops_of(
-                event.name, bytes(shapes.input_sizes), bytes(shapes.input_values)
-            )
-            if number is not None:
-                flops[row] = number
-    return flops
-
-
-def _moved(events: Events) -> Int64:
-    """Return the bytes that operators move at least, -1 where shapes do not say them."""
-    moved = np.full(len(events), UNKNOWN, np.int64)
-    for row, event in enumerate(events.rows):
-        if event.name in operator_bytes.FORMULAS:
-            shapes = event.args
-            texts = shapes.input_sizes, shapes.input_types, shapes.input_strides
-            number = operator_bytes.bytes_of(event.name, *map(bytes, texts))
-            if number is not None:
-                moved[row] = number
-    return moved
+def _work(event: AnyEvent) -> tuple[int, int]:
+    """Return the FLOPs of an operator and the bytes that it moves, as in `Content.work`."""
+    name, shapes, flops, moved = event.name, event.args, None, None
+    if name in operator_flops.FORMULAS:
+        flops = operator_flops.flops_of(name, bytes(shapes.input_sizes), bytes(shapes.input_values))
+    if name in operator_bytes.FORMULAS:
+        texts = shapes.input_sizes, shapes.input_types, shapes.input_strides
+        moved = operator_bytes.bytes_of(name, *map(bytes, texts))
+    return NULL if flops is None else flops, UNKNOWN if moved is None else moved

@@ -34,22 +34,29 @@ _NO_COLUMN = pack(_NOTHING)
 
 
 def read_operations(content: Content, process: int) -> dict[RankKey, RankOperations]:
-    """Return the GPU operations of a process, by device.
+    """Return the GPU operations of a process, by device; kernels in place of their table.
 
     Args:
         content: of the trace.
         process: the owner of the operations.
     """
-    rows = {kind: _rows_by_device(content, kind) for kind in _GROUPS}
+    tables = {kind: content.tables.get(kind, {}) for kind in _GROUPS}
+    content.take(Kind.KERNEL)
+    rows = {kind: _rows_by_device(tables[kind]) for kind in _GROUPS}
     devices = sorted({device for by_device in rows.values() for device in by_device})
     names = np.array([name for name, *_ in content.signatures], np.int64)
     operations = {}
     for device in devices:
         kernels, copies, memsets = (
-            _sorted(content, kind, rows[kind].get(device, _NOTHING)) for kind in _GROUPS
+            _sorted(tables[kind], rows[kind].get(device, _NOTHING)) for kind in _GROUPS
         )
         operations[RankKey(process, device)] = RankOperations(
-            Kernels(*_base(kernels, content), kernels.get(table.SIGNATURE, _NO_COLUMN), names),
+            Kernels(
+                *_base(kernels, content),
+                kernels.get(table.SIGNATURE, _NO_COLUMN),
+                names,
+                *_labels(kernels, content),
+            ),
             _copies(copies, content),
             _copies(memsets, content),
             Operations(_NO_COLUMN, _NO_COLUMN, _NO_COLUMN, _NO_COLUMN),
@@ -73,18 +80,17 @@ def num_of_unknown_size(content: Content) -> int:
     return 0 if columns is None else int((columns[table.BYTES].values == NULL).sum())
 
 
-def _rows_by_device(content: Content, kind: Kind) -> dict[int, Int64]:
-    if kind not in content.tables:
+def _rows_by_device(columns: Mapping[str, Column]) -> dict[int, Int64]:
+    if not columns:
         return {}
-    device = content.tables[kind][table.DEVICE].values
+    device = columns[table.DEVICE].values
     return {int(device[rows[0]]): rows for rows in groups(device)}
 
 
-def _sorted(content: Content, kind: Kind, rows: Int64) -> dict[str, Column]:
+def _sorted(columns: Mapping[str, Column], rows: Int64) -> dict[str, Column]:
     """Return some rows of a table, ordered by start, then end."""
     if len(rows) == 0:
         return {}
-    columns = content.tables[kind]
     start, length = columns[table.START].at(rows), columns[table.LENGTH].at(rows)
     rows = rows[np.lexsort((start + length, start))]
     return {name: column.taken(rows) for name, column in columns.items()}
@@ -95,6 +101,13 @@ def _base(rows: Mapping[str, Column], content: Content) -> tuple[Column, Column,
         return _NO_COLUMN, _NO_COLUMN, _NO_COLUMN, _NO_COLUMN
     start = pack(rows[table.START].values - (content.first_ns or 0))
     return start, rows[table.LENGTH], rows[table.STREAM], rows[table.CORRELATION]
+
+
+def _labels(rows: Mapping[str, Column], content: Content) -> tuple[Column | None, tuple[str, ...]]:
+    """Return the labels of kernels and their texts; none where no kernel has one."""
+    if not rows or not rows[table.LABEL].highest:
+        return None, ()
+    return rows[table.LABEL], content.names
 
 
 def _copies(rows: Mapping[str, Column], content: Content) -> Copies:

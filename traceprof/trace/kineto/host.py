@@ -35,9 +35,9 @@ _STALL = "Command Buffer Full"
 
 
 def read_api_calls(content: Content) -> dict[int, ApiCalls]:
-    """Return the API calls of each process."""
-    columns = content.tables.get(Kind.API_CALL)
-    if columns is None:
+    """Return the API calls of each process, in place of their table."""
+    columns = content.take(Kind.API_CALL)
+    if not columns:
         return {}
     calls = {}
     process = columns[table.PROCESS].values
@@ -59,13 +59,15 @@ def read_api_calls(content: Content) -> dict[int, ApiCalls]:
 def read_host_code(content: Content, process: int, kind: Kind) -> HostCode | None:
     """Return the operators or Python functions of a process, in order of start.
 
+    The trace is of one process: their table is no longer needed.
+
     Args:
         content: of the trace.
         process: the process.
         kind: `HOST_OPERATOR` or `PYTHON`.
     """
-    columns = content.tables.get(kind)
-    if columns is None:
+    columns = content.take(kind)
+    if not columns:
         return None
     rows = np.flatnonzero(columns[table.PROCESS].isin([process]))
     start = columns[table.START].at(rows) - (content.first_ns or 0)
@@ -78,8 +80,8 @@ def read_host_code(content: Content, process: int, kind: Kind) -> HostCode | Non
         columns[table.NAME].taken(rows),
         columns[table.EXTERNAL].taken(rows) if table.EXTERNAL in columns else None,
         columns[table.SEQUENCE].taken(rows) if table.SEQUENCE in columns else None,
-        columns[table.FLOPS].taken(rows) if table.FLOPS in columns else None,
-        columns[table.MOVED].taken(rows) if table.MOVED in columns else None,
+        columns[table.WORK].taken(rows) if table.WORK in columns else None,
+        content.work,
         content.names,
     )
 

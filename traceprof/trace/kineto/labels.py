@@ -73,7 +73,7 @@ def read_label_ranges(
         annotations: by process.
         metadata: of the trace.
     """
-    has_gpu = any(kind in content.tables for kind in _OF_GPU)
+    has_gpu = any(kind in content.num_events for kind in _OF_GPU)
     by_process = {}
     for process, ranges in annotations.items():
         names = {number: ranges.names[number] for number in np.unique(ranges.name).tolist()}

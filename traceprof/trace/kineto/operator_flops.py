@@ -7,6 +7,7 @@ convolution's weight with groups counts what is multiplied.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     Values = Sequence[str]
 
 
+@lru_cache(maxsize=4096)  # of a training step, which repeats
 def flops_of(name: str, sizes: bytes, values: bytes) -> int | None:
     """Return the FLOPs of an operator; None where its shapes do not say them.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof.trace.kineto.content import START
 from traceprof.trace.kineto.events import Kind
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.trace import Content as Table
@@ -80,13 +79,13 @@ def holds(content: Content, part: Part) -> bool:
         return not content.is_cut
     if part is Part.GRAPH_KERNELS:
         return True  # a graph's kernels are always recorded one by one
-    return any(kind in content.tables for kind in _KINDS.get(part, ()))
+    return any(kind in content.num_events for kind in _KINDS.get(part, ()))
 
 
 def contents(content: Content) -> list[Table]:
     """Return the categories of events that are not empty, with their counts."""
-    tables, unread = content.tables, content.num_unread
+    num, unread = content.num_events, content.num_unread
     return [
-        *(Table(*_TABLES[kind], len(tables[kind][START])) for kind in tables if kind in _TABLES),
+        *(Table(*_TABLES[kind], num[kind]) for kind in num if kind in _TABLES),
         *(Table(name, "events of an accelerator: not read", unread[name]) for name in unread),
     ]

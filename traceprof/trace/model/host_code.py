@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from traceprof.trace.model.packed_spans import PackedSpans
+from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceprof.intervals import Int64
     from traceprof.trace.columns import Column
 
 
@@ -24,10 +28,10 @@ class HostCode(PackedSpans):
             for none; None for functions of Python.
         sequence: n numbers that join operators of the forward with those of the backward, NULL for
             none; None for functions of Python.
-        flops: n numbers of multiplications and additions by the operator's formula, NULL where it
-            has none or its shapes are not known; None for functions of Python.
-        moved: n numbers of bytes that the operator moves at least, -1 where that is not known; None
-            for functions of Python.
+        packed_work: n indices into `work`; None for functions of Python.
+        work: int64[m, 2], multiplications and additions by the operator's formula, NULL where it
+            has none or its shapes are not known; and the bytes that it moves at least, negative
+            where that is not known.
         names: the names of the whole trace.
     """
 
@@ -35,6 +39,12 @@ class HostCode(PackedSpans):
     packed_name: Column
     external: Column | None
     sequence: Column | None
-    flops: Column | None
-    moved: Column | None
+    packed_work: Column | None
+    work: Int64
     names: Sequence[str]
+
+    def work_of(self, index: Int64 | slice) -> Int64:
+        """Return the work of some operators, int64[2, k], as in `work`; unknown for functions."""
+        if self.packed_work is None:
+            return np.full((2, len(self.starts.at(index))), NULL)
+        return self.work[self.packed_work.at(index)].T

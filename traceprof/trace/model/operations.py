@@ -12,7 +12,7 @@ from traceprof.trace.columns import pack
 from traceprof.trace.model.packed_spans import PackedSpans
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -86,10 +86,16 @@ class Kernels(Operations):
         packed_signature: n indices into `Trace.signatures`, kept without a base: equal for the same
             kernel launched with the same grid and block.
         name_of_signature: int64[m], keys of `Trace.kernel_names`.
+        packed_label: n labels that the program gave kernels of its graphs: 0 for none, else twice
+            the place in `labels` plus 2, and 1 more where the kernel is of the backward. None where
+            no kernel has one.
+        labels: texts, such as paths of modules.
     """
 
     packed_signature: Column
     name_of_signature: Int64
+    packed_label: Column | None = None
+    labels: Sequence[str] = ()
 
     @property
     def signature(self) -> Int64:
