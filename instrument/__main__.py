@@ -23,7 +23,7 @@ import click
 from instrument.children import VARIABLE
 from instrument.core.importing import after_import
 from instrument.core.more_ranges import GARBAGE_COLLECTION, MODULES
-from instrument.core.step_range import FOLDER, STEPS, TOOL, parse_steps
+from instrument.core.step_range import FOLDER, SHAPES, STEPS, TOOL, parse_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +72,13 @@ class Target(NamedTuple):
     " instrument.step, else from one optimizer step to the next.",
 )
 @click.option(
+    "--shapes",
+    "has_shapes",
+    is_flag=True,
+    help="Let torch.profiler record the shapes of operators' inputs, too, from which FLOPs, MFU and"
+    " bytes follow. It takes time on the host for each operator.",
+)
+@click.option(
     "--modules",
     type=click.IntRange(1),
     metavar="DEPTH",
@@ -93,6 +100,7 @@ def read_arguments(
     tool: str | None,
     output: str | None,
     steps: str | None,
+    has_shapes: bool,
     modules: int | None,
     has_collections: bool,
     arguments: tuple[str, ...],
@@ -103,6 +111,8 @@ def read_arguments(
             parse_steps(steps)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--steps") from error
+    if has_shapes and tool != "torch":
+        raise click.UsageError("only torch.profiler records shapes: add --with torch")
     folder = None if output is None else os.path.abspath(output)  # noqa: PTH100
     depth = None if modules is None else str(modules)
     collections = "1" if has_collections else None
@@ -110,6 +120,7 @@ def read_arguments(
         TOOL: tool,
         FOLDER: folder,
         STEPS: steps,
+        SHAPES: "1" if has_shapes else None,
         MODULES: depth,
         GARBAGE_COLLECTION: collections,
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from instrument import switch
 from instrument.core import nvtx_ranges, recorded_steps
-from instrument.core.step_range import FOLDER, STEPS, TOOL, Steps, parse_steps
+from instrument.core.step_range import FOLDER, SHAPES, STEPS, TOOL, Steps, parse_steps
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -44,7 +44,10 @@ class Recording:
 
 
 def record(
-    folder: str | os.PathLike[str] = ".", *, steps: tuple[int, int | None] | str | None = None
+    folder: str | os.PathLike[str] = ".",
+    *,
+    steps: tuple[int, int | None] | str | None = None,
+    shapes: bool = False,
 ) -> Recording:
     """Record training steps with torch.profiler, one trace per rank; every rank calls it.
 
@@ -55,6 +58,7 @@ def record(
         folder: of the traces; created if missing.
         steps: `(10, 20)` or `"10:20"` for steps 10 to 19, counted from 0; None for all, from the
             first forward or backward pass to the end of the process.
+        shapes: whether to record the shapes of operators' inputs, from which FLOPs and bytes follow.
 
     Raises:
         ValueError: the steps are no range.
@@ -63,7 +67,7 @@ def record(
     if steps is not None and text is None:
         text = f"{steps[0]}:{'' if steps[1] is None else steps[1]}"
     chosen = Steps() if text is None else parse_steps(text)
-    _record_with_torch(Path(folder).absolute(), chosen)
+    _record_with_torch(Path(folder).absolute(), chosen, has_shapes=shapes)
     return Recording()
 
 
@@ -80,7 +84,8 @@ def record_as_requested() -> None:
     try:
         chosen = parse_steps(steps) if steps else None
         if tool == "torch":
-            _record_with_torch(Path(os.environ.get(FOLDER, ".")).absolute(), chosen or Steps())
+            folder, has_shapes = Path(os.environ.get(FOLDER, ".")), os.environ.get(SHAPES) == "1"
+            _record_with_torch(folder.absolute(), chosen or Steps(), has_shapes=has_shapes)
             return
         switch.enable()
         if chosen is not None and nvtx_ranges.is_recording():
@@ -91,14 +96,14 @@ def record_as_requested() -> None:
         _log.warning("nothing is recorded: %s: %s", type(error).__name__, error)
 
 
-def _record_with_torch(folder: Path, steps: Steps) -> None:
+def _record_with_torch(folder: Path, steps: Steps, *, has_shapes: bool) -> None:
     from instrument.torch_trace import TorchTrace  # noqa: PLC0415  (imports torch)
 
     if not nvtx_ranges.is_recording():
         nvtx_ranges.annotate_in_profiler()
         switch.disable()  # an earlier call found no recorder
     switch.enable()
-    _watch(steps, TorchTrace(folder))
+    _watch(steps, TorchTrace(folder, has_shapes=has_shapes))
 
 
 def _watch(steps: Steps, recorder: recorded_steps.Recorder) -> None:

@@ -47,10 +47,11 @@ class TorchTrace:
 
     Args:
         folder: of the trace; created if missing.
+        has_shapes: whether the shapes of operators' inputs are recorded.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, has_shapes: bool = False) -> None:
+        self._folder, self._has_shapes = folder, has_shapes
         self._profile: profile | None = None
         self._name = ""
         self._thread: int | None = None
@@ -63,7 +64,7 @@ class TorchTrace:
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
-        self._profile = profile(activities=activities)
+        self._profile = profile(activities=activities, record_shapes=self._has_shapes)
         self._profile.prepare_trace()
 
     def begin(self) -> None:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 TOOL, FOLDER, STEPS = "TRACEPROF_RECORD_WITH", "TRACEPROF_RECORD_TO", "TRACEPROF_RECORD_STEPS"
 """Environment variables: `nsys` or `torch`, the folder of the traces, and `A:B`."""
+SHAPES = "TRACEPROF_RECORD_SHAPES"
+"""Environment variable: 1 if torch.profiler is to record the shapes of operators' inputs."""
 
 
 class Steps(NamedTuple):

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import instrument
+from tests.support.opened import ranks_of
+from traceprof.trace.model.special_values import NULL
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +53,21 @@ def test_a_script_records_its_steps(tmp_path: Path) -> None:
         *("step 2", "step 3", "step 4")
     ]
     assert names["optimizer step"] == names["backward"] == 3
+
+
+@pytest.mark.parametrize("has_shapes", [False, True])
+def test_shapes_are_recorded_where_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_shapes: bool
+) -> None:
+    if has_shapes:
+        monkeypatch.setenv("SHAPES", "1")
+    assert run(tmp_path) == (0, "True\n")
+    (file,) = tmp_path.iterdir()
+    with ranks_of(file) as (rank,):
+        operators = rank.trace.operators(rank.process)
+        assert operators is not None
+        flops, _ = operators.work_of(slice(None))
+        assert max(flops.tolist()) == (2 * 4 * 8 * 8 if has_shapes else NULL)
 
 
 @pytest.mark.long

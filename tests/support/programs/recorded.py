@@ -1,7 +1,7 @@
 """Records its own steps with torch.profiler, and ends by a signal if asked to.
 
 `recorded.py FOLDER [STEP [SIGNAL]]`: marks steps, of which 2 to 4 are to be recorded; in this step
-it gets this signal, by default SIGTERM.
+it gets this signal, by default SIGTERM. With SHAPES in the environment it records shapes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import instrument
 def main() -> None:
     """Train for some steps."""
     end_in = int(sys.argv[2]) if len(sys.argv) > 2 else None
-    instrument.record(sys.argv[1], steps=(2, 5))
+    instrument.record(sys.argv[1], steps=(2, 5), shapes="SHAPES" in os.environ)
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for number in range(7):
