@@ -29,7 +29,7 @@ from traceprof.replay.assumptions.assumption import Variant, parse
 from traceprof.replay.graph.run_graph import in_this_process, reweighed, run_graph
 from traceprof.replay.graph.sample import MIN_LEAD, MIN_STEPS, sample_of
 from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
-from traceprof.reports import text
+from traceprof.reports.text import render
 from traceprof.run.steps.steady_rules import StepUse
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
@@ -124,7 +124,7 @@ def test_nothing_is_promised_whose_interval_begins_at_zero(tmp_path: Path) -> No
     assert (saving.low_ns, bool(saving.step_ns)) == (0, True)
     assert savings.gains == ()
     assert savings.possible_high_ns == savings.possible_step_ns == result.headline.step_ns
-    shown = " ".join(text.render(result).split())
+    shown = " ".join(render(result).split())
     at_most = duration(saving.high_ns or 0)
     assert f"without it a step takes at most {at_most} less (no-serialization)" in shown
     assert "It could take" not in shown
