@@ -3,6 +3,7 @@
 import random
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.reference.streams import connect, read
 from tests.reference.unfused import OPTIMIZER_RANGE, expected
 from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
+from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import unfused_kernels
 from traceprof.analyses.unfused_kernels import UnfusedKernelsResult
@@ -228,3 +230,83 @@ def test_an_optimizer_that_is_a_loop_over_parameters_is_found(traces: Path) -> N
     # 24 parameters, 8 kernels each, in 29 steps: 7.36 ms of a step.
     assert result.metrics.optimizer_ns / 29 == pytest.approx(7.6e6, rel=0.05)
     assert result.metrics.longest_chain == 192
+
+
+# -- bytes, where torch.profiler recorded shapes --------------------------------------------------
+
+ITEM = {"float": 4, "double": 8}
+KERNEL_OF = {"aten::add": ADD, "aten::mul": MUL, "aten::sum": SUM, "aten::copy_": ADD}
+
+
+def kept_by_bytes(chain: list[tuple[str, str, int, int, int]]) -> float:
+    """The time of the bytes that the first reads and the last writes, by hand.
+
+    Each of the chain is an operator, its type, its elements, its time, and how many kernels it has.
+    """
+
+    def parts(name: str, kind: str, num: int) -> tuple[int, int]:
+        size = num * ITEM[kind]
+        if name == "aten::sum":  # the output is small
+            return size, 0
+        return (num * ITEM["float"] if name == "aten::copy_" else 2 * size), size
+
+    reads, writes = parts(*chain[0][:3])
+    first = chain[0][3] * reads / (reads + writes) if chain[0][4] == 1 else 0
+    reads, writes = parts(*chain[-1][:3])
+    last = chain[-1][3] * writes / (reads + writes) if chain[-1][4] == 1 else 0
+    return first + last
+
+
+def profiled(chain: list[tuple[str, str, int, int, int]], *, has_shapes: bool) -> list[Any]:
+    events: list[Any] = [call(1, 2, number=1), kernel(10, 20, name=SGEMM, number=1)]
+    now, number = 1000, 2
+    for place, (name, kind, num, length, num_kernels) in enumerate(chain):
+        types = [kind, "float"] if name == "aten::copy_" else [kind, kind]
+        types = types[:1] if name == "aten::sum" else types
+        shapes = {"Input Dims": [[num]] * len(types), "Input type": types} if has_shapes else {}
+        at = 100 + 50 * place
+        events.append(event("cpu_op", name, at, 40, (PID, 1), **shapes))
+        for one in range(num_kernels):
+            events.append(call(at + 5 * one + 1, at + 5 * one + 2, number=number))
+            events.append(kernel(now, now + length, name=KERNEL_OF[name], number=number))
+            now, number = now + length + 1, number + 1
+    return [*events, call(900, 901, number=900), kernel(now, now + 9, name=SGEMM, number=900)]
+
+
+def saved_us(path: Path) -> float:
+    with ranks_of(path) as (rank,):
+        return unfused_kernels.run(rank, rank.window).saved_ns / 1000
+
+
+def test_a_fused_kernel_reads_the_first_ones_inputs_and_writes_the_last_ones_output(
+    tmp_path: Path,
+) -> None:
+    """45 us of which 2/3 read, 40 us, and 60 us of which 2/3 write: 70 us stay, not only 60."""
+    num = 1 << 20
+    chain = [
+        ("aten::add", "float", num, 45, 1),
+        ("aten::mul", "float", num, 40, 1),
+        ("aten::copy_", "double", num, 60, 1),
+    ]
+    assert saved_us(write(tmp_path / "t.json", profiled(chain, has_shapes=False))) == 40 + 45
+    assert saved_us(write(tmp_path / "t.json", profiled(chain, has_shapes=True))) == 145 - 70
+
+
+def test_bytes_of_random_chains_by_hand(tmp_path: Path) -> None:
+    random_ = random.Random(7)
+    num_less = 0
+    for _ in range(80):
+        chain = [
+            (random_.choice([*KERNEL_OF]), random_.choice([*ITEM]), random_.randint(1, 9) << 16,
+             random_.randint(5, 90), random_.choice((1, 1, 1, 2)))
+            for _ in range(random_.randint(3, 6))
+        ]  # fmt: skip
+        plain, with_bytes = (
+            saved_us(write(tmp_path / "t.json", profiled(chain, has_shapes=has_shapes)))
+            for has_shapes in (False, True)
+        )
+        total = sum(length * count for *_, length, count in chain)
+        least = max(total - plain, kept_by_bytes(chain))
+        assert with_bytes == pytest.approx(max(total - least, 0), abs=0.01)
+        num_less += with_bytes < plain
+    assert 3 < num_less < 80

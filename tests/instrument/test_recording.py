@@ -66,7 +66,7 @@ def test_shapes_are_recorded_where_they_are_asked_for(
     with ranks_of(file) as (rank,):
         operators = rank.trace.operators(rank.process)
         assert operators is not None
-        flops, _ = operators.work_of(slice(None))
+        flops, *_ = operators.work_of(slice(None))
         assert max(flops.tolist()) == (2 * 4 * 8 * 8 if has_shapes else NULL)
 
 

@@ -78,6 +78,13 @@ PYTHON_LOADING = re.compile(
 )
 """Functions of Python that return the next item of a data loader."""
 
+PYTHON_SETUP = re.compile(
+    r"(?:\A|/)torch/(?:distributed/(?:distributed_c10d|device_mesh)\.py\(\d+\): init_\w+"
+    r"|_inductor/compile_fx\.py\(\d+\): compile_fx\w*)\Z"
+    r"|(?:\A|/)triton/compiler/compiler\.py\(\d+\): compile\Z"
+)
+"""Functions of Python that create communicators or compile."""
+
 PYTHON_SLEEP = re.compile(
     r"<(?:built-in )?(?:method|function) '?(?:sleep|acquire|select|poll|epoll|wait|waitpid|recv\w*"
     r"|accept)\b"

@@ -31,10 +31,12 @@ class CodeEvidence(NamedTuple):
     Attributes:
         sleep: when it waited in a function of Python, and when it was in any other code.
         loading: when it waited for the next item of a data loader.
+        setup: when it created communicators or compiled.
     """
 
     sleep: Sleep
     loading: Intervals
+    setup: Intervals
 
 
 def code_evidence(trace: Trace, process: int, thread: int) -> CodeEvidence:
@@ -47,7 +49,11 @@ def code_evidence(trace: Trace, process: int, thread: int) -> CodeEvidence:
     ]
     asleep = _named(functions, thread, names.PYTHON_SLEEP)
     awake = intervals.subtract(intervals.merge(*inside), asleep)
-    return CodeEvidence(Sleep(asleep, awake), _named(functions, thread, names.PYTHON_LOADING))
+    loading, setup = (
+        _named(functions, thread, matching)
+        for matching in (names.PYTHON_LOADING, names.PYTHON_SETUP)
+    )
+    return CodeEvidence(Sleep(asleep, awake), loading, setup)
 
 
 def code_within(
@@ -151,12 +157,15 @@ def _named(code: HostCode | None, thread: int, matching: re.Pattern[str]) -> Int
     """Return when a thread was in functions whose name matches."""
     if code is None:
         return intervals.empty()
+    return _union(code, rows_named(code, [thread], matching))
+
+
+def rows_named(code: HostCode, threads: Iterable[int], matching: re.Pattern[str]) -> Int64:
+    """Return the functions of threads whose name matches, int64[k], ascending."""
     chosen = _matching(code, matching)
     if not chosen:
-        return intervals.empty()
-    return _union(
-        code, np.flatnonzero(code.packed_name.isin(chosen) & code.packed_thread.isin([thread]))
-    )
+        return np.empty(0, np.int64)
+    return np.flatnonzero(code.packed_name.isin(chosen) & code.packed_thread.isin(threads))
 
 
 def _union(code: HostCode, rows: Int64) -> Intervals:

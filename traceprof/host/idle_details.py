@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host import evidence_names as names
-from traceprof.host.host_code import code_within
+from traceprof.host.host_code import code_within, line_text, rows_named
 from traceprof.host.host_ranges import host_ranges
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.stalls import host_stalls
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 MAX_DETAILS = 3
 _FIRST = "first launches of kernels"
+_PYTHON = {
+    IdleCause.DATA_LOADING: names.PYTHON_LOADING,
+    IdleCause.SETUP: names.PYTHON_SETUP,
+    IdleCause.WAITING: names.PYTHON_SLEEP,
+}
 _Named = tuple["Int64", "Int64", "list[str]"]  # starts, ends and names
 
 
@@ -71,6 +76,8 @@ def _named(rank: Rank, evidence: HostEvidence, cause: IdleCause) -> Iterator[_Na
     if cause in {IdleCause.WAITING, IdleCause.DATA_LOADING}:
         yield _spans(activity.system_calls, launching)
     launching = np.union1d(launching, threads.stand_in)
+    if cause in _PYTHON:
+        yield _python(rank, launching, _PYTHON[cause])
     if cause is IdleCause.MPI:
         yield _spans(activity.mpi_calls, launching)
         yield _ranges(rank, launching, names.MPI_RANGE)
@@ -145,6 +152,16 @@ def _calls(rank: Rank, evidence: HostEvidence, chosen: Mask) -> _Named:
     api_names = rank.trace.api_names
     of_each = [api_names.get(key, "unnamed call") for key in calls.packed_name.at(rows).tolist()]
     return calls.start_ns[rows], calls.ends(rows), of_each
+
+
+def _python(rank: Rank, threads: Int64, matching: re.Pattern[str]) -> _Named:
+    """Return functions of Python that threads were in and whose names match."""
+    functions = rank.trace.python_functions(rank.process)
+    if functions is None:
+        return _as_named([], [], [])
+    rows = rows_named(functions, threads, matching)
+    of_each = [line_text(functions.names[key]) for key in functions.packed_name.at(rows).tolist()]
+    return _as_named(functions.start_ns[rows], functions.ends(rows), of_each)
 
 
 def _ranges(rank: Rank, threads: Int64, matching: re.Pattern[str]) -> _Named:

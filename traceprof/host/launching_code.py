@@ -49,6 +49,7 @@ class LaunchingCode(NamedTuple):
         modules: paths: names from the outermost to the innermost module, with dots.
         flops: int64[m], multiplications and additions of operators.
         moved: int64[m], bytes that operators move at least; negative where that is not known.
+        read: int64[m], the part of these that they read.
         lines: files with line numbers and functions.
     """
 
@@ -60,6 +61,7 @@ class LaunchingCode(NamedTuple):
     is_backward: Mask
     flops: Int64
     moved: Int64
+    read: Int64
     operators: Sequence[str]
     modules: Sequence[str]
     lines: Sequence[str]
@@ -77,6 +79,7 @@ class _Spans(NamedTuple):
         sequence: int64[m], the number that joins forward and backward, else NULL.
         flops: int64[m], multiplications and additions, NULL where unknown.
         moved: int64[m], bytes, negative where unknown.
+        read: int64[m], the part of them that is read.
     """
 
     start_ns: Int64
@@ -87,6 +90,7 @@ class _Spans(NamedTuple):
     sequence: Int64
     flops: Int64
     moved: Int64
+    read: Int64
 
 
 class _Texts:
@@ -116,7 +120,7 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     if code is None:
         code = LaunchingCode(
             *np.full((5, len(kernels)), -1, np.int32), label < 0,
-            _NOTHING, _NOTHING, (), (), (),
+            _NOTHING, _NOTHING, _NOTHING, (), (), (),
         )  # fmt: skip
     modules = {name: place for place, name in enumerate(code.modules)}
     numbers, which = np.unique(label // 2 - 1, return_inverse=True)
@@ -171,6 +175,7 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     operator, module, line, counted, inner_operator = around
     return LaunchingCode(
         operator, module, line, counted, inner_operator, is_backward, spans.flops, spans.moved,
+        spans.read,
         [*texts.known[_OPERATOR]], paths.names, [*texts.known[_LINES]],
     )  # fmt: skip
 
@@ -347,6 +352,7 @@ def _of_nvtx(rank: Rank, texts: _Texts) -> list[_Spans]:
             kinds,
             numbers,
             sequence,
+            unknown,
             unknown,
             unknown,
         )

@@ -117,6 +117,7 @@ class HostEvidence:
                 self._ranges.of_thread(self._process, thread, names.SETUP_RANGE),
                 _spans(activity.library_calls, thread, names.SETUP_RANGE),
                 _spans(activity.driver_work, thread, names.SETUP_WORK),
+                code.setup,
             ),
             allocation=self._calls(self._allocations, thread),
             loading=intervals.merge(

@@ -48,7 +48,15 @@ def test_formulas(
     name: str, sizes: list[Any], types: list[str], strides: Any, expected: int | None
 ) -> None:
     texts = (json.dumps(part).encode() for part in (sizes, types, strides))
-    assert bytes_of(name, *texts) == expected
+    moved = bytes_of(name, *texts)
+    assert (None if moved is None else moved.all) == expected
+
+
+def test_a_copy_reads_only_its_source() -> None:
+    texts = (json.dumps(part).encode() for part in ([SHAPE, SHAPE], [BF16, FLOAT], None))
+    moved = bytes_of("aten::copy_", *texts)
+    assert moved is not None
+    assert moved.read == 2 * (moved.all - moved.read)
 
 
 @pytest.mark.parametrize("text", [b"null", b"", b"[", b'"mm"', b"[[1e400, 2], [2, 3]]", b"[1, 2]"])
@@ -68,7 +76,8 @@ def test_torch_moves_as_much_as_its_tensors_hold() -> None:
         ("aten::_softmax", lambda x: torch.softmax(x, -1), (wide,)),
         ("aten::maximum", torch.maximum, (wide, narrow)),
     ):  # fmt: skip
-        expected = sum(one.nbytes for one in (*inputs, run(*inputs)))
+        read = sum(one.nbytes for one in inputs)
+        expected = read + run(*inputs).nbytes, read
         texts = ([[*one.shape] for one in inputs], [names[one.dtype] for one in inputs], None)
         assert bytes_of(name, *(json.dumps(part).encode() for part in texts)) == expected, name
 

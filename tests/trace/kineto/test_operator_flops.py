@@ -114,7 +114,7 @@ def flops_in(path: Path) -> int:
         }
         operators = trace.operators(process)
         assert operators is not None
-        flops, _ = operators.work_of(slice(None))
+        flops, *_ = operators.work_of(slice(None))
         return int(flops[flops != NULL].sum())
     finally:
         trace.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from traceprof import intervals, labels
 from traceprof.analyses.shape.results import RankResult
 from traceprof.analyses.unfused_kernels.advice import ALL_ADVICE, advice
+from traceprof.analyses.unfused_kernels.bytes_of_chains import longer_by_bytes
 from traceprof.analyses.unfused_kernels.chains import MIN_KERNELS, NameTraits, chains
 from traceprof.findings import (
     MAX_EVIDENCE,
@@ -105,6 +106,8 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     length = kernels.packed_length.at(chosen)
     is_known = np.array([kind.is_known for kind in kinds], np.bool_)
     found = chains(rank, chosen, which, traits, _in_optimizer(rank, chosen))
+    kept_longer_ns = longer_by_bytes(rank, found)
+    found = replace(found, saved_ns=found.saved_ns - kept_longer_ns)
     start, end = kernels.start_ns[found.kernel], kernels.ends(found.kernel)
     name = of_signature[kernels.packed_signature.at(found.kernel)]
     of_optimizer = np.repeat(found.is_optimizer, found.count)
@@ -133,8 +136,10 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         rank=rank.rank,
         window_ns=window.length_ns,
         metrics=metrics,
-        saved_ns=measure(~found.kept),
-        saved_by_optimizer_ns=measure(~found.kept & of_optimizer),
+        saved_ns=max(measure(~found.kept) - int(kept_longer_ns.sum()), 0),
+        saved_by_optimizer_ns=max(
+            measure(~found.kept & of_optimizer) - int(kept_longer_ns[found.is_optimizer].sum()), 0
+        ),
         is_pytorch=rank.program.is_pytorch,
         evidence=_evidence(found, start, end, [names[index] for index in name.tolist()]),
     )

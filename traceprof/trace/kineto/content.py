@@ -81,7 +81,7 @@ _COUNTED_TWICE = frozenset({Kind.OPERATOR, Kind.BACKWARD})  # also among all ope
 _NOT_FIRST = frozenset({Kind.HOST_OPERATOR, Kind.PYTHON})  # times do not count from them
 ANNOTATION = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):(\w+)")
 """Annotations of calls by back ends of PyTorch; the group is the function."""
-_UNKNOWN_WORK = NULL, UNKNOWN
+_UNKNOWN_WORK = NULL, UNKNOWN, UNKNOWN
 _COMPLETE, _INSTANTS = "X", ("i", "I")
 _MAY_BE_MARKS = frozenset({Kind.MARK, Kind.ANNOTATION, Kind.OTHER})
 _BEYOND_NS = 1 << 61  # of any clock
@@ -133,7 +133,7 @@ class Content:
         names: of kernels, API calls, copies, annotations and overhead, by number.
         signatures: name, grid and block of kernels, by number.
         work: multiplications and additions of operators, NULL where shapes do not say them, and the
-            bytes that they move at least, negative where shapes do not say them; by number.
+            bytes that they move and read at least, negative where shapes do not say it; by number.
         calls: operators that communicate, and annotations of such, by number.
         first_ns: the start of the first event; None before there is one.
         end_ns: the end of the recording; None if unknown.
@@ -397,12 +397,12 @@ class _Tables:
             self._first_ns = first if self._first_ns is None else min(first, self._first_ns)
 
 
-def _work(event: AnyEvent) -> tuple[int, int]:
-    """Return the FLOPs of an operator and the bytes that it moves, as in `Content.work`."""
+def _work(event: AnyEvent) -> tuple[int, int, int]:
+    """Return the FLOPs of an operator and the bytes that it moves and reads: `Content.work`."""
     name, shapes, flops, moved = event.name, event.args, None, None
     if name in operator_flops.FORMULAS:
         flops = operator_flops.flops_of(name, bytes(shapes.input_sizes), bytes(shapes.input_values))
     if name in operator_bytes.FORMULAS:
         texts = shapes.input_sizes, shapes.input_types, shapes.input_strides
         moved = operator_bytes.bytes_of(name, *map(bytes, texts))
-    return NULL if flops is None else flops, UNKNOWN if moved is None else moved
+    return NULL if flops is None else flops, *(moved or (UNKNOWN, UNKNOWN))

@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
+class Moved(NamedTuple):
+    """Bytes that an operator moves.
+
+    Attributes:
+        all: read and written.
+        read: the part of them that is read.
+    """
+
+    all: int
+    read: int
+
+
 class _Tensor(NamedTuple):
     """An input.
 
@@ -33,7 +45,7 @@ class _Tensor(NamedTuple):
 
 
 @lru_cache(maxsize=4096)  # of a training step, which repeats
-def bytes_of(name: str, sizes: bytes, types: bytes, strides: bytes) -> int | None:
+def bytes_of(name: str, sizes: bytes, types: bytes, strides: bytes) -> Moved | None:
     """Return the bytes that an operator moves at least; None where its shapes do not say them.
 
     Args:
@@ -51,9 +63,10 @@ def bytes_of(name: str, sizes: bytes, types: bytes, strides: bytes) -> int | Non
             msgspec.json.decode(strides) or (),
         )  # fmt: skip
         number = formula(tensors)
+        read = tensors[1].bytes if formula is _copied else _read(tensors)
     except (ValueError, TypeError, IndexError, KeyError):  # a shape that is not there, or is none
         return None
-    return number if 0 < number < _LIMIT else None
+    return Moved(number, read) if 0 < number < _LIMIT else None
 
 
 _LIMIT = 1 << 53

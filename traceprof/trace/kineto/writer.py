@@ -1,14 +1,15 @@
 """Writer of reports of any format as traces of torch.profiler, for simulations and tests.
 
-The text has Kineto's layout. Ranges named `aten::…` become operators, all others annotations;
-NCCL's ranges become the operators `record_param_comms`, unless there are labels of `instrument` for
-the same calls.
+The text has Kineto's layout. Ranges named `aten::…` become operators, those named as functions of
+Python such (`a/b.py(7): f`, `<built-in function f>`), all others annotations; NCCL's ranges become
+the operators `record_param_comms`, unless there are labels of `instrument` for the same calls.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _BASE_BEFORE_NS = 86_400_000_000_000  # times of events count from a day before the session
 _GZIP_LEVEL = 6
 _OPERATOR, _NCCL = "aten::", "nccl"
+_PYTHON = re.compile(r"\S+\.py\(\d+\): |<built-in |nn\.Module: ")
 _FUNCTIONS = {
     "AllReduce": "allreduce", "AllGather": "_allgather_base", "Broadcast": "broadcast",
     "ReduceScatter": "_reduce_scatter_base", "Reduce": "reduce", "Send": "send", "Recv": "recv",
@@ -173,6 +175,7 @@ class _Writer:
         end = np.where(is_open, last, table.end_ns)
         numbers = np.unique(table.name).tolist()
         names = {number: json.dumps(table.names[number]) for number in numbers}
+        categories = {number: _category(table.names[number]) for number in numbers}
         rows = zip(
             table.name.tolist(),
             table.thread.tolist(),
@@ -184,7 +187,7 @@ class _Writer:
             name = names[number]
             if name.startswith(f'"{_NCCL}'):
                 continue
-            category = "cpu_op" if name.startswith(f'"{_OPERATOR}') else "user_annotation"
+            category = categories[number]
             args = f'"External id": {index + 1},"Record function id": 0, "Ev Idx": {index}'
             args += ', "finished": false' if never_ended else ""
             yield self._event(category, name, self._host_place(thread), times, args)
@@ -350,6 +353,12 @@ class _Writer:
 
     def _host_place(self, thread: int) -> tuple[int, int]:
         return self._pid, self._trace.thread_number(thread)
+
+
+def _category(name: str) -> str:
+    if name.startswith(_OPERATOR):
+        return "cpu_op"
+    return "python_function" if _PYTHON.match(name) else "user_annotation"
 
 
 class _Producers:

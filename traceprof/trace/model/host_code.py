@@ -29,9 +29,9 @@ class HostCode(PackedSpans):
         sequence: n numbers that join operators of the forward with those of the backward, NULL for
             none; None for functions of Python.
         packed_work: n indices into `work`; None for functions of Python.
-        work: int64[m, 2], multiplications and additions by the operator's formula, NULL where it
-            has none or its shapes are not known; and the bytes that it moves at least, negative
-            where that is not known.
+        work: int64[m, 3], multiplications and additions by the operator's formula, NULL where it
+            has none or its shapes are not known; and the bytes that it moves at least, and those of
+            them that it reads, negative where that is not known.
         names: the names of the whole trace.
     """
 
@@ -44,7 +44,7 @@ class HostCode(PackedSpans):
     names: Sequence[str]
 
     def work_of(self, index: Int64 | slice) -> Int64:
-        """Return the work of some operators, int64[2, k], as in `work`; unknown for functions."""
+        """Return the work of some operators, int64[3, k], as in `work`; unknown for functions."""
         if self.packed_work is None:
-            return np.full((2, len(self.starts.at(index))), NULL)
+            return np.full((3, len(self.starts.at(index))), NULL)
         return self.work[self.packed_work.at(index)].T

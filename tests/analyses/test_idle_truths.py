@@ -1,0 +1,158 @@
+"""Every cause of idle time, planted in simulated runs, in both formats that are read."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pytest
+
+from tests.simulate.test_profiler_traces import LONG, QUICK
+from tests.support.changes import recorded
+from traceprof.analysis import analyze
+from traceprof.simulate import kernels
+from traceprof.simulate.event_model import lost_time
+from traceprof.simulate.event_model.actions import Call
+from traceprof.simulate.event_model.answers import Ranks
+from traceprof.simulate.event_model.program_writer import Host
+from traceprof.simulate.machine import DEFAULT_DOMAIN
+from traceprof.simulate.profiler_traces import write_traces
+from traceprof.simulate.scenarios.setup import Setup, idle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from traceprof.findings import Finding
+
+pytestmark = pytest.mark.slow
+
+US, MS = 1_000, 1_000_000
+STEPS = 6
+FORWARD = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN) * 2
+LIBRARY = "/usr/bin/python3.11"
+
+
+def within(host: Host, *names: str) -> AbstractContextManager[None]:
+    """Open a range of any program; of functions of Python torch.profiler records the frame."""
+    (name,) = names
+    return host.range(name, DEFAULT_DOMAIN)
+
+
+def wait_for_loader(host: Host) -> None:
+    with within(host, "torch/utils/data/dataloader.py(733): __next__"):
+        host.sleep(8 * MS, "sem_clockwait")
+
+
+def take_lock(host: Host) -> None:
+    with within(host, "<built-in method acquire of _thread.lock object at 0x7f21>"):
+        host.sleep(8 * MS, "pthread_cond_wait")
+
+
+def collect_garbage(host: Host) -> None:
+    with within(host, "<built-in function collect>"):
+        host.busy(8 * MS, ("gc_collect_main", LIBRARY))
+
+
+def save_checkpoint(host: Host) -> None:
+    with within(host, "torch/serialization.py(943): save"):
+        host.busy(8 * MS, ("_PyEval_EvalFrameDefault", LIBRARY))
+
+
+def stage_checkpoint(host: Host) -> None:
+    with within(host, "torch/distributed/checkpoint/state_dict_saver.py(291): async_save"):
+        host.busy(8 * MS, ("_PyEval_EvalFrameDefault", LIBRARY))
+
+
+def run_operator(host: Host) -> None:
+    with within(host, "aten::nonzero_numpy"):
+        host.busy(8 * MS, ("at::native::nonzero", "libtorch_cpu.so"))
+
+
+def capture_graph(host: Host) -> None:
+    host.call("cudaStreamCreateWithPriority_v5050", 2_800 * US)
+    host.call("cudaEventCreateWithFlags_v3020", 900 * US)
+    host.call("cudaGraphInstantiateWithFlags_v11040", 5 * MS)
+
+
+def start_group(host: Host) -> None:
+    with within(host, "torch/distributed/distributed_c10d.py(1620): init_process_group"):
+        host.busy(8 * MS, ("ncclCommInitRankFunc", "libnccl.so.2"))
+
+
+def allocate(host: Host) -> None:
+    free = Call("cudaFree_v3020", 2_500, until=host.compute, device_wide=True)
+    host.actions.append(free)
+    host.call("cudaMalloc_v3020", 8 * MS)
+
+
+def reduce_over_gloo(host: Host) -> None:
+    with within(host, "gloo:all_reduce"):
+        host.sleep(8 * MS, "epoll_wait")
+
+
+class Truth(NamedTuple):
+    """A cause, what the host does, and how the report names it."""
+
+    cause: str
+    do: Callable[[Host], None]
+    named: str
+
+
+TRUTHS = (
+    Truth("data_loading_ns", wait_for_loader, "__next__"),
+    Truth("waiting_ns", take_lock, "acquire|pthread_cond_wait"),
+    Truth("host_code_ns", collect_garbage, "collect"),
+    Truth("host_code_ns", save_checkpoint, "save"),
+    Truth("host_code_ns", stage_checkpoint, "async_save"),
+    Truth("host_code_ns", run_operator, "nonzero"),
+    Truth("setup_ns", capture_graph, "cudaGraphInstantiate"),
+    Truth("setup_ns", start_group, "init_process_group"),
+    Truth("allocation_ns", allocate, "cudaMalloc"),
+    Truth("mpi_ns", reduce_over_gloo, "gloo:all_reduce"),
+)
+
+
+def program(truth: Truth) -> Setup:
+    """Do it in the middle of each step, where the GPU soon has nothing left."""
+    host = Host(0, np.random.default_rng(2))
+    for step in range(STEPS):
+        with host.step(step):
+            host.operator(host.compute, "aten::linear", *FORWARD)
+            with host.purpose(truth.cause):
+                truth.do(host)
+            host.operator(host.compute, "aten::mm", *FORWARD)
+    return Setup((host,), idle)
+
+
+def forms(setup: Setup, folder: Path) -> dict[str, Sequence[Path]]:
+    export = recorded(setup, folder / "run.sqlite")
+    return {"nsight": [export], "kineto": write_traces(export, folder, "run")}
+
+
+def of_idle(paths: Sequence[Path]) -> Finding:
+    analysis = analyze(*paths)
+    analysis.close()
+    (finding,) = [finding for finding in analysis.findings if finding.id == "gpu-idle"]
+    return finding
+
+
+@pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth.do.__name__)
+def test_a_planted_cause_is_found_in_both_formats(truth: Truth, tmp_path: Path) -> None:
+    setup = program(truth)
+    expected = lost_time.idle(Ranks(setup.run()), 0)
+    assert expected[truth.cause] > 0.9 * expected["idle_ns"] > 0
+    for form, paths in forms(setup, tmp_path).items():
+        finding = of_idle(paths)
+        measured = {name: finding.metrics[name] for name in expected}
+        assert measured == pytest.approx(expected, rel=0.01, abs=60 * US), form
+        assert re.search(truth.named, finding.title), form
+
+
+def test_every_cause_has_a_truth_in_both_formats() -> None:
+    """The others are scenarios of `test_profiler_traces`, stalls those of `test_host_stall`."""
+    elsewhere = {"sync_ns", "launch_bound_ns", "turnaround_ns", "stalled_ns", "unknown_ns"}
+    assert {"host-sync", "launch-bound", "turnaround"} <= {*QUICK, *LONG}
+    assert {truth.cause for truth in TRUTHS} | elsewhere == set(lost_time.IDLE_CAUSES)
