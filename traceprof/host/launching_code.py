@@ -118,10 +118,10 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     if not label.any():
         return code
     if code is None:
+        none = np.full(len(kernels), -1, np.int32)
         code = LaunchingCode(
-            *np.full((5, len(kernels)), -1, np.int32), label < 0,
-            _NOTHING, _NOTHING, _NOTHING, (), (), (),
-        )  # fmt: skip
+            none, none, none, none, none, label < 0, _NOTHING, _NOTHING, _NOTHING, (), (), ()
+        )
     modules = {name: place for place, name in enumerate(code.modules)}
     numbers, which = np.unique(label // 2 - 1, return_inverse=True)
     place = [

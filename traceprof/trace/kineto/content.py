@@ -116,7 +116,7 @@ class Numbers(dict[Any, int]):
 class Texts(Numbers):
     """Numbers for texts, as far as these are read."""
 
-    def __missing__(self, text: str) -> int:
+    def __missing__(self, text: Any) -> int:  # noqa: ANN401  (as a dictionary has it)
         short = clipped(text)
         return super().__missing__(text) if short == text else self[short]
 
@@ -253,7 +253,7 @@ class _Tables:
         """
         if self._sum_ns >= MAX_SUM_NS:
             raise document.damaged("its events take longer than any clock counts")
-        tables = {
+        tables: dict[Kind, Mapping[str, Column]] = {
             kind: {name: column.finish() for name, column in table.items()}
             for kind, table in self._tables.items()
         }
