@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PEER_COPY, _MEMSET, _WITHIN_HOST = "p2p", "memset", "h2h"
 _PEER_COPY_NAME = "peer copy"
-_OF_OPERATORS = {"external": "external_id", "sequence": "sequence_number", "flops": "flops"}
+_OF_OPERATORS = ("external_id", "sequence_number", "flops")
 _COPY_KINDS: dict[int, str | None] = {
     **{int(kind): kind.direction for kind in CopyKind},
     CopyKind.HOST_TO_HOST: _WITHIN_HOST,
@@ -144,17 +144,18 @@ def operators(rank: Rank) -> Part:
             **_times(rank, none, none),
             "thread": none,
             "name": Names(none, ()),
-            **{name: Optional.unless(none, NULL) for name in _OF_OPERATORS.values()},
+            **{name: Optional.unless(none, NULL) for name in _OF_OPERATORS},
         }
     unknown = np.full(len(table), NULL)
-    columns = {name: getattr(table, field) for field, name in _OF_OPERATORS.items()}
+    ids = [unknown if ids is None else ids.values for ids in (table.external, table.sequence)]
+    flops, *_ = table.work_of(slice(None))
     return {
         **_times(rank, table.start_ns, table.end_ns),
         "thread": _thread_numbers(rank, table.packed_thread.values),
         "name": names_at(table.packed_name.values, table.names),
         **{
-            name: Optional.unless(unknown if column is None else column.values, NULL)
-            for name, column in columns.items()
+            name: Optional.unless(values, NULL)
+            for name, values in zip(_OF_OPERATORS, (*ids, flops), strict=True)
         },
     }
 
