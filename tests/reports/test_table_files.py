@@ -60,6 +60,15 @@ def test_results_come_back(tmp_path: Path) -> None:
             assert json.loads(row["advice"]) == list(finding.advice)
 
 
+def test_flops_of_a_step_may_be_given(tmp_path: Path) -> None:
+    given = "--flops-per-step", "4e14"
+    assert run("export", "csv", SAMPLES / "healthy.sqlite", "-o", tmp_path, *given) == 0
+    flops = pd.read_csv(tmp_path / "step_flops.csv")
+    assert set(flops["flops"]) == {4e14}
+    assert set(flops["source"]) == {"given"}
+    assert run("export", "csv", SAMPLES / "healthy.sqlite", "-o", tmp_path, given[0], "0") == 2
+
+
 def test_columns_of_texts_are_texts_where_there_is_none(tmp_path: Path) -> None:
     report = SAMPLES / "healthy.sqlite"
     assert run("export", "parquet", report, "-o", tmp_path, "--only", "straggler") == 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
-from traceprof.cli.judging import judging_options
+from traceprof.cli.judging import flops_option, judging_options
 from traceprof.cli.main import EXIT_DONE, EXIT_FINDINGS, EXIT_LEFT_OUT
 from traceprof.cli.output import STDOUT, check_output, output_options, write_output
 from traceprof.errors import UsageError, one_line
@@ -53,14 +53,7 @@ _SEVERITIES = [str(severity) for severity in Severity]
     is_flag=True,
     help="Show all of the text, not only what fits into 60 lines. (JSON is always whole.)",
 )
-@click.option(
-    "--flops-per-step",
-    type=float,
-    metavar="N",
-    help="Multiplications and additions that a training step takes on one rank, such as 4.2e14: the"
-    " report says what share of the GPU's peak they reach (MFU). Without it they are counted where"
-    " torch.profiler recorded shapes.",
-)
+@flops_option
 @click.option(
     "--savings/--no-savings",
     default=None,

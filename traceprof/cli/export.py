@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 
 from traceprof.cli.groups import SuggestingGroup
 from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
-from traceprof.cli.judging import judging_options
+from traceprof.cli.judging import flops_option, judging_options
 from traceprof.cli.output import check_folder, check_output, filled_folder, opened_output
 from traceprof.errors import MissingExtraError, one_line
 
@@ -83,8 +84,13 @@ def _of_tables(ending: str, what: str) -> None:
         required=True,
         help="Where to write them; each replaces one of its name when all are written.",
     )
+    @flops_option
     @judging_options
-    def tables(reports: tuple[str, ...], output: str, options: Options) -> None:
+    def tables(
+        reports: tuple[str, ...], output: str, flops_per_step: float | None, options: Options
+    ) -> None:
+        options = replace(options, flops_per_step=flops_per_step)
+        options.check()
         if ending == "parquet":
             _need("pyarrow")
         from traceprof.analysis import analyze

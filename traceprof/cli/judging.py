@@ -57,6 +57,16 @@ _OPTIONS = (
     ),
 )
 
+flops_option = click.option(
+    "--flops-per-step",
+    type=float,
+    metavar="N",
+    help="Multiplications and additions that a training step takes on one rank, such as 4.2e14: the"
+    " report says what share of the GPU's peak they reach (MFU). Without it they are counted where"
+    " torch.profiler recorded shapes.",
+)
+"""Of commands that show or write what compute reaches of the peak."""
+
 
 def judging_options(command: Callable[..., Result]) -> Callable[..., Result]:
     """Add these options to a command, which gets them as one keyword argument, `options`."""
