@@ -360,8 +360,8 @@ class _Tables:
     def _labels(self, events: Events) -> Int64:
         """Return the labels of kernels of graphs, as in `Kernels`.
 
-        PyTorch 2.12's `mark_kernels` wrote a text as `str`, later ones as `name`; dictionaries
-        have keys of their own, such as torchtitan's `module_fqn`.
+        PyTorch 2.12 writes a text as "str", later versions as "name"; dictionaries
+        have keys of their own, such as torchtitan's "module_fqn".
         """
         label = np.zeros(len(events), np.int64)
         if any(events.arguments("graph_node")):
