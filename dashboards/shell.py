@@ -48,6 +48,7 @@ def shell(*, is_ready: bool) -> Component:
             ),
             html.Div(None if is_ready else _loading(), id="waiting"),
             html.Div(id="changed", role="alert"),  # filled by assets/files.js
+            labelled(html.Aside(id="notes", hidden=True), "notes"),  # filled by assets/notes.js
             dcc.Loading(
                 html.Main(id="page", tabIndex="-1"),
                 delay_show=300,
@@ -90,11 +91,23 @@ def _scope() -> list[Component]:
         className="plain",
         title="copy the address of this view with its token: anyone who has it can see the reports",
     )
+    notes = html.Button(
+        "Notes", id="notes-open", className="plain", title="keep this view, with a note (M)"
+    )
+    pictures = [
+        labelled(
+            html.Button(kind, id=f"save-{kind.lower()}", className="plain"),
+            f"save a picture of this page as {kind}",
+        )
+        for kind in ("PNG", "SVG")
+    ]
     return [
         *choosers,
         labelled(time, "time shown"),
         keep,
         html.Span(id="scope-note", className="note"),
+        notes,
+        *pictures,
         share,
     ]
 
@@ -181,6 +194,9 @@ def run_in_browser(app: Dash, modules: str) -> None:
         ("clearTime", "clear-time"),
         ("keepTime", "keep-time"),
         ("copyLink", "copy-link"),
+        ("notes", "notes-open"),
+        ("savePng", "save-png"),
+        ("saveSvg", "save-svg"),
     ):
         app.clientside_callback(  # type: ignore[no-untyped-call]
             ClientsideFunction("shell", name),

@@ -4,6 +4,8 @@
 import { mountCharts } from "./charts/mount.js";
 import { mountComparison } from "./compare/mount.js";
 import { watchFiles } from "./files.js";
+import { unfoldLinked } from "./navigation.js";
+import { listenForNotes } from "./notes.js";
 import * as shell from "./shell.js";
 import { Place, saved } from "./tables.js";
 import { mountTimelines } from "./timeline/mount.js";
@@ -17,3 +19,5 @@ mountCharts();
 mountTimelines();
 mountComparison();
 watchFiles();
+listenForNotes();
+unfoldLinked();

@@ -18,6 +18,21 @@ export function go(href, { stay = false } = {}) {
 const CARD_MS = 100;
 const MAX_TRIES = 100;
 
+/** @param {Element} card of a finding, whose body may be folded */
+function unfold(card) {
+  const body = card.querySelector(":scope > details");
+  if (body instanceof HTMLDetailsElement) body.open = true;
+}
+
+/** Unfold the card of a finding that a link on its page leads to. */
+export function unfoldLinked() {
+  document.addEventListener("click", ({ target }) => {
+    const link = target instanceof Element && target.closest("a[href^='#finding-']");
+    const card = link && document.getElementById(link.getAttribute("href")?.slice(1) ?? "");
+    if (card) unfold(card);
+  });
+}
+
 /**
  * Bring an element into sight as soon as the page has it.
  * @param {string} id
@@ -26,6 +41,7 @@ async function reveal(id) {
   for (let tries = 0; tries < MAX_TRIES; tries += 1) {
     const element = document.getElementById(id);
     if (element) {
+      unfold(element);
       element.scrollIntoView({ block: "start" });
       return;
     }

@@ -4,6 +4,8 @@
 // Dash finds these functions as `shell` in `dash_clientside`; see dashboards/shell.py.
 import { shownTime, withAssumptions, withChoice, withTime } from "./address.js";
 import { go } from "./navigation.js";
+import { toggleNotes } from "./notes.js";
+import { savePicture } from "./pictures.js";
 
 const REDRAWN_MS = 250; // at the earliest
 const SAID_MS = 2500;
@@ -89,6 +91,24 @@ export function ask(clicks, submits, ticked, written) {
  */
 export function copyLink(clicks) {
   if (clicks) copy();
+  return unchanged();
+}
+
+/** @param {number} clicks */
+export function notes(clicks) {
+  if (clicks) toggleNotes();
+  return unchanged();
+}
+
+/** @param {number} clicks */
+export function savePng(clicks) {
+  if (clicks) savePicture("png");
+  return unchanged();
+}
+
+/** @param {number} clicks */
+export function saveSvg(clicks) {
+  if (clicks) savePicture("svg");
   return unchanged();
 }
 

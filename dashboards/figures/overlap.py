@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from traceprof.analyses.kernels.by_signature import SignatureSlowdown
     from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
 
-_ROW = 26
+_ROW, _LOW_ROW = 26, 17
+_MAX_HIGH = 8  # rows
 
 
 def gain_and_cost(
@@ -45,7 +46,8 @@ def gain_and_cost(
     rows = [Lane(f"rank {result.rank}", f"rank {result.rank}") for result in results]
     if others:
         rows.append(Lane(f"{len(others)} others", f"{len(others)} other ranks, the mean"))
-    return lanes("time (ms)", rows, [hidden, cost, gain], row_height=_ROW)
+    row_height = _ROW if len(rows) <= _MAX_HIGH else _LOW_ROW
+    return lanes("time (ms)", rows, [hidden, cost, gain], row_height=row_height)
 
 
 def alone_against_overlapped(

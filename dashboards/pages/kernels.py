@@ -283,7 +283,7 @@ def _table(view: View, uses: Sequence[Use], total_ns: int, num_ranks: int) -> Co
     for row, use in zip(rows, uses, strict=False):
         row["href"] = places[use.name]
     note = f"the mean over {num_ranks} ranks" if num_ranks > 1 else ""
-    parts: list[Any] = [table("kernels", columns, rows, "kernels.csv")]
+    parts: list[Any] = [table("kernels", columns, rows, "kernels.csv", in_sight=12)]
     rest = uses[_MAX_ROWS:]
     if rest:
         spent = sum(use.total_ns for use in rest) // num_ranks

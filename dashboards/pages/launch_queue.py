@@ -21,7 +21,7 @@ from dashboards.widgets.components import (
 )
 from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
-from dashboards.widgets.worst import sorted_worst_first, worst_first
+from dashboards.widgets.worst import sorted_worst_first, with_table, worst_first
 from traceprof import intervals
 from traceprof.analyses import launch_queue
 from traceprof.errors import one_line
@@ -91,7 +91,10 @@ def layout(analysis: Analysis, address: Address) -> Component:
         TITLE,
         lead,
         _depth(view, known),
-        card("Queues", table("queues", _QUEUES, [_row(result) for result in ordered])),
+        card(
+            "Queues",
+            with_table(table("queues", _QUEUES, [*map(_row, ordered)]), len(ordered)),
+        ),
         _holders(worst),
         html.Div(
             [

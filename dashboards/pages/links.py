@@ -12,6 +12,7 @@ from dashboards.view import View
 from dashboards.widgets.components import card, missing, nothing, page, time_note
 from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
+from dashboards.widgets.worst import worst_first
 from traceprof.analyses import link_limits, pageable_copy, peer_transfers
 from traceprof.analyses.links.link_rates import link_rates
 from traceprof.errors import one_line
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 PATH = "/links"
 TITLE = "Links"
 
-_MAX_ROWS = 16
+_MAX_ROWS = 6
 _PIECES = 800
 _MAX_RANKS = 64  # of the matrix
 _MIN_SHARE = 0.01  # of the peak that a link reaches, to be drawn
@@ -90,8 +91,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
     title = "Rates over time"
-    links: list[tuple[int, LinkRates]] = []
-    limits: list[Int64] = []
+    links: list[tuple[int, LinkRates, Int64]] = []
     num_idle = 0
     for number in (result.rank for result in used):
         rank = view.rank(number)
@@ -103,9 +103,7 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
             if rates.peak is not None and _most(rates) < _MIN_SHARE * rates.peak:
                 num_idle += 1
                 continue
-            if len(links) < _MAX_ROWS:
-                links.append((number, rates))
-            limits.append(pieces)
+            links.append((number, rates, pieces))
     if not links and num_idle:
         why = "No link reached 1 % of its peak: the table says what each carried."
         return card(title, nothing(why))
@@ -118,11 +116,16 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
             ),
         )
     note = f"the mean filled, dotted while it was busy; {time_note(view.address)}"
-    if len(limits) > len(links):
-        note += f"; the first {len(links)} of {len(limits)} links: choose ranks above"
+    drawn, others = worst_first(links, lambda link: _share_of_peak(link[1]), _MAX_ROWS)
+    if others:
+        note += f"; the {len(drawn)} of {len(links)} links that come closest to their peak"
     chart = plots(
         "link-rates",
-        figures.rates_over_time(links, limits[: len(links)], view.clock),
+        figures.rates_over_time(
+            [(number, rates) for number, rates, _ in drawn],
+            [pieces for *_, pieces in drawn],
+            view.clock,
+        ),
         "the rate of each link over time against its peak, by rank and direction",
     )
     return card(title, chart, *_idle(num_idle), note=note)
@@ -143,6 +146,12 @@ def _idle(count: int) -> list[Component]:
 def _most(rates: LinkRates) -> float:
     """Return the highest rate of any piece of time while it was busy."""
     return float(np.nanmax(rates.most, initial=0.0))
+
+
+def _share_of_peak(rates: LinkRates) -> tuple[float, float]:
+    """Return how close a link comes to its peak, and how much it carries on average."""
+    mean = float(np.nanmean(rates.mean)) if len(rates.mean) else 0.0
+    return (_most(rates) / rates.peak if rates.peak else 0.0), mean
 
 
 def _peers(view: View, used: Sequence[LinkUsageResult]) -> Component:

@@ -11,6 +11,7 @@ from dashboards.view import View
 from dashboards.widgets.components import (
     card,
     evidence_list,
+    folded,
     interval_address,
     missing,
     nothing,
@@ -18,7 +19,7 @@ from dashboards.widgets.components import (
 )
 from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
-from dashboards.widgets.worst import sorted_worst_first
+from dashboards.widgets.worst import MAX_DRAWN, sorted_worst_first, with_table
 from traceprof.analyses import collectives, nccl_serialization
 from traceprof.errors import one_line
 from traceprof.units import duration
@@ -108,6 +109,8 @@ def _drawn(uses: Sequence[tuple[int, OperationUse]]) -> list[tuple[int, Operatio
 def _time(uses: Sequence[tuple[int, OperationUse]]) -> Component:
     drawn = _drawn(uses)
     note = "a point for each rank: the one that arrives first waits longest"
+    if len({rank for rank, _ in drawn}) > MAX_DRAWN:
+        note += f"; the {MAX_DRAWN} with most time, and the range of the others"
     chart = plots("nccl-time", figures.time(drawn), "time in each operation, by rank")
     return card("Time in each operation", chart, note=note)
 
@@ -168,22 +171,20 @@ def _waits(view: View, results: Sequence[SerializationResult]) -> Component:
         }
         for result in sorted_worst_first(results, lambda result: result.avoidable_ns)
     ]
-    parts: list[Any] = [table("nccl-waits", _WAITS, rows)]
+    parts: list[Any] = [with_table(table("nccl-waits", _WAITS, rows), len(rows))]
     worst = sorted(results, key=lambda result: (-result.avoidable_ns, -result.metrics.blocked_ns))
     listed = [result for result in worst if result.chains][:_MAX_CHAINS]
-    for result in listed:
-        parts += [
-            html.H4(
-                f"rank {result.rank}: {duration(result.metrics.blocked_ns)} in all, the worst first"
-            ),
-            evidence_list(
-                (
-                    (chain, interval_address(chain, result.rank, view.address))
-                    for chain in map(view.clock.rank(result.rank).interval, result.chains)
-                ),
-                view.clock,
-            ),
-        ]
+    for place, result in enumerate(listed):
+        blocked = duration(result.metrics.blocked_ns)
+        chains = map(view.clock.rank(result.rank).interval, result.chains)
+        places = ((chain, interval_address(chain, result.rank, view.address)) for chain in chains)
+        parts.append(
+            folded(
+                f"rank {result.rank}: {blocked} in all, the worst first",
+                evidence_list(places, view.clock),
+                opened=place == 0 or len(results) <= _MAX_CHAINS,
+            )
+        )
     if not listed:
         parts.append(nothing("No operation that was ready waited behind another one."))
     return card(

@@ -17,7 +17,7 @@ from dashboards.widgets.components import (
 )
 from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
-from dashboards.widgets.worst import sorted_worst_first, worst_first
+from dashboards.widgets.worst import MAX_DRAWN, sorted_worst_first, with_table, worst_first
 from traceprof.analyses import overlap_slowdown
 from traceprof.errors import one_line
 from traceprof.findings import Evidence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 PATH = "/overlap"
 TITLE = "Overlap"
 
-_MAX_DRAWN = 15
+_MAX_KERNELS, _MAX_FEWER = 15, 8  # drawn; of few ranks, and of many
 _MAX_ROWS = 2000  # of the table; the costliest
 
 _BY_RANK = (
@@ -141,7 +141,7 @@ def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
     return card(
         "What overlap gains and costs, by rank",
         drawn,
-        table("overlap-ranks", _BY_RANK, rows),
+        with_table(table("overlap-ranks", _BY_RANK, rows), len(rows)),
         note=split.note("the least net gain"),
     )
 
@@ -157,7 +157,8 @@ def _kernels(view: View, rows: Sequence[Row]) -> Component:
                 "record more steps, some without communication: under DDP's no_sync()",
             ),
         )
-    drawn = rows[:_MAX_DRAWN]
+    num_ranks = len({rank for rank, _ in rows})
+    drawn = rows[: _MAX_KERNELS if num_ranks <= MAX_DRAWN else _MAX_FEWER]
     hrefs = [
         interval_address(
             view.clock.rank(rank).interval(Evidence(*signature.longest, label="")),
@@ -173,7 +174,10 @@ def _kernels(view: View, rows: Sequence[Row]) -> Component:
     )
     note = f"the {len(drawn)} with the largest excess; click one for its longest run"
     entries = [_entry(*row) for row in rows[:_MAX_ROWS]]
-    parts: list[Any] = [chart, table("overlap-kernel-table", _BY_KERNEL, entries, "overlap.csv")]
+    parts: list[Any] = [
+        chart,
+        table("overlap-kernel-table", _BY_KERNEL, entries, "overlap.csv", in_sight=5.5),
+    ]
     rest = rows[_MAX_ROWS:]
     if rest:
         excess = sum(signature.excess_ns for _, signature in rest)

@@ -13,6 +13,7 @@ from dashboards.widgets.breakdown_table import breakdown_card
 from dashboards.widgets.components import card, missing, nothing, page
 from dashboards.widgets.finding_card import finding_card
 from dashboards.widgets.headline import attribution_card, headline_card
+from dashboards.widgets.worst import MAX_DRAWN
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, worst_of
@@ -96,7 +97,13 @@ def _findings(view: View) -> Component | None:
         for severity in reversed(Severity)
         if severity in severities
     )
-    cards = [finding_card(group, view.address, view.clock, judged, view.unit) for group in groups]
+    is_long = len(view.ranks) > MAX_DRAWN  # its first card stands open
+    cards = [
+        finding_card(
+            group, view.address, view.clock, judged, view.unit, is_folded=is_long and place > 0
+        )
+        for place, group in enumerate(groups)
+    ]
     return html.Section(
         [html.Header([html.H2("Findings"), html.P(counts, className="note")]), *cards],
         className="findings",

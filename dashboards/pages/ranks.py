@@ -13,7 +13,7 @@ from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import PARTS
 from dashboards.widgets.plots import plots
 from dashboards.widgets.tables import IDENTIFIER, Column, table
-from dashboards.widgets.worst import MAX_DRAWN, sorted_worst_first
+from dashboards.widgets.worst import MAX_DRAWN, sorted_worst_first, with_table
 from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_lengths import step_lengths
 from traceprof.errors import one_line
@@ -84,7 +84,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         TITLE,
         lead,
         card("Where each rank's time went", time),
-        card("What each rank did", table("ranks-work", _WORK, rows)),
+        card("What each rank did", with_table(table("ranks-work", _WORK, rows), len(rows))),
         *_waits(view),
     )
 

@@ -13,7 +13,7 @@ from dashboards.view import View
 from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import PARTS
 from dashboards.widgets.plots import plots
-from dashboards.widgets.worst import sorted_worst_first, worst_first
+from dashboards.widgets.worst import sorted_worst_first, with_table, worst_first
 from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_lengths import slowest_rank, steady_steps, step_lengths
 from traceprof.reports.time_text import about_steps
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PATH = "/steps"
 TITLE = "Steps"
 
-_MAX_STACKS = 8  # of many ranks
+_MAX_STACKS = 5  # of many ranks
 
 
 def layout(analysis: Analysis, address: Address) -> Component:
@@ -141,7 +141,10 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
     about = [html.P(note, className="note") for note in notes]
     return card(
         "Means over the steady steps",
-        html.Div([html.Table([html.Thead(head), body]), *about], className="scroll"),
+        with_table(
+            html.Div(html.Table([html.Thead(head), body]), className="scroll"), len(results)
+        ),
+        *about,
         note="what the training pays for a step",
     )
 

@@ -19,7 +19,9 @@ from dashboards.pages.registry import PAGES, page_at
 from dashboards.server import guard
 from dashboards.server.access import Access
 from dashboards.server.compression import compress
+from dashboards.server.kept_notes import Notes
 from dashboards.server.modules import serve_modules
+from dashboards.server.notes import serve_notes
 from dashboards.server.progress import PROGRESS
 from dashboards.server.report_files import ANEW, FILES, ReportFiles
 from dashboards.timeline import server as timeline_server
@@ -48,6 +50,7 @@ def create_app(
     access: Access | None = None,
     files: ReportFiles | None = None,
     read_anew: Callable[[], None] | None = None,
+    notes: Notes | None = None,
 ) -> Dash:
     """Return the application; everything it needs is served by itself.
 
@@ -58,6 +61,7 @@ def create_app(
         access: its access rules; where not given, everyone on this machine.
         files: of the reports; where not given, as they are now.
         read_anew: has the reports read again; None where nobody can.
+        notes: of the readers; where not given, they are kept until the server ends.
     """
     app = Dash(
         "dashboards",  # where its assets are
@@ -83,6 +87,8 @@ def create_app(
         timeline_server.register(app.server, analysis)
     paths = [] if analysis is None else [trace.path for trace in analysis.run.traces]
     _watch_files(app, files or ReportFiles(paths), read_anew)
+    clock = None if analysis is None else View(analysis, Address()).clock
+    serve_notes(app.server, notes or Notes(), clock)
     return app
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from dashboards.server.access import TOKEN, Access, is_loopback
+from dashboards.server.kept_notes import Notes
 from dashboards.server.progress import PROGRESS, AnalysisProgress
 from dashboards.server.report_files import ReportFiles
 from traceprof.errors import UsageError
@@ -52,6 +53,7 @@ class DashboardServer:
         host: the address to listen at.
         port: 0 for any that is free.
         has_token: whether a token is asked for.
+        notes: of the readers; where not given, they are kept until it ends.
 
     Attributes:
         url: where it is, the token included where there is one.
@@ -63,7 +65,15 @@ class DashboardServer:
         UsageError: the port is taken, or there is no such address.
     """
 
-    def __init__(self, host: str = HOST, port: int = 0, *, has_token: bool = True) -> None:
+    def __init__(
+        self,
+        host: str = HOST,
+        port: int = 0,
+        *,
+        has_token: bool = True,
+        notes: Notes | None = None,
+    ) -> None:
+        self._notes = notes or Notes()
         self._socket = _listen(host, port)
         address, self._port = self._socket.getsockname()[:2]
         self._host = host
@@ -205,6 +215,7 @@ class DashboardServer:
                 access=self.access,
                 files=self._files,
                 read_anew=None if analysis is None else self._is_wanted_anew.set,
+                notes=self._notes,
             )
         application: Application = app.server
         return application if analysis is None else _reading(analysis, application)

@@ -46,6 +46,11 @@ def card(title: str, *children: Children, note: Children = None) -> Component:
     return html.Section([html.Header(head), *_flat(children)], className="card")
 
 
+def folded(summary: Children, *children: Children, opened: bool = False) -> Component:
+    """Return what is shown once its summary is clicked."""
+    return html.Details([html.Summary(summary), *_flat(children)], open=opened)
+
+
 def numbers(*pairs: tuple[str, str, str]) -> Component:
     """Return numbers to be read at a glance: name, value with its unit, what it means."""
     return html.Dl(
@@ -111,7 +116,10 @@ def missing(not_applicable: Iterable[NotApplicable]) -> list[Component]:
         )
     if not entries:
         return []
-    return [card("Could not be analysed", html.Ul(entries, className="missing"))]
+    which = ", ".join(dict.fromkeys(id_ for ids, *_ in alike for id_ in ids))
+    title: list[Child] = [html.Strong("Could not be analysed"), f": {which}"]
+    shown = folded(title, html.Ul(entries, className="missing"))
+    return [html.Section(shown, className="card")]
 
 
 def evidence_address(finding: Finding, index: int, address: Address, clock: Clock) -> Address:
@@ -159,7 +167,11 @@ def evidence_list(entries: Iterable[tuple[Evidence, Address]], clock: Clock) -> 
                         html.Span(
                             duration(interval.end_ns - interval.start_ns), className="length"
                         ),
-                        html.Span(one_line(interval.label), className="label"),
+                        html.Span(
+                            one_line(interval.label),
+                            className="label",
+                            title=one_line(interval.label),
+                        ),
                     ],
                     href=where.href(),
                 )

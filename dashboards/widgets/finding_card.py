@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dash import dcc, html
 
-from dashboards.widgets.components import UNKNOWN, evidence_address, evidence_list
+from dashboards.widgets.components import UNKNOWN, evidence_address, evidence_list, folded
 from traceprof.errors import one_line
 from traceprof.findings import worst_of
 from traceprof.reports.findings_text import gain_text
@@ -22,10 +22,17 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding, MetricValue, Saving
 
 _MAX_ADVICE = 2  # the most promising; the rest is behind a click
+_MAX_EVIDENCE = 3
 
 
 def finding_card(
-    group: Sequence[Finding], address: Address, clock: Clock, judged: str, unit: str = "a step"
+    group: Sequence[Finding],
+    address: Address,
+    clock: Clock,
+    judged: str,
+    unit: str = "a step",
+    *,
+    is_folded: bool = False,
 ) -> Component:
     """Return the card of one finding.
 
@@ -35,6 +42,7 @@ def finding_card(
         clock: of the run.
         judged: what its share is of, such as `training`.
         unit: what its saving is of, such as `a step`.
+        is_folded: whether only its head is shown until it is clicked.
     """
     worst = worst_of(group)
     severity = str(worst.severity)
@@ -47,24 +55,19 @@ def finding_card(
         ]
     )
     where = f"rank {worst.rank}: " if len(group) > 1 else ""
-    return html.Article(
+    title = html.P(f"{where}{one_line(worst.title)}.", className="title")
+    columns = html.Div(
         [
-            head,
-            html.P(f"{where}{one_line(worst.title)}.", className="title"),
-            *_saving(worst.saving, unit),
-            html.Div(
-                [
-                    html.Div(
-                        [*_evidence(worst, address, clock), *_ranks(group, address, clock, judged)]
-                    ),
-                    html.Div([*_advice(_advice_for(group, worst)), _metrics(worst)]),
-                ],
-                className="columns",
-            ),
+            html.Div([*_evidence(worst, address, clock), *_ranks(group, address, clock, judged)]),
+            html.Div([*_advice(_advice_for(group, worst)), _metrics(worst)]),
         ],
-        className=f"card finding {severity}",
-        id=f"finding-{worst.id}",
+        className="columns",
     )
+    saving = _saving(worst.saving, unit)
+    body = [folded("where to see it, and what to do", *saving, columns)] if is_folded else None
+    inside = [head, title, *(body or [*saving, columns])]
+    name, identity = f"card finding {severity}", f"finding-{worst.id}"
+    return html.Article(inside, className=name, id=identity)
 
 
 def metric_text(name: str, value: MetricValue) -> str:
@@ -124,7 +127,11 @@ def _evidence(finding: Finding, address: Address, clock: Clock) -> list[Componen
         )
         for index, interval in enumerate(finding.evidence)
     )
-    return [html.H4("Where to see it"), evidence_list(places, clock)]
+    entries = [*places]
+    rest = entries[_MAX_EVIDENCE:]
+    more = [folded(f"{len(rest)} more", evidence_list(rest, clock))] if rest else []
+    shown = evidence_list(entries[:_MAX_EVIDENCE], clock)
+    return [html.H4("Where to see it"), shown, *more]
 
 
 def _advice_for(group: Sequence[Finding], worst: Finding) -> list[str]:
@@ -142,7 +149,7 @@ def _advice(advice: Sequence[str]) -> list[Component]:
     rest = advice[_MAX_ADVICE:]
     if rest:
         items = html.Ul([html.Li(advice_given) for advice_given in rest])
-        shown.append(html.Details([html.Summary(f"{len(rest)} more"), items]))
+        shown.append(folded(f"{len(rest)} more", items))
     return shown
 
 
@@ -174,9 +181,7 @@ def _ranks(
         html.Th("what was found", scope="col"),
     ]
     table = html.Table([html.Thead(html.Tr(heads)), html.Tbody(rows)])
-    return [
-        html.Details([html.Summary(f"All {len(group)} ranks"), html.Div(table, className="scroll")])
-    ]
+    return [folded(f"All {len(group)} ranks", html.Div(table, className="scroll"))]
 
 
 def _metrics(finding: Finding) -> Component:
@@ -184,13 +189,11 @@ def _metrics(finding: Finding) -> Component:
         html.Div([html.Dt(name), html.Dd(metric_text(name, value))])
         for name, value in finding.metrics.items()
     ]
-    return html.Details(
-        [
-            html.Summary(f"Numbers of rank {finding.rank}"),
-            html.Dl(entries, className="metrics"),
-            html.P(
-                ["How each is measured: ", html.Code(f"traceprof explain {finding.id}")],
-                className="note",
-            ),
-        ]
+    return folded(
+        f"Numbers of rank {finding.rank}",
+        html.Dl(entries, className="metrics"),
+        html.P(
+            ["How each is measured: ", html.Code(f"traceprof explain {finding.id}")],
+            className="note",
+        ),
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 IDENTIFIER = -1
 _MAX_SHOWN = 16  # rows without a scroll bar
-_SCROLLED = 9.5  # rows in sight of more: the half one says that it goes on
+_SCROLLED = 7.5  # rows in sight of more: the half one says that it goes on
 _ROW, _HEAD = 32, 58
 _LETTER, _HEAD_PADDING = 8.5, 26  # of a head, in pixels; no letter of it is wider on average
 _DIGIT, _CELL_PADDING = 8.9, 30  # of a cell
@@ -148,7 +148,14 @@ def _width(text: str) -> float:
     return _SMALL * small + _DIGIT * (len(text) - small)
 
 
-def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = "") -> Component:
+def table(
+    name: str,
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    csv: str = "",
+    *,
+    in_sight: float = _SCROLLED,
+) -> Component:
     """Return a table, with a button that saves it where it has a file name.
 
     Args:
@@ -156,10 +163,9 @@ def table(name: str, columns: Sequence[Column], rows: Sequence[Row], csv: str = 
         columns: from left to right.
         rows: their values by field; None where there is none.
         csv: file name under which it can be saved.
+        in_sight: how many rows of many are in sight.
     """
     scrolls = len(rows) > _MAX_SHOWN
-    # Names take several lines.
-    in_sight = _MAX_SHOWN if any(column.is_wrapped for column in columns) else _SCROLLED
     grid = AgGrid(
         id=part_id("table", name),
         columnDefs=[

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from dashboards.widgets.components import folded
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from dash.development.base_component import Component
 
 Item = TypeVar("Item")
 Cost = TypeVar("Cost", float, "tuple[float, float]")
@@ -60,3 +64,8 @@ def worst_first(
 def sorted_worst_first(items: Sequence[Item], cost: Callable[[Item], Cost]) -> list[Item]:
     """Return the rows of a table: in their order, or of many ranks the worst first."""
     return [*items] if len(items) <= MAX_DRAWN else sorted(items, key=cost, reverse=True)
+
+
+def with_table(table: Component, num_ranks: int) -> Component:
+    """Return the table of ranks below their chart, which of many ranks is folded."""
+    return table if num_ranks <= MAX_DRAWN else folded(f"All {num_ranks} ranks", table)

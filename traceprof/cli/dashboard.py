@@ -5,6 +5,7 @@ from __future__ import annotations
 import webbrowser
 from contextlib import ExitStack, closing
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -50,6 +51,14 @@ if TYPE_CHECKING:
     help="A side for the page Compare: a report, a folder, a saved analysis or runs.db#NAME, as in"
     " traceprof compare. Repeatable.",
 )
+@click.option(
+    "--notes",
+    "notes_path",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the notes that readers write in this file; without it they are kept until the"
+    " dashboard ends.",
+)
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
 @judging_options
 def command(
@@ -58,6 +67,7 @@ def command(
     port: int,
     has_token: bool,
     before: tuple[str, ...],
+    notes_path: Path | None,
     opens: bool,
     options: Options,
 ) -> None:
@@ -70,6 +80,7 @@ def command(
         if find_spec(package) is None:
             raise MissingExtraError.of("cannot start the dashboard", package, "dashboard")
     from dashboards.asking.compare import CompareQuestion
+    from dashboards.server.kept_notes import Notes
     from dashboards.server.serving import DashboardServer
     from traceprof.analysis import analyze_in_child
     from traceprof.execution.memory import give_freed_memory_back, keep_freed_memory
@@ -77,7 +88,7 @@ def command(
     options.check()
     paths = expand(reports)
     compared = CompareQuestion(before, options) if before else None
-    server = DashboardServer(host, port, has_token=has_token)
+    server = DashboardServer(host, port, has_token=has_token, notes=Notes(notes_path))
     keep_freed_memory()
     is_first, is_wanted = True, True
     with ExitStack() as stack:

@@ -36,6 +36,7 @@ export function depthLines({ title, times, least, most, limit_text, blocked }, i
 /** @type {RowKind<DepthRow>} */
 export const DEPTH = {
   height: 100,
+  low: 50,
   legend(rows) {
     const [{ color, blocked_color }] = /** @type {[DepthRow]} */ (rows);
     const isRange = rows.some(({ least, most }) => least.some((low, index) => low < (most[index] ?? low)));

@@ -40,6 +40,7 @@ export function pieceLines(row, index) {
 /** @type {RowKind<RateRow>} */
 export const RATES = {
   height: 78,
+  low: 44,
   legend: () => ["▂ mean over time", "┄ while it was busy", "╌ peak"],
   top: ({ most }) => most.reduce((/** @type {number} */ top, rate) => Math.max(top, rate ?? 0), 0),
   options({ color }) {

@@ -9,7 +9,7 @@ import { Rows, WHOLE, rowOptions } from "./plot.js";
 
 const HEIGHT = 90; // of a row
 const LOW = 40; // where there are many
-const MANY = 8;
+const MANY = 4;
 const HEADROOM = 1.05;
 const GAP_BELOW = 100; // width in pixels from which bars have gaps
 const MAX_BAR = 160; // pixels: the widest bar, for runs of few steps

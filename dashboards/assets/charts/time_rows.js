@@ -9,6 +9,7 @@ import { Rows, rowOptions } from "./plot.js";
 /** @import { RowKind, TimeRow } from "./types.d.ts" */
 
 const HEADROOM = 1.12;
+const MANY = 4; // rows, which are low
 const MIN_NS = 10; // shortest range to zoom to
 export const LIMIT = "#999999"; // its colour, light and dark
 
@@ -82,7 +83,7 @@ export class TimeRows {
     const alike = drawn.rows.filter((other) => scaleOf(other) === scaleOf(row));
     const top = Math.max(...alike.map((other) => Math.max(kind.top(other), other.limit ?? 0)));
     const options = rowOptions({
-      height: kind.height, width: this.rows.width, isLast: number === drawn.rows.length - 1,
+      height: drawn.rows.length > MANY ? kind.low : kind.height, width: this.rows.width, isLast: number === drawn.rows.length - 1,
       axis: drawn.axis, unit: row.unit, top: top * HEADROOM || 1,
       sync, zooms: true,
     }, {

@@ -70,6 +70,8 @@ export interface TimeRow {
 /** What is drawn of rows over time, and said of their pieces. */
 export interface RowKind<Row extends TimeRow> {
   height: number;
+  /** Its height where there are many. */
+  low: number;
   legend(rows: Row[]): (string | Node)[];
   /** Distances between the numbers of the y axis. */
   increments?: number[];

@@ -69,8 +69,15 @@ export async function goToNamesake(timeline, direction) {
   else panel.say(`there is no other ${selected.label}`);
 }
 
-// The row that the pointer is on, else that of what is selected.
-const rowOf = (/** @type {Timeline} */ { pointer, selected }) => pointer.row ?? selected?.row ?? null;
+/**
+ * The row that the pointer is on, else that of what is selected; where there is none, that is said.
+ * @param {Timeline} timeline
+ */
+function rowOf({ pointer, selected, panel }) {
+  const row = pointer.row ?? selected?.row ?? null;
+  if (!row) panel.explain("I, H, [ and ] are for the row under the pointer: point at one, or select something");
+  return row;
+}
 
 /**
  * Redraw rows after a change of their arrangement, note it in the address, and announce it.

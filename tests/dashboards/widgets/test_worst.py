@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from dash import html
 from msgspec import structs
 
 from dashboards.address import Address
+from dashboards.figures import nccl as nccl_figures
 from dashboards.figures import steps as figures
 from dashboards.figures.overlap import gain_and_cost
 from dashboards.figures.waits import wait_matrix
 from dashboards.pages import ranks as ranks_page
 from dashboards.pages import steps as steps_page
 from dashboards.view import View
-from dashboards.widgets.worst import MAX_DRAWN, sorted_worst_first, worst_first
+from dashboards.widgets.palette import GREY
+from dashboards.widgets.worst import MAX_DRAWN, sorted_worst_first, with_table, worst_first
 from tests.support.traces import SAMPLE
 from tests.support.trees import charts, named, text
 from traceprof.analyses import breakdown, overlap_slowdown
@@ -90,14 +93,14 @@ def test_steps_of_many_ranks(analysis: Analysis, many: list[BreakdownResult]) ->
     titles = [f"rank {rank}" for rank in order]
     heat, stacks = drawn["heat"]["rows"], drawn["stacks"]["rows"]
     assert [row["title"] for row in heat] == [*titles[:16], "48 others, median"]
-    assert [row["title"] for row in stacks] == [*titles[:8], "56 others, the mean"]
+    assert [row["title"] for row in stacks] == [*titles[:5], "59 others, the mean"]
     rest = [many[rank] for rank in order[16:]]
     middle = [
         float(np.median([result.steps[at].measures.window_ns for result in rest])) / 1e6
         for at in range(len(many[0].steps))
     ]
     assert heat[-1]["values"] == pytest.approx(middle, rel=1e-3)
-    others = [many[rank] for rank in order[8:]]
+    others = [many[rank] for rank in order[5:]]
     compute = [
         float(np.mean([result.steps[at].measures.compute_ns for result in others])) / 1e6
         for at in range(len(many[0].steps))
@@ -155,3 +158,31 @@ def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
 def test_a_table_of_ranks_that_are_few_stays_in_their_order(analysis: Analysis) -> None:
     (grid, *_) = named(ranks_page.layout(analysis, Address("/ranks")), "AgGrid")
     assert [row["rank"] for row in grid.rowData] == [0, 1]
+
+
+def test_of_many_ranks_nccl_draws_the_worst_and_the_range_of_the_others(analysis: Analysis) -> None:
+    use = structs.replace(
+        analysis.result.collectives[0].uses[0], busbw_gb_per_s=None, peak_gb_per_s=None
+    )
+    uses = [
+        (rank, structs.replace(use, total_ns=1_000_000 * (1 + rank * 37 % NUM)))
+        for rank in range(NUM)
+    ]
+    drawn = nccl_figures.time(uses)
+    points, middle = drawn["series"]
+    assert sorted(points["x"]) == [*range(NUM - MAX_DRAWN + 1, NUM + 1)]
+    assert middle["x"] == [24.5]
+    assert middle["notes"] == [["48 other ranks: 1.000 to 48.000 ms, median 24.500"]]
+    assert drawn["joins"] == [{"row": 0, "from": 1.0, "to": 48.0, "color": GREY}]
+    rates = [(rank, structs.replace(one, busbw_gb_per_s=float(rank))) for rank, one in uses]
+    points, middle = nccl_figures.bus_bandwidth(rates)["series"]
+    assert points["x"] == [*range(MAX_DRAWN)]  # the slowest
+    assert middle["notes"] == [["48 other ranks: 16.00 to 63.00 GB/s, median 39.50"]]
+
+
+def test_the_table_of_many_ranks_is_folded() -> None:
+    table = html.Table()
+    assert with_table(table, MAX_DRAWN) is table
+    folded = with_table(table, NUM)
+    assert isinstance(folded, html.Details)
+    assert text(folded).startswith("All 64 ranks")

@@ -1,0 +1,117 @@
+"""Notes of the reader: views that are kept with a text, in memory or in a file."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+
+from dashboards.server.app import create_app
+from dashboards.server.kept_notes import SCHEMA, Note, Notes
+from dashboards.server.notes import described
+from dashboards.time_axis import Clock
+from tests.support.cli import run
+from tests.support.serving import running
+from tests.support.traces import SAMPLE
+from traceprof.analysis import analyze
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+VIEW = Note("/timeline?rank=0&start=1&end=2", "what is <b>this</b>?")
+
+
+def test_notes_are_kept_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "notes.json"
+    notes = Notes(path)
+    assert notes.read() == []
+    assert not path.exists()
+    for note in (VIEW, Note("/steps", ""), VIEW):  # the same twice is one
+        notes.add(note)
+    assert Notes(path).read() == [Note("/steps", ""), VIEW]
+    Notes(path).remove(Note("/steps", ""))
+    assert notes.read() == [VIEW]  # what another one wrote
+    assert json.loads(path.read_text()) == {"schema": SCHEMA, "notes": [VIEW._asdict()]}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["notes.json"]
+
+
+@pytest.mark.parametrize(
+    "written", ["", "[]", "{}", '{"schema": "traceprof.notes/2", "notes": []}', "[" * 100_000,
+                f'{{"schema": "{SCHEMA}", "notes": [{{"href": "http://x/", "text": ""}}]}}'],
+)  # fmt: skip
+def test_another_file_is_not_overwritten(tmp_path: Path, written: str) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(written)
+    with pytest.raises(UsageError, match=r"results\.json"):
+        Notes(path)
+    assert path.read_text() == written
+
+
+def test_a_file_that_cannot_be_read_or_written_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError, match="cannot read the notes"):
+        Notes(tmp_path)
+    with pytest.raises(UsageError, match=r"cannot write notes\.json"):
+        Notes(tmp_path / "no" / "notes.json").add(VIEW)
+    assert run("dashboard", SAMPLE, "--notes", SAMPLE) == 2
+    assert "cannot read the notes" in capsys.readouterr().err
+
+
+def test_the_view_of_a_note_is_described() -> None:
+    assert described("/timeline?rank=0,3&start=1000&end=2000000", Clock(0)) == (
+        "Timeline · ranks 0, 3 · 0.000001 s to 0.002000 s"
+    )
+    assert described("/", None) == "Overview"
+    for href in ("/nowhere", "/timeline?rank=x", "//[", "/?surely=not"):
+        assert described(href, None) == "a view that this version does not know"
+
+
+def test_what_is_no_note_is_refused() -> None:
+    with closing(analyze(SAMPLE)) as analysis:
+        client = create_app(analysis).server.test_client()
+    good = {"href": "/steps", "text": "a"}
+    refused: list[Any] = [
+        [], "x", {"href": "/steps"}, good | {"href": "https://elsewhere/"},
+        good | {"href": "/nowhere"}, good | {"text": 1}, good | {"text": "x" * 2001},
+    ]  # fmt: skip
+    for bad in refused:
+        assert client.post("/notes", json=bad).status_code == 400
+    assert client.post("/notes", json=good).json["notes"] == [good | {"where": "Steps"}]
+    headers = {"Sec-Fetch-Site": "cross-site"}
+    assert client.post("/notes", json=good, headers=headers).status_code == 403
+    assert client.delete("/notes", json=good).json["notes"] == []
+
+
+@pytest.mark.slow
+def test_notes_in_the_browser(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "notes.json"
+    with running("--port", "0", "--no-token", "--notes", str(path)) as (_, url):
+        page.goto(f"{url}timeline?rank=1")
+        page.wait_for_selector("#timeline[data-state=ready]")
+        page.keyboard.press("m")
+        notes = page.get_by_label("notes", exact=True)
+        expect(notes).to_contain_text("kept in notes.json")
+        notes.get_by_label("note", exact=True).fill(VIEW.text)
+        notes.get_by_text("Keep this view").click()
+        expect(notes.locator("li")).to_have_count(1)
+        expect(notes.locator("li p")).to_have_text(VIEW.text)  # as text, not as markup
+        page.keyboard.press("Escape")
+        page.goto(f"{url}steps")
+        page.wait_for_selector("h1:text('Steps')")
+        page.get_by_role("button", name="Notes").click()
+        notes.get_by_text("Keep this view").click()  # a bookmark
+        expect(notes.locator("li")).to_have_count(2)
+        notes.get_by_role("link", name="Timeline · rank 1").click()
+        page.wait_for_selector("#timeline[data-state=ready]")
+        assert "/timeline?rank=1" in page.url
+        notes.get_by_role("button", name="remove the note on Steps").click()
+        expect(notes.locator("li")).to_have_count(1)
+        assert [note.text for note in Notes(path).read()] == [VIEW.text]
+        page.goto("about:blank")
