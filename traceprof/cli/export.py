@@ -46,7 +46,7 @@ def perfetto(reports: tuple[str, ...], output: str, options: Options) -> None:
     """
     _need("perfetto")
     from traceprof.analysis import analyze
-    from traceprof.execution.memory import keep_freed_memory
+    from traceprof.execution.memory import drop_freed_memory, keep_freed_memory
     from traceprof.replay.answers.checked_replay import Refusal
     from traceprof.reports.perfetto.critical_path import critical_paths
     from traceprof.reports.perfetto.trace import write
@@ -60,6 +60,7 @@ def perfetto(reports: tuple[str, ...], output: str, options: Options) -> None:
         if isinstance(paths_of_steps, Refusal):
             click.echo(f"traceprof: no critical path: {one_line(paths_of_steps.why)}", err=True)
             paths_of_steps = ()
+        drop_freed_memory()  # of the analysis: events are read once more
         with progress("ranks") as shown, opened_output(output) as file:
             write(analysis, file, shown, paths_of_steps)
 

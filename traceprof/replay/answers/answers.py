@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.run_graph import RunGraph
 
-MAX_OPERATIONS = 500_000
+MAX_OPERATIONS = 250_000
 """So many operations of all ranks are replayed, but no fewer than some steps."""
 RESOLUTION = 0.01
 """The smallest error of an answer, as a share of the change.

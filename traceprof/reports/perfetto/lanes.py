@@ -30,15 +30,21 @@ def lanes(start_ns: Int64, end_ns: Int64) -> Int64:
     island = np.cumsum(np.append(True, start_ns[1:] >= latest[:-1]))
     rows = np.flatnonzero(np.isin(island, island[is_crossing]))
     open_ends: list[list[int]] = []
-    for row, start, end in zip(
-        rows.tolist(), start_ns[rows].tolist(), end_ns[rows].tolist(), strict=True
-    ):
-        fitting = (number for number, ends in enumerate(open_ends) if _fits(ends, start, end))
-        number = next(fitting, len(open_ends))
-        if number == len(open_ends):
-            open_ends.append([])
-        open_ends[number].append(end)
-        lane[row] = number
+    chosen = []
+    for start, end in zip(start_ns[rows].tolist(), end_ns[rows].tolist(), strict=True):
+        number = 0
+        for ends in open_ends:
+            while ends and ends[-1] <= start:
+                ends.pop()
+            if not ends or end <= ends[-1]:
+                break
+            number += 1
+        else:
+            ends = []
+            open_ends.append(ends)
+        ends.append(end)
+        chosen.append(number)
+    lane[rows] = chosen
     return lane
 
 
@@ -58,13 +64,6 @@ def nested_order(start_ns: Int64, end_ns: Int64) -> Int64:
     order[number + before] = number
     order[begun[ending] + number] = ~ending
     return order
-
-
-def _fits(open_ends: list[int], start: int, end: int) -> bool:
-    """Take away what has ended on a lane; return whether an event may follow there."""
-    while open_ends and open_ends[-1] <= start:
-        open_ends.pop()
-    return not open_ends or end <= open_ends[-1]
 
 
 def _ends(start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64, Int64]:
