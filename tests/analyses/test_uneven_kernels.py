@@ -31,6 +31,7 @@ from traceprof.run.session_clocks import Clocks, MachineClock
 from traceprof.simulate.event_model.answers import Ranks
 from traceprof.simulate.scenarios import uneven
 from traceprof.trace.columns import pack
+from traceprof.units import duration, percent
 
 ID = "uneven-kernels"
 MS = 1_000_000
@@ -293,3 +294,36 @@ def test_the_sample_has_its_truth() -> None:
     assert finding.rank == expected_finding["rank"]
     assert finding.saving is not None
     assert finding.saving.assume == "equal-kernels"
+
+
+# -- stragglers -----------------------------------------------------------------------------------
+
+
+def test_a_straggler_has_the_numbers_of_its_uneven_kernels() -> None:
+    analysis = analyze(SAMPLE_FOLDER / "uneven-clock.sqlite")
+    analysis.close()
+    (late,) = (finding for finding in analysis.findings if finding.id == "straggler")
+    (found,) = (finding for finding in analysis.findings if finding.id == ID)
+    slower: Any = found.metrics["slower"]
+    assert late.rank == found.rank == 2
+    assert f"{percent(slower - 1)} longer at the same places" in late.title
+    assert "no constant straggler" not in " ".join(text for _, text in analysis.notes)
+
+
+def test_ranks_that_take_turns_are_no_straggler() -> None:
+    analysis = analyze(SAMPLE_FOLDER / "uneven-experts.sqlite")
+    analysis.close()
+    assert all(finding.id != "straggler" for finding in analysis.findings)
+    (found,) = (finding for finding in analysis.findings if finding.id == ID)
+    (note,) = (text for _, text in analysis.notes if text.startswith("no constant straggler"))
+    waited: Any = found.metrics["others_wait_ns"]
+    assert f"The others waited {duration(waited)} in all" in note
+    assert "see uneven-kernels (rank 2)" in note
+
+
+def test_equal_ranks_take_no_turns(tmp_path: Path) -> None:
+    analysis = analyze(
+        recorded(uneven.equal_ranks(np.random.default_rng(9)), tmp_path / "run.sqlite")
+    )
+    analysis.close()
+    assert not any("straggler" in text for _, text in analysis.notes)

@@ -144,6 +144,24 @@ def columns_of_members(waits: Sequence[GroupWaits], num_ranks: int) -> list[list
     return columns
 
 
+def waited_for(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Int64:
+    """Return how long the others waited for each rank, unhidden and at their median, int64[ranks].
+
+    Only operations count to which it certainly came last.
+
+    Args:
+        waits: the waits of all groups.
+        arrivals: the arrivals of all ranks.
+    """
+    cost = np.zeros(len(arrivals), np.int64)
+    for group in waits:
+        row = np.arange(len(group))
+        chosen = group.is_judged & group.group.leaves_together & group.is_last[row, group.last]
+        of_last = costs_of(group, arrivals)[row, group.last]
+        np.add.at(cost, np.array(group.group.members)[group.last[chosen]], of_last[chosen])
+    return cost
+
+
 def costs_of(waits: GroupWaits, arrivals: Sequence[Arrivals]) -> Int64:
     """Return the median of how long the others waited, unhidden, for each member, int64[m, r].
 

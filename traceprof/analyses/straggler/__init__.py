@@ -7,13 +7,14 @@ one is the straggler.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from traceprof.analyses import breakdown
 from traceprof.analyses.straggler import advice as texts
+from traceprof.analyses.straggler.details import details
 from traceprof.analyses.straggler.held_up_steps import held_up_steps
 from traceprof.findings import (
     MAX_EVIDENCE,
@@ -97,12 +98,14 @@ class Straggler:
         lateness: the lateness of the rank that came last because of it, itself or another one.
         metrics: the numbers of its finding.
         worst: the causes of the latest operations, all of one root and kind.
+        details: the numbers behind the cause, from what else was measured of it; may be empty.
     """
 
     member: int
     lateness: Lateness
     metrics: StragglerMetrics
     worst: tuple[Cause, ...]
+    details: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,14 @@ def run(measured: MeasuredRun) -> StragglerResult:
     ranks = measured.ranks
     arrivals = [packed.unpacked for packed in measured.arrivals]
     held = held_up_steps(ranks, arrivals, measured.of(breakdown))
-    return StragglerResult(ranks, tuple(_stragglers(ranks, arrivals, held)))
+    stragglers = (
+        replace(
+            one,
+            details=details(measured, one.metrics.rank, one.metrics.cause, one.lateness.total_ns),
+        )
+        for one in _stragglers(ranks, arrivals, held)
+    )
+    return StragglerResult(ranks, tuple(stragglers))
 
 
 def _stragglers(
@@ -191,6 +201,7 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
         if severity is None:
             continue
         via = straggler.worst[0].via
+        why = ": ".join(filter(None, (texts.BECAUSE[metrics.cause], straggler.details)))
         held_up = f", and holds up rank {ranks.ranks[via[0]]}, which arrives last" if via else ""
         claims.append(
             Finding(
@@ -199,7 +210,7 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
                 metrics.rank,
                 f"On {metrics.host}, it arrives {duration(metrics.lateness_ns)} after"
                 f" the rank before it{held_up}: last in {percent(metrics.share_last)} of"
-                f" {metrics.num_operations} operations; {texts.BECAUSE[metrics.cause]}",
+                f" {metrics.num_operations} operations; {why}",
                 impact,
                 fraction,
                 metrics.by_name(),

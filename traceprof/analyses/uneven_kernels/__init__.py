@@ -39,7 +39,7 @@ from traceprof.findings import (
     share,
 )
 from traceprof.kernel_names.categories import Category
-from traceprof.ranks.lateness import costs_of
+from traceprof.ranks.lateness import waited_for
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -245,20 +245,11 @@ def _others_wait_ns(measured: MeasuredRun, rank: int, *, is_one: bool) -> int | 
     """Return how long others waited for a rank, or for any, at their median, unhidden."""
     ranks = measured.ranks
     member = ranks.ranks.index(rank)
-    if ranks.are_waits_unknown(member):
+    is_matched = any(member in waits.group.members for waits in ranks.waits)
+    if not is_matched or ranks.are_waits_unknown(member):
         return None
-    arrivals = [packed.unpacked for packed in measured.arrivals]
-    total, num = 0, 0
-    for waits in ranks.waits:
-        if member not in waits.group.members:
-            continue
-        judged = waits.is_judged & waits.group.leaves_together
-        num += int(judged.sum())
-        if is_one:
-            judged = judged & (waits.last == waits.group.members.index(member))
-        row = np.flatnonzero(judged)
-        total += int(costs_of(waits, arrivals)[row, waits.last[row]].sum())
-    return total if num else None
+    waited = waited_for(ranks.waits, [packed.unpacked for packed in measured.arrivals])
+    return int(waited[member] if is_one else waited.sum())
 
 
 def _clock(placed: Sequence[PlacedKernels], member: int) -> float | None:

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from traceprof.analyses import breakdown
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS, FINDINGS
+from traceprof.analyses.straggler.rotation import rotation
 from traceprof.analyses.verdict.attribution import attributions
 from traceprof.analyses.verdict.headline import headline
 from traceprof.analyses.verdict.order import in_order
@@ -57,10 +58,15 @@ def judge(
         bounded([claim for claim in judged if isinstance(claim, Finding)], breakdowns),
         0 if head is None else head.step_ns,
     )
+    rotating = rotation(measured, findings)
     return Verdict(
         findings=tuple(filter(is_wanted, findings)),
         not_applicable=tuple(_said_once(list(filter(is_wanted, missing)), num_ranks)),
-        notes=(*notes_of(measured.run), *_parts_of_periods(measured.run, breakdowns)),
+        notes=(
+            *notes_of(measured.run),
+            *_parts_of_periods(measured.run, breakdowns),
+            *([] if rotating is None else [(0, rotating)]),
+        ),
         headline=None if head is None else head.updated(findings),
         attributions=tuple(attributions(breakdowns, findings, missing)),
     )
