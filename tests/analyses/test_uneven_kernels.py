@@ -12,6 +12,7 @@ from tests.reference.streams import read
 from tests.reference.uneven import Expected, expected
 from tests.support.changes import recorded
 from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER
+from traceprof.analyses import uneven_kernels
 from traceprof.analyses.kernels.placed_kernels import PlacedKernels
 from traceprof.analyses.kernels.unevenness import Unevenness, unevenness
 from traceprof.analyses.uneven_kernels import UnevenKernelsMetrics, because, cause_of
@@ -327,3 +328,25 @@ def test_equal_ranks_take_no_turns(tmp_path: Path) -> None:
     )
     analysis.close()
     assert not any("straggler" in text for _, text in analysis.notes)
+
+
+# -- clocks ---------------------------------------------------------------------------------------
+
+
+def test_clocks_are_read_without_those_that_overflowed() -> None:
+    *_, placed = judged(SAMPLE_FOLDER / "link-counters.sqlite")
+    assert [one.clock_hz for one in placed] == [1.41e9, 1.41e9]
+
+
+def test_the_clock_of_the_slow_rank_is_its_share_of_the_others() -> None:
+    analysis = analyze(SAMPLE_FOLDER / "uneven-clock.sqlite")
+    analysis.close()
+    measured = analysis.measured
+    clocks = (1.4e9, 1.4e9, 1.2e9, 1.42e9)
+    placed = tuple(
+        replace(one, clock_hz=clock) for one, clock in zip(measured.placed, clocks, strict=True)
+    )
+    found = uneven_kernels.run(replace(measured, placed=placed)).metrics
+    assert found is not None
+    assert found.clock == pytest.approx(1.2 / ((1.4 + 1.4 + 1.42) / 3))
+    assert cause_of(found) == CLOCK
