@@ -83,31 +83,21 @@ def _could_take(view: View, found: Headline, what_if: str) -> Component:
         limit = largest_limit(view.analysis.findings, found.step_ns)
         text = f"{without_gains(limit)}."
         return html.P([text, source, asking], className="could-take")
-    possible, lows = duration(savings.possible_step_ns), _least_gains(view)
+    possible = duration(savings.possible_step_ns)
     limits = between(savings.possible_low_ns or 0, savings.possible_high_ns or 0)
     span = "" if limits == possible else f" ({limits})"
     gains: list[Component | str] = []
     for place, gain in enumerate(savings.gains):
         gains += [
             ", then " if place else ": ",
-            _weighed(f"−{duration(gain.gain_ns)}", is_sure=lows.get(gain.finding, 0) > 0),
+            html.Strong(f"−{duration(gain.gain_ns)}"),
             " without ",
             _finding_link(gain.finding),
         ]
-    is_sure = (savings.possible_high_ns or 0) < found.step_ns
-    takes: list[Component | str] = ["It could take ", _weighed(possible, is_sure=is_sure), span]
-    return html.P([*takes, *gains, ". ", source, asking], className="could-take")
-
-
-def _least_gains(view: View) -> dict[str, int]:
-    """Return the least that a step gains without each finding, where a replay says so."""
-    worst = map(worst_of, by_id(view.analysis.findings))
-    return {one.id: one.saving.low_ns or 0 for one in worst if one.saving is not None}
-
-
-def _weighed(text: str, *, is_sure: bool) -> Component | str:
-    """Return a number, bold only where its interval does not begin at zero."""
-    return html.Strong(text) if is_sure else text
+    return html.P(
+        ["It could take ", html.Strong(possible), span, *gains, ". ", source, asking],
+        className="could-take",
+    )
 
 
 def _source(replay: Replay) -> str:
