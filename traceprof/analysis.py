@@ -323,7 +323,7 @@ def _analyzed(measurer: Measurer, opened: Sequence[Trace | FailedReport]) -> Ana
 
 def _result(reports: Sequence[MeasuredReport | FailedReport], options: Options) -> RunResult:
     """Return the result of reports that are closed, measured by this process or others."""
-    measured = measured_run(reports, options.steps, options.time_range)
+    measured = measured_run(reports, options.steps, options.time_range, options.pipelines)
     return _concluded(
         measured, options, lambda verdict: _with_savings_of_closed(verdict, measured, options)
     )

@@ -58,7 +58,7 @@ def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
 def test_text_and_page_show_them_as_they_show_others(tmp_path: Path) -> None:
     truth = made("cpu-straggler-unnamed", tmp_path / "run", seed=2)
     analysis = analyzed(tmp_path / "run", truth)
-    shown = " ".join(text.render(analysis.result).split())
+    shown = " ".join(text.render(analysis.result, is_verbose=True).split())
     assert "Ranks on one clock" in shown
     assert "AllReduce group 0 nodes" in shown
     assert "it spends the time in no range of instrument" in shown

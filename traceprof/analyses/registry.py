@@ -18,6 +18,7 @@ from traceprof.analyses import (
     overlap_slowdown,
     pageable_copy,
     peer_transfers,
+    pipeline_bubble,
     process_group_scaling,
     straggler,
     uneven_kernels,
@@ -48,6 +49,7 @@ ANALYSES = (
     Analysis.of(late_allreduce, refined=late_allreduce.refined),
     Analysis.of(process_group_scaling),
     Analysis.of(straggler),
+    Analysis.of(pipeline_bubble),
     Analysis.of(host_stall),
     Analysis.of(uneven_kernels),
 )

@@ -15,6 +15,7 @@ from traceprof.analyses.steps import step_means
 from traceprof.findings import NotApplicable
 from traceprof.host.rank_stalls import rank_stalls
 from traceprof.ranks import arrivals
+from traceprof.ranks.passes import rank_passes
 from traceprof.run.windows import shown_window
 from traceprof.trace.model.parts import Part
 
@@ -76,6 +77,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
         step_totals=step_means.run(rank, window),
         stalls=rank_stalls(rank, window) if has_gpu else None,
         placed=placed_kernels.run(rank, window) if has_gpu else None,
+        passes=rank_passes(rank, window),
     )
 
 

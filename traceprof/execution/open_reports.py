@@ -107,7 +107,9 @@ class Measurer:
                 reports.append(report[1])
                 traces.append(trace)
                 ranks.append(report[0])
-            measured = measured_run(reports, self.options.steps, self.options.time_range)
+            measured = measured_run(
+                reports, self.options.steps, self.options.time_range, self.options.pipelines
+            )
             return MeasuredReports(measured, attach_ranks(measured.run, traces, ranks))
         except Exception:  # after an interrupt a thread may still be reading
             close_reports(opened)

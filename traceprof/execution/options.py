@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -18,7 +18,7 @@ from traceprof.run.windows import check_choice
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from traceprof.run.rank import Rank
     from traceprof.run.windows import Range
@@ -46,6 +46,8 @@ class Options:
         period: whether the period of the program is its step where no range marks steps.
         flops_per_step: multiplications and additions of a training step of one rank, for the share
             of the GPU's peak where the shapes of operators are not recorded, or not all.
+        pipelines: the ranks of each pipeline, in order of their stages; empty to find them by their
+            messages.
     """
 
     only: Sequence[str] = ()
@@ -58,6 +60,7 @@ class Options:
     savings: bool | None = None
     period: bool = True
     flops_per_step: float | None = None
+    pipelines: Sequence[Sequence[int]] = ()
 
     def check(self) -> None:
         """Look for mistakes before any report is opened.
@@ -94,6 +97,17 @@ class Options:
         if self.flops_per_step is not None and not _is_flops(self.flops_per_step):
             wanted = "a number above 0 and up to 1e18, such as 4.2e14"
             raise _wrong("flops_per_step", self.flops_per_step, wanted)
+        self._check_pipelines()
+
+    def _check_pipelines(self) -> None:
+        pipelines = listed("pipelines", self.pipelines, (list, tuple))
+        ranks = [rank for one in pipelines for rank in listed("pipelines", one, int)]
+        if len({*ranks}) < len(ranks) or any(len(one) < 2 for one in pipelines):
+            raise UsageError(
+                "cannot use a pipeline",
+                "each has at least two ranks, and each rank belongs to one stage",
+                "name different ranks in the order of their stages, such as 0,1,2,3",
+            )
 
     @cached_property
     def patterns(self) -> CommunicationPatterns:
@@ -136,7 +150,7 @@ def checked(options: Options | None) -> Options:
     return options
 
 
-def listed(name: str, values: object, kind: type[Item]) -> list[Item]:
+def listed(name: str, values: object, kind: type[Item] | tuple[type[Item], ...]) -> list[Item]:
     """Return the items of an argument.
 
     Raises:

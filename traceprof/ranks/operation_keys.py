@@ -99,7 +99,7 @@ def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sort
         yield Key("labels", f"group {name}"), at[first], sequence
     for name, at in _by(arrivals.communicator, in_communicator, arrivals.communicators):
         yield Key("communicator", name), at, None
-    paired = _peers(arrivals, members)
+    paired = peers_of(arrivals, members)
     directed = is_exchange & np.isin(arrivals.direction, (1, 2)) & (paired >= 0)
     yield from _pairs(arrivals, directed & (arrivals.group >= 0), paired, "labels")
     yield from _pairs(arrivals, directed & (arrivals.group < 0), paired, "communicator")
@@ -133,7 +133,7 @@ def _of_mpi(arrivals: Arrivals) -> Sorted:
                 yield Key("mpi", name, EXCHANGE, tag, ends), directed[which == number], None
 
 
-def _peers(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Int64:
+def peers_of(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Int64:
     """Return the number of the only other rank of each send or receive, int64[n], -1 if unknown."""
     peers = arrivals.peer.copy()
     unknown = (peers < 0) & (arrivals.peer_in_communicator >= 0)

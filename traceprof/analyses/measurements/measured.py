@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from traceprof.host.rank_stalls import RankStalls
     from traceprof.ranks.arrivals import PackedArrivals
     from traceprof.ranks.comparison import RankComparison
+    from traceprof.ranks.passes import RankPasses
     from traceprof.run.opening import RunSummary
     from traceprof.run.summary import FailedReport, RankInfo, ReportSummary
 
@@ -53,6 +54,7 @@ class RankMeasurements:
         step_totals: where the time of the steady steps went.
         stalls: of the host; None for a rank without a GPU.
         placed: its kernels by their place in steps; None for a rank without a GPU.
+        passes: what it computed between its messages, as a stage of a pipeline does.
     """
 
     results: Mapping[str, RankResult]
@@ -69,6 +71,7 @@ class RankMeasurements:
     step_totals: StepTotals
     stalls: RankStalls | None
     placed: PlacedKernels | None
+    passes: RankPasses
 
     def with_rank(self, rank: int, report: int) -> RankMeasurements:
         """Return the same with the rank's number and its report's index in the run."""
@@ -92,6 +95,7 @@ class RankMeasurements:
             step_totals=structs.replace(self.step_totals, rank=rank),
             stalls=self.stalls and self.stalls.numbered(rank, report),
             placed=self.placed and self.placed.numbered(rank, report),
+            passes=self.passes.numbered(rank, report),
         )
 
 
@@ -147,6 +151,9 @@ class MeasuredRun:
         stalls: of the hosts of ranks with a GPU.
         placed: the kernels of ranks with a GPU by their place in steps.
         uneven: how uneven these are; None where no two ranks can be compared.
+        passes: what ranks computed between their messages.
+        pipelines: the numbers of the ranks of pipelines, in order of their stages, as they were
+            given; empty to look for them.
         failed: reports that could not be analysed; the run has none of them.
     """
 
@@ -167,6 +174,8 @@ class MeasuredRun:
     stalls: tuple[RankStalls, ...] = ()
     placed: tuple[PlacedKernels, ...] = ()
     uneven: Unevenness | None = None
+    passes: tuple[RankPasses, ...] = ()
+    pipelines: tuple[tuple[int, ...], ...] = ()
     failed: tuple[FailedReport, ...] = ()
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:

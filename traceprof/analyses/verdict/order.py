@@ -53,7 +53,7 @@ def _marked(finding: Finding, step_ns: int) -> Finding:
 
 
 def _part_of(finding: Finding, costs: dict[tuple[str, int], int]) -> str | None:
-    whole = FINDINGS[finding.id].part_of
+    whole = finding.part_of or FINDINGS[finding.id].part_of
     if whole is None or finding.impact_ns > costs.get((whole, finding.rank), -1):
         return None
     return whole

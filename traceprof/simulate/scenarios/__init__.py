@@ -20,6 +20,7 @@ from traceprof.simulate.scenarios import (
     exposed,
     idle,
     pipeline,
+    pipelines,
     queue,
     stages,
     stalls,
@@ -73,6 +74,13 @@ SCENARIOS: dict[str, Scenario] = {
         stages.copying_pipeline,
         silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "nccl-serialization"),
         host_tables=HOST_TABLES,
+    ),
+    "pipeline-bubble": Scenario(
+        "Four stages, one slower than the others, whose first one waits for data in each step.",
+        pipelines.scenario(
+            pipelines.Plan(work=(1.0, 1.0, 1.3, 1.0), num_steps=3, late_ns=3_000_000)
+        ),
+        silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "small-collectives"),
     ),
     "compute-stream-collective": Scenario(
         "Synchronous all-reduces on the compute stream, as torch 2.8 runs them.",

@@ -1,0 +1,255 @@
+"""`pipeline-bubble`: planted pipelines are found with their parts, other programs are not."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.reference import pipelines as reference
+from tests.support.changes import recorded
+from tests.support.opened import analysis_of
+from tests.support.traces import SAMPLE, SAMPLES
+from traceprof import Options
+from traceprof.analyses import pipeline_bubble
+from traceprof.analyses.pipeline_bubble import ID, PARTS
+from traceprof.analysis import analyze
+from traceprof.errors import UsageError
+from traceprof.simulate import kernels
+from traceprof.simulate.event_model.actions import Communicator
+from traceprof.simulate.event_model.answers import Ranks
+from traceprof.simulate.event_model.fleet import Capture, Node, seen
+from traceprof.simulate.event_model.program_writer import Host, Rates
+from traceprof.simulate.event_model.records import Records
+from traceprof.simulate.machine import HOST_TABLES, SESSION_START_NS, Machine
+from traceprof.simulate.scenarios.pipelines import Plan, pipeline
+from traceprof.simulate.scenarios.setup import Setup
+from traceprof.trace.nsight.schema_layouts import PRODUCTS
+from traceprof.trace.nsight.writer import NsightWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from traceprof.analysis import Analysis
+
+_NO_TIME = Rates(nccl=Fraction(10**9), nccl_latency_ns=1, peer=Fraction(10**9))
+STAGES = [2, 4, pytest.param(8, marks=pytest.mark.long)]
+_ONLY = Options(only=[ID], savings=False)
+_PIPELINES = {"pipeline-sends", "pipeline-copies", "pipeline-bubble"}
+
+
+def bubbles(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return the metrics of the stages, in order of their ranks."""
+    stages = pipeline_bubble.run(analysis.result.measured)
+    return [metrics.by_name() for metrics in stages.metrics[0]] if stages.metrics else []
+
+
+def simulated(
+    plan: Plan, path: Path, seed: int = 0, options: Options = _ONLY
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return what is found of a simulated pipeline, and its truth."""
+    setup = pipeline(np.random.default_rng(seed), plan)
+    result = setup.run()
+    truth = [finding["metrics"] for finding in setup.findings(Ranks(result))]
+    with closing(analyze(recorded(setup, path, result), options=options)) as analysis:
+        return bubbles(analysis), truth
+
+
+def assert_near(found: Sequence[dict[str, Any]], truth: Sequence[dict[str, Any]]) -> None:
+    """Compare stages with the truth: parts to 1.5 % of the bubble, the rest exactly."""
+    assert len(found) == len(truth)
+    for one, expected in zip(found, truth, strict=True):
+        assert one["bubble_ns"] == expected["bubble_ns"] == sum(one[part] for part in PARTS)
+        for part in PARTS:
+            assert one[part] == pytest.approx(expected[part], abs=0.015 * expected["bubble_ns"])
+        for name in ("num_stages", "num_micro_batches", "ideal_fraction"):
+            assert one[name] == expected[name]
+
+
+@pytest.mark.parametrize("num_stages", STAGES)
+@pytest.mark.parametrize("order", ["gpipe", "1f1b", "interleaved"])
+@pytest.mark.parametrize("is_copying", [False, True])
+def test_unequal_stages(tmp_path: Path, order: str, num_stages: int, is_copying: bool) -> None:
+    # One thread cannot launch 8 GPUs' interleaved passes in time: it has fewer to launch.
+    num_stages = 4 if is_copying and order == "interleaved" else num_stages
+    plan = Plan(
+        order, num_stages, num_stages, (1.0, 1.4, *(1.0,) * (num_stages - 2)), 2,
+        is_copying=is_copying,
+    )  # fmt: skip
+    found, truth = simulated(plan, tmp_path / "run.sqlite")
+    assert_near(found, truth)
+    assert {one["schedule"] for one in found} == {order}
+
+
+@pytest.mark.parametrize("order", ["gpipe", "1f1b", "interleaved"])
+@pytest.mark.parametrize("num_stages", STAGES)
+def test_the_closed_formula_holds_on_ideal_pipelines(
+    tmp_path: Path, order: str, num_stages: int
+) -> None:
+    plan = Plan(order, num_stages, 8, num_steps=2, rates=_NO_TIME, is_even=True)
+    found, _ = simulated(plan, tmp_path / "run.sqlite")
+    ideal = (num_stages - 1) / (8 * (2 if order == "interleaved" else 1))
+    for one in found:
+        assert one["ideal_fraction"] == ideal
+        # The optimizer is no forward and no backward.
+        passes_ns = one["bubble_ns"] / one["actual_fraction"] - 2 * kernels.ADAM.duration_ns
+        assert one["warm_up_ns"] / passes_ns == pytest.approx(ideal, rel=0.01)
+        # Streams and links take microseconds from each pass to the next.
+        hops = 2 * 2 * 8 * one["num_chunks"]
+        assert one["bubble_ns"] - one["warm_up_ns"] < hops * 10_000
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan("1f1b", 4, 8, (1.0, 1.0, 1.2, 1.7), 3, 9_000_000, is_prefetching=True),
+        Plan("interleaved", 4, 8, num_steps=2, is_prefetching=True),
+        Plan("gpipe", 2, 5, (1.0, 1.6), 3, 4_000_000),
+        Plan("1f1b", 3, 1, num_steps=3),
+    ],
+)
+def test_late_data_and_early_receives(tmp_path: Path, plan: Plan) -> None:
+    assert_near(*simulated(plan, tmp_path / "run.sqlite", seed=3))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan("1f1b", 4, 6, (1.0, 1.3, 1.0, 1.1), 2, 5_000_000),
+        Plan("gpipe", 2, 4, num_steps=2, is_prefetching=True),
+        Plan("interleaved", 2, 4, (1.0, 1.2), 2),
+    ],
+)
+def test_it_agrees_with_plain_python(tmp_path: Path, plan: Plan) -> None:
+    path = tmp_path / "run.sqlite"
+    found, _ = simulated(plan, path)
+    for one, expected in zip(found, reference.bubbles(path), strict=True):
+        # Means are rounded: a nanosecond for each pass.
+        assert {name: one[name] for name in expected} == pytest.approx(expected, abs=200)
+
+
+def test_the_sample_agrees_with_plain_python() -> None:
+    path = SAMPLE.with_stem("pipeline-bubble")
+    with analysis_of(path) as analysis:
+        for one, expected in zip(bubbles(analysis), reference.bubbles(path), strict=True):
+            assert {name: one[name] for name in expected} == pytest.approx(expected, abs=200)
+
+
+def test_without_ranges_parts_are_near_and_the_schedule_is_unknown(tmp_path: Path) -> None:
+    plan = Plan("1f1b", 4, 8, num_steps=3, is_labelled=False)
+    found, truth = simulated(plan, tmp_path / "run.sqlite")
+    for one, expected in zip(found, truth, strict=True):
+        assert one["schedule"] is None
+        assert one["num_micro_batches"] == 8
+        assert one["bubble_ns"] == expected["bubble_ns"]
+        for part in PARTS:
+            assert one[part] == pytest.approx(expected[part], abs=0.02 * expected["bubble_ns"])
+
+
+def test_two_ranks_without_ranges_are_a_pipeline_only_if_named(tmp_path: Path) -> None:
+    plan = Plan("1f1b", 2, 4, num_steps=2, is_labelled=False)
+    assert simulated(plan, tmp_path / "run.sqlite")[0] == []
+    named = replace(_ONLY, pipelines=[[0, 1]])
+    found, truth = simulated(plan, tmp_path / "again.sqlite", options=named)
+    assert [one["bubble_ns"] for one in found] == [one["bubble_ns"] for one in truth]
+    assert found[0]["num_micro_batches"] is found[0]["ideal_fraction"] is None
+
+
+def test_reports_of_several_machines(tmp_path: Path) -> None:
+    plan = Plan("1f1b", 4, 8, (1.0, 1.3, 1.0, 1.0), 3)
+    setup, rng = pipeline(np.random.default_rng(0), plan), np.random.default_rng(1)
+    result = setup.run()
+    for stage in range(plan.num_stages):
+        ahead, drift = int(rng.integers(-(10**7), 10**7)), int(rng.integers(-50_000, 50_000))
+        node = Node(f"node-{stage}", ahead, drift)
+        capture = Capture(node, (stage,), 200_000_000, 0, 1 << 60)
+        start = SESSION_START_NS + node.shown(capture.session_ns)
+        machine = Machine(
+            "traceprof test", setup.board, setup.devices_of_processes, host_tables=HOST_TABLES,
+            processes=(stage,), hostname=node.name, session_start_ns=start,
+        )  # fmt: skip
+        with NsightWriter(tmp_path / f"rank{stage}.sqlite", list(PRODUCTS)[-1]) as writer:
+            Records(writer, machine).write(seen(result, capture, rng))
+    with closing(analyze(tmp_path, options=_ONLY)) as analysis:
+        found = bubbles(analysis)
+    truth = [finding["metrics"] for finding in setup.findings(Ranks(result))]
+    # Here members leave their messages up to 20 µs apart, and some earlier: 3 % of the bubble.
+    for one, expected in zip(found, truth, strict=True):
+        for name in ("bubble_ns", *PARTS):
+            assert one[name] == pytest.approx(expected[name], abs=0.03 * expected["bubble_ns"])
+
+
+@pytest.mark.parametrize("pipelines", [[[0, 9]], [[0, 0]], [[1]], ["0,1"], 3])
+def test_impossible_pipelines_are_refused(pipelines: Any) -> None:
+    with pytest.raises(UsageError):
+        analyze(SAMPLE, options=replace(_ONLY, pipelines=pipelines))
+
+
+def test_a_pipeline_without_messages_cannot_be_judged() -> None:
+    sample = SAMPLE.with_stem("ddp")
+    with closing(analyze(sample, options=replace(_ONLY, pipelines=[[0, 1]]))) as analysis:
+        assert not analysis.findings
+        (gap,) = analysis.not_applicable
+    assert "which rank sends" in gap.reason or "no rank has sends" in gap.reason
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=[path.stem for path in SAMPLES])
+def test_other_samples_have_no_pipeline(sample: Path) -> None:
+    with analysis_of(sample) as analysis:
+        assert bool(bubbles(analysis)) == (sample.stem in _PIPELINES)
+
+
+@pytest.mark.parametrize("is_ring", [False, True])
+@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("sends_first", [False, True])
+def test_neighbours_that_exchange_their_edges_are_no_pipeline(
+    tmp_path: Path, num_ranks: int, is_ring: bool, sends_first: bool
+) -> None:
+    """A solver: all ranks compute at once, then each sends to its neighbours and receives."""
+    rng = np.random.default_rng(0)
+    hosts = tuple(Host(rank, rng) for rank in range(num_ranks))
+    for host in hosts:
+        rank = host.process
+        others = [other for other in (rank - 1, rank + 1) if is_ring or 0 <= other < num_ranks]
+        for step in range(6):
+            with host.step(step):
+                with host.range("forward"):
+                    host.operator(host.compute, "aten::mm", kernels.UP, kernels.DOWN)
+                for is_send in (sends_first, not sends_first):
+                    for other in {one % num_ranks for one in others}:
+                        _edge(host, other, is_send)
+                for other in {one % num_ranks for one in others}:
+                    host.follow(host.compute, host.stream(25 + 4 * other))
+                with host.range("backward"):
+                    host.operator(host.compute, "aten::mm", kernels.UP)
+                host.synchronize(host.compute)
+    path = recorded(Setup(hosts, lambda _: []), tmp_path / "run.sqlite")
+    with closing(analyze(path, options=_ONLY)) as analysis:
+        assert bubbles(analysis) == []
+
+
+def _edge(host: Host, other: int, is_send: bool) -> None:
+    pair = (host.process, other) if is_send else (other, host.process)
+    low, high = sorted(pair)
+    group = Communicator(0x5EED + 64 * pair[0] + pair[1], f"edge{pair[0]}{pair[1]}", (low, high))
+    stream = host.stream((24 if is_send else 25) + 4 * other)
+    operation = "send" if is_send else "recv"
+    host.send_recv(operation, other, group, stream, 1 << 20, after=host.compute)
+
+
+def test_a_finding_says_what_it_is_part_of(tmp_path: Path) -> None:
+    setup = pipeline(np.random.default_rng(0), Plan("gpipe", 4, 4, num_steps=3))
+    with closing(analyze(recorded(setup, tmp_path / "run.sqlite"))) as analysis:
+        found = [finding for finding in analysis.findings if finding.id == ID]
+        whole = {(one.id, one.rank): one.impact_ns for one in analysis.findings}
+    for finding in found:
+        bubble_ns = finding.metrics["bubble_ns"]
+        assert isinstance(bubble_ns, int)
+        assert finding.impact_ns <= bubble_ns
+        if finding.part_of is not None:
+            assert finding.impact_ns <= whole[finding.part_of, finding.rank]

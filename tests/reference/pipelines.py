@@ -1,0 +1,229 @@
+"""Bubbles of a pipeline in plain Python, from the tables of an export with `instrument`'s labels.
+
+A second implementation: it shares no code with `traceprof`. It knows programs whose stages are
+processes that send by NCCL, with ranges `forward` and `backward` and labels of sends and receives.
+Starts are found by going over all passes and messages again and again until none moves.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import defaultdict
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PARTS = ("warm_up_ns", "imbalance_ns", "transfer_ns", "late_ns")
+_LABEL = re.compile(r"(send dst|recv src)=(\d+) .*")
+
+
+@dataclass
+class _Pass:
+    stage: int
+    kind: str
+    step: int
+    start: int
+    end: int
+    inputs: list[_Message] = field(default_factory=list)
+
+
+@dataclass
+class _Message:
+    way: tuple[int, int]
+    transfer: int
+    producer: _Pass
+    posted_after: _Pass | None
+    before: list[_Message] = field(default_factory=list)
+    over: int = 0
+
+
+@dataclass
+class _Exchange:
+    launched: int
+    start: int
+    end: int
+    number: int
+    way: tuple[int, int]
+    is_send: bool
+    stream: int
+
+
+def bubbles(path: Path) -> list[dict[str, int]]:
+    """Return the bubble of each stage and its parts, in order of the ranks."""
+    passes, exchanges = _read(path)
+    messages = _messages(passes, exchanges)
+    everything = [one for of_stage in passes for one in of_stage]
+    own = {id(one): one.end - one.start for one in everything}
+    sums: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for one in everything:
+        if one.kind:
+            sums[one.kind, one.step].append(own[id(one)])
+    other = [sum(own[id(one)] for one in stage if not one.kind) for stage in passes]
+    mean = sum(other) / len(other)
+    equal = {
+        id(one): round(sum(sums[one.kind, one.step]) / len(sums[one.kind, one.step]))
+        if one.kind
+        else round(own[id(one)] * mean / other[one.stage])
+        for one in everything
+    }
+    levels = [
+        _gaps(passes, messages, took, moves=moves)
+        for took, moves in ((equal, False), (own, False), (own, True))
+    ]
+    begin = min(stage[0].start for stage in passes)
+    finish = max(stage[-1].end for stage in passes)
+    found = []
+    for number, stage in enumerate(passes):
+        parts = [0, 0, 0, 0]
+        reached = begin
+        for place in range(len(stage) + 1):
+            last = place == len(stage)
+            length = (finish if last else stage[place].start) - reached
+            if last or stage[place].inputs:
+                done = 0
+                for level, explained in enumerate(
+                    [*(one[number][place] for one in levels), length]
+                ):
+                    now = max(done, min(explained, length))
+                    parts[level] += now - done
+                    done = now
+            if not last:
+                reached = stage[place].end
+        found.append({"bubble_ns": sum(parts), **dict(zip(PARTS, parts, strict=True))})
+    return found
+
+
+def _gaps(
+    passes: list[list[_Pass]], messages: list[_Message], took: dict[int, int], *, moves: bool
+) -> list[list[int]]:
+    """Return the gaps of each stage if passes take so long and messages move, or take no time."""
+    starts = {id(one): 0 for stage in passes for one in stage}
+    for message in messages:
+        message.over = 0
+    is_moving = True
+    while is_moving:
+        is_moving = False
+        for message in messages:
+            sides = [starts[id(message.producer)] + took[id(message.producer)]]
+            if message.posted_after is not None:
+                after = message.posted_after
+                sides.append(starts[id(after)] + took[id(after)])
+            sides += [one.over for one in message.before]
+            over = max(sides) + message.transfer * moves
+            is_moving |= over != message.over
+            message.over = over
+        for stage in passes:
+            reached = 0
+            for one in stage:
+                start = max([reached, *(message.over for message in one.inputs)])
+                is_moving |= start != starts[id(one)]
+                starts[id(one)] = start
+                reached = start + took[id(one)]
+    finish = max(starts[id(stage[-1])] + took[id(stage[-1])] for stage in passes)
+    gaps = []
+    for stage in passes:
+        reached, of_stage = 0, []
+        for one in stage:
+            of_stage.append(starts[id(one)] - reached)
+            reached = starts[id(one)] + took[id(one)]
+        gaps.append([*of_stage, finish - reached])
+    return gaps
+
+
+def _messages(passes: list[list[_Pass]], exchanges: list[list[_Exchange]]) -> list[_Message]:
+    """Return the messages, the k-th send of a way with its k-th receive, with their passes."""
+    sides: dict[tuple[tuple[int, int], bool], list[_Exchange]] = defaultdict(list)
+    for of_stage in exchanges:
+        for one in of_stage:
+            sides[one.way, one.is_send].append(one)
+    messages, received = [], defaultdict(list)
+    for (way, is_send), sent in sides.items():
+        if not is_send:
+            continue
+        last = None
+        for send, receive in zip(sent, sides[way, False], strict=True):
+            receiver = passes[way[1]]
+            after = receive.number
+            follows = receiver[after - 1] if after else None
+            if follows is not None and follows.end > receive.start:
+                follows = None
+            message = _Message(
+                way,
+                min(send.end - send.start, receive.end - receive.start),
+                passes[way[0]][send.number - 1],
+                follows,
+                [] if last is None else [last],
+            )
+            kind = message.producer.kind
+            consumer = next(
+                one for one in receiver[after:] if one.kind == kind and one.start >= receive.end
+            )
+            consumer.inputs.append(message)
+            messages.append(message)
+            received[way[1], receive.stream].append((receive.start, len(messages) - 1))
+            last = message
+    for queue in received.values():
+        order = [messages[place] for _, place in sorted(queue)]
+        for earlier, later in pairwise(order):
+            later.before.append(earlier)
+    return messages
+
+
+def _read(path: Path) -> tuple[list[list[_Pass]], list[list[_Exchange]]]:
+    with closing(sqlite3.connect(path)) as database:
+        calls = {
+            (thread >> 24, correlation): start
+            for thread, correlation, start in database.execute(
+                "SELECT globalTid, correlationId, start FROM CUPTI_ACTIVITY_KIND_RUNTIME"
+            )
+        }
+        kernels = database.execute(
+            "SELECT globalPid, correlationId, k.start, k.end, streamId, value"
+            " FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds ON id = shortName"
+        ).fetchall()
+        ranges = database.execute(
+            "SELECT globalTid, start, end, coalesce(text, (SELECT value FROM StringIds"
+            " WHERE id = textId)) FROM NVTX_EVENTS WHERE end IS NOT NULL"
+        ).fetchall()
+    processes = sorted({process for process, *_ in kernels})
+    passes, exchanges = [], []
+    for number, process in enumerate(processes):
+        own = sorted(
+            (start, end, text)
+            for thread, start, end, text in ranges
+            if thread >> 24 == process >> 24
+        )
+        launched = sorted(
+            (calls[process >> 24, correlation], start, end, stream, name)
+            for owner, correlation, start, end, stream, name in kernels
+            if owner == process
+        )
+        of_stage: list[_Pass] = []
+        messages: list[_Exchange] = []
+        mark = None
+        for launch, start, end, stream, name in launched:
+            inside = [text for low, high, text in own if low <= launch < high]
+            label = next((match for match in map(_LABEL.match, inside) if match), None)
+            if "SendRecv" in name:
+                assert label is not None
+                peer, is_send = int(label[2]), label[1].startswith("send")
+                way = (number, peer) if is_send else (peer, number)
+                messages.append(_Exchange(launch, start, end, len(of_stage), way, is_send, stream))
+                mark = None
+                continue
+            kind = next((text for text in inside if text in ("forward", "backward")), "")
+            step = next((int(text[5:]) for text in inside if text.startswith("step ")), -1)
+            around = next((low for low, _, text in own if text == kind and low <= launch < _), -1)
+            if mark != (kind, step, around):
+                mark = (kind, step, around)
+                of_stage.append(_Pass(number, kind, step, start, end))
+            of_stage[-1].start = min(of_stage[-1].start, start)
+            of_stage[-1].end = max(of_stage[-1].end, end)
+        passes.append(of_stage)
+        exchanges.append(messages)
+    return passes, exchanges

@@ -1,0 +1,283 @@
+"""Bubbles: the time in which the GPU of a pipeline stage waits for other stages, by reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+
+from traceprof.findings import (
+    MAX_EVIDENCE,
+    Count,
+    Evidence,
+    Finding,
+    FindingKind,
+    Fraction,
+    Metrics,
+    NotApplicable,
+    Ns,
+    Number,
+    Sight,
+    bullets,
+    one_of,
+    severity_of_cost,
+    share,
+)
+from traceprof.ranks.bubbles import pipeline_of
+from traceprof.ranks.pipelines import lines
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from traceprof.analyses.measurements.measured import MeasuredRun
+    from traceprof.ranks.bubbles import Pipeline, Stage
+    from traceprof.ranks.comparison import RankComparison
+
+ID = "pipeline-bubble"
+MIN_WHOLE = 0.9
+"""The share of a bubble from which on it is part of another finding's time."""
+
+
+class PipelineBubbleMetrics(Metrics):
+    """Numbers of `pipeline-bubble`."""
+
+    bubble_ns: Annotated[
+        Ns, "how long the stage waits for other stages: the impact, and the sum of the next four"
+    ]
+    warm_up_ns: Annotated[
+        Ns, "fill and drain: what the same order of passes leaves if all stages are equal"
+    ]
+    imbalance_ns: Annotated[Ns, "what is added by stages and micro-batches of unequal length"]
+    transfer_ns: Annotated[Ns, "what is added by the time that messages take"]
+    late_ns: Annotated[Ns, "the rest: launches, data or sends came late, here or on another stage"]
+    communicating_ns: Annotated[
+        Ns, "the part of `bubble_ns` in which a send or a receive was running; the rest was idle"
+    ]
+    stage: Annotated[Count, "the place of the rank in its pipeline, from 0"]
+    num_stages: Annotated[Count, "stages of the pipeline"]
+    num_micro_batches: Annotated[Count | None, "of a step; null where it cannot be known"]
+    num_chunks: Annotated[
+        Count | None, "parts of the model on each stage (virtual stages); null where unknown"
+    ]
+    schedule: Annotated[
+        str | None,
+        one_of("gpipe", "1f1b", "interleaved", "zero-bubble", None),
+        "from the order of forwards and backwards; null where it is another one, or not known",
+    ]
+    ideal_fraction: Annotated[
+        Number | None,
+        "the bubble of equal stages without transfer as a share of their computing:"
+        " (stages - 1) / (micro-batches x chunks); null where unknown, and of zero-bubble",
+    ]
+    actual_fraction: Annotated[Number, "`bubble_ns` as a share of the time of the stage's passes"]
+    coverage: Annotated[Fraction, "1: every pass of a pipeline that is found is judged"]
+
+
+FINDINGS = {ID: FindingKind(PipelineBubbleMetrics, needs=Sight.NAMES)}
+
+_MORE_MICRO_BATCHES = (
+    "Split the batch into more micro-batches: fill and drain cost (stages - 1) / micro-batches of"
+    " the computing"
+)
+_MORE_CHUNKS = (
+    "Give each stage several parts of the model: --num-layers-per-virtual-pipeline-stage in"
+    " Megatron-LM, torch.distributed.pipelining.ScheduleInterleaved1F1B (PyTorch 2.5 and later)."
+    " Fill and drain shrink by the number of parts, and as many times as much is sent"
+)
+_EQUAL_STAGES = (
+    "Move layers from the stages that compute longest to those that wait most. Embedding and loss"
+    " count, too: --account-for-embedding-in-pipeline-split, --account-for-loss-in-pipeline-split"
+    " or --decoder-last-pipeline-num-layers in Megatron-LM, split points in"
+    " torch.distributed.pipelining"
+)
+_HIDDEN_TRANSFER = (
+    "Post receives before their input is needed, so that messages move while another micro-batch"
+    " computes (Megatron-LM does so with virtual stages, unless --no-overlap-p2p-communication is"
+    " set), and place neighbouring stages on GPUs with NVLink between them. See link-saturated,"
+    " link-underused and nccl-p2p-slower-than-copy for the links"
+)
+_LATE = (
+    "Find what held up the stage that was waited for: see its gpu-idle and host-stall, and"
+    " nccl-serialization for sends that stood behind others"
+)
+_ADVICE = {
+    "warm_up_ns": (_MORE_MICRO_BATCHES, _MORE_CHUNKS),
+    "imbalance_ns": (_EQUAL_STAGES,),
+    "transfer_ns": (_HIDDEN_TRANSFER,),
+    "late_ns": (_LATE,),
+}
+_WORDS = {
+    "warm_up_ns": "fill and drain",
+    "imbalance_ns": "unequal stages",
+    "transfer_ns": "transfer",
+    "late_ns": "lateness",
+}
+PARTS = tuple(_WORDS)
+"""The parts of a bubble, by the names of their metrics."""
+_MIN_PART = 0.1  # of the bubble, from which on a part is worth advice
+PAGE = {"advice": bullets(line for lines_ in _ADVICE.values() for line in lines_)}
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineBubbleResult:
+    """The pipelines of a run.
+
+    Attributes:
+        ranks: the comparison of the ranks.
+        pipelines: with their bubbles.
+        metrics: of each pipeline, the numbers of each stage's finding.
+        windows_ns: by rank's index, the length of what is judged.
+        missing: why pipelines that were asked for have no bubbles.
+    """
+
+    ranks: RankComparison
+    pipelines: tuple[Pipeline, ...]
+    metrics: tuple[tuple[PipelineBubbleMetrics, ...], ...]
+    windows_ns: tuple[int, ...]
+    missing: tuple[NotApplicable, ...]
+
+
+def run(measured: MeasuredRun) -> PipelineBubbleResult:
+    """Find the pipelines of a run, and measure their bubbles."""
+    passes, ranks = measured.passes, measured.ranks
+    windows = tuple(one.window_ns for one in passes)
+    if not any(len(one) for one in passes):
+        why = "no rank has sends, receives or peer copies with calls"
+        missing_all = _unknown(why) if measured.pipelines else ()
+        return PipelineBubbleResult(ranks, (), (), windows, missing_all)
+    arrivals = [packed.unpacked for packed in measured.arrivals]
+    runs = [measured.run.run_numbers[one.report] for one in passes]
+    found: list[Pipeline] = []
+    missing: list[NotApplicable] = []
+    candidates = lines(ranks, passes, arrivals, runs, measured.pipelines)
+    for line in candidates:
+        pipeline = pipeline_of(line, ranks, passes, arrivals)
+        if pipeline is None:
+            missing += _unknown("its messages could not be put in order")
+        else:
+            found.append(pipeline)
+    if len(candidates) < len(measured.pipelines):
+        missing += _unknown("it is not known which rank sends what to which")
+    metrics = tuple(tuple(_metrics(one)) for one in found)
+    return PipelineBubbleResult(ranks, tuple(found), metrics, windows, tuple(missing))
+
+
+def _unknown(why: str) -> tuple[NotApplicable, ...]:
+    how = (
+        "record with the ranges of `instrument`, which name the peer of every send and receive:"
+        " traceprof record -- python -m instrument SCRIPT"
+    )
+    return (NotApplicable(ID, f"the bubbles of a pipeline cannot be measured: {why}", how),)
+
+
+def _metrics(pipeline: Pipeline) -> list[PipelineBubbleMetrics]:
+    schedule, num = pipeline.schedule, len(pipeline.stages)
+    return [
+        PipelineBubbleMetrics(
+            bubble_ns=stage.bubble_ns,
+            **dict(zip(PARTS, stage.parts_ns.sum(axis=0).tolist(), strict=True)),
+            communicating_ns=stage.communicating_ns,
+            stage=place,
+            num_stages=num,
+            num_micro_batches=schedule.num_micro_batches,
+            num_chunks=schedule.num_chunks,
+            schedule=schedule.name,
+            ideal_fraction=schedule.ideal_fraction,
+            actual_fraction=share(stage.bubble_ns, int((stage.end_ns - stage.start_ns).sum())),
+            coverage=1.0,
+        )
+        for place, stage in enumerate(pipeline.stages)
+    ]
+
+
+def findings(result: PipelineBubbleResult) -> list[Finding | NotApplicable]:
+    """Judge the bubble of each stage by its share of the window."""
+    claims: list[Finding | NotApplicable] = [*result.missing]
+    for pipeline, metrics in zip(result.pipelines, result.metrics, strict=True):
+        for stage, numbers in zip(pipeline.stages, metrics, strict=True):
+            window_ns = result.windows_ns[stage.member]
+            # A pipeline's training begins and ends with other stages' passes, before and after
+            # the rank's own.
+            passes_ns = int((stage.end_ns - stage.start_ns).sum())
+            impact = min(numbers.bubble_ns, max(window_ns - passes_ns, 0))
+            fraction = share(impact, window_ns)
+            severity = severity_of_cost(fraction)
+            if severity is None:
+                continue
+            claims.append(
+                Finding(
+                    ID,
+                    severity,
+                    result.ranks.ranks[stage.member],
+                    _title(numbers),
+                    impact,
+                    fraction,
+                    numbers.by_name(),
+                    _evidence(result.ranks, stage),
+                    _advice(numbers),
+                    part_of=_part_of(numbers),
+                )
+            )
+    return claims
+
+
+def parts_of(metrics: PipelineBubbleMetrics) -> dict[str, int]:
+    """Return the parts of a bubble by their metrics' names, the largest first."""
+    values = {name: getattr(metrics, name) for name in PARTS}
+    return dict(sorted(values.items(), key=lambda item: -item[1]))
+
+
+def _title(metrics: PipelineBubbleMetrics) -> str:
+    parts = [
+        f"{duration(value)} by {_WORDS[name]}"
+        for name, value in parts_of(metrics).items()
+        if value >= 0.01 * metrics.bubble_ns
+    ]
+    ideal = ""
+    if metrics.ideal_fraction is not None:
+        ideal = (
+            f"; {percent(metrics.actual_fraction)} of its computing, where equal stages and no"
+            f" transfer would leave {percent(metrics.ideal_fraction)}"
+        )
+    return (
+        f"Stage {metrics.stage} of {metrics.num_stages} waits {duration(metrics.bubble_ns)} for"
+        f" other stages: {', '.join(parts)}{ideal}"
+    )
+
+
+def _advice(metrics: PipelineBubbleMetrics) -> tuple[str, ...]:
+    return tuple(
+        line
+        for name, value in parts_of(metrics).items()
+        if value >= _MIN_PART * metrics.bubble_ns
+        for line in _ADVICE[name]
+        if not (name == "warm_up_ns" and metrics.schedule == "zero-bubble")
+    )
+
+
+def _part_of(metrics: PipelineBubbleMetrics) -> str | None:
+    if metrics.communicating_ns >= MIN_WHOLE * metrics.bubble_ns:
+        return "exposed-communication"
+    if metrics.communicating_ns <= (1 - MIN_WHOLE) * metrics.bubble_ns:
+        return "gpu-idle"
+    return None
+
+
+def _evidence(ranks: RankComparison, stage: Stage) -> tuple[Evidence, ...]:
+    lengths = stage.parts_ns.sum(axis=1)
+    longest = np.argsort(-lengths, kind="stable")[:MAX_EVIDENCE]
+    longest = longest[lengths[longest] > 0]
+    report = ranks.reports[stage.member]
+    start, end = (
+        ranks.clocks.to_report(report, times[longest])
+        for times in (stage.gap_start_ns, stage.gap_end_ns)
+    )
+    return tuple(
+        Evidence(
+            low,
+            high,
+            f"{duration(int(lengths[gap]))}, most of it by"
+            f" {_WORDS[PARTS[int(stage.parts_ns[gap].argmax())]]}",
+        )
+        for low, high, gap in zip(start.tolist(), end.tolist(), longest.tolist(), strict=True)
+    )

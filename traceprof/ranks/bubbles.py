@@ -1,0 +1,450 @@
+"""Bubbles of a pipeline: when each stage waits for another one, and why.
+
+The messages and passes of a pipeline are a graph. It is walked three times, always with the order
+in which each stage ran its passes: with equal stages and messages that take no time, with the
+stages' own passes, and with the messages' own time. As far as a gap is there in the first walk it
+is warm-up; what the second adds is imbalance, what the third adds is transfer. The rest is
+lateness: of the host, of data, of other streams.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals
+from traceprof.communication.messages import BETWEEN_TWO
+from traceprof.ranks.schedules import schedule_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.ranks.alignment import Float64
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.ranks.comparison import RankComparison
+    from traceprof.ranks.passes import RankPasses
+    from traceprof.ranks.pipelines import Line
+    from traceprof.ranks.schedules import Schedule
+
+_NUM_PARTS = 4
+_ROUNDED_NS = 1_000
+_MAX_UNSURE_NS = 200_000  # a pass takes milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage: its n passes, and the n + 1 gaps before and after them, in the run's time.
+
+    Attributes:
+        member: index of the rank.
+        start_ns: int64[n], of its passes.
+        end_ns: int64[n].
+        gap_start_ns: int64[n + 1], when the stage had nothing to do.
+        gap_end_ns: int64[n + 1].
+        parts_ns: int64[n + 1, 4], the bubble in each gap by part, 0 where it waits for no stage.
+        communicating_ns: how much of its bubble it spent in sends and receives.
+        ideal_start_ns: int64[n], when its passes would start if all stages were equal and messages
+            took no time, since the pipeline's start.
+        ideal_end_ns: int64[n].
+        shift_ns: to be added to its times so that they compare with the first stage's.
+    """
+
+    member: int
+    start_ns: Int64
+    end_ns: Int64
+    gap_start_ns: Int64
+    gap_end_ns: Int64
+    parts_ns: Int64
+    communicating_ns: int
+    ideal_start_ns: Int64
+    ideal_end_ns: Int64
+    shift_ns: int
+
+    @property
+    def bubble_ns(self) -> int:
+        """How long it waits for other stages."""
+        return int(self.parts_ns.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A pipeline and its bubbles.
+
+    Attributes:
+        stages: in order.
+        schedule: of its passes.
+        start_ns: when the first pass of all stages starts, in the run's time of the first stage.
+        end_ns: when the last one is over.
+    """
+
+    stages: tuple[Stage, ...]
+    schedule: Schedule
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Meetings:
+    """The m moments at which stages hand something over, of which each has one side or several.
+
+    Attributes:
+        transfer_ns: int64[m], how long each takes once all sides are there.
+        chains: int64[c, 2], which of them must be over before which other one.
+        inputs: int64[k, 2], which pass must be over before which of them.
+        outputs: int64[l, 2], which of them must be over before which pass.
+    """
+
+    transfer_ns: Int64
+    chains: Int64
+    inputs: Int64
+    outputs: Int64
+
+
+def pipeline_of(
+    line: Line,
+    ranks: RankComparison,
+    passes: Sequence[RankPasses],
+    arrivals: Sequence[Arrivals],
+) -> Pipeline | None:
+    """Return the bubbles of a pipeline; None where its messages contradict each other.
+
+    Args:
+        line: its stages.
+        ranks: the ranks on one clock.
+        passes: of each rank.
+        arrivals: of each rank.
+    """
+    stages = [passes[member] for member in line.members]
+    spans = [
+        tuple(ranks.clocks.to_run(one.report, times) for times in (one.start_ns, one.end_ns))
+        for one in stages
+    ]
+    if any(not len(one) for one in stages):
+        return None
+    limits = np.cumsum([0, *(len(one) for one in stages)])
+    meetings = _meetings(line, ranks, arrivals, passes, limits)
+    own = np.concatenate([end - start for start, end in spans])
+    walk = _Walk(limits, meetings)
+    if not walk.is_possible:
+        return None
+    equal = _equal(stages, line, own)
+    levels = [
+        walk.starts(equal, moves=False),
+        walk.starts(own, moves=False),
+        walk.starts(own, moves=True),
+    ]
+    shifts = _shifts(line, ranks)
+    begin = min(int(start[0]) + first for (start, _), (first, _) in zip(spans, shifts, strict=True))
+    finish = max(int(end[-1]) + last for (_, end), (_, last) in zip(spans, shifts, strict=True))
+    finishes = [
+        int((starts + took).max()) for starts, took in zip(levels, (equal, own, own), strict=True)
+    ]
+    waits = np.zeros(int(limits[-1]), np.bool_)
+    waits[meetings.outputs[:, 1]] = True
+    found = []
+    for place, (start, end) in enumerate(spans):
+        chosen = slice(int(limits[place]), int(limits[place + 1]))
+        gap_start = np.append(begin - shifts[place][0], end)
+        gap_end = np.append(start, finish - shifts[place][1])
+        member = line.members[place]
+        busy = _others(member, ranks, arrivals, {*line.members})
+        lengths = gap_end - gap_start - np.append(stages[place].copying_ns, 0)
+        lengths -= intervals.covered_within(busy, gap_start, gap_end)
+        lengths = np.where(np.append(waits[chosen], True), np.maximum(lengths, 0), 0)
+        expected = [
+            np.append(starts[chosen], last) - np.append(0, starts[chosen] + took[chosen])
+            for starts, took, last in zip(levels, (equal, own, own), finishes, strict=True)
+        ]
+        parts = _parts(expected, lengths)
+        found.append(
+            Stage(
+                member,
+                start,
+                end,
+                gap_start,
+                gap_end,
+                parts,
+                _communicating(ranks, arrivals[member], gap_start, gap_end, lengths),
+                levels[0][chosen],
+                levels[0][chosen] + equal[chosen],
+                sum(shifts[place]) // 2,
+            )
+        )
+    return Pipeline(tuple(found), schedule_of(line, passes), begin, finish)
+
+
+def _shifts(line: Line, ranks: RankComparison) -> list[tuple[int, int]]:
+    """Return what to add to each stage's times, so that they compare with the first stage's.
+
+    Where the clocks of machines are uncertain, the first and the last message between neighbours
+    say it: both sides of a message are over at once.
+
+    Returns:
+        Of each stage, at the first message and at the last.
+    """
+    reports = [ranks.reports[member] for member in line.members]
+    unsure = [ranks.clocks.uncertainty_ns(reports[0], report) for report in reports]
+    shifts = [(0, 0)]
+    for stage in range(1, len(reports)):
+        messages = line.between(stage - 1, stage)
+        first, last = shifts[-1]
+        if messages is not None and any(one is None or one > _MAX_UNSURE_NS for one in unsure):
+            apart = messages.sent_ns - messages.end_ns
+            first, last = first + int(apart[0]), last + int(apart[-1])
+        shifts.append((first, last))
+    return shifts
+
+
+def _parts(expected: Sequence[Int64], lengths: Int64) -> Int64:
+    """Return how much of each gap each walk explains that those before do not, int64[n, 4]."""
+    parts = np.zeros((len(lengths), _NUM_PARTS), np.int64)
+    done = np.zeros(len(lengths), np.int64)
+    for place, level in enumerate((*expected, lengths)):
+        reached = np.maximum(done, np.minimum(level, lengths))
+        parts[:, place] = reached - done
+        done = reached
+    return parts
+
+
+def _communicating(
+    ranks: RankComparison,
+    arrivals: Arrivals,
+    gap_start: Int64,
+    gap_end: Int64,
+    lengths: Int64,
+) -> int:
+    """Return how much of its gaps a stage spends in communication kernels."""
+    start, end = (
+        ranks.clocks.to_run(arrivals.report, times[~arrivals.is_mpi])
+        for times in (arrivals.start_ns, arrivals.end_ns)
+    )
+    inside = intervals.covered_within(intervals.union(start, end), gap_start, gap_end)
+    return int(np.minimum(inside, lengths).sum())
+
+
+def _others(
+    member: int, ranks: RankComparison, arrivals: Sequence[Arrivals], line: set[int]
+) -> Intervals:
+    """Return when a stage communicates with ranks that are no stages of its pipeline."""
+    arrival = arrivals[member]
+    exchanges = [arrival.operations.index(name) for name in BETWEEN_TWO]
+    chosen = ~np.isin(arrival.operation, np.array(exchanges, np.int64)) & ~arrival.is_mpi
+    for group in ranks.waits:
+        if member in group.group.members and len(line & {*group.group.members}) > 1:
+            place = group.group.place[:, group.group.members.index(member)]
+            chosen[place[place >= 0]] = False
+    return intervals.union(
+        ranks.clocks.to_run(arrival.report, arrival.start_ns[chosen]),
+        ranks.clocks.to_run(arrival.report, arrival.end_ns[chosen]),
+    )
+
+
+def _equal(stages: Sequence[RankPasses], line: Line, own: Int64) -> Int64:
+    """Return what each pass takes if all stages are equal, int64[passes].
+
+    Passes of a kind take their mean over the stages, step by step. What no range calls a forward
+    or a backward takes the mean of its stage's passes with the same messages, and then all stages
+    the same time together.
+    """
+    kinds = np.concatenate([stage.kind for stage in stages])
+    step = np.concatenate([stage.step for stage in stages])
+    number = np.repeat(np.arange(len(stages)), [len(stage) for stage in stages])
+    knows_kinds = all((stage.kind > 0).any() for stage in stages)
+    if knows_kinds:
+        named = kinds > 0
+        equal: Float64 = own.astype(np.float64)
+        equal[named] = _means(np.stack((kinds, step))[:, named], own[named])
+    else:
+        named = np.zeros(len(own), np.bool_)
+        equal = _means(np.stack((number, _roles(stages, line))), own)
+    rest = np.flatnonzero(~named)
+    totals = np.bincount(number[rest], equal[rest], minlength=len(stages))
+    scale = np.divide(totals.mean(), totals, out=np.ones(len(stages)), where=totals > 0)
+    equal[rest] *= scale[number[rest]]
+    result: Int64 = np.rint(equal).astype(np.int64)
+    return result
+
+
+def _roles(stages: Sequence[RankPasses], line: Line) -> Int64:
+    """Return a number of each pass by the ways of its messages, int64[passes]."""
+    limits = np.cumsum([0, *(len(stage) for stage in stages)])
+    roles = np.zeros(int(limits[-1]), np.int64)
+    offset = dict(zip(line.members, limits.tolist(), strict=False))
+    for (source, destination), messages in line.messages.items():
+        goes_on = offset[source] < offset[destination]
+        for place, ends, bit in (
+            (source, messages.producer, 0),
+            (destination, messages.consumer, 2),
+        ):
+            roles[offset[place] + ends[ends >= 0]] |= 1 << (bit + goes_on)
+    return roles
+
+
+def _means(keys: Int64, values: Int64) -> Float64:
+    """Return the mean of the values with the same keys, float64[n]."""
+    _, inverse = np.unique(keys, axis=1, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    means: Float64 = (np.bincount(inverse, values) / np.bincount(inverse))[inverse]
+    return means
+
+
+# -- the graph ------------------------------------------------------------------------------------
+
+
+def _meetings(
+    line: Line,
+    ranks: RankComparison,
+    arrivals: Sequence[Arrivals],
+    passes: Sequence[RankPasses],
+    limits: Int64,
+) -> _Meetings:
+    """Return the moments at which the stages of a pipeline hand something over."""
+    offset = dict(zip(line.members, limits.tolist(), strict=False))
+    transfer, inputs, outputs = [], [], []
+    num = 0
+    for (source, destination), messages in line.messages.items():
+        numbers = np.arange(num, num + len(messages))
+        num += len(messages)
+        transfer.append(messages.transfer_ns)
+        for place, ends in ((source, messages.producer), (destination, messages.follows)):
+            known = ends >= 0
+            inputs.append(np.stack((offset[place] + ends[known], numbers[known]), axis=1))
+        for place, ends in ((destination, messages.consumer), (source, messages.holds)):
+            known = ends >= 0
+            outputs.append(np.stack((numbers[known], offset[place] + ends[known]), axis=1))
+    for took, sides in _collectives(line, ranks, arrivals, passes):
+        numbers = np.arange(num, num + len(took))
+        num += len(took)
+        transfer.append(took)
+        for member, last, following in sides:
+            known = last >= 0
+            inputs.append(np.stack((offset[member] + last[known], numbers[known]), axis=1))
+            known = following >= 0
+            outputs.append(np.stack((numbers[known], offset[member] + following[known]), axis=1))
+    return _Meetings(
+        np.concatenate(transfer), _chains(line), np.concatenate(inputs), np.concatenate(outputs)
+    )
+
+
+def _chains(line: Line) -> Int64:
+    """Return which messages are over before others begin, int64[n, 2].
+
+    Those of one way move one after the other, and so do those that one stream receives. A GPU whose
+    copies never overlap makes them one after the other, wherever they go.
+    """
+    ways = list(line.messages.values())
+    first = np.cumsum([0, *map(len, ways)])
+    numbers = [np.arange(low, high) for low, high in pairwise(first)]
+    chains = [np.stack((one[:-1], one[1:]), axis=1) for one in numbers]
+    for member in line.members:
+        copies = [at for at, way in enumerate(ways) if way.are_copies and way.source == member]
+        came = [
+            at for at, way in enumerate(ways) if not way.are_copies and way.destination == member
+        ]
+        streams = np.unique(np.concatenate([ways[at].stream for at in came] or [first[:0]]))
+        queues = [(copies, None), *((came, stream) for stream in streams.tolist())]
+        for chosen, stream in queues:
+            if len(chosen) < 2:
+                continue
+            rows = np.concatenate([numbers[at] for at in chosen])
+            start, end = (
+                np.concatenate([getattr(ways[at], name) for at in chosen])
+                for name in ("start_ns" if stream is None else "came_ns", "end_ns")
+            )
+            if stream is not None:
+                of_stream = np.concatenate([ways[at].stream for at in chosen]) == stream
+                rows, start, end = rows[of_stream], start[of_stream], end[of_stream]
+            order = np.argsort(start, kind="stable")
+            if (start[order][1:] >= end[order][:-1]).all():
+                chains.append(np.stack((rows[order][:-1], rows[order][1:]), axis=1))
+    return np.concatenate(chains)
+
+
+def _collectives(
+    line: Line,
+    ranks: RankComparison,
+    arrivals: Sequence[Arrivals],
+    passes: Sequence[RankPasses],
+) -> Iterator[tuple[Int64, list[tuple[int, Int64, Int64]]]]:
+    """Yield the times of operations of several stages, with the passes before and after them."""
+    for waits in ranks.waits:
+        group = waits.group
+        columns = [at for at, member in enumerate(group.members) if member in line.members]
+        if len(columns) < 2 or group.source == "mpi" or group.is_one_of(BETWEEN_TWO).any():
+            continue
+        rows = np.flatnonzero((group.place[:, columns] >= 0).all(axis=1))
+        sides, took = [], []
+        for column in columns:
+            member = group.members[column]
+            arrival, one = arrivals[member], passes[member]
+            at = group.place[rows, column]
+            following = np.searchsorted(one.launched_ns, arrival.called_ns[at])
+            starts = np.append(one.start_ns, 0)[following]
+            waits_for = starts >= arrival.end_ns[at] - _ROUNDED_NS
+            sides.append((member, following - 1, np.where(waits_for, following, -1)))
+            took.append(arrival.end_ns[at] - arrival.start_ns[at])
+        if len(rows):
+            yield np.min(took, axis=0), sides
+
+
+class _Walk:
+    """Walks over passes and meetings, each after what it waits for.
+
+    It loops over passes, not over events: a pass has tens to thousands of kernels.
+
+    Attributes:
+        is_possible: whether nothing waits for itself.
+    """
+
+    def __init__(self, limits: Int64, meetings: _Meetings) -> None:
+        """Order passes and meetings.
+
+        Args:
+            limits: int64[stages + 1], the first pass of each stage.
+            meetings: between the passes.
+        """
+        self._num_passes, self._meetings = int(limits[-1]), meetings
+        num = self._num_passes + len(meetings.transfer_ns)
+        is_first = np.zeros(self._num_passes, np.bool_)
+        is_first[limits[:-1]] = True
+        following = np.flatnonzero(~is_first)
+        edges = np.concatenate(
+            (
+                np.stack((following - 1, following), axis=1),
+                meetings.inputs + np.array([0, self._num_passes]),
+                meetings.outputs + np.array([self._num_passes, 0]),
+                meetings.chains + self._num_passes,
+            )
+        )
+        edges = edges[np.argsort(edges[:, 0], kind="stable")]
+        first = np.searchsorted(edges[:, 0], np.arange(num + 1)).tolist()
+        targets = edges[:, 1].tolist()
+        self._after = [targets[low:high] for low, high in pairwise(first)]
+        left = np.bincount(edges[:, 1], minlength=num).tolist()
+        order = [node for node, count in enumerate(left) if not count]
+        for node in order:  # grows
+            for target in self._after[node]:
+                left[target] -= 1
+                if not left[target]:
+                    order.append(target)
+        self._order, self.is_possible = order, len(order) == num
+
+    def starts(self, took_ns: Int64, *, moves: bool) -> Int64:
+        """Return when each pass starts, since the start of the first, int64[passes].
+
+        Args:
+            took_ns: int64[passes], how long each pass takes.
+            moves: whether messages take their time; else they take none.
+        """
+        transfer = self._meetings.transfer_ns * moves
+        took = np.concatenate((took_ns, transfer)).tolist()
+        start = [0] * len(took)
+        for node in self._order:
+            over = start[node] + took[node]
+            for target in self._after[node]:
+                start[target] = max(start[target], over)
+        return np.array(start[: self._num_passes], np.int64)

@@ -1,0 +1,254 @@
+"""Passes of a rank that may be a pipeline stage: what it computes between its messages.
+
+A pass is what one rank launches between two sends, receives or peer copies, and within one range of
+a forward or a backward. A rank without such messages has none.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof import intervals, labels
+from traceprof.communication.messages import BETWEEN_TWO, messages
+from traceprof.communication.readiness import readiness
+from traceprof.communication.stream_waits import stream_waits
+from traceprof.trace.model.special_values import NULL, UNKNOWN
+
+if TYPE_CHECKING:
+    from traceprof.communication.readiness import Readiness
+    from traceprof.intervals import Int64, Intervals
+    from traceprof.run.opening import Rank, Window
+
+OTHER, FORWARD, BACKWARD, WEIGHTS = range(4)
+"""Kinds of passes: `WEIGHTS` is the part of a backward that no other stage waits for."""
+# `instrument`; torch.distributed.pipelining (`Forward 3`, `PP:0F3`); Megatron-LM; DeepSpeed.
+_RANGES = {
+    FORWARD: rf"{labels.FORWARD}|Forward \d+|PP:\d+F\d*|forward_step|_exec_forward_pass",
+    BACKWARD: rf"{labels.BACKWARD}|Backward \d+|PP:\d+[BI]\d*|backward_step|_exec_backward_pass",
+    WEIGHTS: r"PP:\d+W\d*",
+}
+_ANY_RANGE = re.compile(rf"\A(?:{'|'.join(_RANGES.values())})\Z")
+_NOTHING = np.empty(0, np.int64)
+_COMPILED = {kind: re.compile(rf"\A(?:{text})\Z") for kind, text in _RANGES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RankPasses:
+    """The n passes of a rank in the order of their launch, and its m copies to other GPUs.
+
+    Times are the report's own.
+
+    Attributes:
+        rank: the rank's number.
+        report: index of its report.
+        process: of the rank.
+        device: the CUDA ordinal as the process sees it; None without a GPU.
+        window_ns: the length of the window.
+        launched_ns: int64[n], when the launch of its first kernel began.
+        start_ns: int64[n], when its first kernel started, but not before the pass before was over.
+        end_ns: int64[n], when its last kernel was over.
+        kind: int64[n], of `OTHER`, `FORWARD`, `BACKWARD`, `WEIGHTS`.
+        step: int64[n], index of the step it was launched in, -1 for none.
+        stream: int64[n], of its first kernel.
+        copying_ns: int64[n], how long other copies took since the pass before.
+        called_ns: int64[k], ascending, when the calls of its messages began.
+        input_ns: int64[k], when the operation ended that each message waited for on the GPU, -1
+            where that is not known.
+        copy_called_ns: int64[m], when the call of a copy to another GPU began.
+        copy_start_ns: int64[m].
+        copy_end_ns: int64[m].
+        copy_to: int64[m], the CUDA ordinal of the other GPU.
+    """
+
+    rank: int
+    report: int
+    process: int
+    device: int | None
+    window_ns: int
+    launched_ns: Int64
+    start_ns: Int64
+    end_ns: Int64
+    kind: Int64
+    step: Int64
+    stream: Int64
+    copying_ns: Int64
+    called_ns: Int64
+    input_ns: Int64
+    copy_called_ns: Int64
+    copy_start_ns: Int64
+    copy_end_ns: Int64
+    copy_to: Int64
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def numbered(self, rank: int, report: int) -> RankPasses:
+        """Return the same with the rank's number and its report's index in the run."""
+        return replace(self, rank=rank, report=report)
+
+
+def rank_passes(rank: Rank, window: Window) -> RankPasses:
+    """Return the passes of a rank within a window."""
+    copies = _copies(rank, window)
+    called, inputs = _messages(rank)
+    rows, copying = np.empty((6, 0), np.int64), _NOTHING
+    if len(called):
+        rows = _passes(rank, window, called)
+        others = intervals.subtract(rank.copy, intervals.merge(rank.communication, rank.compute))
+        before = np.append(rows[1, :1], rows[2, :-1])
+        copying = intervals.covered_within(others, before, rows[1])
+    launched, start, end, stream, kind, step = rows
+    return RankPasses(
+        rank=rank.rank,
+        report=rank.report,
+        process=rank.process,
+        device=rank.device,
+        window_ns=window.length_ns,
+        launched_ns=launched,
+        start_ns=start,
+        end_ns=end,
+        kind=kind,
+        step=step,
+        stream=stream,
+        copying_ns=copying,
+        called_ns=called,
+        input_ns=inputs,
+        copy_called_ns=copies[0],
+        copy_start_ns=copies[1],
+        copy_end_ns=copies[2],
+        copy_to=copies[3],
+    )
+
+
+def _messages(rank: Rank) -> tuple[Int64, Int64]:
+    """Return when the calls of sends, receives and peer copies began, and when their inputs ended.
+
+    Returns:
+        int64[n], ascending; int64[n], -1 where the input is not known.
+    """
+    if rank.device is None or rank.calls is None:
+        return _NOTHING, _NOTHING
+    sent = messages(rank)
+    exchanges = [sent.operations.index(name) for name in BETWEEN_TWO]
+    chosen = np.isin(sent.operation, exchanges) & (sent.called_ns != UNKNOWN)
+    if not chosen.any() and not rank.is_peer_copy.any():
+        return _NOTHING, _NOTHING
+    ready = readiness(rank)
+    wanted = ready.call >= 0
+    wanted[: ready.num_kernels] &= chosen
+    called = rank.calls.start_ns[ready.call[wanted]]
+    order = np.argsort(called, kind="stable")
+    return called[order], _own_inputs(rank, ready)[wanted][order]
+
+
+def _own_inputs(rank: Rank, ready: Readiness) -> Int64:
+    """Return when the input of each operation ended, int64[n], -1 where it is not known.
+
+    It is what the stream waited for since the operation before: a send that goes out behind another
+    one had its input before that one's may have been there.
+    """
+    waits, inputs = stream_waits(rank), np.full(len(ready), UNKNOWN, np.int64)
+    if waits is None:
+        return inputs
+    for stream in np.unique(ready.stream).tolist():
+        rows = np.flatnonzero((ready.stream == stream) & (ready.place >= 0))
+        rows = rows[np.argsort(ready.place[rows], kind="stable")]
+        of_stream = waits.stream == stream
+        place, end = waits.place[of_stream], waits.end_ns[of_stream]
+        stop = np.searchsorted(place, ready.place[rows])
+        some = np.flatnonzero(stop > np.append(0, stop[:-1]))
+        if len(some):
+            first = np.append(0, stop[:-1])[some]
+            inputs[rows[some]] = np.maximum.reduceat(end[: stop[-1]], first)
+    return inputs
+
+
+def _copies(rank: Rank, window: Window) -> Int64:
+    """Return call, start, end and destination of the copies to other GPUs, int64[4, m]."""
+    if rank.device is None or rank.calls is None:
+        return np.empty((4, 0), np.int64)
+    copies, launched_by = rank.operations.copies, rank.launched_by[1]
+    chosen = rank.is_peer_copy & (copies.destination_device != NULL) & (launched_by >= 0)
+    chosen &= (copies.destination_device != rank.device) & window.holds_start(copies.start_ns)
+    found = np.flatnonzero(chosen)
+    called = rank.calls.start_ns[launched_by[found]]
+    order = np.argsort(called, kind="stable")
+    found = found[order]
+    return np.stack(
+        (
+            called[order],
+            copies.start_ns[found],
+            copies.ends(found),
+            copies.destination_device[found],
+        )
+    )
+
+
+def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
+    """Return launch, start, end, stream, kind and step of the passes, int64[6, n].
+
+    Args:
+        rank: of them.
+        window: to which they belong.
+        called: int64[m], ascending, when its messages were called.
+    """
+    calls = rank.calls
+    assert calls is not None  # noqa: S101  (else no call is known)
+    kernels, graphs = rank.operations.kernels, rank.operations.graphs
+    columns = []
+    for group, launched_by, chosen in (
+        (kernels, rank.launched_by[0], ~rank.is_communication_kernel),
+        (graphs, rank.launched_by[3], np.ones(len(graphs), np.bool_)),
+    ):
+        found = np.flatnonzero(chosen & (launched_by >= 0) & window.holds_start(group.start_ns))
+        columns.append(
+            np.stack(
+                (
+                    calls.start_ns[launched_by[found]],
+                    group.start_ns[found],
+                    group.ends(found),
+                    group.packed_stream.at(found),
+                )
+            )
+        )
+    launch, start, end, stream = np.concatenate(columns, axis=1)
+    if not len(launch):
+        return np.empty((6, 0), np.int64)
+    order = np.argsort(launch, kind="stable")
+    launch, start, end, stream = (column[order] for column in (launch, start, end, stream))
+    ranges = _ranges(rank)
+    limits = [called, *(one.start_ns for one in ranges.values())]
+    limits += [one.end_ns for one in ranges.values()]
+    steps = rank.host_steps
+    begins = _NOTHING if steps is None else steps.start_ns
+    limits.append(begins)
+    part = np.searchsorted(np.unique(np.concatenate(limits)), launch, side="right")
+    first = np.flatnonzero(np.append(True, part[1:] != part[:-1]))
+    reached = np.maximum.accumulate(np.maximum.reduceat(end, first))
+    begun = np.minimum.reduceat(start, first)
+    begun[1:] = np.minimum(np.maximum(begun[1:], reached[:-1]), reached[1:])
+    kind = np.full(len(first), OTHER, np.int64)
+    for number, one in ranges.items():
+        at = np.searchsorted(one.start_ns, launch[first], side="right") - 1
+        inside = (at >= 0) & (launch[first] < np.append(one.end_ns, 0)[at])
+        kind[inside] = number
+    step = np.searchsorted(begins, launch[first], side="right") - 1
+    return np.stack((launch[first], begun, reached, stream[first], kind, step))
+
+
+def _ranges(rank: Rank) -> dict[int, Intervals]:
+    """Return the time of the host in the ranges of each kind of pass; those that there are."""
+    named = rank.trace.ranges(_ANY_RANGE).get(rank.process)
+    if named is None:
+        return {}
+    end = np.minimum(named.end_ns, intervals.BEYOND_NS)
+    found = {}
+    for kind, pattern in _COMPILED.items():
+        chosen = np.array([bool(pattern.match(name)) for name in named.names], np.bool_)
+        if chosen.any():
+            found[kind] = intervals.union(named.start_ns[chosen], end[chosen])
+    return found

@@ -1,0 +1,433 @@
+"""Pipelines of a run: the ranks that form one, in the order of their stages, and their messages.
+
+Ranks form a pipeline if their messages join them to a line or a ring, in both directions, and each
+rank between two others computes exactly one pass from what it received to what it sent on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.communication.messages import BETWEEN_TWO
+from traceprof.ranks.alignment import OperationList, shift_between
+from traceprof.ranks.operation_keys import members_of, peers_of
+from traceprof.ranks.passes import BACKWARD, FORWARD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from traceprof.intervals import Int64
+    from traceprof.ranks.arrivals import Arrivals
+    from traceprof.ranks.comparison import RankComparison
+    from traceprof.ranks.passes import RankPasses
+    from traceprof.run.opening import Mask
+
+_SENDS, _RECEIVES = 1, 2  # bits of `Arrivals.direction`
+# A kernel that waited for a message starts after its end; torch.profiler rounds to microseconds.
+_ROUNDED_NS = 1_000
+_AGREE = 0.99  # of the passes of a rank must have one message in and one out
+_NOTHING = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The n messages from one rank to another, in order; indices of passes are -1 for none.
+
+    Attributes:
+        source: index of the sending rank.
+        destination: index of the receiving one.
+        are_copies: whether the sender copies them, without a call of the receiver.
+        producer: int64[n], the last pass that the sender launched before.
+        consumer: int64[n], the first pass of the receiver that waited for it.
+        follows: int64[n], the last pass of the receiver that was over when it began to receive.
+        holds: int64[n], the first pass of the sender that waited for it, -1 where it goes on.
+        stream: int64[n], that received it; -1 of copies.
+        start_ns: int64[n], when the sender began, in the run's time.
+        came_ns: int64[n], when the receiver began.
+        sent_ns: int64[n], when the sender was done.
+        end_ns: int64[n], when the receiver had it.
+        transfer_ns: int64[n], how long it moved: the shorter one of both sides.
+    """
+
+    source: int
+    destination: int
+    are_copies: bool
+    producer: Int64
+    consumer: Int64
+    follows: Int64
+    holds: Int64
+    stream: Int64
+    start_ns: Int64
+    came_ns: Int64
+    sent_ns: Int64
+    end_ns: Int64
+    transfer_ns: Int64
+
+    def __len__(self) -> int:
+        return len(self.producer)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The stages of a pipeline.
+
+    Attributes:
+        members: indices of the ranks, in order of the stages.
+        messages: between them, by sender and receiver (indices of ranks).
+    """
+
+    members: tuple[int, ...]
+    messages: Mapping[tuple[int, int], Messages]
+
+    def between(self, stage: int, other: int) -> Messages | None:
+        """Return the messages from one stage to another; None without any."""
+        return self.messages.get((self.members[stage], self.members[other]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """What one rank sends to another, or receives from it, in order; times are the run's.
+
+    Attributes:
+        called_ns: int64[n], in the report's time.
+        start_ns: int64[n].
+        end_ns: int64[n].
+        size: int64[n].
+        stream: int64[n].
+        is_both: bool[n], whether the kernel sends and receives.
+    """
+
+    called_ns: Int64
+    start_ns: Int64
+    end_ns: Int64
+    size: Int64
+    stream: Int64
+    is_both: Int64
+
+    def chosen(self, rows: slice) -> _Side:
+        return _Side(*(getattr(self, name)[rows] for name in _COLUMNS))
+
+
+_COLUMNS = ("called_ns", "start_ns", "end_ns", "size", "stream", "is_both")
+
+
+def lines(
+    ranks: RankComparison,
+    passes: Sequence[RankPasses],
+    arrivals: Sequence[Arrivals],
+    runs: Sequence[int],
+    given: Sequence[Sequence[int]] = (),
+) -> list[Line]:
+    """Return the pipelines of a run.
+
+    Args:
+        ranks: the ranks on one clock.
+        passes: of each rank.
+        arrivals: of each rank.
+        runs: for each rank, its run.
+        given: the numbers of the ranks of pipelines, in order of their stages; where there are
+            some, no others are looked for.
+    """
+    messages = _messages(ranks, passes, arrivals, runs)
+    index = {number: place for place, number in enumerate(ranks.ranks)}
+    if given:
+        orders = [tuple(index[number] for number in one if number in index) for one in given]
+    else:
+        orders = [
+            order
+            for component in _components(messages)
+            if (order := _order(component, messages)) is not None
+            and _are_certain(order, messages, passes)
+        ]
+    found = []
+    for members in orders:
+        chosen = {pair: one for pair, one in messages.items() if {*pair} <= {*members}}
+        if len(members) > 1 and chosen:
+            found.append(Line(members, chosen))
+    return found
+
+
+# -- messages -------------------------------------------------------------------------------------
+
+
+def _messages(
+    ranks: RankComparison,
+    passes: Sequence[RankPasses],
+    arrivals: Sequence[Arrivals],
+    runs: Sequence[int],
+) -> dict[tuple[int, int], Messages]:
+    """Return the messages between ranks, by sender and receiver."""
+    sides: dict[tuple[int, int], dict[int, _Side]] = defaultdict(dict)
+    members = members_of(arrivals, runs)
+    index = {number: place for place, number in enumerate(ranks.ranks)}
+    for place, arrival in enumerate(arrivals):
+        if len(passes[place]):
+            for bit, peer, side in _sides(ranks, arrival, members[runs[place]]):
+                other = index.get(peer)
+                if other is not None and other != place and runs[other] == runs[place]:
+                    pair = (place, other) if bit == _SENDS else (other, place)
+                    sides[pair][bit] = side
+    for pair, side in _copies(ranks, passes):
+        sides[pair] = {_SENDS: side}
+    found = {}
+    for pair, both in sides.items():
+        if not all(len(passes[member]) for member in pair):
+            continue
+        one_clock = (
+            ranks.clocks.host_of[passes[pair[0]].report]
+            == (ranks.clocks.host_of[passes[pair[1]].report])
+        )
+        joined = _joined(both, one_clock=one_clock)
+        if joined is not None:
+            found[pair] = _linked(pair, passes, *joined, clocks=ranks)
+    return found
+
+
+def _sides(
+    ranks: RankComparison, arrivals: Arrivals, members: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[int, int, _Side]]:
+    """Yield the direction, the peer's number, and what a rank sends there or receives."""
+    exchanges = [arrivals.operations.index(name) for name in BETWEEN_TWO]
+    known = np.isin(arrivals.operation, np.array(exchanges, np.int64)) & arrivals.is_judged
+    known &= (arrivals.direction > 0) & (arrivals.called_ns >= 0) & ~arrivals.is_mpi
+    peers = peers_of(arrivals, members)
+    for bit in (_SENDS, _RECEIVES):
+        chosen = known & ((arrivals.direction & bit) > 0) & (peers >= 0)
+        for peer in np.unique(peers[chosen]).tolist():
+            rows = np.flatnonzero(chosen & (peers == peer))
+            rows = rows[np.argsort(arrivals.called_ns[rows], kind="stable")]
+            yield (
+                bit,
+                peer,
+                _Side(
+                    called_ns=arrivals.called_ns[rows],
+                    start_ns=ranks.clocks.to_run(arrivals.report, arrivals.start_ns[rows]),
+                    end_ns=ranks.clocks.to_run(arrivals.report, arrivals.end_ns[rows]),
+                    size=arrivals.bytes[rows],
+                    stream=arrivals.stream[rows],
+                    is_both=(arrivals.direction[rows] == (_SENDS | _RECEIVES)).astype(np.int64),
+                ),
+            )
+
+
+def _copies(
+    ranks: RankComparison, passes: Sequence[RankPasses]
+) -> Iterator[tuple[tuple[int, int], _Side]]:
+    """Yield the ranks and the copies from one to the other, of one process."""
+    places = {(one.report, one.process, one.device): place for place, one in enumerate(passes)}
+    for place, one in enumerate(passes):
+        for device in np.unique(one.copy_to).tolist():
+            other = places.get((one.report, one.process, device))
+            if other is not None:
+                rows = one.copy_to == device
+                nothing = np.full(int(rows.sum()), -1, np.int64)
+                yield (
+                    (place, other),
+                    _Side(
+                        one.copy_called_ns[rows],
+                        ranks.clocks.to_run(one.report, one.copy_start_ns[rows]),
+                        ranks.clocks.to_run(one.report, one.copy_end_ns[rows]),
+                        nothing,
+                        nothing,
+                        np.zeros(len(nothing), np.int64),
+                    ),
+                )
+
+
+def _joined(both: Mapping[int, _Side], *, one_clock: bool) -> tuple[_Side, _Side] | None:
+    """Return both sides of the same messages; None where they cannot be matched.
+
+    A copy has one side: the call and the operation of the sender are the receiver's, too.
+    """
+    sent, received = both.get(_SENDS), both.get(_RECEIVES)
+    if sent is None:
+        return None
+    if received is None:
+        return (sent, sent) if (sent.stream < 0).all() else None
+    if len(sent.end_ns) == len(received.end_ns):
+        return sent, received
+    shift = shift_between(
+        OperationList(sent.size, sent.end_ns),
+        OperationList(received.size, received.end_ns),
+        one_clock=one_clock,
+    )
+    if shift is None:
+        return None
+    low = max(0, shift)
+    num = min(len(sent.end_ns) - low, len(received.end_ns) - max(0, -shift))
+    other = low - shift
+    return sent.chosen(slice(low, low + num)), received.chosen(slice(other, other + num))
+
+
+def _linked(
+    pair: tuple[int, int],
+    passes: Sequence[RankPasses],
+    sent: _Side,
+    received: _Side,
+    *,
+    clocks: RankComparison,
+) -> Messages:
+    """Return messages with the passes at both ends."""
+    sender, receiver = passes[pair[0]], passes[pair[1]]
+    start, end = (
+        clocks.clocks.to_run(receiver.report, times)
+        for times in (receiver.start_ns, receiver.end_ns)
+    )
+    own_start = clocks.clocks.to_run(sender.report, sender.start_ns)
+    producer = _producers(sender, sent.called_ns)
+    after = np.searchsorted(receiver.launched_ns, received.called_ns)
+    kind = np.where(sent.is_both > 0, 0, np.append(sender.kind, 0)[producer])
+    consumer = _consumers(start, receiver.kind, after, received.end_ns - _ROUNDED_NS, kind)
+    # A receive that was posted before the pass before it was over waits for the message only.
+    over = np.searchsorted(end, received.start_ns + _ROUNDED_NS, side="right") - 1
+    is_copy = sent is received
+    follows = np.where((over < after - 1) | is_copy, -1, after - 1)
+    next_of_sender = np.minimum(producer + 1, len(sender) - 1)
+    waits = (sent.is_both > 0) | (sender.stream[next_of_sender] == sent.stream)
+    waits &= (producer + 1 < len(sender)) & (own_start[next_of_sender] >= sent.end_ns - _ROUNDED_NS)
+    return Messages(
+        *pair,
+        are_copies=is_copy,
+        producer=producer,
+        consumer=consumer,
+        follows=follows,
+        holds=np.where(waits, producer + 1, -1),
+        stream=received.stream,
+        start_ns=sent.start_ns,
+        came_ns=received.start_ns,
+        sent_ns=sent.end_ns,
+        end_ns=received.end_ns,
+        transfer_ns=np.minimum(sent.end_ns - sent.start_ns, received.end_ns - received.start_ns),
+    )
+
+
+def _producers(sender: RankPasses, called_ns: Int64) -> Int64:
+    """Return the pass that made each message: what it waited for, else the last one before it."""
+    last = np.searchsorted(sender.launched_ns, called_ns) - 1
+    at = np.searchsorted(sender.called_ns, called_ns)
+    input_ns = np.append(sender.input_ns, -1)[at]
+    made = np.searchsorted(sender.end_ns, input_ns)
+    inside = (input_ns > np.append(sender.start_ns, 0)[made]) & (made < len(sender))
+    return np.where(inside & (made < last), made, last)
+
+
+def _consumers(start: Int64, kinds: Int64, after: Int64, least_ns: Int64, kind: Int64) -> Int64:
+    """Return the first pass after each message that waited for it, -1 for none.
+
+    Args:
+        start: int64[n], of the receiver's passes, ascending.
+        kinds: int64[n], of these passes.
+        after: int64[m], the first pass that was launched after each receive.
+        least_ns: int64[m], when each message had come.
+        kind: int64[m], of the pass that made each message: a forward makes the input of one.
+    """
+    first = np.maximum(after, np.searchsorted(start, least_ns))
+    for wanted in (FORWARD, BACKWARD):
+        places = np.flatnonzero(kinds == wanted)
+        rows = np.flatnonzero(kind == wanted)
+        if len(places) and len(rows):
+            at = np.searchsorted(places, first[rows])
+            # Each message has a pass of its own: none takes that of the one before.
+            order = np.arange(len(rows))
+            at = np.maximum.accumulate(at - order) + order
+            first[rows] = np.append(places, len(start))[np.minimum(at, len(places))]
+    return np.where(first < len(start), first, -1)
+
+
+# -- order of the stages --------------------------------------------------------------------------
+
+
+def _components(messages: Mapping[tuple[int, int], Messages]) -> list[set[int]]:
+    """Return the sets of ranks that messages in both directions join."""
+    neighbours: dict[int, set[int]] = defaultdict(set)
+    for source, destination in messages:
+        neighbours[source].add(destination)
+        neighbours[destination].add(source)
+    left, found = {*neighbours}, []
+    while left:
+        component, new = set[int](), {min(left)}
+        while new:
+            component |= new
+            new = {other for one in new for other in neighbours[one]} - component
+        left -= component
+        found.append(component)
+    return found
+
+
+def _order(
+    component: set[int], messages: Mapping[tuple[int, int], Messages]
+) -> tuple[int, ...] | None:
+    """Return the ranks of a component in order of their stages; None where it is no pipeline."""
+    beside = {
+        one: {other for other in component if (one, other) in messages or (other, one) in messages}
+        for one in component
+    }
+    if any((other, one) not in messages for one, other in messages if one in component):
+        return None
+    if any(len(others) > 2 for others in beside.values()):
+        return None
+    ends = [one for one, others in beside.items() if len(others) == 1]
+    for begin in ends or sorted(component):
+        for second in sorted(beside[begin]):
+            order = [begin, second]
+            while following := beside[order[-1]] - {*order}:
+                order.append(min(following))
+            if len(order) == len(component) and _flows(order, messages):
+                return tuple(order)
+    return None
+
+
+def _are_certain(
+    order: Sequence[int],
+    messages: Mapping[tuple[int, int], Messages],
+    passes: Sequence[RankPasses],
+) -> bool:
+    """Return whether ranks that exchange messages as stages do are stages.
+
+    Two ranks that take turns, and GPUs of one process, may do so in any program: there forwards and
+    backwards must be known, and make the messages.
+    """
+    own = [one for pair, one in messages.items() if {*pair} <= {*order}]
+    made = [passes[one.source].kind[one.producer] for one in own]
+    if all(_is_usual(np.isin(kinds, (FORWARD, BACKWARD))) for kinds in made):
+        return True
+    return len(order) > 2 and not any(one.are_copies for one in own)
+
+
+def _flows(order: Sequence[int], messages: Mapping[tuple[int, int], Messages]) -> bool:
+    """Return whether what comes in at each rank goes out after exactly one pass."""
+    for before, stage, after in zip(order, order[1:], order[2:], strict=False):
+        for source, destination in ((before, after), (after, before)):
+            came, went = messages[source, stage], messages[stage, destination]
+            num = min(len(came), len(went))
+            if not num or abs(len(came) - len(went)) > 0.1 * num:
+                return False
+            # Where the capture cuts a message off, the others are one place apart.
+            if not (
+                _is_usual(came.consumer[:num] == went.producer[:num])
+                or _is_usual(came.consumer[-num:] == went.producer[-num:])
+            ):
+                return False
+    return all(_turns(*pair, messages) for pair in pairwise(order))
+
+
+def _turns(stage: int, after: int, messages: Mapping[tuple[int, int], Messages]) -> bool:
+    """Return whether a stage's n-th answer is used only after its n-th message was computed."""
+    went, came = messages[stage, after], messages[after, stage]
+    num = min(len(went), len(came))
+    if not num or abs(len(went) - len(came)) > 0.1 * num:
+        return False
+    # Both sides: the answer is made after the message came, and used after the message was made.
+    consumer = came.consumer[:num]
+    used_later = (went.producer[:num] < consumer) | (consumer < 0)
+    made_later = (went.consumer[:num] <= came.producer[:num]) & (went.consumer[:num] >= 0)
+    return _is_usual(used_later) and _is_usual(made_later)
+
+
+def _is_usual(mask: Mask) -> bool:
+    return bool(np.mean(mask) >= _AGREE)
