@@ -23,7 +23,6 @@ SAME = 0.001  # of a step, by which bounds may be beaten besides
 LARGE, MAX_WIDTH = 0.05, 0.5  # of a step; of the true change
 _UNMATCHED = "refused: which send belongs to which receive is not in the recording"
 _PACED = "threads that wait for each other by locks are not modelled"
-_THREADS = ("kernel:gemm=0.5x", "kernel:decode=0.5x", "no-data-loading")
 # What is missed, or refused although the recording is intact, and why.
 KNOWN: dict[tuple[str, str], str] = {
     ("pipeline-unlabelled", "link=2x"): _UNMATCHED,
@@ -34,7 +33,6 @@ KNOWN: dict[tuple[str, str], str] = {
         "no-serialization",
     ): "communicators are not known, and taken to be one",
     ("all-at-once", "no-sync"): "8 of 10 hold: which batch the late rank waits for changes",
-    **{("two-threads-fast", assume): _PACED for assume in _THREADS},
     **{("all-with-threads", assume): _PACED for assume in PROGRAMS["all-with-threads"].asked},
 }
 HOW = ("held", "wide", "refused", "missed")

@@ -75,6 +75,9 @@ def test_what_was_measured_is_replayed_to_the_nanosecond(real_trace: Path) -> No
         if asked.refused is None:
             has_events = all(facts.has_event_records for facts in graph.facts)
             assert abs(misfit) <= (0.01 if has_events else 0.035)
+            if not next(one for one in asked.baseline.gates if one.name == "host-floor").holds:
+                assert all(one.is_bound or one.refused for one in asked.answers)
+                return
             for one in asked.answers:
                 if one.refused is not None:
                     assert "side by side" in one.refused

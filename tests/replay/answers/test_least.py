@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import pytest
 
+import traceprof
 from tests.support.changes import recorded
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE_FOLDER
+from traceprof.analyses import breakdown
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.steps.step_lengths import compute_ns, step_ns
 from traceprof.analyses.verdict.savings import within_reach
 from traceprof.findings import Basis, Saving
 from traceprof.replay.answers.ask import whatif
+from traceprof.run.steps.steady_rules import StepUse
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.program_writer import SIDE, Host
 from traceprof.simulate.scenarios.setup import Setup
@@ -69,3 +75,39 @@ def test_savings_that_are_too_large_are_limited_at_one_place() -> None:
                 num_limited += 1
         assert within_reach(analysis.findings, breakdowns) == analysis.findings
     assert num_limited > 1
+
+
+@pytest.mark.parametrize("name", ["a100_loader_2_dali", "a100_loader_3_dali_amp"])
+def test_threads_that_pace_each_other_leave_limits_by_the_busiest_stream(
+    name: str, traces: Path
+) -> None:
+    path = traces / "pairs" / f"{name}.sqlite"
+    asked = ["kernel:.*=0.5x", "no-data-loading", "no-sync"]
+    answers = {one.assume: one for one in traceprof.whatif(path, assume=asked).whatif.answers}
+    assert answers["no-sync"].refused is not None  # kernels may take another time without waits
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+        streams = [
+            database.execute(
+                "SELECT streamId, sum(end - start), count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL"
+                " WHERE start BETWEEN ? AND ? GROUP BY 1 ORDER BY 2 DESC",
+                window,
+            ).fetchone()
+            for window in steady_windows(path)
+        ]
+    kernels_ns = sum(total for _, total, _ in streams) / len(streams)
+    loaded, halved = answers["no-data-loading"], answers["kernel:.*=0.5x"]
+    assert loaded.is_bound
+    assert halved.is_bound
+    assert loaded.step_ns is not None
+    assert halved.step_ns is not None
+    # Copies and memory sets of that stream come on top.
+    assert kernels_ns <= loaded.step_ns <= 1.05 * kernels_ns
+    assert loaded.step_ns - halved.step_ns == pytest.approx(kernels_ns / 2, rel=0.05)
+
+
+def steady_windows(path: Path) -> list[tuple[int, int]]:
+    """Return the windows of the steps that count."""
+    with analysis_of(path) as analysis:
+        (result,) = analysis.measured.of(breakdown)
+    steady = [step.measures for step in result.steps if step.use is StepUse.STEADY]
+    return [(step.window_start_ns, step.window_start_ns + step.window_ns) for step in steady]

@@ -48,6 +48,10 @@ _HIDDEN_WAITS = (
     "between some calls a thread was silent until after the GPU had done its work: whether it"
     " waited for that is not recorded, and the interval holds both"
 )
+_PACED = (
+    "threads pace each other in ways that are not in the report: a limit, by what remains on the"
+    " busiest stream"
+)
 _WITHOUT_EVENTS = (
     "what streams waited for is not recorded: they are taken to have waited for all that was"
     " launched before; with less, more is gained"
@@ -125,7 +129,7 @@ def answer(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> WhatIf:
     asked = list(assumptions) or defaults()
     measured = {result.rank: result for result in analysis.measured.of(breakdown)}
     sample = sample_of(analysis.run, measured, MAX_OPERATIONS)
-    replay = checked_replay(analysis, asked, sample)
+    replay = checked_replay(analysis, asked, sample, has_limits=True)
     if isinstance(replay, Refusal):
         refused = tuple(
             Answer(
@@ -140,6 +144,8 @@ def answer(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> WhatIf:
     answers = [answered(replay, place, one) for place, one in enumerate(asked)]
     if not assumptions:  # what cannot be assumed of this run, however recorded, is no answer then
         answers = [one for one in answers if one.refused is None or one.how_to_collect]
+    if any(replay.limit_ns(place, one) is not None for place, one in enumerate(asked)):
+        return WhatIf(with_floor(replay.baseline, answers), tuple(answers), (), None, None)
     blocked = blocked_sends(analysis, replay.graph)
     return WhatIf(
         with_floor(replay.baseline, answers), tuple(answers), critical_paths(replay.graph),
@@ -170,6 +176,11 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         place: the assumption's, among those that were replayed.
         one: the assumption.
     """
+    limit = replay.limit_ns(place, one)
+    if limit is not None:
+        at, now = min(round(limit), replay.baseline.step_ns), replay.baseline.step_ns
+        note = "; ".join(filter(None, (one.condition, _PACED)))
+        return Answer(one.text, True, at, at, at, at - now, note=note)
     under, before = replay.of(place, one), replay.as_it_is
     is_bound = one.is_bound_of(replay.analysis)
     if isinstance(under, CannotChange):

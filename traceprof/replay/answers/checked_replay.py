@@ -12,7 +12,13 @@ import numpy as np
 from traceprof.analyses import breakdown, gpu_idle
 from traceprof.analyses.steps.step_lengths import compute_ns, slowest_rank, steady_steps, step_ns
 from traceprof.host.idle_causes import why_unknown
-from traceprof.replay.answers.gates import failed, gates_of, how_to_collect, why_not
+from traceprof.replay.answers.gates import (
+    failed,
+    gates_of,
+    how_to_collect,
+    is_paced,
+    why_not,
+)
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
 from traceprof.replay.graph.longest_path import CircularError
@@ -36,6 +42,9 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.run_graph import RunGraph, Share
     from traceprof.replay.graph.sample import Sample
+    from traceprof.run.rank import Rank
+
+_OF_WORK = frozenset(("host", "gpu"))  # kinds of changes to what takes time
 
 
 class Way(IntEnum):
@@ -125,6 +134,7 @@ class CheckedReplay:
             how ranks meet.
         first: the column of the graph's weights that the first of these is.
         others: for each assumption that was asked, which of the n are other readings of it.
+        has_limits: whether limits are wanted where threads pace each other in unknown ways.
     """
 
     analysis: OpenAnalysis
@@ -137,6 +147,19 @@ class CheckedReplay:
     lengths: Float64
     first: int
     others: tuple[range, ...]
+    has_limits: bool = False
+
+    def limit_ns(self, place: int, assumption: Assumption) -> float | None:
+        """Return what no step goes below where threads pace each other; None where none is wanted.
+
+        Whatever threads wait for, a stream runs what remains of its work one after the other.
+        """
+        paced = self.has_limits and is_paced(failed(self.baseline.gates, assumption))
+        # Without waits, and beside communication, kernels take another time than before.
+        is_unsure = not assumption.changed <= _OF_WORK or bool(self.communication.any())
+        if not paced or is_unsure or assumption.refusal(self.analysis) is not None:
+            return None
+        return min(max(streams) for _, streams in self._remaining(place))
 
     def of(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         """Return the steps under one of the assumptions."""
@@ -185,16 +208,21 @@ class CheckedReplay:
         """
         if assumption.changes_run:
             return 0.0
-        share = self.share_by_begin
-        parts = [one for one in self.graph.remaining if len(one.number) == len(share)]
         covered_ns = compute_ns(slowest_rank(self.analysis.measured.of(breakdown)))
-        least = []
+        return min(
+            max(covered_ns - removed, *streams) for removed, streams in self._remaining(place)
+        )
+
+    def _remaining(self, place: int) -> list[tuple[float, list[float]]]:
+        """Return for each reading of an assumption what it removes, and sums of streams, in ns."""
+        share, remaining = self.share_by_begin, []
+        parts = [one for one in self.graph.remaining if len(one.number) == len(share)]
         for one in (place, *self.others[place]):
             column = self.first + self.as_it_is.shape[1] * one
             streams = [float(share @ part.stream_ns[:, column]) for part in parts]
             removed = [float(share @ part.removed_ns[:, column]) for part in parts]
-            least.append(max([covered_ns - max(removed, default=0.0), *streams]))
-        return min(least)
+            remaining.append((max(removed, default=0.0), [0.0, *streams]))
+        return remaining
 
     def under(self, assumption: Assumption) -> CheckedReplay:
         """Replay the same steps under another assumption, if the graph's processes are kept."""
@@ -211,6 +239,7 @@ def checked_replay(
     sample: Sample | None = None,
     *,
     keeps_processes: bool = False,
+    has_limits: bool = False,
     share: Share = in_this_process,
 ) -> CheckedReplay | Refusal:
     """Replay a run as it was measured, and under each assumption by itself.
@@ -220,6 +249,7 @@ def checked_replay(
         assumptions: what to replay.
         sample: the steps to replay; all where not given.
         keeps_processes: whether other assumptions will follow.
+        has_limits: whether limits are wanted where threads pace each other in unknown ways.
         share: shares the preparation among processes.
     """
     refusal = _impossible(analysis)
@@ -247,8 +277,9 @@ def checked_replay(
     gates = gates_of(analysis, graph, share_by_begin, measured, (removed, held_out, without))
     num_measured = baseline.num_steps if sample is None else len(steady_steps(slowest))
     baseline = replace(baseline, num_measured=num_measured, gates=gates)
+    has_limits = has_limits and any(_num_launching(rank) > 1 for rank in analysis.run.ranks)
     refusing = [failed(gates, one) for one in assumptions if one.refusal(analysis) is None]
-    if refusing and all(refusing):
+    if refusing and all(gate and not (has_limits and is_paced(gate)) for gate in refusing):
         (first, *_) = (gate for gate in refusing if gate is not None)
         return Refusal(why_not(first), how_to_collect(analysis, first), baseline)
     return CheckedReplay(
@@ -262,7 +293,16 @@ def checked_replay(
         lengths=by_end[:, len(Way) : -2],
         first=len(Way),
         others=others,
+        has_limits=has_limits,
     )
+
+
+def _num_launching(rank: Rank) -> int:
+    """Return how many threads launch work to the GPU of a rank."""
+    if rank.calls is None:
+        return 0
+    launching = np.concatenate(rank.launched_by)
+    return len(np.unique(rank.calls.packed_thread.at(launching[launching >= 0])))
 
 
 def _with_others(
