@@ -221,6 +221,25 @@ def test_a_step_alone_does_not_show_who_is_always_the_longest() -> None:
     assert found.slower == pytest.approx(1.2, rel=0.05)
 
 
+def test_what_experts_send_back_shows_their_work() -> None:
+    """Two parts a step; in the first, another rank has twice the work in each step."""
+    rng = np.random.default_rng(6)
+    ranks = noisy(rng, 4, 8, 40, 2)
+    for number, one in enumerate(ranks):
+        step, part = one.step.values, one.part.values
+        has_more = (part == 0) & (step % 4 == number)
+        sizes = np.where(np.arange(8) % 4 == number, 2_000, 1_000)
+        ranks[number] = replace(
+            one,
+            length_ns=pack(np.where(has_more, 2, 1) * one.length_ns.values),
+            all_to_all=np.stack((np.arange(8), np.zeros(8, np.int64), sizes), axis=1),
+        )
+    found = unevenness(ranks, CLOCKS)
+    assert found is not None
+    assert (found.is_uneven, found.is_constant) == (True, False)
+    assert found.all_to_all == pytest.approx(2_000 / 1_250)
+
+
 # -- edges ----------------------------------------------------------------------------------------
 
 

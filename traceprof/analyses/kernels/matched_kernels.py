@@ -61,7 +61,8 @@ class MatchedKernels:
             not a number where they are not known.
         num_ranks: int64[n], how many these are.
         step_of_part: int64[p], indices of shared steps.
-        number_in_step: int64[p], how much communication was launched before it in its step.
+        number_in_step: int64[p], how much communication was launched in its step before its last
+            kernel: the number of the one after it.
         compute_ns: int64[ranks], what all kernels take in these steps, matched or not.
     """
 
@@ -184,8 +185,8 @@ def _matched(
     others = (np.bincount(place, own)[place] - own) / (num[place] - 1)
     meeting = meets[np.minimum(part[order], len(meets) - 1)]
     parts, part_of = np.unique(step[order] * len(meets) + meeting, return_inverse=True)
-    number_in_step = np.full(len(parts), np.iinfo(np.int64).max)
-    np.minimum.at(number_in_step, part_of, part[order])
+    number_in_step = np.zeros(len(parts), np.int64)
+    np.maximum.at(number_in_step, part_of, part[order])
     first = np.append(0, np.cumsum(num))[:-1]
     return MatchedKernels(
         rank=rank[order],

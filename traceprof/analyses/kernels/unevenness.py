@@ -61,8 +61,8 @@ class Unevenness:
         is_judged: whether there is enough to know what is noise.
         numbers: int64[s], of the steps.
         by_step_ns: float64[s, ranks], what each rank is beyond the others.
-        all_to_all: the bytes of the longest rank in the all-to-all before a part, as a multiple of
-            the mean of the ranks, weighted by the excess; None where they are not known.
+        all_to_all: the bytes that the longest rank sends in the all-to-all after a part, as a
+            multiple of the mean of the ranks, weighted by the excess; None where not known.
     """
 
     is_uneven: bool
@@ -259,9 +259,12 @@ def _is_known(values: Float64) -> bool:
 def _all_to_all(
     placed: Sequence[PlacedKernels], steps: SharedSteps, parts: _Parts, longest: Int64
 ) -> float | None:
-    """Return the bytes of the longest rank before parts, as a multiple of the mean."""
+    """Return the bytes that the longest rank sends after parts, as a multiple of the mean.
+
+    Experts send back as many tokens as they have worked on.
+    """
     width = 1 + max(int(one.all_to_all[:, 1].max(initial=0)) for one in placed)
-    wanted = parts.step * width + parts.number_in_step - 1
+    wanted = parts.step * width + parts.number_in_step
     sizes = np.full((len(wanted), len(placed)), np.nan)
     for index, (one, step_of) in enumerate(zip(placed, steps.of_rank, strict=True)):
         step, number, size = one.all_to_all.T
@@ -270,8 +273,7 @@ def _all_to_all(
         order = np.argsort(at)
         place = np.minimum(np.searchsorted(at[order], wanted), max(len(at) - 1, 0))
         if len(at):
-            is_there = (at[order][place] == wanted) & (parts.number_in_step > 0)
-            is_there &= parts.number_in_step <= width
+            is_there = (at[order][place] == wanted) & (parts.number_in_step < width)
             sizes[is_there, index] = size[order][place][is_there]
     mean = sizes.mean(axis=1)
     row = np.arange(len(wanted))

@@ -99,8 +99,8 @@ class UnevenKernelsMetrics(Metrics):
     ]
     all_to_all: Annotated[
         Positive | None,
-        "the bytes of the longest rank in the all-to-all before, as a multiple of the ranks' mean;"
-        " null where they are not known",
+        "the bytes that the longest rank sends in the all-to-all after a part, as a multiple of the"
+        " ranks' mean: experts send back what they worked on; null where they are not known",
     ]
     coverage: Annotated[Fraction, "the share of the ranks' compute that was compared"]
 
@@ -217,7 +217,7 @@ def because(metrics: UnevenKernelsMetrics) -> str:
         f"{value:.2f} × {what}"
         for value, what in (
             (metrics.work, "the thread blocks of the others"),
-            (metrics.all_to_all, "the mean bytes of the all-to-all before"),
+            (metrics.all_to_all, "the mean bytes of the all-to-all after it"),
         )
         if value is not None and value > 1 + MIN_MORE_WORK
     ]
