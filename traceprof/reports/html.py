@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from traceprof.analyses import pipeline_bubble
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps.step_lengths import judged_steps
 from traceprof.errors import one_line
@@ -26,6 +27,7 @@ from traceprof.reports.findings_text import (
     unexplained_lines,
 )
 from traceprof.reports.headline_text import headline_lines
+from traceprof.reports.pipeline_drawing import CLASSES, PipelineDrawing, pipeline_drawing
 from traceprof.reports.text import communication_sections, header_lines, note_lines
 from traceprof.reports.time_text import Bar, below_the_table, parts_table, steps_table
 from traceprof.units import ranks_text
@@ -40,6 +42,7 @@ MAX_DRAWN_BYTES = 500_000
 """Of drawings of evidence, all together: what costs most is drawn first."""
 _MAX_LINES = 60  # about the data; a large run has one for each report
 _MAX_TITLE = 80
+_MAX_PIPELINES = 4  # that are drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +146,23 @@ def _of_ranks(
         "below": _limited([one_line(line) for line in below_the_table(analysis)]),
         "steps": [] if steps is None else [*blocks([steps])],
         "chart": chart,
+        "pipelines": _pipelines(analysis),
+        "pipeline_classes": CLASSES,
         "chart_rank": chart_rank,
         "sections": [Section(heading, [*blocks(content)]) for heading, content in sections],
         "cards": _cards(analysis, by_id(analysis.findings), scenes),
         "no_finding": no_finding(kind),
         "unexplained": unexplained_lines(analysis, kind),
     }
+
+
+def _pipelines(analysis: RunResult) -> list[PipelineDrawing]:
+    """Return the drawings of the pipelines of a run, of the first few."""
+    found = pipeline_bubble.run(analysis.measured)
+    drawn = (
+        pipeline_drawing(pipeline, found.ranks) for pipeline in found.pipelines[:_MAX_PIPELINES]
+    )
+    return [drawing for drawing in drawn if drawing is not None]
 
 
 def _step_chart(analysis: RunResult) -> tuple[StepChart | None, int | None]:

@@ -1,0 +1,159 @@
+"""Drawing of a pipeline: a step of each stage, with its bubbles by reason, and the ideal below."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS
+from traceprof.reports.drawings import LABELS, WIDTH, Label
+from traceprof.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from traceprof.intervals import Int64
+    from traceprof.ranks.bubbles import Pipeline, Stage
+    from traceprof.ranks.comparison import RankComparison
+    from traceprof.run.opening import Mask
+
+CLASSES = {
+    "forward": "forward",
+    "backward": "backward",
+    "other_pass": "other passes",
+    "warm_up": "waits: fill and drain",
+    "imbalance": "waits: unequal stages",
+    "transfer": "waits: transfer",
+    "late": "waits: lateness",
+}
+"""What is drawn: class, name."""
+_KINDS = {FORWARD: "forward", BACKWARD: "backward", WEIGHTS: "backward"}
+_PARTS = ("warm_up", "imbalance", "transfer", "late")
+_ROW, _BAR, _BETWEEN = 22, 18, 26
+_MIN_NUMBER = 9  # pixels that a micro-batch's number needs
+MAX_BOXES = 6_000
+"""Of a drawing: so many passes and waits can be distinguished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A pass, or a part of a wait.
+
+    Attributes:
+        x: its left end, in pixels, as all lengths.
+        y: its top.
+        width: of it.
+        kind: of `CLASSES`.
+        text: the micro-batch's number, empty without room.
+    """
+
+    x: float
+    y: float
+    width: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineDrawing:
+    """Drawing of one step of a pipeline.
+
+    Attributes:
+        height: of the drawing.
+        boxes: passes and waits.
+        labels: names of rows, and times.
+        caption: what it shows.
+    """
+
+    height: int
+    boxes: tuple[Box, ...]
+    labels: tuple[Label, ...]
+    caption: str
+
+
+def pipeline_drawing(pipeline: Pipeline, ranks: RankComparison) -> PipelineDrawing | None:
+    """Return the drawing of a step; None of a pipeline too large to be seen.
+
+    Args:
+        pipeline: with its bubbles.
+        ranks: of the run.
+    """
+    begin, end, step = _span(pipeline)
+    inside = [
+        (stage.start_ns + stage.shift_ns < end) & (stage.end_ns + stage.shift_ns > begin)
+        for stage in pipeline.stages
+    ]
+    if sum(int(one.sum()) for one in inside) * 3 > MAX_BOXES or end <= begin:
+        return None
+    scale = (WIDTH - LABELS) / (end - begin)
+    boxes: list[Box] = []
+    labels = [Label(0, 12, "As it ran")]
+    ideal_y = _BETWEEN + len(inside) * _ROW
+    labels.append(Label(0, ideal_y + 14, "Equal stages, no transfer"))
+    first_ns = min(
+        int(stage.ideal_start_ns[chosen].min())
+        for stage, chosen in zip(pipeline.stages, inside, strict=True)
+        if chosen.any()
+    )
+    for number, (stage, chosen) in enumerate(zip(pipeline.stages, inside, strict=True)):
+        name = f"stage {number}, rank {ranks.ranks[stage.member]}"
+        micro_batch = pipeline.schedule.micro_batch[number]
+        start, stop = stage.start_ns + stage.shift_ns, stage.end_ns + stage.shift_ns
+        y = 18 + number * _ROW
+        labels.append(Label(0, y + 13, name))
+        boxes += _passes(start - begin, stop - begin, chosen, stage, micro_batch, y, scale)
+        boxes += _waits(stage, begin, end, y, scale)
+        y = ideal_y + 20 + number * _ROW
+        labels.append(Label(0, y + 13, name))
+        ideal, over = stage.ideal_start_ns - first_ns, stage.ideal_end_ns - first_ns
+        boxes += _passes(ideal, over, chosen, stage, micro_batch, y, scale)
+    height = ideal_y + 20 + len(inside) * _ROW + 18
+    labels.append(Label(LABELS, height - 4, "0"))
+    labels.append(Label(WIDTH - 50, height - 4, duration(end - begin)))
+    what = "The pipeline" if step is None else f"The pipeline in step {step}"
+    caption = (
+        f"{what}: passes with the numbers of their micro-batches, and waits by reason. How much of"
+        " a wait each reason makes up is measured; their order within a wait is not."
+    )
+    return PipelineDrawing(height, tuple(boxes), tuple(labels), caption)
+
+
+def _span(pipeline: Pipeline) -> tuple[int, int, int | None]:
+    """Return begin and end of the step of middle length, and its index; of all without steps."""
+    first = pipeline.stages[0]
+    steps = np.unique(first.step[first.step >= 0])
+    if not len(steps):
+        return pipeline.start_ns, pipeline.end_ns, None
+    begins = np.array([int(first.start_ns[first.step == step].min()) for step in steps])
+    ends = np.append(begins[1:], pipeline.end_ns)
+    lengths = ends - begins
+    middle = int(np.argsort(lengths, kind="stable")[len(lengths) // 2])
+    return int(begins[middle]), int(ends[middle]), int(steps[middle])
+
+
+def _passes(
+    start: Int64, end: Int64, chosen: Mask, stage: Stage, micro_batch: Int64, y: int, scale: float
+) -> Iterator[Box]:
+    for place in np.flatnonzero(chosen).tolist():
+        left = LABELS + max(int(start[place]), 0) * scale
+        right = min(LABELS + int(end[place]) * scale, WIDTH)
+        number = int(micro_batch[place])
+        fits = number >= 0 and right - left >= _MIN_NUMBER
+        kind = _KINDS.get(int(stage.kind[place]), "other_pass")
+        if right > left:
+            yield Box(round(left, 1), y, round(right - left, 2), kind, str(number) if fits else "")
+
+
+def _waits(stage: Stage, begin: int, end: int, y: int, scale: float) -> Iterator[Box]:
+    """Yield the parts of the waits of a stage, those of each wait one after the other."""
+    total = stage.parts_ns.sum(axis=1)
+    for gap in np.flatnonzero(total > 0).tolist():
+        left = int(stage.gap_end_ns[gap]) + stage.shift_ns - int(total[gap])
+        for part, length in zip(_PARTS, stage.parts_ns[gap].tolist(), strict=True):
+            low, high = max(left, begin), min(left + length, end)
+            left += length
+            if high > low:
+                x = LABELS + (low - begin) * scale
+                yield Box(round(x, 1), y, round((high - low) * scale, 2), part, "")
