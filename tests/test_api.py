@@ -5,11 +5,11 @@ import shutil
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import traceprof
 from tests.support.builders import TraceBuilder

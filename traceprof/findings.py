@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
 from msgspec import Meta, Struct
 from msgspec.structs import FieldInfo, asdict, fields
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -259,8 +260,7 @@ class Sight(Enum):
     """Every operation by itself, and by its name what it does."""
 
 
-@dataclass(frozen=True)
-class FindingKind:
+class FindingKind(Record, frozen=True):
     """The declaration of a kind of finding.
 
     Attributes:

@@ -12,10 +12,10 @@ without sparsity, FP16 with sums in FP32.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from traceprof.errors import UsageError
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,8 +43,7 @@ class Rates(NamedTuple):
     fp8: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Board:
+class Board(Record, frozen=True):
     """A GPU board.
 
     Attributes:
@@ -156,8 +155,7 @@ _MEMORY: tuple[tuple[str, float | None], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Peaks:
+class Peaks(Record, frozen=True):
     """Peak rates of one GPU's links, in GB/s and one direction; None where they are not known.
 
     Attributes:

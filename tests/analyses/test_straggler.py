@@ -1,16 +1,17 @@
 """Stragglers: planted ones are found with their cause, balanced runs stay silent."""
 
+import dataclasses
 import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.reference.gpu_machine import Change
 from tests.reference.gpu_programs import NUM_STEPS, PROGRAMS
@@ -201,10 +202,10 @@ def test_ranks_closer_than_the_clocks_tell_are_not_resolvable(runs: Runs) -> Non
         )
         for wait in met.waits
     )
-    (found,) = straggler.findings(StragglerResult(replace(met, waits=blurred), ()))
+    (found,) = straggler.findings(StragglerResult(dataclasses.replace(met, waits=blurred), ()))
     assert isinstance(found, NotApplicable)
     assert "not resolvable: the clocks of node-0, node-1, node-2, node-3" in found.reason
-    assert straggler.findings(StragglerResult(replace(met, waits=()), ())) == []
+    assert straggler.findings(StragglerResult(dataclasses.replace(met, waits=()), ())) == []
 
 
 def test_the_text_shows_the_ranks_on_one_clock(runs: Runs) -> None:

@@ -1,12 +1,12 @@
 """Uneven kernels: planted ones, none in equal ranks, and a second computation."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.reference.streams import read
 from tests.reference.uneven import Expected, expected

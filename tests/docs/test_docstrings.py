@@ -90,7 +90,8 @@ class Code:
         if cls not in self.members:
             return name in self.used  # a class of another library: only that it is used
         return name in self.members[cls] or any(
-            self.has_member(base, name) for base in self.bases[cls] - {cls}
+            self.has_member(base, name)
+            for base in self.bases[cls] - {cls, "Struct"}  # which has no public attributes
         )
 
     def knows(self, quoted: str) -> bool:

@@ -6,11 +6,11 @@ import gc
 import json
 import pickle
 import weakref
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.attempts import alter
 from tests.support.builders import TraceBuilder

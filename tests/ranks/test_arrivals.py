@@ -1,6 +1,5 @@
 """Arrivals packed and unpacked are the same."""
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,10 @@ def test_what_is_unpacked_is_what_was_packed() -> None:
     for num in (0, 1, 1000):
         before = _of(num)
         after = PackedArrivals.of(before).unpacked
-        assert fields(after)
-        for field in fields(after):
-            expected, value = getattr(before, field.name), getattr(after, field.name)
-            np.testing.assert_array_equal(value, expected, err_msg=field.name)
+        assert after.__struct_fields__
+        for name in after.__struct_fields__:
+            expected, value = getattr(before, name), getattr(after, name)
+            np.testing.assert_array_equal(value, expected, err_msg=name)
             assert getattr(value, "dtype", None) == getattr(expected, "dtype", None)
 
 

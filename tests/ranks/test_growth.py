@@ -5,11 +5,11 @@ from __future__ import annotations
 import pickle
 import sys
 import tracemalloc
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.long import long_after
 from traceprof.analyses.measurements.measured import MeasuredReport

@@ -1,9 +1,9 @@
 """The cores of a job, by files of Linux as they are on machines and in containers."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from traceprof.recording.cores import as_ranges, look, since
 from traceprof.run.machines import Cores

@@ -1,12 +1,12 @@
 """The HTML report: one small file that needs nothing, escaped, with the evidence drawn."""
 
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run

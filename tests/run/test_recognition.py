@@ -1,9 +1,9 @@
 """Which reports are of one run, and what numbers the ranks."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.arrivals import session
 from traceprof.run.rank_numbers import choose_numbers, rank_of_environment, rank_of_file

@@ -7,11 +7,11 @@ are there to be compared, `refined` puts the rates of the transfers in their pla
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from msgspec import Meta, Struct, structs
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
@@ -191,8 +191,7 @@ class OperationUse(Struct, frozen=True):
         return self.busbw_gb_per_s / self.peak_gb_per_s
 
 
-@dataclass(frozen=True, slots=True)
-class CollectivesResult(RankResult):
+class CollectivesResult(RankResult, frozen=True):
     """The communication kernels of one rank, the longest-running operation first.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -82,8 +81,7 @@ class HostSyncMetrics(Metrics):
 FINDINGS = {ID: FindingKind(HostSyncMetrics, removed_by=("no-sync",), part_of="gpu-idle")}
 
 
-@dataclass(frozen=True, slots=True)
-class HostSyncResult(RankResult):
+class HostSyncResult(RankResult, frozen=True):
     """The synchronizations of one rank's process in a window.
 
     Attributes:

@@ -6,11 +6,11 @@ backward. Where all wait for the end of it, the GPU waits for them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from msgspec import structs
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses.gradients.gradient_buckets import (
@@ -86,8 +86,7 @@ MIN_STEPS = 2
 _LITTLE = 0.1  # of what moved: so much waiting is not worth words
 
 
-@dataclass(frozen=True, slots=True)
-class LateAllReduceResult(RankResult):
+class LateAllReduceResult(RankResult, frozen=True):
     """The reduction of gradients in the steps of one rank.
 
     Attributes:

@@ -6,7 +6,6 @@ that of the counters counts, since they see all traffic.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.links import link_counters, link_findings, link_usage
@@ -26,8 +25,7 @@ FINDINGS = link_findings.FINDINGS
 PAGE = {**link_findings.PAGE, "min_big_mib": str(link_usage.MIN_BIG_BYTES >> 20)}
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLimitsResult(RankResult):
+class LinkLimitsResult(RankResult, frozen=True):
     """The traffic on the links of one rank.
 
     Attributes:

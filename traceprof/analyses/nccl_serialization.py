@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -84,8 +83,7 @@ FINDINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SerializationResult(RankResult):
+class SerializationResult(RankResult, frozen=True):
     """Waits of a rank's communication kernels for one another. Times and durations are ns.
 
     Attributes:

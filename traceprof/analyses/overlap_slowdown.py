@@ -8,7 +8,6 @@ compared.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -108,8 +107,7 @@ MIN_SURE_SLOWDOWN = 1.02
 MIN_STANDARD_ERRORS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class OverlapSlowdownResult(RankResult):
+class OverlapSlowdownResult(RankResult, frozen=True):
     """Durations of one rank's compute kernels beside communication, and alone.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -68,8 +67,7 @@ class PageableCopyMetrics(Metrics):
 FINDINGS = {ID: FindingKind(PageableCopyMetrics, part_of="exposed-copy", needs=Sight.OPERATIONS)}
 
 
-@dataclass(frozen=True, slots=True)
-class PageableCopyResult(RankResult):
+class PageableCopyResult(RankResult, frozen=True):
     """The copies between one rank's GPU and pageable host memory that start in a window.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -26,6 +25,7 @@ from traceprof.findings import (
 )
 from traceprof.ranks.bubbles import pipeline_of
 from traceprof.ranks.pipelines import lines
+from traceprof.structs import Record
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -118,8 +118,7 @@ _MIN_PART = 0.1  # of the bubble, from which on a part is worth advice
 PAGE = {"advice": bullets(line for lines_ in _ADVICE.values() for line in lines_)}
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineBubbleResult:
+class PipelineBubbleResult(Record, frozen=True):
     """The pipelines of a run.
 
     Attributes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeAfter:
+class ComputeAfter(Record, frozen=True):
     """The next compute after some times, int64[n] each; -1 where there is none.
 
     Attributes:

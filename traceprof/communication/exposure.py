@@ -7,7 +7,6 @@ among the reasons in the order of `REASONS`, each as much as it accounts for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from traceprof.communication.needed import needed_at_once
 from traceprof.communication.readiness import FOLLOWS_NS, Readiness, readiness
 from traceprof.communication.stream_waits import operations_on
 from traceprof.intervals import Intervals
+from traceprof.structs import Record
 from traceprof.trace.columns import Column, pack
 from traceprof.trace.model.special_values import UNKNOWN
 
@@ -41,8 +41,7 @@ class Rest(IntEnum):
     LATE_LAUNCH = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Exposure:
+class Exposure(Record, frozen=True):
     """The communication operations of a rank of which a part is exposed in a window, by start.
 
     Attributes:
@@ -77,8 +76,7 @@ class Exposure:
         return len(self.kernel)
 
 
-@dataclass(frozen=True, slots=True)
-class PackedExposure:
+class PackedExposure(Record, frozen=True):
     """An `Exposure` in fewer bytes, to keep: of pieces, the differences between their starts."""
 
     columns: tuple[Column, ...]
@@ -131,8 +129,7 @@ class PackedExposure:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
+class Neighbours(Record, frozen=True):
     """Exposed operations and their neighbours, int64[n] each: into all operations of the rank.
 
     Attributes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.findings import MAX_EVIDENCE, Evidence
+from traceprof.structs import Record
 from traceprof.units import size_text
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ MAX_LATENCY_NS = 100_000
 _PAUSE_NS = 20_000  # messages that follow within this time are one stretch
 
 
-@dataclass(frozen=True, slots=True)
-class SmallMessages:
+class SmallMessages(Record, frozen=True):
     """The communication kernels of a rank that pay latency more than bandwidth.
 
     Attributes:

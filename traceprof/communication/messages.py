@@ -7,11 +7,12 @@ kernel belongs to, only what all these calls agree on is known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import field
 
+from traceprof.structs import Record
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.special_values import UNKNOWN
 
@@ -35,8 +36,7 @@ EXCHANGES = (*BETWEEN_TWO, *_COMPOSED)
 """Operations that NCCL makes of sends and receives: their kernels have one name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(Record, frozen=True):
     """The communication kernels of one rank, in order of their start; -1 where not known.
 
     Attributes:
@@ -176,8 +176,7 @@ def _first_known(first: Int64, second: Int64) -> Int64:
 # -- kernels and calls ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
+class _Facts(Record, frozen=True):
     """Facts about n kernels from one source, int64[n] each; -1 where not known.
 
     The operation is a name of kernels, the function a name of calls.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from traceprof.communication.messages import Messages, messages
 from traceprof.communication.readiness import readiness
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.kernel_names import UNKNOWN_OPERATION
+from traceprof.structs import Record
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ class Independence(IntEnum):
     INDEPENDENT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(Record, frozen=True):
     """The communication kernels of a rank in order of start, int64[n] each.
 
     Attributes:

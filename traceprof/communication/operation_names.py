@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.columns import Column, pack
 
 if TYPE_CHECKING:
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Record, frozen=True):
     """Names of n operations.
 
     Attributes:

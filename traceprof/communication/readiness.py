@@ -7,7 +7,6 @@ PyTorch lets the communication stream wait for the current one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.communication.stream_waits import places, stream_waits, times_of
 from traceprof.run.host_order import host_order
+from traceprof.structs import Record
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 FOLLOWS_NS = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Readiness:
+class Readiness(Record, frozen=True):
     """Communication kernels of a rank, then its peer copies, each by start; int64[n] each.
 
     Peer copies count neither as blocking others nor as blocked.

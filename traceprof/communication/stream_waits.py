@@ -8,12 +8,12 @@ itself is no wait, since operations of one stream are in order anyway.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from traceprof.run.host_order import host_order
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 _NOTHING = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamWaits:
+class StreamWaits(Record, frozen=True):
     """The waits of a rank's streams for operations of other streams, in the host's order.
 
     Attributes:
@@ -50,11 +49,10 @@ class StreamWaits:
 
     def chosen(self, at: Int64 | Mask) -> StreamWaits:
         """Return the chosen rows."""
-        return StreamWaits(*(getattr(self, name)[at] for name in self.__slots__))
+        return StreamWaits(*(getattr(self, name)[at] for name in self.__struct_fields__))
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOperations:
+class StreamOperations(Record, frozen=True):
     """Operations of some streams of a rank, by group, then start, then end; int64[n] each.
 
     Attributes:
@@ -73,7 +71,7 @@ class StreamOperations:
 
     def chosen(self, chosen: Mask | Int64) -> StreamOperations:
         """Return the chosen rows."""
-        return StreamOperations(*(getattr(self, name)[chosen] for name in self.__slots__))
+        return StreamOperations(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
 
 def operations_on(rank: Rank, streams: Int64) -> StreamOperations:

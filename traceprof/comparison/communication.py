@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.documents.comparison import CommunicationChange
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,8 +18,7 @@ _Key = tuple[str, str | None]
 _Pair = tuple["_Use | None", "_Use | None"]
 
 
-@dataclass(frozen=True)
-class _Use:
+class _Use(Record, frozen=True):
     """Operations of one kind on one communicator, per step and rank on the average.
 
     Attributes:

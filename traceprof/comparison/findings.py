@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.comparison.series import training_steps
 from traceprof.documents.comparison import FindingChange
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 MIN_CHANGE = 0.01  # of a step: less is noise between two runs
 
 
-@dataclass(frozen=True)
-class _Claim:
+class _Claim(Record, frozen=True):
     """A finding of one side, on the rank where it costs most.
 
     Attributes:

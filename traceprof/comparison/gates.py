@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.registry import FINDING_IDS
@@ -13,6 +12,7 @@ from traceprof.comparison.statistics import Interval, of_captures
 from traceprof.documents.comparison import GateResult
 from traceprof.errors import UsageError, closest
 from traceprof.findings import Severity
+from traceprof.structs import Record
 from traceprof.units import duration, parse_time
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ FINDING = "finding"
 _FORMS = "write METRIC:LIMIT, such as step:+2%, idle:+0.5ms or exposed-communication:+1pp"
 
 
-@dataclass(frozen=True)
-class GateLimit:
+class GateLimit(Record, frozen=True):
     """A limit, as it was asked for.
 
     Attributes:

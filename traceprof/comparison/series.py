@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.analyses.steps.mean_step import CAUSES, COLUMNS, in_whole_ns, mean_step
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(Record, frozen=True):
     """The steps of one side.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.registry import FINDING_IDS
@@ -13,6 +12,7 @@ from traceprof.comparison.series import series
 from traceprof.comparison.sides import stored
 from traceprof.errors import TraceFileError, UsageError
 from traceprof.store.runs import stored_runs
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     import os
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from traceprof.documents.analysis.model import Document
 
 
-@dataclass(frozen=True)
-class StoredSeries:
+class StoredSeries(Record, frozen=True):
     """Numbers of stored runs.
 
     Attributes:

@@ -5,10 +5,10 @@ Fields may be added, never renamed. Times are nanoseconds; a change is negative 
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.findings import Count

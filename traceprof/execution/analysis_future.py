@@ -7,9 +7,11 @@ so that the parent has the analysis with open reports, as if it had analysed the
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from traceprof.errors import TraceprofError
 from traceprof.execution import children

@@ -20,13 +20,13 @@ import threading
 import warnings
 from collections import deque
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from socket import AF_UNIX, MSG_CMSG_CLOEXEC, SOCK_SEQPACKET, recv_fds, send_fds, socketpair
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.programs import ending_with_parent
 from traceprof.trace.temporary_folder import remove_exports
 
@@ -63,8 +63,7 @@ class ChildError(Exception):
         self.was_killed = was_killed
 
 
-@dataclass(frozen=True, slots=True)
-class _Channel:
+class _Channel(Record, frozen=True):
     """A child's connection to its parent: a socket, and counters in shared memory."""
 
     socket: socket

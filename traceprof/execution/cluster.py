@@ -6,8 +6,9 @@ Workers open a report by its path: they need the file system that it lies on.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from traceprof.analyses.measurements.measured import MeasuredReport
 from traceprof.errors import MissingExtraError, TraceFileError, WorkerError, one_line

@@ -6,9 +6,10 @@ they grow with the operations of interest, not with the events.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from traceprof.analyses.measurements.measured import MeasuredRank, MeasuredReport
 from traceprof.errors import WorkerError
@@ -21,6 +22,7 @@ from traceprof.run.failures import close_on_error, try_report
 from traceprof.run.opening import summarize_report
 from traceprof.run.summary import FailedReport, RankInfo
 from traceprof.run.windows import captured_span, choose_window
+from traceprof.structs import Record
 from traceprof.trace.open import open_trace
 from traceprof.version import __version__
 
@@ -34,8 +36,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.trace import Trace
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Record, frozen=True):
     """A report to be measured, perhaps on another machine.
 
     Attributes:

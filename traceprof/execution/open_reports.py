@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import field, structs
 
 from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.measured_run import measured_run
@@ -23,6 +25,7 @@ from traceprof.run.rank import WindowKind
 from traceprof.run.steps.step_ranges import NO_TRAINING_RANGES
 from traceprof.run.summary import FailedReport
 from traceprof.run.windows import time_window
+from traceprof.structs import Record
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
@@ -41,8 +44,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.trace import Section, Trace
 
 
-@dataclass(frozen=True)
-class Measurer:
+class Measurer(Record, frozen=True):
     """Measures reports that stay open.
 
     Attributes:
@@ -173,7 +175,7 @@ def previews(ranks: Sequence[Rank], options: Options) -> Iterator[tuple[Breakdow
         without_steps = replace(rank, training_ranges=NO_TRAINING_RANGES, may_use_period=False)
         time_range = options.time_range
         chosen = rank.window if time_range is None else time_window(rank, time_range)
-        whole = replace(chosen, kind=WindowKind.WHOLE)  # its training is not known yet
+        whole = structs.replace(chosen, kind=WindowKind.WHOLE)  # its training is not known yet
         results = (*results, breakdown.run(without_steps, whole))
         without_steps.release()
         yield results

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 _MAX_NARROW = np.iinfo(np.int16).max
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Record, frozen=True):
     """A column of texts of which there are few.
 
     Attributes:
@@ -38,8 +38,7 @@ class Names:
         return len(self.index)
 
 
-@dataclass(frozen=True, slots=True)
-class Optional:
+class Optional(Record, frozen=True):
     """A column of integers or flags, some of which are not known.
 
     Attributes:

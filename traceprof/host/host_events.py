@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host.nesting import nested
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import waits_for_gpu
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ _BLOCK_ROWS = 1 << 10
 _MAX_BUSY = 0.1  # of a silence, that other threads of the process may have events for
 
 
-@dataclass(frozen=True, slots=True)
-class HostEvents:
+class HostEvents(Record, frozen=True):
     """CUDA calls, operators and the silences between them, in no order.
 
     Attributes:
@@ -144,7 +143,9 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
     if operators is None or len(chosen) < len(calls) + len(operators):
         return events
     silences = _silences(rank, outer)
-    columns = ((getattr(events, field), getattr(silences, field)) for field in HostEvents.__slots__)
+    columns = (
+        (getattr(events, field), getattr(silences, field)) for field in HostEvents.__struct_fields__
+    )
     return HostEvents(*map(np.concatenate, columns))
 
 

@@ -5,7 +5,6 @@ Ranges belong to the thread that ended them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host.evidence_names import HOST_RANGE
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     import re
@@ -28,8 +28,7 @@ MAX_BETWEEN_MARKERS_NS = 500_000
 """The markers of a thread are its calls and the ends of its ranges; so far apart, a run ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
+class Runs(Record, frozen=True):
     """Runs of markers less than `MAX_BETWEEN_MARKERS_NS` apart, by start; their length may be 0.
 
     Attributes:
@@ -41,8 +40,7 @@ class Runs:
     end_ns: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class HostRanges:
+class HostRanges(Record, frozen=True):
     """The ranges of a report that say what its threads did.
 
     Attributes:

@@ -19,7 +19,6 @@ process's last call before a, and launches to X, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -39,6 +38,7 @@ from traceprof.host.sync_idle import AttributableIdle, SyncIdle
 from traceprof.host.synchronization import clocks_disagree
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.intervals import Intervals
+from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ class IdleCause(Enum):
 _MAY_BE_SYNC = (IdleCause.LAUNCH_BOUND, IdleCause.HOST_CODE, IdleCause.UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class IdleCauses:
+class IdleCauses(Record, frozen=True):
     """The idle time of a rank by cause, from its first operation to its last.
 
     Attributes:
@@ -155,8 +154,7 @@ class IdleCauses:
         return Intervals(start, np.minimum(start + MAX_TURNAROUND_NS, end))
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownCause:
+class UnknownCause(Record, frozen=True):
     """The reason why idle time of a rank cannot be explained.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.host.idle_causes import idle_causes
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.host import ApiCalls
 
 
-@dataclass(frozen=True, slots=True)
-class IdleFromWaits:
+class IdleFromWaits(Record, frozen=True):
     """The idle time that some waits of a rank's process cause in a window.
 
     Attributes:

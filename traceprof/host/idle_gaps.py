@@ -6,12 +6,12 @@ the one launched first ends it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ _COPIES = 1  # in `RankOperations.groups`
 _UPLOADS = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 
 
-@dataclass(frozen=True, slots=True)
-class IdleGaps:
+class IdleGaps(Record, frozen=True):
     """The gaps of a rank from its first operation to its last, in order.
 
     Attributes:

@@ -14,7 +14,6 @@ delays while the GPU is busy costs nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.launch_stalls import LONG_NS
 from traceprof.host.queue_depth import launch_queue
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 _PROMPT_NS = 50_000
 
 
-@dataclass(frozen=True, slots=True)
-class LateLaunches:
+class LateLaunches(Record, frozen=True):
     """Operations of one rank that were launched late, the latest first.
 
     Attributes:
@@ -106,8 +105,7 @@ def late_launches(rank: Rank, calls: ApiCalls, stalls: Stalls, window: Window) -
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Operations:
+class _Operations(Record, frozen=True):
     """All operations of a rank by stream, then start: arrays of one length.
 
     Attributes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from traceprof.host.queue_depth import launch_queue
 from traceprof.run.launching_calls import launching_calls
+from traceprof.structs import Record
 from traceprof.trace.columns import pack
 from traceprof.trace.model.operations import Operations
 
@@ -37,8 +37,7 @@ _MIN_AT_CAP = 3  # one long launch at the greatest depth is chance: every queue 
 _MIN_USUAL = 10  # launches that make a median
 
 
-@dataclass(frozen=True, slots=True)
-class Stalls:
+class Stalls(Record, frozen=True):
     """Times in which launches of one process were blocked, ordered by start.
 
     Attributes:

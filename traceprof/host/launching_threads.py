@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.grouping import groups
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 NO_THREAD = -1
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchingThreads:
+class LaunchingThreads(Record, frozen=True):
     """The threads of gaps.
 
     Attributes:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
 
 
-@dataclass(frozen=True, slots=True)
-class Nested:
+class Nested(Record, frozen=True):
     """Spans of one thread, ordered by start, longer ones first.
 
     Attributes:

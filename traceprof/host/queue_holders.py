@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.intervals import Intervals
     from traceprof.run.opening import Rank
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Record, frozen=True):
     """A kernel or kind of copy that ran while launches were blocked.
 
     Attributes:

@@ -9,10 +9,10 @@ process was held up; if another one goes on, only the one was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.findings import MAX_EVIDENCE, Evidence
@@ -23,6 +23,7 @@ from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
 from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.run.machines import machine_beside
+from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
@@ -43,8 +44,7 @@ _MAX_EXAMINED = 256  # stalls whose reason is looked for, the longest
 _MIN_EVENTS = 5  # of other threads, in a stall, that show that they go on
 
 
-@dataclass(frozen=True, slots=True)
-class RankStalls:
+class RankStalls(Record, frozen=True):
     """The stalls of the threads that launch a rank's work, in a window; times of its report.
 
     Attributes:

@@ -15,7 +15,6 @@ name; data loading; what recurs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +23,7 @@ from traceprof import intervals
 from traceprof.host.host_events import SILENCE, host_events
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.run.launching_calls import launching_calls
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, waits_for_gpu
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ MIN_STEPS = 3
 """Of so many steps an event that is long at the same place of most is no stall."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostStalls:
+class HostStalls(Record, frozen=True):
     """The stalls of a process, by start.
 
     Attributes:

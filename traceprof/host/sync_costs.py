@@ -15,13 +15,13 @@ A cost applies from the start of the call, on every stream of the rank to which 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.host.thread_evidence import calls_named
 from traceprof.run.launching_calls import launching_calls
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import ApiCallKind, MemoryKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 
@@ -38,8 +38,7 @@ _COPY = re.compile(r"cu(?:da)?Memcpy")
 _ASYNC_COPY = re.compile(r"cu(?:da)?Memcpy\w*Async")
 
 
-@dataclass(frozen=True, slots=True)
-class SyncCosts:
+class SyncCosts(Record, frozen=True):
     """Waits of a rank's process and the run-ahead that each cost, ordered by start.
 
     Attributes:

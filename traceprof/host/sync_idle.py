@@ -9,13 +9,13 @@ another stream.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.intervals import BEYOND_NS, Intervals
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Mask, Window
 
 
-@dataclass(frozen=True, slots=True)
-class SyncIdle:
+class SyncIdle(Record, frozen=True):
     """Idle time and the waits that it is attributed to, ordered by start.
 
     Attributes:
@@ -51,8 +50,7 @@ class SyncIdle:
         return np.maximum(inside, 0, out=inside)
 
 
-@dataclass(frozen=True, slots=True)
-class AttributableIdle:
+class AttributableIdle(Record, frozen=True):
     """The idle time of a rank that may be attributed to waits, and the costs of the waits.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, waits_for_gpu
 from traceprof.trace.model.special_values import NULL
 
@@ -25,8 +25,7 @@ MAX_STAGED_BYTES = 64 * 1024
 _FEW = 0.01  # of the operations may be matched with a wrong call, where correlation ids repeat
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadCalls:
+class ThreadCalls(Record, frozen=True):
     """Some API calls of one thread, ordered by start, then end.
 
     Attributes:

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +22,7 @@ from traceprof.host.host_code import code_evidence
 from traceprof.host.host_ranges import host_ranges, runs_of, runs_of_thread
 from traceprof.host.sleep import Sleep, sleep_of
 from traceprof.run.launching_calls import launching_calls
+from traceprof.structs import Record
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ MIN_FIRST_LAUNCH_NS = 1_000_000
 """A function's first launch loads the function if it takes longer than this."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadEvidence:
+class ThreadEvidence(Record, frozen=True):
     """The times in which a thread was in MPI, set-up, allocation and data loading, and asleep."""
 
     mpi: Intervals

@@ -8,10 +8,10 @@ LL protocol whatever runs inside (NCCL src/device/generate.py, `best_kernel`).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 UNKNOWN_OPERATION = "Unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Record, frozen=True):
     """One kind of communication kernel.
 
     Attributes:

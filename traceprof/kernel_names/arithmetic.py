@@ -7,7 +7,8 @@ is that of the factors; sums are often wider.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from traceprof.structs import Record
 
 PRECISIONS = (
     "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "complex-fp32", "complex-fp64",
@@ -15,8 +16,7 @@ PRECISIONS = (
 FULL_PRECISION, ROUNDED_PRECISION = "fp32", "tf32"
 
 
-@dataclass(frozen=True, slots=True)
-class FormatRow:
+class FormatRow(Record, frozen=True):
     """Names of matrix multiplications, attention and convolutions in one number format.
 
     Attributes:
@@ -30,8 +30,7 @@ class FormatRow:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnitRow:
+class UnitRow(Record, frozen=True):
     """Names of matrix multiplications, attention and convolutions that show the unit used.
 
     Attributes:

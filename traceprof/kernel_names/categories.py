@@ -8,12 +8,12 @@ libraries use the name; it states only what the name itself says, never a guess.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
 from traceprof.kernel_names import CommunicationPatterns, function_name
 from traceprof.kernel_names.arithmetic import arithmetic, reduced_format, single_format
+from traceprof.structs import Record
 
 
 class Category(str, Enum):
@@ -38,8 +38,7 @@ MAIN_COMPUTE = frozenset({Category.MATMUL, Category.ATTENTION, Category.CONVOLUT
 """The main work of a training step: the first of these kernels begins the compute."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelKind:
+class KernelKind(Record, frozen=True):
     """The properties of a kernel that its name shows.
 
     Attributes:
@@ -56,8 +55,7 @@ class KernelKind:
     is_known: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CategoryRow:
+class CategoryRow(Record, frozen=True):
     """Names of one category.
 
     Attributes:

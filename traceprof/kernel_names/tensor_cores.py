@@ -8,10 +8,10 @@ generation count: a number here is a bound for a gain, never a promise.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.hardware import board
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 Capability = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorCores:
+class TensorCores(Record, frozen=True):
     """The rates of tensor cores, as multiples of the rate of the same GPU for FP32 without them.
 
     Attributes:
@@ -34,8 +33,7 @@ class TensorCores:
     has_bf16: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Record, frozen=True):
     """The tensor cores of a generation of GPUs.
 
     Attributes:

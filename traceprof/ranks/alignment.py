@@ -8,10 +8,11 @@ of the ends varies with how early or late a rank came to each operation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,8 +37,7 @@ _SHORT = 4  # with fewer operations their ends show no pattern
 _RESOLUTION_NS = 1_000.0
 
 
-@dataclass(frozen=True, slots=True)
-class OperationList:
+class OperationList(Record, frozen=True):
     """Operations of one rank on one communicator, in order.
 
     Attributes:

@@ -9,10 +9,10 @@ module makes no findings: analyses of the whole run do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.communication.messages import EXCHANGE, ONE_SIDED, ROOTED, messages
@@ -22,6 +22,7 @@ from traceprof.host.launch_stalls import find_stalls
 from traceprof.host.synchronization import MAX_STAGED_BYTES
 from traceprof.run.rank import CpuRank
 from traceprof.run.windows import shown_window
+from traceprof.structs import Record
 from traceprof.trace.columns import pack
 from traceprof.trace.model.call_labels import CallLabel
 from traceprof.trace.model.communication_calls import BARRIER, NOTHING, OPERATIONS
@@ -64,8 +65,7 @@ _NOTHING = np.empty(0, np.int64)
 _UNKNOWN_CALL = CallLabel("Unknown", False, NOTHING)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
+class Arrivals(Record, frozen=True):
     """The n communication operations of one rank; -1 where not known.
 
     Kernels come first, by start, then calls of MPI, by start.
@@ -171,8 +171,7 @@ _SINCE_START = ("blocked_ns",)
 """Columns of ends, which differ little from the columns of starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedArrivals:
+class PackedArrivals(Record, frozen=True):
     """The `Arrivals` of a rank in a quarter of the bytes, to keep and to send."""
 
     others: Arrivals

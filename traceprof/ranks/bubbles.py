@@ -9,7 +9,6 @@ lateness: of the host, of data, of other streams.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from traceprof import intervals
 from traceprof.communication.messages import BETWEEN_TWO
 from traceprof.ranks.pipeline_walk import Walk, meetings_of
 from traceprof.ranks.schedules import schedule_of
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +34,7 @@ _NUM_PARTS = 4
 _MAX_UNSURE_NS = 200_000  # a pass takes milliseconds
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Record, frozen=True):
     """A stage: its n passes, and the n + 1 gaps before and after them, in the run's time.
 
     Attributes:
@@ -73,8 +72,7 @@ class Stage:
         return int(self.parts_ns.sum())
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(Record, frozen=True):
     """A pipeline and its bubbles.
 
     Attributes:

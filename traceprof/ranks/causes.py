@@ -9,7 +9,6 @@ the rank waited for a third rank, the causes of that rank are looked for in turn
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from traceprof.communication.messages import ROOTED
 from traceprof.ranks.arrivals import TIME_CATEGORIES
 from traceprof.ranks.lateness import columns_of_members
 from traceprof.ranks.medians import mean_of, middle_of_others
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +37,7 @@ _PAUSE_NS = 50_000
 _FEW_MORE = 0.02  # share of kernels by which the same work may differ
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Record, frozen=True):
     """The cause of a rank's late arrival at one operation.
 
     Attributes:

@@ -11,10 +11,10 @@ Theil and Sen's: the median of the slopes between pairs; P. K. Sen, J. Am. Stat.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.ranks.alignment import spread
 from traceprof.run.session_clocks import ONE_MACHINE_NS, MachineClock

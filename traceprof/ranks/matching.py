@@ -8,16 +8,17 @@ Kind and size must agree on all ranks; where they do not, the group is given up,
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from traceprof.communication.messages import EXCHANGE
 from traceprof.findings import Count, Text
 from traceprof.ranks.alignment import OperationList, shift_between
 from traceprof.ranks.operation_keys import Key, members_of, sorted_out
+from traceprof.structs import Record
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
 from traceprof.trace.model.special_values import UNKNOWN
 
@@ -43,8 +44,7 @@ _NO_WAY = (
 )
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Record, frozen=True):
     """Operations that the same ranks take part in, m of them by r members.
 
     Attributes:
@@ -124,8 +124,7 @@ class Unmatched(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Record, frozen=True):
     """The operations of one rank under one key, in order.
 
     Attributes:

@@ -7,12 +7,12 @@ rank that came first of those it still waits for.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from traceprof.ranks.waits import GroupWaits
 
 
-@dataclass(frozen=True, slots=True)
-class MpiWaits:
+class MpiWaits(Record, frozen=True):
     """Waits of one rank in calls of MPI, in its report's time.
 
     Attributes:

@@ -7,15 +7,16 @@ a forward or a backward. A rank without such messages has none.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof import intervals, labels
 from traceprof.communication.messages import BETWEEN_TWO, messages
 from traceprof.communication.readiness import readiness
 from traceprof.communication.stream_waits import stream_waits
+from traceprof.structs import Record
 from traceprof.trace.model.special_values import NULL, UNKNOWN
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ _NOTHING = np.empty(0, np.int64)
 _COMPILED = {kind: re.compile(rf"\A(?:{text})\Z") for kind, text in _RANGES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class RankPasses:
+class RankPasses(Record, frozen=True):
     """The n passes of a rank in the order of their launch, and its m copies to other GPUs.
 
     Times are the report's own.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.communication.messages import BETWEEN_TWO
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 _ROUNDED_NS = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Meetings:
+class Meetings(Record, frozen=True):
     """The m moments at which stages hand something over, of which each has one side or several.
 
     Attributes:

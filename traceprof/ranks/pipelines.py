@@ -7,7 +7,6 @@ rank between two others computes exactly one pass from what it received to what 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from traceprof.communication.messages import BETWEEN_TWO
 from traceprof.ranks.alignment import OperationList, shift_between
 from traceprof.ranks.operation_keys import members_of, peers_of
 from traceprof.ranks.passes import BACKWARD, FORWARD
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,8 +34,7 @@ _AGREE = 0.99  # of the passes of a rank must have one message in and one out
 _NOTHING = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(Record, frozen=True):
     """The n messages from one rank to another, in order; indices of passes are -1 for none.
 
     Attributes:
@@ -72,8 +71,7 @@ class Messages:
         return len(self.producer)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Record, frozen=True):
     """The stages of a pipeline.
 
     Attributes:
@@ -89,8 +87,7 @@ class Line:
         return self.messages.get((self.members[stage], self.members[other]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
+class _Side(Record, frozen=True):
     """What one rank sends to another, or receives from it, in order; times are the run's.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.communication.messages import BETWEEN_TWO
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 _NO_COMPARISON = int(np.iinfo(np.int64).max)
 
 
-@dataclass(frozen=True, slots=True)
-class RankWaits:
+class RankWaits(Record, frozen=True):
     """The operations of one rank that were matched with those of all ranks taking part, n of them.
 
     Attributes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS
 from traceprof.run.pipeline_orders import ORDERS, interleaved
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +25,7 @@ _NONE = -1
 _NAMES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "interleaved")
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Record, frozen=True):
     """The schedule of a pipeline; None where it cannot be known.
 
     Attributes:

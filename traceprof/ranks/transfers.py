@@ -8,12 +8,12 @@ A small message is then judged by its latency, a large one by its rate.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from traceprof import intervals
+from traceprof.structs import Record
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ class Key(NamedTuple):
     communicator: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Record, frozen=True):
     """Waits, times and rates of such operations, as far as they were matched with other ranks'.
 
     Attributes:
@@ -79,8 +78,7 @@ class Transfer:
     scope: Scope | None
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Record, frozen=True):
     """The time of an operation by its size.
 
     Attributes:

@@ -14,7 +14,6 @@ did not wait for it. What MPI does beside other work makes a member wait from it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +23,7 @@ from traceprof.communication.messages import BETWEEN_TWO, FROM_ROOT, ROOTED, TO_
 from traceprof.ranks.matching import Unmatched
 from traceprof.ranks.medians import middle_of_others
 from traceprof.run.session_clocks import ONE_MACHINE_NS
+from traceprof.structs import Record
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ _LEAVING = 0.5
 _RESIDENT = 0.95  # of the operations must have had all members inside at one time
 
 
-@dataclass(frozen=True)
-class GroupWaits:
+class GroupWaits(Record, frozen=True):
     """Waits of the r members of a group for each other, in the m operations that they all share.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from traceprof.run.machines import Gpu
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from traceprof.errors import one_line
 from traceprof.reports.time_text import Bar
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 Cell = str | Bar
 
 
-@dataclass(frozen=True, slots=True)
-class Paragraph:
+class Paragraph(Record, frozen=True):
     """A sentence or more.
 
     Attributes:
@@ -32,8 +31,7 @@ class Paragraph:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Record, frozen=True):
     """Rows under headings.
 
     Attributes:

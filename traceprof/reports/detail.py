@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +20,7 @@ MAX_RANKS = 32
 """Ranks in a table that shows all: more than that nobody reads; the JSON has them all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
+class Detail(Record, frozen=True):
     """What of a report is shown.
 
     Attributes:
@@ -130,7 +132,7 @@ def fitting(analysis: RunResult, num_lines: Callable[[Detail, str], int]) -> tup
     left_out = [tuple(words)]
     for word, change, has_it in _LEFT_OUT:
         if has_it(analysis):
-            details.append(replace(details[-1], **change))  # type: ignore[arg-type]
+            details.append(replace(details[-1], **change))
             left_out.append((*left_out[-1], *filter(None, [word])))
     missing = [", ".join(dict.fromkeys(words)) for words in left_out]
     place = bisect_left(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ from traceprof import intervals
 from traceprof.errors import one_line
 from traceprof.kernel_names import function_name
 from traceprof.reports.tracks import Category
+from traceprof.structs import Record
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ _MIN_LABEL = 24  # shorter events are not named
 _FINE = 2  # parts of a pixel that are distinguished
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(Record, frozen=True):
     """A text in a drawing, from its left end on."""
 
     x: float
@@ -47,8 +46,7 @@ class Label:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Record, frozen=True):
     """A row of a drawing.
 
     Attributes:
@@ -64,8 +62,7 @@ class Row:
     labels: tuple[Label, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Record, frozen=True):
     """Drawing of what ran around a piece of evidence.
 
     Attributes:
@@ -137,8 +134,7 @@ def _labels(
     return tuple(labels)
 
 
-@dataclass(frozen=True, slots=True)
-class StepChart:
+class StepChart(Record, frozen=True):
     """Parts of each step of a rank, as columns.
 
     Attributes:

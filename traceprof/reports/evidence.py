@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.errors import TraceprofError
 from traceprof.findings import by_id, worst_of
 from traceprof.reports.tracks import Category, Track, gpu_tracks, host_tracks
 from traceprof.run import lanes
+from traceprof.structs import Record
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ class Place(NamedTuple):
     end_ns: int
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(Record, frozen=True):
     """Operations and calls around a piece of evidence.
 
     Attributes:

@@ -5,7 +5,6 @@ Templates write it, and escape all that comes from a report.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -30,6 +29,7 @@ from traceprof.reports.headline_text import headline_lines
 from traceprof.reports.pipeline_drawing import CLASSES, PipelineDrawing, pipeline_drawing
 from traceprof.reports.text import communication_sections, header_lines, note_lines
 from traceprof.reports.time_text import Bar, below_the_table, parts_table, steps_table
+from traceprof.structs import Record
 from traceprof.units import ranks_text
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ _MAX_TITLE = 80
 _MAX_PIPELINES = 4  # that are drawn
 
 
-@dataclass(frozen=True, slots=True)
-class SeenEvidence:
+class SeenEvidence(Record, frozen=True):
     """A piece of evidence.
 
     Attributes:
@@ -58,8 +57,7 @@ class SeenEvidence:
     drawing: Timeline | None
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Record, frozen=True):
     """A finding as it is shown: what it claims of several ranks.
 
     Attributes:
@@ -79,8 +77,7 @@ class Card:
     advice: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Record, frozen=True):
     """A part of the page: a heading, and what stands below."""
 
     heading: str

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS
 from traceprof.reports.drawings import LABELS, WIDTH, Label
+from traceprof.structs import Record
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ MAX_BOXES = 6_000
 """Of a drawing: so many passes and waits can be distinguished."""
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Record, frozen=True):
     """A pass, or a part of a wait.
 
     Attributes:
@@ -56,8 +55,7 @@ class Box:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineDrawing:
+class PipelineDrawing(Record, frozen=True):
     """Drawing of one step of a pipeline.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
 
 from traceprof.reports.tables import Escaped, name_text, new_table
 from traceprof.units import duration

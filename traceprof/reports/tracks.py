@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from traceprof.run.rank import CpuRank
+from traceprof.structs import Record
 from traceprof.trace.grouping import groups
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.trace.model.special_values import OPEN_END
@@ -47,8 +47,7 @@ _COMPUTE, _COMMUNICATION, _COPY = map(
 )
 
 
-@dataclass(frozen=True)
-class Track:
+class Track(Record, frozen=True):
     """Events of one stream, or of one kind on one thread, by start, longer ones first.
 
     Attributes:

@@ -7,13 +7,13 @@ thread waits in counts: a call inside `backward` is communication, not compute.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals, labels
+from traceprof.structs import Record
 from traceprof.trace.model.call_labels import CallLabel, number_of, operation_of, read_call
 from traceprof.trace.model.special_values import OPEN_END
 
@@ -56,8 +56,7 @@ _GPU_COPY = re.compile(r"\w+ (?:h2d|d2h|d2d|p2p)")
 _ALWAYS_ASYNCHRONOUS = re.compile(r"_*(?:isend|irecv)")
 
 
-@dataclass(frozen=True, slots=True)
-class CpuOperations:
+class CpuOperations(Record, frozen=True):
     """The communication operations of a process, each once, by start; n of each column.
 
     Attributes:
@@ -80,8 +79,7 @@ class CpuOperations:
         return len(self.start_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class CpuBuckets:
+class CpuBuckets(Record, frozen=True):
     """The gradient buckets of a process by start; n of each column.
 
     Attributes:
@@ -97,8 +95,7 @@ class CpuBuckets:
     bytes: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class CpuWork:
+class CpuWork(Record, frozen=True):
     """The work of a process according to its ranges.
 
     Attributes:

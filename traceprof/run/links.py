@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from traceprof.run.machines import MachineLinks, machine_beside
+from traceprof.structs import Record
 from traceprof.trace.model.operations import RankKey
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ class PeerLink(NamedTuple):
     peak_gb_per_s: float | None
 
 
-@dataclass(frozen=True)
-class KnownLinks:
+class KnownLinks(Record, frozen=True):
     """The known links of one rank's GPU; none if `doctor` did not run.
 
     Attributes:

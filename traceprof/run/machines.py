@@ -7,10 +7,10 @@ instead of those that boards of that name can; and the cores that the job could 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.hardware import PCIE_X16
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,8 +21,7 @@ _ON_PCIE = frozenset({"PIX", "PXB", "PHB", "NODE", "SYS"})
 _LANES = 16
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(Record, frozen=True):
     """A GPU of a machine.
 
     Attributes:
@@ -65,8 +64,7 @@ class Gpu:
         return bool(self.bus) and _place(wanted) == _place(self.bus)
 
 
-@dataclass(frozen=True)
-class Cores:
+class Cores(Record, frozen=True):
     """The cores that the processes of a job may use on a machine; None where not known.
 
     Attributes:
@@ -112,8 +110,7 @@ class Cores:
         return f"{num_ranks} rank{'s' if num_ranks != 1 else ''}{each} on {cores}"
 
 
-@dataclass(frozen=True)
-class MachineLinks:
+class MachineLinks(Record, frozen=True):
     """The links between a machine's GPUs, and the cores of the job.
 
     Attributes:

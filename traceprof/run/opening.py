@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from traceprof.kernel_names import CommunicationPatterns
@@ -44,8 +44,7 @@ _COSTLY_PARTS = (
 __all__ = ["CpuRank", "Mask", "Rank", "Run", "RunSummary", "Window", "open_report", "open_run"]
 
 
-@dataclass(frozen=True)
-class Run(RunSummary):
+class Run(RunSummary, frozen=True):
     """The reports of one training run, open.
 
     Attributes:

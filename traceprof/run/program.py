@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.kernel_names import function_name
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,8 +29,7 @@ _DALI = re.compile(r"(?:void )?dali::|\[DALI\]")  # a kernel's name, or a thread
 _PYTHON = re.compile(r"(?:\A|/)(?:python[\d.]*(?:\.exe)?|pt_main_thread|torchrun)\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Record, frozen=True):
     """Known facts about the program that a rank's process ran.
 
     False means not seen, which does not prove absence.

@@ -28,6 +28,7 @@ from traceprof.run.steps.step_ranges import (
     steps_by_optimizer,
 )
 from traceprof.run.summary import RankInfo
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind, copy_label
 from traceprof.trace.model.operations import RankKey
 from traceprof.trace.model.special_values import NULL
@@ -60,8 +61,7 @@ class WindowKind(str, Enum):
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Record, frozen=True):
     """A half-open span of a report's time.
 
     Attributes:

@@ -7,9 +7,10 @@ were captured at the same time and ran the same program.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,8 +23,7 @@ _APART_NS = 5_000_000_000
 _PYTHON = re.compile(r"python[\d.]*\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class ReportIdentity:
+class ReportIdentity(Record, frozen=True):
     """The facts by which a report is assigned to a run.
 
     Attributes:

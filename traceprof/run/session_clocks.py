@@ -7,13 +7,13 @@ operations that their ranks did at the same moment.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from msgspec import Meta, Struct
 
 from traceprof.findings import Count, one_of
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,8 +58,7 @@ class MachineClock(Struct, frozen=True):
     ]
 
 
-@dataclass(frozen=True)
-class Clocks:
+class Clocks(Record, frozen=True):
     """Times of reports as times of the run, which begins with the first session.
 
     Attributes:

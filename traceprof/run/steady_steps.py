@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.run.steps.steady_rules import StepUse, step_uses
 from traceprof.run.training import training_of
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,7 @@ _FILE_WRITE = re.compile(r"p?write(?:v|64)?\Z|fwrite|f(?:data)?sync\Z|sync_file_
 _MIN_ELSE = 0.5  # of a step
 
 
-@dataclass(frozen=True, slots=True)
-class SteadySteps:
+class SteadySteps(Record, frozen=True):
     """The steady steps of a rank; without steps, the whole window counts as one.
 
     Attributes:

@@ -5,8 +5,12 @@ A report may be measured by another process or on another machine, which sends t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import field
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,8 +64,7 @@ class CpuRankGaps(NamedTuple):
     num_open: int
 
 
-@dataclass(frozen=True)
-class ReportSummary:
+class ReportSummary(Record, frozen=True):
     """The origin of a report, and its notes.
 
     Attributes:
@@ -102,8 +105,7 @@ class ReportSummary:
         return self.identity.session
 
 
-@dataclass(frozen=True)
-class RunSummary:
+class RunSummary(Record, frozen=True):
     """The reports of one training run, open or not.
 
     Attributes:
@@ -144,8 +146,7 @@ class RunSummary:
         return self.reports[0].how_to_collect(part)
 
 
-@dataclass(frozen=True)
-class FailedReport:
+class FailedReport(Record, frozen=True):
     """A report that could not be analysed, while others of its run were.
 
     Attributes:

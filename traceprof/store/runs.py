@@ -6,7 +6,6 @@ import json
 import os
 import zlib
 from contextlib import closing
-from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +26,7 @@ from traceprof.store.files import (
     written,
 )
 from traceprof.store.tables import LISTS, cell, columns, rows, with_numbers, written_table
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     import sqlite3
@@ -45,8 +45,7 @@ _Utc = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
 _PIECE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class StoredRun:
+class StoredRun(Record, frozen=True):
     """A run in a store.
 
     Attributes:
@@ -73,7 +72,7 @@ class StoredRun:
     median_step_ns: Count | None
 
 
-_RUN_COLUMNS = tuple(field.name for field in fields(StoredRun))
+_RUN_COLUMNS = StoredRun.__struct_fields__
 
 
 def check(path: AnyPath, name: str | None = None) -> None:

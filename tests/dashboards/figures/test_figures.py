@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dashboards.address import Address
 from dashboards.figures import launch_queue as queue_figures

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from dash import html
 from msgspec import structs
+from msgspec.structs import replace
 
 from dashboards.address import Address
 from dashboards.figures import nccl as nccl_figures
@@ -139,7 +140,7 @@ def test_overlap_of_others_is_their_mean(analysis: Analysis) -> None:
 def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
     matrix = np.arange(NUM * NUM).reshape(NUM, NUM)
     machines = tuple(f"node-{rank % 4}" for rank in range(NUM))
-    compared: Any = replace(
+    compared: Any = dataclasses.replace(
         analysis.ranks, ranks=tuple(range(NUM)), machines=machines, matrix_ns=matrix
     )
     drawn = wait_matrix(compared, range(NUM))
@@ -149,7 +150,7 @@ def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
         for column in range(4):
             together = matrix[row::4, column::4].sum() / 1e6
             assert drawn["rows"][row]["values"][column] == pytest.approx(together)
-    alone = wait_matrix(replace(compared, machines=("one",) * NUM), range(NUM))
+    alone = wait_matrix(dataclasses.replace(compared, machines=("one",) * NUM), range(NUM))
     assert alone is not None
     assert len(alone["rows"]) == len(alone["columns"]) == MAX_DRAWN
     assert alone["rows"][-1]["values"][-1] == pytest.approx(matrix[-1, -1] / 1e6)

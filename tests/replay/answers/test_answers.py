@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import TraceBuilder
 from tests.support.changes import (
@@ -102,13 +103,15 @@ def test_waits_taken_out_of_each_rank_by_itself(
     traces: Path, name: str, change_ms: dict[int, float], tolerance: float
 ) -> None:
     with closing(analyze(traces / f"{name}.sqlite", options=Options(period=False))) as opened:
-        measured = replace(opened.result.measured, ranks=replace(opened.ranks, waits=()))
-        analysis = replace(opened, result=replace(opened.result, measured=measured))
+        ranks = dataclasses.replace(opened.ranks, waits=())
+        measured = replace(opened.result.measured, ranks=ranks)
+        result = replace(opened.result, measured=measured)
+        analysis = dataclasses.replace(opened, result=result)
         for rank, expected in change_ms.items():
             of_rank = [one for one in analysis.run.ranks if one.device == rank]
             run = replace(analysis.run, ranks=tuple(of_rank))
             graph = run_graph(
-                replace(analysis, run=run),
+                dataclasses.replace(analysis, run=run),
                 [Variant(), Variant(parse("no-sync"))],
             )
             steps, _ = replayed_steps(graph)
@@ -380,7 +383,7 @@ def test_launching_at_once_leaves_mpi_and_what_is_loaded_once(tmp_path: Path) ->
             with host.range("MPI_Sendrecv", MPI_POINT_TO_POINT):
                 host.sleep(300_000, "poll")
             host.busy(100_000)
-            of_step = replace(kernels.GELU, name=f"gelu_{step}")
+            of_step = dataclasses.replace(kernels.GELU, name=f"gelu_{step}")
             host.launch(host.compute, of_step, cost_ns=2 * _MS)
     setup = Setup((host,), lambda _: [], mpi_program="jacobi")
     result = setup.run()

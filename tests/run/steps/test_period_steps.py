@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
@@ -201,7 +202,7 @@ def test_marked_steps_of_real_recordings_are_found_without_their_marks(real_trac
             if rank.step_ranges is None or steps is None or len(steps) < 4:
                 continue
             unmarked = replace(NO_TRAINING_RANGES, warm_up=rank.training_ranges.warm_up)
-            bare = replace(rank, training_ranges=unmarked, may_use_period=True)
+            bare = dataclasses.replace(rank, training_ranges=unmarked, may_use_period=True)
             assert bare.steps is not None
             assert bare.steps.found_by is StepsSource.PERIOD
             step = np.searchsorted(steps.start_ns, bare.steps.start_ns, side="right") - 1

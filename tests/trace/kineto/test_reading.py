@@ -32,7 +32,6 @@ from traceprof.trace.kineto import packing
 from traceprof.trace.kineto.numbers import nanoseconds, nanoseconds_of_texts
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 from traceprof.trace.model.operations import RankKey
-from traceprof.trace.model.packed_spans import PackedSpans
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.model.trace import Trace
 from traceprof.trace.open import open_trace
@@ -503,7 +502,7 @@ def test_code_of_the_host_takes_24_bytes_an_event_at_most(tmp_path: Path) -> Non
     for code in (trace.operators(PID), trace.python_functions(PID)):
         assert code is not None
         assert len(code) == num
-        columns = [getattr(code, name) for name in (*PackedSpans.__slots__, *code.__slots__)]
+        columns = [getattr(code, name) for name in code.__struct_fields__]
         packed = [column for column in columns if isinstance(column, Column)]
         assert len(packed) == (7 if code.sequence else 4)
         assert sum(column.nbytes for column in packed) <= 24 * num

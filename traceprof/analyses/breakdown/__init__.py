@@ -6,7 +6,6 @@ compute + exposed communication + exposed copy + idle = window, to the nanosecon
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -22,6 +21,7 @@ from traceprof.run.steps.steady_rules import StepUse
 from traceprof.run.steps.step_ranges import StepsSource
 from traceprof.run.training import Basis, training_of
 from traceprof.run.windows import shown_window
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,8 +75,7 @@ class Measures(Struct, frozen=True):
         return part / self.window_ns if self.window_ns else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class StepMeasures:
+class StepMeasures(Record, frozen=True):
     """The breakdown of one training step of one rank.
 
     Attributes:
@@ -94,8 +93,7 @@ class StepMeasures:
     phase: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BreakdownResult(RankResult):
+class BreakdownResult(RankResult, frozen=True):
     """The breakdown of a rank's time.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.run.rank import Window
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind
 from traceprof.trace.model.parts import Part
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Record, frozen=True):
     """Copies and idle time before or after the training.
 
     Attributes:

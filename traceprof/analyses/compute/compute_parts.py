@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from msgspec import structs
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses.compute.own_time import own_time
@@ -14,6 +14,7 @@ from traceprof.analyses.compute.step_flops import StepFlops, step_flops
 from traceprof.analyses.shape.results import RankResult
 from traceprof.hardware import peak_flops_per_s
 from traceprof.kernel_names.categories import MAIN_COMPUTE, KernelKind, kernel_kind
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -27,8 +28,7 @@ GRAPH = "graph"
 _NUM_LARGEST = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ComputePart:
+class ComputePart(Record, frozen=True):
     """Kernels of one category, number format and unit.
 
     Attributes:
@@ -71,8 +71,7 @@ class SignatureUse(NamedTuple):
     num_kernels: int
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeParts(RankResult):
+class ComputeParts(RankResult, frozen=True):
     """The compute of one rank.
 
     Attributes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from msgspec import structs
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses.exposed_communication.advice import PAGE, advice, cpu_advice
@@ -105,8 +105,7 @@ FINDINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ExposedCommunicationResult(RankResult):
+class ExposedCommunicationResult(RankResult, frozen=True):
     """The communication of a rank in a window, and its part that nothing hides; times in ns.
 
     Attributes:

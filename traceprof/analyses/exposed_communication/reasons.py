@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from traceprof import intervals
 from traceprof.communication.exposure import Exposure, PackedExposure, Rest, exposure
 from traceprof.communication.messages import messages
 from traceprof.communication.operation_names import Names, operation_names
+from traceprof.structs import Record
 from traceprof.trace.columns import Column, pack
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ _REST = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Record, frozen=True):
     """The part of the exposed time of operations in which their rank waited for others.
 
     Attributes:
@@ -74,8 +73,7 @@ class Waiting:
         return self.packed_last.values
 
 
-@dataclass(frozen=True, slots=True)
-class ExposedOperations:
+class ExposedOperations(Record, frozen=True):
     """The n operations that are exposed at least in part, by start, and the reasons.
 
     Attributes:

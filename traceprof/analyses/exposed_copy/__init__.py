@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from traceprof.analyses.exposed_copy.advice import (
@@ -92,8 +91,7 @@ FINDINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ExposedCopyResult(RankResult):
+class ExposedCopyResult(RankResult, frozen=True):
     """The copies of one rank that neither compute nor communication hides.
 
     Attributes:

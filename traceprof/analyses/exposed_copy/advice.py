@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.exposed_copy.parts import exposed_ns
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import MemoryKind
 from traceprof.units import duration, percent
 
@@ -21,8 +21,7 @@ MIN_FRACTION = 0.1
 """Of what is exposed: smaller parts get no advice of their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Record, frozen=True):
     """A cause of exposed copies, with its advice.
 
     Attributes:

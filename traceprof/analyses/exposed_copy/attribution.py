@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.run.concurrency import DIRECTIONS, copy_directions
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind, MemoryKind
 from traceprof.trace.model.special_values import NULL
 
@@ -20,8 +20,7 @@ _MEMSET = DIRECTIONS.index("memset")
 _HOST_MEMORY = (MemoryKind.PAGEABLE, MemoryKind.PINNED, MemoryKind.MANAGED)
 
 
-@dataclass(frozen=True, slots=True)
-class CopyOwners:
+class CopyOwners(Record, frozen=True):
     """The copies and memory sets of a rank that own exposed time, by start.
 
     Attributes:

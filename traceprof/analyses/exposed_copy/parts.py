@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ from traceprof import intervals
 from traceprof.analyses.exposed_copy.gradient_copies import gradient_copies
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.run.concurrency import DIRECTIONS
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import MemoryKind, copy_label
 from traceprof.units import size_text
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank, Window
 
 
-@dataclass(frozen=True, slots=True)
-class CopyPart:
+class CopyPart(Record, frozen=True):
     """Exposed copies of one kind.
 
     Attributes:

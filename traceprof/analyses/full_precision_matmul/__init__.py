@@ -6,7 +6,6 @@ compute with count.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -89,8 +88,7 @@ FINDINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FullPrecisionMatmulResult(RankResult):
+class FullPrecisionMatmulResult(RankResult, frozen=True):
     """The matrix multiplications of FP32 numbers of one rank.
 
     Attributes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses.gpu_idle.advice import advice, page_advice, unknown_advice
@@ -147,8 +147,7 @@ _BECAUSE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GpuIdleResult(RankResult):
+class GpuIdleResult(RankResult, frozen=True):
     """The idle time of one rank in a window.
 
     Attributes:

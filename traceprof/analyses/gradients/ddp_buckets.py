@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -10,6 +9,7 @@ from msgspec import Meta, Struct
 
 from traceprof.findings import Count
 from traceprof.run.cpu_rank import host_buckets
+from traceprof.structs import Record
 from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ class BucketUse(Struct, frozen=True):
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class DdpBucketsResult:
+class DdpBucketsResult(Record, frozen=True):
     """The buckets of one rank, by index and size.
 
     Attributes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.messages import messages
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -24,8 +24,7 @@ MIN_OF_LONGEST = 20
 _NOTHING = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class StepTails:
+class StepTails(Record, frozen=True):
     """The reduction of gradients in each judged step, in order of the steps.
 
     Attributes:

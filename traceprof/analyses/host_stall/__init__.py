@@ -7,7 +7,6 @@ stall, too: the cost is that of the stalls of all ranks together.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from traceprof.analyses.host_stall import shared_cores as cores
@@ -26,6 +25,7 @@ from traceprof.findings import (
 )
 from traceprof.host import rank_stalls, stalls
 from traceprof.intervals import Intervals
+from traceprof.structs import Record
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ class HostStallMetrics(Metrics):
 FINDINGS = {ID: FindingKind(HostStallMetrics, removed_by=("no-host-stall",), part_of="gpu-idle")}
 
 
-@dataclass(frozen=True, slots=True)
-class StalledRank:
+class StalledRank(Record, frozen=True):
     """A rank that has stalls, with what they cost.
 
     Attributes:
@@ -104,8 +103,7 @@ class StalledRank:
         return max(self.stalls.idle_ns, self.others_wait_ns or 0)
 
 
-@dataclass(frozen=True, slots=True)
-class HostStallResult:
+class HostStallResult(Record, frozen=True):
     """The stalls of a run.
 
     Attributes:

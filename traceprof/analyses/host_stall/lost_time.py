@@ -7,7 +7,6 @@ compute.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.communication.messages import ROOTED
 from traceprof.ranks.medians import mean_of, middle_of_others
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from traceprof.ranks.waits import GroupWaits
 
 
-@dataclass(frozen=True, slots=True)
-class LostTime:
+class LostTime(Record, frozen=True):
     """Time lost to the stalls of a run, by the index of the rank.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ from traceprof import intervals
 from traceprof.analyses.kernels.by_signature import compare
 from traceprof.analyses.kernels.concurrent_compute import beside_other_compute
 from traceprof.analyses.kernels.places import places
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.analyses.kernels.by_signature import Compared, Float64
@@ -22,8 +22,7 @@ _MIN_ERRORS = 3  # standard errors: a smaller difference between other places is
 _ERRORS = 2  # to either side, within which a rate lies in 95 %
 
 
-@dataclass(frozen=True, slots=True)
-class BesideCommunication:
+class BesideCommunication(Record, frozen=True):
     """Some compute kernels of a rank, n of them.
 
     Attributes:
@@ -46,8 +45,7 @@ class BesideCommunication:
     compared: Compared
 
 
-@dataclass(frozen=True, slots=True)
-class SlowedKernels:
+class SlowedKernels(Record, frozen=True):
     """The n compute kernels of a rank beside communication, and how much longer that makes them.
 
     Attributes:

@@ -7,13 +7,13 @@ each nanosecond beside communication is the rate by which its like lose at other
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import floor, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 _NARROW_BITS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class SignatureSlowdown:
+class SignatureSlowdown(Record, frozen=True):
     """The kernels of one name, grid and block that ran both alone and beside communication.
 
     Attributes:
@@ -64,8 +63,7 @@ class SignatureSlowdown:
         return (self.overlapped_ns - self.excess_ns) / self.num_overlapped
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Record, frozen=True):
     """The total time of overlapped kernels, and their expected time alone.
 
     Sums over kernels that may have run at the same time.
@@ -110,8 +108,7 @@ class Comparison:
         return max(min(self.excess_ns, floor(self.overlapped_ns - self.expected_at_least_ns)), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(Record, frozen=True):
     """The m signatures that ran both alone often enough and overlapped, ascending.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -13,6 +12,7 @@ from traceprof.analyses.kernels.kernel_steps import InSteadyStep, in_steady_step
 from traceprof.findings import Count
 from traceprof.kernel_names.categories import KernelKind, kernel_kind
 from traceprof.run.steady_steps import steady_steps
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +38,7 @@ class KernelUse(Struct, frozen=True):
     in_steady_step: InSteadyStep | None
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTable:
+class KernelTable(Record, frozen=True):
     """The kernels of one rank that start in a window, by name, the longest together first.
 
     Attributes:

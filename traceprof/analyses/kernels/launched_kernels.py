@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -68,8 +67,7 @@ class CountedFlops(NamedTuple):
 _UNCOUNTED = CountedFlops()
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedKernels(RankResult):
+class LaunchedKernels(RankResult, frozen=True):
     """The code that launched the kernels of one rank.
 
     Attributes:

@@ -7,13 +7,13 @@ the step: there ranks meet, and go on together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.analyses.kernels.placed_kernels import DISTURBED
 from traceprof.run.session_clocks import ONE_MACHINE_NS
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,8 +32,7 @@ _MAX_ROWS = 1 << 20  # matched at once
 _MAX_UNSURE = 0.25  # of a step: with coarser clocks, steps are matched by their numbers
 
 
-@dataclass(frozen=True, slots=True)
-class SharedSteps:
+class SharedSteps(Record, frozen=True):
     """Steps that several ranks have.
 
     Attributes:
@@ -45,8 +44,7 @@ class SharedSteps:
     of_rank: tuple[Int64, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MatchedKernels:
+class MatchedKernels(Record, frozen=True):
     """Kernels that are at the same place on two ranks or more, n of them, in some steps.
 
     Attributes:

@@ -8,10 +8,10 @@ sent: of a long run only some steps are kept.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses.kernels.concurrent_compute import beside_other_compute
@@ -19,6 +19,7 @@ from traceprof.communication.messages import messages
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.run.steady_steps import steady_steps
+from traceprof.structs import Record
 from traceprof.trace.columns import pack
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _ALL_TO_ALL = "AlltoAll"
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedKernels:
+class PlacedKernels(Record, frozen=True):
     """The n compute kernels of a rank's steady steps, in the order of launches in each step.
 
     Attributes:

@@ -8,7 +8,6 @@ the data, and what it costs from another. Of equal ranks that is nothing, on the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +20,7 @@ from traceprof.analyses.kernels.matched_kernels import (
 )
 from traceprof.analyses.steps.step_means import block_of, num_blocks
 from traceprof.findings import share
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,8 +41,7 @@ MIN_STEPS = 6
 _MIN_VALUES = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Unevenness:
+class Unevenness(Record, frozen=True):
     """Kernels of a run that take longer on one rank than on the others.
 
     Attributes:
@@ -82,8 +81,7 @@ class Unevenness:
     all_to_all: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+class _Parts(Record, frozen=True):
     """Sums over kernels, by part or by rank.
 
     Attributes:

@@ -7,7 +7,6 @@ wait for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -38,6 +37,7 @@ from traceprof.host.late_launches import late_launches
 from traceprof.host.launch_stalls import LONG_NS, MIN_CAP, find_stalls
 from traceprof.host.queue_depth import launch_queue
 from traceprof.host.queue_holders import Holder, queue_holders
+from traceprof.structs import Record
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
 
@@ -92,8 +92,7 @@ _MAX_LATE = 3  # of these, at most so many late launches: the stalls behind them
 _MIN_SHARE = 0.01  # of what is judged: below, a stalled thread is not worth a word, even as info
 
 
-@dataclass(frozen=True, slots=True)
-class LateLaunch:
+class LateLaunch(Record, frozen=True):
     """An operation that started late because its thread was blocked.
 
     Attributes:
@@ -111,8 +110,7 @@ class LateLaunch:
     late_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchQueueResult(RankResult):
+class LaunchQueueResult(RankResult, frozen=True):
     """The launch queue of a rank's process, and what its stalls did to the rank.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from traceprof.analyses.links.link_series import AT_PEAK, Series
 from traceprof.analyses.links.link_usage import LinkUse
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Finding, NotApplicable, severity_of_cost
+from traceprof.structs import Record
 from traceprof.trace.model.parts import HowToCollect, Part
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ MIN_SAMPLES = 5  # the mean of fewer depends on when they were taken
 _DIRECTIONS = {"rx": "h2d", "tx": "d2h"}  # what the GPU receives comes from the host
 
 
-@dataclass(frozen=True, slots=True)
-class CounterUse:
+class CounterUse(Record, frozen=True):
     """Statistics of the samples of one link and direction.
 
     Attributes:
@@ -69,8 +68,7 @@ class CounterUse:
     num_idle_spikes: int
 
 
-@dataclass(frozen=True, slots=True)
-class LinkCountersResult(RankResult):
+class LinkCountersResult(RankResult, frozen=True):
     """The sampled links of one rank's GPU; those of the machine's NICs for its first rank.
 
     Attributes:

@@ -6,7 +6,6 @@ thresholds and advice are the same for both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from traceprof.findings import (
@@ -25,6 +24,7 @@ from traceprof.findings import (
     severity_of_cost,
 )
 from traceprof.intervals import largest
+from traceprof.structs import Record
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ OTHER = {"h2d": "from the host", "d2h": "to the host", "tx": "sent", "rx": "rece
 NAMES = {"nvlink": "NVLink", "pcie": "PCIe", "network": "The network"}
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Record, frozen=True):
     """The rate of a link while work waited for it.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from traceprof import hardware, intervals
 from traceprof.analyses.links.link_counters import sampled
 from traceprof.analyses.links.link_usage import copies_by_way, link_of, peak_of
+from traceprof.structs import Record
 from traceprof.trace.model.counters import PERCENT
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     Float64 = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class LinkRates:
+class LinkRates(Record, frozen=True):
     """Rates of one link in one direction, in m pieces of time.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
+from traceprof.structs import Record
 from traceprof.trace.model.counters import PERCENT
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ AT_PEAK = 0.90
 """Of the peak: a sample from here on had no room left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Record, frozen=True):
     """Samples clipped to a window: int64[n] each, and how many idle spikes were left out."""
 
     of: LinkSamples

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -25,6 +24,7 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, memory_label
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ class LinkUse(Struct, frozen=True):
         return self.gb_per_s / self.peak_gb_per_s
 
 
-@dataclass(frozen=True, slots=True)
-class HostCopies:
+class HostCopies(Record, frozen=True):
     """The copies of one direction from or to one kind of host memory.
 
     Attributes:
@@ -125,8 +124,7 @@ class HostCopies:
         return self.bytes / self.busy_ns if self.busy_ns else None
 
 
-@dataclass(frozen=True, slots=True)
-class LinkUsageResult(RankResult):
+class LinkUsageResult(RankResult, frozen=True):
     """The copies of one rank, by direction and peer.
 
     Attributes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof import intervals
 from traceprof.communication.no_communication import looks_like_communication
 from traceprof.findings import NotApplicable, Sight, share
 from traceprof.kernel_names.categories import kernel_kind
+from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ MIN_UNKNOWN = 0.10
 """The share of the time of kernels from which on those of unknown names may hide a finding."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hidden:
+class Hidden(Record, frozen=True):
     """Something that a report hides of a rank.
 
     Attributes:

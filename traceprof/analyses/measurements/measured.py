@@ -6,12 +6,13 @@ this.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from msgspec import structs
+from msgspec import field, structs
+from msgspec.structs import replace
 
 from traceprof.analyses.shape.results import Results
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from traceprof.run.summary import FailedReport, RankInfo, ReportSummary
 
 
-@dataclass(frozen=True, slots=True)
-class RankMeasurements:
+class RankMeasurements(Record, frozen=True):
     """The measurements of a rank: of what is judged, unless an attribute says otherwise.
 
     Attributes:
@@ -99,8 +99,7 @@ class RankMeasurements:
         )
 
 
-@dataclass(frozen=True)
-class MeasuredRank:
+class MeasuredRank(Record, frozen=True):
     """A rank, and what was measured of it.
 
     Attributes:
@@ -114,8 +113,7 @@ class MeasuredRank:
     measurements: RankMeasurements | None
 
 
-@dataclass(frozen=True)
-class MeasuredReport:
+class MeasuredReport(Record, frozen=True):
     """A report, and what was measured of it.
 
     Attributes:
@@ -129,8 +127,7 @@ class MeasuredReport:
     captured_ns: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True)
-class MeasuredRun:
+class MeasuredRun(Record, frozen=True):
     """The measurements of a run before anything is judged; by rank, in order of the ranks.
 
     Attributes:

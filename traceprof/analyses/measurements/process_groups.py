@@ -6,15 +6,16 @@ included, so that rates of collectives are lower bounds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses.collectives import OperationUse, by_cost, rates, with_transfer
 from traceprof.communication.messages import ONE_SIDED
 from traceprof.run.rank import CpuRank
+from traceprof.structs import Record
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ class _Row(NamedTuple):
     peer: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessGroupsResult:
+class ProcessGroupsResult(Record, frozen=True):
     """The communication operations of one rank that begin in the window, by start.
 
     Attributes:

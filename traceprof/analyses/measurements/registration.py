@@ -7,11 +7,11 @@ measures, `findings` judges.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from traceprof.analyses.measurements.hidden import not_ruled_out
 from traceprof.analyses.shape.results import Judge, RankResult, Results
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +61,7 @@ class RunModule(Protocol[OfRun]):
         """Judge the numbers."""
 
 
-@dataclass(frozen=True)
-class Analysis:
+class Analysis(Record, frozen=True):
     """A registered analysis.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +18,7 @@ from traceprof.analyses.peer_transfers.peer_findings import (
 )
 from traceprof.communication.messages import messages
 from traceprof.findings import share
+from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -150,8 +150,7 @@ def _compute(rank: Rank, key: RankKey) -> Intervals:
 # -- NCCL against copy engines --------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Sized:
+class _Sized(Record, frozen=True):
     """Kernels whose transfer is known: index, bytes, peer's device, whether it sends; [n] each."""
 
     kernel: Int64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from traceprof.analyses.shape.results import RankResult
@@ -23,6 +22,7 @@ from traceprof.findings import (
     severity_of_cost,
 )
 from traceprof.intervals import largest
+from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
@@ -72,8 +72,7 @@ FINDINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class StagedCopies:
+class StagedCopies(Record, frozen=True):
     """The copies that a rank's device sent to others by way of the host.
 
     They are the first legs, to the host, that start in the window; and second legs whose first is
@@ -89,8 +88,7 @@ class StagedCopies:
     evidence: tuple[Evidence, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PeerComparison:
+class PeerComparison(Record, frozen=True):
     """NCCL's sends and receives against a copy engine between the same two devices.
 
     Attributes:
@@ -103,8 +101,7 @@ class PeerComparison:
     evidence: tuple[Evidence, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PeerTransfersResult(RankResult):
+class PeerTransfersResult(RankResult, frozen=True):
     """Transfers of a rank to and from other devices.
 
     Attributes:

@@ -7,7 +7,6 @@ with those of all others.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
@@ -35,6 +34,7 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
+from traceprof.structs import Record
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.units import duration, size_text
 
@@ -94,8 +94,7 @@ class Level(NamedTuple):
     median_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Record, frozen=True):
     """Time that one rank lost to slower small operations.
 
     Attributes:
@@ -118,8 +117,7 @@ class Loss:
     longest: tuple[Evidence, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HostScaling:
+class HostScaling(Record, frozen=True):
     """Cost of small operations on one machine.
 
     Attributes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.latency import SMALL_BYTES
+from traceprof.structs import Record
 from traceprof.trace.model.communication_calls import BARRIER
 from traceprof.trace.model.special_values import UNKNOWN
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Mask
 
 
-@dataclass(frozen=True, slots=True)
-class MachineOperations:
+class MachineOperations(Record, frozen=True):
     """The operations of a machine on one clock; n of each column.
 
     Attributes:

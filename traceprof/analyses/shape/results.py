@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+
+from msgspec.structs import replace
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -13,8 +16,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding, NotApplicable
 
 
-@dataclass(frozen=True, slots=True)
-class RankResult:
+class RankResult(Record, frozen=True):
     """The result of one analysis for one rank; the base of all such results.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
@@ -11,6 +10,7 @@ from msgspec import Meta, Struct
 from traceprof.findings import Count
 from traceprof.run.steps.steady_rules import StepUse
 from traceprof.run.steps.step_kinds import kinds_of_steps
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,8 +47,7 @@ class LeftOutSteps(Struct, frozen=True, forbid_unknown_fields=True):
     total_ns: Count
 
 
-@dataclass(frozen=True, slots=True)
-class StepLengths:
+class StepLengths(Record, frozen=True):
     """Lengths of the training steps of a rank.
 
     Attributes:

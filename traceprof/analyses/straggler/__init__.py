@@ -7,10 +7,10 @@ one is the straggler.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
 from traceprof.analyses.straggler import advice as texts
@@ -32,6 +32,7 @@ from traceprof.findings import (
 )
 from traceprof.ranks.causes import Cause, Causes
 from traceprof.ranks.lateness import is_habit
+from traceprof.structs import Record
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -89,8 +90,7 @@ FINDINGS = {
 _MAX_CAUSES = 64
 
 
-@dataclass(frozen=True)
-class Straggler:
+class Straggler(Record, frozen=True):
     """A rank that many waits go back to.
 
     Attributes:
@@ -108,8 +108,7 @@ class Straggler:
     details: str = ""
 
 
-@dataclass(frozen=True)
-class StragglerResult:
+class StragglerResult(Record, frozen=True):
     """The stragglers of a run.
 
     Attributes:

@@ -5,12 +5,12 @@ A rank that is late to the first of many operations of each step is last in few 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.ranks.lateness import costs_of
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +24,7 @@ MIN_STEPS = 6
 """In fewer, one rank of many is the latest several times by chance."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldUpSteps:
+class HeldUpSteps(Record, frozen=True):
     """The steps that each rank holds up.
 
     Attributes:

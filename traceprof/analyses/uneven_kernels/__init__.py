@@ -6,7 +6,6 @@ slower or it has more work; if it changes, the data is uneven.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -40,6 +39,7 @@ from traceprof.findings import (
 )
 from traceprof.kernel_names.categories import Category
 from traceprof.ranks.lateness import waited_for
+from traceprof.structs import Record
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ FINDINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class UnevenKernelsResult:
+class UnevenKernelsResult(Record, frozen=True):
     """The uneven kernels of a run.
 
     Attributes:

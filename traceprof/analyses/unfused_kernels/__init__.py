@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof import intervals, labels
 from traceprof.analyses.shape.results import RankResult
@@ -67,8 +67,7 @@ FINDINGS = {ID: FindingKind(UnfusedKernelsMetrics, changes_kernels=True, needs=S
 PAGE = {"advice": bullets(ALL_ADVICE), "min_kernels": str(MIN_KERNELS)}
 
 
-@dataclass(frozen=True, slots=True)
-class UnfusedKernelsResult(RankResult):
+class UnfusedKernelsResult(RankResult, frozen=True):
     """The chains of one rank.
 
     Attributes:

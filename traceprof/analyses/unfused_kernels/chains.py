@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import Category
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +34,7 @@ _LAYOUT = re.compile(r"(?i)nchwToNhwc|nhwcToNchw|convertTensor")
 _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
-@dataclass(frozen=True, slots=True)
-class NameTraits:
+class NameTraits(Record, frozen=True):
     """The traits of kernels that their names show, each bool[m] by name.
 
     Attributes:
@@ -75,8 +74,7 @@ def _have(texts: Sequence[str], expression: re.Pattern[str]) -> Mask:
     return np.array([expression.search(text) is not None for text in texts], np.bool_)
 
 
-@dataclass(frozen=True, slots=True)
-class Chains:
+class Chains(Record, frozen=True):
     """Chains of a rank: of k kernels in c chains, those of a chain together, in their order.
 
     Attributes:

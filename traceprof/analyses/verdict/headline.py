@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import field
+from msgspec.structs import replace
 
 from traceprof.analyses.steps.step_lengths import slowest_rank, step_lengths, step_ns
 from traceprof.analyses.verdict.order import MIN_SHARE, in_order, is_proven
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.findings import Basis, by_id, worst_of
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +23,7 @@ if TYPE_CHECKING:
 MAX_CAUSES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Headline:
+class Headline(Record, frozen=True):
     """The run in one line.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from traceprof.analyses.kernels.unevenness import unevenness
 from traceprof.analyses.measurements import process_groups

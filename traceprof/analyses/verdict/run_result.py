@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.analyses import breakdown, collectives, exposed_copy, link_limits
@@ -10,6 +9,7 @@ from traceprof.analyses.measurements.measured import MeasuredRun
 from traceprof.analyses.shape.results import Results
 from traceprof.analyses.steps.mean_step import PARTS, in_whole_ns, mean_step
 from traceprof.ranks.comparison import compare_ranks
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from traceprof.run.summary import FailedReport
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Record, frozen=True):
     """The verdict on a run.
 
     Attributes:
@@ -54,8 +53,7 @@ class Verdict:
     attributions: tuple[Attribution, ...] = ()
 
 
-@dataclass(frozen=True)
-class RunResult:
+class RunResult(Record, frozen=True):
     """The result of analysing a run, whether its reports are still open or not.
 
     Attributes:

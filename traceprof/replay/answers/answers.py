@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
 from traceprof.replay.answers.blocked_sends import blocked_sends
@@ -18,6 +18,7 @@ from traceprof.replay.assumptions.assumption import defaults
 from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
 from traceprof.replay.assumptions.sends import sends_of
 from traceprof.replay.graph.sample import sample_of
+from traceprof.structs import Record
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -58,8 +59,7 @@ _WITHOUT_EVENTS = (
 )
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Record, frozen=True):
     """The length of a step under an assumption.
 
     Attributes:
@@ -92,8 +92,7 @@ class Answer:
     below_floor: float = 0.0
 
 
-@dataclass(frozen=True)
-class WhatIf:
+class WhatIf(Record, frozen=True):
     """Everything that was asked of a run.
 
     Attributes:

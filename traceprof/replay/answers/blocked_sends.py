@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
 from traceprof.replay.assumptions.sends import edges_of_graph, ready_ns, sends_of
 from traceprof.replay.graph.longest_path import solve
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
@@ -21,8 +21,7 @@ MAX_NAMED = 20
 _MIN_BLOCKED = 0.001  # of a step
 
 
-@dataclass(frozen=True)
-class BlockedSend:
+class BlockedSend(Record, frozen=True):
     """A send that waited behind another one of its stream although both sides were ready.
 
     Attributes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, gpu_idle
 from traceprof.analyses.steps.step_lengths import compute_ns, slowest_rank, steady_steps, step_ns
@@ -30,6 +30,7 @@ from traceprof.replay.graph.step_lengths import (
     steady_shares,
 )
 from traceprof.run.steps.step_ranges import StepsSource
+from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ class Way(IntEnum):
     FEWEST_WAITS = 5  # without event records, streams wait for nothing but what was seen
 
 
-@dataclass(frozen=True)
-class Baseline:
+class Baseline(Record, frozen=True):
     """The step as it was, and as it is replayed.
 
     Attributes:
@@ -86,8 +86,7 @@ class Baseline:
         return None if self.replayed_ns is None else self.replayed_ns / self.step_ns - 1
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(Record, frozen=True):
     """The reason for which a run cannot be replayed.
 
     Attributes:
@@ -101,8 +100,7 @@ class Refusal:
     baseline: Baseline | None = None
 
 
-@dataclass(frozen=True)
-class StepsUnder:
+class StepsUnder(Record, frozen=True):
     """The lengths of steps under an assumption.
 
     Attributes:
@@ -118,8 +116,7 @@ class StepsUnder:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class CheckedReplay:
+class CheckedReplay(Record, frozen=True):
     """Steps replayed under assumptions.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from traceprof.replay.graph.longest_path import binding_edges, solve
 from traceprof.replay.graph.process_graph import EdgeKind
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,8 +35,7 @@ class PathCategory(str, Enum):
     DELAY = "delay"
 
 
-@dataclass(frozen=True)
-class PathPiece:
+class PathPiece(Record, frozen=True):
     """A piece of the critical path: the calls or operations between two that others wait for.
 
     Attributes:
@@ -57,8 +56,7 @@ class PathPiece:
         return max(self.spent_ns, key=lambda part: self.spent_ns[part])
 
 
-@dataclass(frozen=True)
-class RankPath:
+class RankPath(Record, frozen=True):
     """Time of the critical path on one rank, ns of all steps together.
 
     Attributes:

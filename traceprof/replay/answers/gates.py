@@ -7,7 +7,6 @@ work, and in steps that come out wrong with the delays of others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +16,7 @@ from traceprof.analyses import gpu_idle
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS
 from traceprof.replay.graph.step_lengths import by_number
+from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ MIN_HELD_OUT = 6
 _OF_SPREAD, _OF_STEP = 0.3, 0.005
 
 
-@dataclass(frozen=True)
-class _Meaning:
+class _Meaning(Record, frozen=True):
     """What a gate that does not hold means.
 
     Attributes:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from traceprof.run.pipeline_orders import ORDERS, Pass
+from traceprof.structs import Record
 
 _NUM_CHUNKS = 2  # parts of the model that a stage has where they are interleaved
 _DONE_NS = 1e-6  # what is left of a pass by rounding
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Record, frozen=True):
     """Time that one stage of a pipeline needs for a micro-batch, without overlap.
 
     Attributes:
@@ -29,8 +29,7 @@ class Stage:
     backward_ns: float
 
 
-@dataclass(frozen=True)
-class Pipeline:
+class Pipeline(Record, frozen=True):
     """The stages of a pipeline, and what lies between them.
 
     Attributes:
@@ -48,8 +47,7 @@ class Pipeline:
     slowdown: float
 
 
-@dataclass(frozen=True)
-class ScheduleTime:
+class ScheduleTime(Record, frozen=True):
     """Time of a step with its passes in an order.
 
     Attributes:
@@ -63,8 +61,7 @@ class ScheduleTime:
     naive_ns: int | None
 
 
-@dataclass(frozen=True)
-class _Message:
+class _Message(Record, frozen=True):
     """The input of a pass, sent by another part of the model; `part` is the receiving one."""
 
     is_forward: bool

@@ -6,7 +6,6 @@ behind the other without gaps, on all ranks together: their lengths sum to the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,6 +19,7 @@ from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.run_graph import clock_shift, run_graph
 from traceprof.replay.graph.sample import sample_of
 from traceprof.replay.graph.weights import Weigher, as_measured
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,8 +35,7 @@ _MAX_STEP = np.iinfo(np.int64).max
 PartKind = Literal["compute", "communication", "copy", "host", "delay"]
 
 
-@dataclass(frozen=True, slots=True)
-class StepPathPart:
+class StepPathPart(Record, frozen=True):
     """A part of the critical path of a step.
 
     Attributes:
@@ -56,8 +55,7 @@ class StepPathPart:
     stream: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StepPath:
+class StepPath(Record, frozen=True):
     """The critical path of a step.
 
     Attributes:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from traceprof.errors import UsageError, closest
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.table import ASSUMPTIONS, name_of
 from traceprof.replay.assumptions.unmatched_sends import unmatched_sends
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +23,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.weights import Durations
 
 
-@dataclass(frozen=True)
-class Atom:
+class Atom(Record, frozen=True):
     """An entry of the table with a value.
 
     Attributes:
@@ -48,8 +49,7 @@ class Atom:
         return replace(self, entry=replace(self.entry, change=others[index])) if others else self
 
 
-@dataclass(frozen=True)
-class Assumption:
+class Assumption(Record, frozen=True):
     """One assumption, or several at the same time.
 
     Attributes:
@@ -174,8 +174,7 @@ def defaults() -> list[Assumption]:
     return [parse(entry.form) for entry in ASSUMPTIONS if entry.is_default]
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(Record, frozen=True):
     """A way to weigh a run.
 
     Attributes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.analyses.gradients.gradient_buckets import MIN_OF_LONGEST
 from traceprof.communication.latency import DISTINCT_SIZES, MAX_LATENCY_NS
@@ -15,6 +15,7 @@ from traceprof.replay.assumptions.sends import edges_of_graph
 from traceprof.replay.graph.longest_path import NEVER, solve
 from traceprof.replay.graph.matched import group_members, synchronizing_groups
 from traceprof.replay.graph.process_graph import EdgeKind
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
@@ -32,8 +33,7 @@ _MAX_OVERFULL = 1.5
 _CUT, _EVEN, _WHOLE = range(3)
 
 
-@dataclass(frozen=True)
-class _Buckets:
+class _Buckets(Record, frozen=True):
     """The n gradient buckets of a run, by step, then as they were launched; by r ranks.
 
     Attributes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.analyses.full_precision_matmul import half_precision_shares
 from traceprof.replay.assumptions.run_change import CannotChange

@@ -6,10 +6,10 @@ it returns what the actions take under the assumption. `table` declares the assu
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses import gpu_idle, nccl_serialization

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import field
+from msgspec.structs import replace
 
 from traceprof.replay.graph.longest_path import NEVER, ROOT, schedule
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.process_part import EdgeList
 from traceprof.replay.graph.step_lengths import replayed_steps
 from traceprof.replay.graph.weight_sets import WeightSets
+from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -27,8 +29,7 @@ _NOTHING = np.empty(0, np.int64)
 _NO_WEIGHTS = np.empty(0)
 
 
-@dataclass(frozen=True)
-class StreamOrder:
+class StreamOrder(Record, frozen=True):
     """The order in which a stream runs its sends in a step.
 
     Attributes:
@@ -40,8 +41,7 @@ class StreamOrder:
     sends: tuple[SendName, ...]
 
 
-@dataclass(frozen=True)
-class RunChange:
+class RunChange(Record, frozen=True):
     """A change of the graph of a run.
 
     Attributes:
@@ -67,8 +67,7 @@ class RunChange:
     otherwise: tuple[RunChange, ...] = ()
 
 
-@dataclass(frozen=True)
-class CannotChange:
+class CannotChange(Record, frozen=True):
     """The reason for which something cannot be assumed of a run.
 
     Attributes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.replay.assumptions.run_change import (
     CannotChange,
@@ -18,6 +18,7 @@ from traceprof.replay.assumptions.sends import edges_of_graph, ready_ns, sends_o
 from traceprof.replay.graph.longest_path import NEVER, CircularError, solve
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.step_lengths import replayed_steps
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,8 +83,7 @@ def given_order(
     return orders.change(orders.of_patterns(patterns))
 
 
-@dataclass(frozen=True)
-class _Orders:
+class _Orders(Record, frozen=True):
     """The sends of a run, in the orders that are tried.
 
     Attributes:

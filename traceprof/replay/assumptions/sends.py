@@ -11,6 +11,7 @@ from traceprof.communication.messages import BETWEEN_TWO, messages
 from traceprof.replay.graph.longest_path import NEVER
 from traceprof.replay.graph.matched import group_members, synchronizing_groups
 from traceprof.replay.graph.process_graph import EdgeKind
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
@@ -47,8 +48,7 @@ class SendName:
         return f"{self.way} (micro-batch {self.micro_batch})"
 
 
-@dataclass(frozen=True)
-class Sends:
+class Sends(Record, frozen=True):
     """Both sides of all matched sends of a run, n of them, by stream and then as launched.
 
     Attributes:
@@ -83,8 +83,7 @@ class Sends:
         return len(self.node)
 
 
-@dataclass(frozen=True)
-class GraphEdges:
+class GraphEdges(Record, frozen=True):
     """The edges of a run in the order of their weights: kind, source, target; int64[e] each."""
 
     kind: Int64

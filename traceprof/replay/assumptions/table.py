@@ -7,7 +7,6 @@ made from it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +42,7 @@ from traceprof.replay.assumptions.one_process import (
 from traceprof.replay.assumptions.send_order import best_order, order_of_readiness
 from traceprof.replay.assumptions.slowdown import without_slowdown
 from traceprof.replay.assumptions.values import bucket_size, pattern_and_factor, speed_up
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,8 +56,7 @@ _HOST, _GPU, _STREAMS, _RANKS = (frozenset([kind]) for kind in ("host", "gpu", "
 _ORDER, _WAITS = frozenset(("streams", "order")), frozenset(("host", "waits"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(Record, frozen=True, kw_only=True):
     """An assumption of the table.
 
     Attributes:

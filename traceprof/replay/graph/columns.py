@@ -5,11 +5,11 @@ All times are on the run's clock, in ns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ COMPUTE, COMMUNICATION, COPY = range(3)
 """Kinds of operations, as in a breakdown; memory sets are copies."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostCalls:
+class HostCalls(Record, frozen=True):
     """The API calls of a process by thread, then in the order in which they began.
 
     Attributes:
@@ -59,8 +58,7 @@ class HostCalls:
         return place[call]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuWork:
+class GpuWork(Record, frozen=True):
     """The GPU operations of the ranks of a process, by rank and stream, then as launched.
 
     Attributes:

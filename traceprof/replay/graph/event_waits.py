@@ -6,12 +6,12 @@ the operation last put on its stream, and behind what that stream had been made 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from traceprof.run.launching_calls import calls_with
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 
@@ -35,8 +35,7 @@ class _Places(NamedTuple):
     place: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class EventWaits:
+class EventWaits(Record, frozen=True):
     """The operations of a process by stream, and the waits of its streams for events.
 
     Attributes:

@@ -6,10 +6,10 @@ steps it can, and it does where steps differ for reasons that it does not know.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.replay.graph.hidden_host_waits import names_of, numbered
 from traceprof.replay.graph.latencies import MAX_LATENCY_NS

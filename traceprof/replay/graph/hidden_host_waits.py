@@ -7,13 +7,13 @@ can: a wait is over after the operation, however long that takes, and its length
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.host.thread_evidence import host_evidence
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +35,7 @@ _MAX_POSSIBLE = 2_000  # of a process: the longest ones
 _LITTLE = 1e-3  # of the time: what the rest makes together is left out
 
 
-@dataclass(frozen=True, slots=True)
-class HiddenWaits:
+class HiddenWaits(Record, frozen=True):
     """The m silences of threads that may be waits for the GPU.
 
     Attributes:
@@ -60,8 +59,7 @@ _NONE = np.empty(0, np.int64)
 NO_HIDDEN_WAITS = HiddenWaits(_NONE, _NONE, _NONE, np.empty(0, np.bool_))
 
 
-@dataclass(frozen=True, slots=True)
-class _Gaps:
+class _Gaps(Record, frozen=True):
     """The g silences of launching threads.
 
     Attributes:

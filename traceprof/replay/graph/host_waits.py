@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from traceprof.host.launch_stalls import find_stalls
 from traceprof.replay.graph.needed_waits import needed_at_once
 from traceprof.run.launching_calls import calls_with
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import (
     ApiCallKind,
     SynchronizationKind,
@@ -34,8 +34,7 @@ _TOLERANCE_NS = 20_000
 _NOTHING = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class HostWaits:
+class HostWaits(Record, frozen=True):
     """The m waits of calls that return only after an operation is over; some calls have several.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -24,8 +24,7 @@ _FAR = np.iinfo(np.int64).max // 4
 _USUAL_TURN_AROUND_NS, _USUAL_LAUNCH_NS, _USUAL_WAIT_NS = 1_500, 4_000, 3_000
 
 
-@dataclass(frozen=True, slots=True)
-class Latencies:
+class Latencies(Record, frozen=True):
     """Delays of the n operations of a process, ns.
 
     Attributes:

@@ -7,11 +7,12 @@ together; so the work in Python is as long as the graph is deep, not as it is la
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -28,8 +29,7 @@ class CircularError(ValueError):
     """The graph has a circle."""
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Record, frozen=True):
     """Edges by the level of the node that they lead to, then by that node.
 
     Attributes:

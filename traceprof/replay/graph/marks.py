@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.replay.graph.columns import COMPUTE
 from traceprof.run.training import training_of
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from traceprof.run.steps.step_ranges import StepWindows
 
 
-@dataclass(frozen=True)
-class Marks:
+class Marks(Record, frozen=True):
     """Begins and ends of the s steps of one rank; without steps, of its training.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ from traceprof import intervals
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.hidden_host_waits import seen_ns
 from traceprof.replay.graph.hidden_stream_waits import covered_ns, hidden_stream_ns
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.process_graph import Process
 
 
-@dataclass(frozen=True)
-class ProcessFacts:
+class ProcessFacts(Record, frozen=True):
     """Facts about a process.
 
     Attributes:

@@ -9,7 +9,6 @@ moved before the last rank has come.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from traceprof.replay.graph.latencies import Latencies, measured_latencies
 from traceprof.replay.graph.longest_path import ROOT
 from traceprof.replay.graph.stream_waits import NO_STREAM_WAITS, inferred_waits, stream_waits
 from traceprof.replay.graph.thread_waits import hand_overs, lock_waits
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,8 +65,7 @@ class EdgeKind(IntEnum):
     NOT_HANDED_OVER = 19  # the thread's own time, where it no longer waits for another thread
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(Record, frozen=True):
     """Actions and waits of a process, before it is cut into pieces.
 
     Attributes:
@@ -93,8 +92,7 @@ class Observed:
     lost_records: float
 
 
-@dataclass(frozen=True)
-class Process(Observed):
+class Process(Observed, frozen=True):
     """A process in pieces, with what is needed to weigh its edges.
 
     Attributes:
@@ -152,8 +150,7 @@ class Process(Observed):
         return self.start_node(operation) + 1
 
 
-@dataclass(frozen=True)
-class Edges:
+class Edges(Record, frozen=True):
     """Edges of one kind and one process; n of them.
 
     Attributes:
@@ -236,7 +233,7 @@ def in_pieces(
     first_call = np.flatnonzero(starts_piece)
     begins = _gpu_pieces(work, piece_of_call, is_held[calls.outer], observed, alone)
     return Process(
-        **{field.name: getattr(observed, field.name) for field in fields(Observed)},
+        **{name: getattr(observed, name) for name in Observed.__struct_fields__},
         latencies=measured_latencies(calls, work, between),
         first_call=first_call, piece_of_call=piece_of_call, is_held=is_held,
         first_operation=np.flatnonzero(begins), piece_of_operation=np.cumsum(begins) - 1,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.communication.messages import messages
 from traceprof.replay.graph.longest_path import ROOT
@@ -16,6 +16,7 @@ from traceprof.replay.graph.process_graph import EdgeKind, edges_of, in_pieces, 
 from traceprof.replay.graph.remaining_work import RemainingWork
 from traceprof.replay.graph.weight_sets import WeightSets, difference, or_known
 from traceprof.replay.graph.weights import Weigher, as_measured
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +35,7 @@ FIRST_NODE = ROOT + 1
 _NOTHING = np.empty((0, 0))
 
 
-@dataclass(frozen=True)
-class EdgeList:
+class EdgeList(Record, frozen=True):
     """The n edges of one kind.
 
     Attributes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
 from traceprof.replay.graph.longest_path import schedule
@@ -20,6 +20,7 @@ from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.process_part import FIRST_NODE, EdgeList, process_part, weighed
 from traceprof.replay.graph.weight_sets import WeightSets
 from traceprof.run.steps.steady_rules import StepUse
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,8 +67,7 @@ def in_this_process(work: Callable[[Item], Made], items: Sequence[Item], *_: obj
     return [work(item) for item in items]
 
 
-@dataclass(frozen=True)
-class RunGraph:
+class RunGraph(Record, frozen=True):
     """The graph of a run with sets of weights.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import numpy as np
 from traceprof.run.rank import WindowKind
 from traceprof.run.steps.step_ranges import StepWindows
 from traceprof.run.training import training_of
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +25,7 @@ MIN_LEAD = 2
 """Steps replayed before those that are compared: what the host is ahead by comes from them."""
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Record, frozen=True):
     """Steps in a row, and when the host was in them.
 
     Attributes:

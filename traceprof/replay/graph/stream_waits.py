@@ -10,13 +10,13 @@ stream of which neither is true.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.replay.graph.event_waits import awaited, calls_of_kind
 from traceprof.run.launching_calls import calls_with
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind
 from traceprof.trace.model.special_values import NULL
 
@@ -31,8 +31,7 @@ _TOLERANCE_NS = 20_000
 _NOTHING = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamWaits:
+class StreamWaits(Record, frozen=True):
     """The m waits of operations for one of another stream.
 
     Attributes:

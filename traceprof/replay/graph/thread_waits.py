@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.replay.graph.hidden_host_waits import numbered
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -25,8 +25,7 @@ MIN_OF_A_PLACE = 6
 MAX_UNLOCKING_NS = 250_000
 
 
-@dataclass(frozen=True, slots=True)
-class LockWaits:
+class LockWaits(Record, frozen=True):
     """The m waits of calls for the driver's lock, which a call of another thread holds.
 
     Attributes:
@@ -38,8 +37,7 @@ class LockWaits:
     after: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class HandOvers:
+class HandOvers(Record, frozen=True):
     """The m places at which a thread goes on when a call of another thread has returned.
 
     Attributes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +22,7 @@ _MAX_BACK = 6  # the sets of one assumption: of these some are the same
 _SAME = np.empty(0, np.int32), np.empty(0)
 
 
-@dataclass(frozen=True)
-class WeightSets:
+class WeightSets(Record, frozen=True):
     """Sets of weights of e edges. An assumption changes few of them: the others are kept once.
 
     Attributes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -12,6 +11,7 @@ from traceprof.replay.graph.held_out import held_out_latencies, held_out_tails
 from traceprof.replay.graph.host_waits import OWN_WAIT_NS
 from traceprof.replay.graph.longest_path import NEVER
 from traceprof.replay.graph.process_graph import EdgeKind
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask
 
 
-@dataclass(frozen=True)
-class Durations:
+class Durations(Record, frozen=True):
     """Time that the actions of a process take by themselves; the rest follows.
 
     Attributes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.errors import one_line
 from traceprof.reports import drawings
 from traceprof.reports.comparison.sections import sections, verdict
 from traceprof.reports.html import environment
+from traceprof.structs import Record
 from traceprof.units import duration
 from traceprof.version import __version__
 
@@ -19,8 +19,7 @@ _ROW = 34  # of the drawing, pixels
 _MAX_TITLE = 80
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnPart:
+class DrawnPart(Record, frozen=True):
     """A part of a drawn step: its class in the style, and where it is, in pixels."""
 
     name: str
@@ -28,8 +27,7 @@ class DrawnPart:
     width: float
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnStep:
+class DrawnStep(Record, frozen=True):
     """A mean step as a row of the drawing.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.gpu_idle import CAUSES
@@ -11,6 +10,7 @@ from traceprof.errors import one_line
 from traceprof.host.idle_causes import IdleCause
 from traceprof.kernel_names import function_name
 from traceprof.reports.blocks import Table
+from traceprof.structs import Record
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ _MAX_NAMED = 3  # reports
 MARKS = {"met": "✓", "not met": "✗", "inconclusive": "?"}
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Record, frozen=True):
     """A part of what is said.
 
     Attributes:

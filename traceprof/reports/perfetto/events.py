@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.reports.tracks import Category
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 _CATEGORIES = tuple(str(category) for category in Category)
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
+class Events(Record, frozen=True):
     """Events to be written, by start, longer ones first.
 
     Attributes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.communication.messages import messages
 from traceprof.run.rank import CpuRank
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +28,7 @@ def first_flows(comparison: RankComparison) -> list[int]:
     return [1, *(1 + np.cumsum(lengths)).tolist()][: len(lengths)]
 
 
-@dataclass(frozen=True, slots=True)
-class MatchedFlows:
+class MatchedFlows(Record, frozen=True):
     """Numbers that a rank's matched operations share with those of other ranks.
 
     Attributes:
@@ -120,8 +119,7 @@ def _index_of_arrivals(rank: Rank) -> Int64:
     return messages(rank).kernel
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchFlows:
+class LaunchFlows(Record, frozen=True):
     """Numbers that operations of a rank's GPU share with the calls that launched them.
 
     Attributes:

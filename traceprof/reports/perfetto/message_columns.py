@@ -6,10 +6,11 @@ number is as short as Protobuf has it. Tags come from Perfetto's classes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +38,7 @@ _HALVES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Record, frozen=True):
     """Bytes of n messages that follow each other.
 
     Attributes:
@@ -50,8 +50,7 @@ class Column:
     kept: Words
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(Record, frozen=True):
     """Fields of n messages.
 
     Attributes:

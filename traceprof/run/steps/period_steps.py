@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -11,6 +10,7 @@ from msgspec import Meta, Struct
 from traceprof.errors import one_line
 from traceprof.run.steps.periods import Items, Periods, Phase, find_periods
 from traceprof.run.steps.step_ranges import StepRanges, StepsSource, StepWindows
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,8 +72,7 @@ def from_to(phases: Sequence[Period]) -> str:
     return f"{steps}{where}"
 
 
-@dataclass(frozen=True, slots=True)
-class PeriodSteps:
+class PeriodSteps(Record, frozen=True):
     """The periods of a rank as its steps, numbered from 0.
 
     Attributes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from traceprof import intervals, labels
 from traceprof.errors import UsageError
+from traceprof.structs import Record
 from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ class StepsSource(str, Enum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class StepPattern:
+class StepPattern(Record, frozen=True):
     """A framework's name for the range around one training step.
 
     Attributes:
@@ -79,8 +78,7 @@ _CUT = re.compile(rf"\A{labels.CUT} step \d+\Z")
 _WARM_UP = re.compile(r"\bwarm[ _-]?up\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class StepRanges:
+class StepRanges(Record, frozen=True):
     """The steps of one process on the host, ordered by start.
 
     Attributes:
@@ -97,8 +95,7 @@ class StepRanges:
     is_cut: npt.NDArray[np.bool_] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingRanges:
+class TrainingRanges(Record, frozen=True):
     """The ranges of one process that concern its training.
 
     Attributes:
@@ -120,8 +117,7 @@ class TrainingRanges:
 NO_TRAINING_RANGES = TrainingRanges(None, np.empty(0, np.int64), intervals.empty())
 
 
-@dataclass(frozen=True, slots=True)
-class StepWindows:
+class StepWindows(Record, frozen=True):
     """The steps of one rank on its GPU, ordered by start.
 
     Attributes:

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 
 from traceprof.run.pipeline_orders import ORDERS, Pass
 from traceprof.simulate import kernels
@@ -95,7 +96,7 @@ class Plan:
         if not 0 <= part < self.num_stages * self.num_chunks:
             return None
         chunk, other = divmod(part, self.num_stages)
-        return other, replace(one, chunk=chunk)
+        return other, structs.replace(one, chunk=chunk)
 
     def kernels(self, stage: int, one: Pass) -> list[Kernel]:
         """Return what a pass computes."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.grouping import groups
 from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.events import Kind
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from traceprof.trace.kineto.content import Content
 
 
-@dataclass(frozen=True, slots=True)
-class Annotations:
+class Annotations(Record, frozen=True):
     """The annotations of one process, ordered by start, longer ones first.
 
     Attributes:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec import field
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +37,7 @@ class Fields(NamedTuple):
 NOTHING = Fields()
 
 
-@dataclass(frozen=True, slots=True)
-class CommunicationCalls:
+class CommunicationCalls(Record, frozen=True):
     """Calls of one process that communicate, ordered by thread, then start.
 
     In a *launch range* the host launches the operations of calls: the call's own range, or the

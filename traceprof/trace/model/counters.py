@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,8 +17,7 @@ CLOCK = "clock"
 """The name of a GPU's clock among its samples."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkSamples:
+class LinkSamples(Record, frozen=True):
     """Samples of one link in one direction, ordered by time, without overlap.
 
     Attributes:
@@ -39,8 +39,7 @@ class LinkSamples:
     value: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Record, frozen=True):
     """The sampled counters of a report.
 
     Attributes:

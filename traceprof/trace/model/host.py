@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.columns import pack
 from traceprof.trace.model.packed_spans import PackedSpans
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class ApiCalls(PackedSpans):
+class ApiCalls(PackedSpans, frozen=True):
     """CUDA API calls of one process, ordered by correlation id, then start.
 
     A call lasts from its entry to its return; 0 if the capture ended before.
@@ -56,8 +55,7 @@ class ApiCalls(PackedSpans):
         return self.packed_name.values
 
 
-@dataclass(frozen=True, slots=True)
-class Synchronizations:
+class Synchronizations(Record, frozen=True):
     """Synchronizations of one process, ordered by start.
 
     Attributes:
@@ -81,8 +79,7 @@ class Synchronizations:
     device: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class EventRecords:
+class EventRecords(Record, frozen=True):
     """Recordings of CUDA events in one process, ordered by the time of the API call.
 
     Attributes:
@@ -106,8 +103,7 @@ class EventRecords:
         return len(self.event)
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchStalls:
+class LaunchStalls(Record, frozen=True):
     """CUPTI's records of a full command buffer in one process, ordered by start.
 
     Attributes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadSpans:
+class ThreadSpans(Record, frozen=True):
     """Named spans of a process's threads, ordered by start, then end.
 
     Attributes:
@@ -47,8 +47,7 @@ class ThreadSpans:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadSwitches:
+class ThreadSwitches(Record, frozen=True):
     """Context switches of a process's threads, off the CPU and on it.
 
     Ordered by thread, then time; of two at the same time the one off the CPU comes first.
@@ -68,8 +67,7 @@ class ThreadSwitches:
         return ThreadSwitches(self.time_ns[chosen], self.thread[chosen], self.is_on[chosen])
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadSamples:
+class ThreadSamples(Record, frozen=True):
     """Samples of the functions in which threads of a process ran, ordered by time.
 
     Attributes:
@@ -91,8 +89,7 @@ class ThreadSamples:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class HostActivity:
+class HostActivity(Record, frozen=True):
     """Activity of those threads of a process that call CUDA.
 
     Attributes:

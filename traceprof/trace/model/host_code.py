@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from traceprof.trace.columns import Column
 
 
-@dataclass(frozen=True, slots=True)
-class HostCode(PackedSpans):
+class HostCode(PackedSpans, frozen=True):
     """Operators, or functions of Python, of one process, ordered by start.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(Record, frozen=True):
     """All marks of one process, ordered by time.
 
     Attributes:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
 
 
-@dataclass(frozen=True, slots=True)
-class MpiCalls:
+class MpiCalls(Record, frozen=True):
     """The n calls of one process by which MPI communicates, ordered by start.
 
     A call that does not block, such as `MPI_Irecv`, lasts until the `MPI_Wait` for its request

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.columns import pack
 from traceprof.trace.model.packed_spans import PackedSpans
 
@@ -37,8 +38,7 @@ class RankKey:
     device: int
 
 
-@dataclass(frozen=True, slots=True)
-class Operations(PackedSpans):
+class Operations(PackedSpans, frozen=True):
     """GPU operations of one rank, ordered by start, then end.
 
     Attributes:
@@ -78,8 +78,7 @@ class Operations(PackedSpans):
         return self.packed_correlation.values
 
 
-@dataclass(frozen=True, slots=True)
-class Kernels(Operations):
+class Kernels(Operations, frozen=True):
     """Kernels of one rank.
 
     Attributes:
@@ -119,8 +118,7 @@ class Kernels(Operations):
         return mask
 
 
-@dataclass(frozen=True, slots=True)
-class Signatures:
+class Signatures(Record, frozen=True):
     """Kernels by name, grid and block.
 
     Attributes:
@@ -132,8 +130,7 @@ class Signatures:
     shape: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class Copies(Operations):
+class Copies(Operations, frozen=True):
     """Memory copies or memory sets of one rank.
 
     Attributes:
@@ -153,8 +150,7 @@ class Copies(Operations):
     destination_memory: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class KernelsOnDemand:
+class KernelsOnDemand(Record, frozen=True):
     """The kernels of one rank, selected from those of all ranks on first use.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class PackedSpans:
+class PackedSpans(Record, frozen=True):
     """Spans of time.
 
     Properties are unpacked at each use: keep the result if speed matters.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,8 +59,7 @@ class Part(Enum):
     """The ranks of the GPUs whose counters were sampled."""
 
 
-@dataclass(frozen=True, slots=True)
-class HowToCollect:
+class HowToCollect(Record, frozen=True):
     """Instructions to collect the parts of one format; they outlive the open trace.
 
     Attributes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import labels
+from traceprof.structs import Record
 from traceprof.trace.model.call_labels import number_of
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ BETWEEN_TEXTS = "\0"
 """A character that no text holds: it ends C strings, as NVTX has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedRanges:
+class NamedRanges(Record, frozen=True):
     """NVTX ranges of one process, ordered by start, then end.
 
     Attributes:
@@ -47,8 +46,7 @@ class NamedRanges:
     end_thread: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class RangeTable:
+class RangeTable(Record, frozen=True):
     """All NVTX ranges of one process, ordered by start, longer ones first.
 
     Attributes:
@@ -72,8 +70,7 @@ class RangeTable:
         return len(self.start_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class LabelRanges:
+class LabelRanges(Record, frozen=True):
     """The NVTX ranges that `instrument` made in one process, ordered by thread, start, nesting.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NewType, Protocol
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     import re
@@ -36,13 +37,11 @@ Section = NewType("Section", str)
 """The name of a section of a report."""
 
 
-@dataclass(frozen=True, slots=True)
-class SectionData:
+class SectionData(Record, frozen=True):
     """The content of a section of a report, which a trace can keep; can be pickled."""
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Record, frozen=True):
     """A table of events that a report holds.
 
     Attributes:
@@ -56,8 +55,7 @@ class Content:
     num_rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Record, frozen=True):
     """The place and the time of a capture, as far as known.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -52,8 +51,7 @@ _SIGNATURE = "signature"  # a column of ours beside those of the export
 _BASE = (LENGTH, "streamId", "correlationId")
 
 
-@dataclass(frozen=True, slots=True)
-class GpuOperationsData(SectionData):
+class GpuOperationsData(SectionData, frozen=True):
     """GPU operations of all ranks.
 
     Attributes:
@@ -69,8 +67,7 @@ class GpuOperationsData(SectionData):
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuOutlineData(SectionData):
+class GpuOutlineData(SectionData, frozen=True):
     """GPU operations of all ranks, with only the extents and names of kernels.
 
     Attributes:

@@ -8,11 +8,11 @@ process: the table of communicators says which are the same.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
 from traceprof.trace.model.mpi_calls import MpiCalls
 from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
@@ -67,8 +67,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Communicator:
+class _Communicator(Record, frozen=True):
     """A communicator of one process: its name, equal on all members, and its size."""
 
     name: str

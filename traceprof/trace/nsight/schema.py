@@ -6,8 +6,9 @@ rows": Nsight creates tables lazily.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 IntOrArray = TypeVar("IntOrArray", int, "Int64")
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Record, frozen=True):
     """A table of events.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceprof.trace.model.trace import Section, SectionData
@@ -29,8 +28,7 @@ SECTIONS = (GPU_OPERATIONS, NAMED_RANGES, API_CALLS)
 """All sections, in the order in which an analysis needs them."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedRangesData(SectionData):
+class NamedRangesData(SectionData, frozen=True):
     """NVTX ranges and names, and the communication calls in them.
 
     Attributes:
@@ -46,8 +44,7 @@ class NamedRangesData(SectionData):
     communication_calls: Mapping[int, ProcessCalls]
 
 
-@dataclass(frozen=True, slots=True)
-class ApiCallsData(SectionData):
+class ApiCallsData(SectionData, frozen=True):
     """CUDA API calls, by process."""
 
     by_process: Mapping[int, ApiCalls]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.errors import TraceFileError, UsageError
+from traceprof.structs import Record
 from traceprof.trace.nsight import schema, schema_layouts
 from traceprof.trace.sqlite.database import quote
 
@@ -226,8 +226,7 @@ class NsightWriter:
         self.path.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
+class _Column(Record, frozen=True):
     """A column of a table.
 
     Attributes:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from traceprof.structs import Record
 from traceprof.trace.sqlite.pages import Unsupported
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ _ROWIDS = ("_rowid_", "rowid", "oid")
 _COLUMNS = "SELECT name, type, dflt_value, pk, hidden FROM pragma_table_xinfo(?) ORDER BY cid"
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Record, frozen=True):
     """A table's place in the file, and the columns wanted of it.
 
     Attributes:

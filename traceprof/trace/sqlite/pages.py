@@ -7,11 +7,12 @@ table. The format: https://www.sqlite.org/fileformat2.html
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,8 +49,7 @@ class Unsupported(Exception):  # noqa: N818 - it is no error: SQLite reads the t
     """A damaged structure, or one that only SQLite can read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaves:
+class Leaves(Record, frozen=True):
     """The pages that hold a table's rows.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.sqlite.pages import PageFile, Unsupported, stored_varints, varints
 from traceprof.trace.sqlite.record_formats import RecordFormats
 
@@ -30,8 +30,7 @@ _MAX_PAYLOAD = 1 << 28
 _NO_ROWIDS = np.empty(0, np.int64)  # if they are not requested
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Record, frozen=True):
     """Consecutive rows of a table.
 
     Attributes:

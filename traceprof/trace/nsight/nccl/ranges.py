@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nccl.payloads import PayloadReader
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 NCCL_DOMAIN = "NCCL"
 
 
-@dataclass(frozen=True, slots=True)
-class NcclRanges:
+class NcclRanges(Record, frozen=True):
     """The ranges of NCCL in one process, by thread, start and nesting.
 
     Attributes:

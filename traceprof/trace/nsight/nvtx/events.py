@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from traceprof import labels
+from traceprof.structs import Record
 from traceprof.trace.columns import pack
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
@@ -38,8 +39,7 @@ _DEPENDS_ON_DIGITS = re.compile(r"[0-9]|\(\?P=")
 _DIGIT = re.compile(r"[0-9]")
 
 
-@dataclass(frozen=True, slots=True)
-class EventColumns:
+class EventColumns(Record, frozen=True):
     """NVTX ranges and names, by rowid, which is no meaningful order.
 
     Texts are kept with all digits replaced by 0: those of PyTorch's autograd number each call.
@@ -79,8 +79,7 @@ class EventColumns:
     payloads: tuple[Text, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NamedRanges:
+class NamedRanges(Record, frozen=True):
     """The ranges with a name, of all processes.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import labels
+from traceprof.structs import Record
 from traceprof.trace.grouping import pieces
 from traceprof.trace.model.marks import Marks
 from traceprof.trace.model.ranges import RangeTable
@@ -65,8 +65,7 @@ class RangeTables:
         self._tables.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class NvtxTables:
+class NvtxTables(Record, frozen=True):
     """The NVTX ranges and marks of an export, by process (globalPid).
 
     Attributes:
