@@ -36,8 +36,8 @@ def test_the_limit_is_not_beaten_and_close(kind: str, num_ranks: int, tmp_path: 
     assert answer.change_ns is not None
     gained = step_ns(before) - step_ns(after)
     assert gained > 0
-    # Of eight steps the replay counts another one than the mean step does: one begins earlier.
-    assert 0.95 * gained <= -answer.change_ns <= 1.15 * gained
+    # The kernels' noise is in both runs, and the mean of the ranks' kernels knows it roughly.
+    assert 0.995 * gained <= -answer.change_ns <= 1.15 * gained
 
 
 def test_equal_ranks_have_nothing_to_even_out(tmp_path: Path) -> None:
