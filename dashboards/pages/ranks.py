@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from dash import dcc, html
 
@@ -18,6 +19,8 @@ from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_lengths import step_lengths
 from traceprof.errors import one_line
 from traceprof.findings import Severity
+from traceprof.reports.html import pipeline_svg
+from traceprof.reports.pipeline_drawing import pipeline_drawings
 from traceprof.trace.model.parts import Part
 from traceprof.units import ranks_text
 
@@ -85,6 +88,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         lead,
         card("Where each rank's time went", time),
         card("What each rank did", with_table(table("ranks-work", _WORK, rows), len(rows))),
+        *_pipelines(view),
         *_waits(view),
     )
 
@@ -92,6 +96,24 @@ def layout(analysis: Analysis, address: Address) -> Component:
 def _lost(result: BreakdownResult | None) -> float:
     """Return the share of a rank's time in which it did not compute."""
     return 0.0 if result is None else 1 - result.judged.fraction("compute_ns")
+
+
+def _pipelines(view: View) -> list[Component]:
+    """Return the drawings of the pipelines that the ranks shown are stages of."""
+    figures = [
+        html.Figure(
+            [
+                html.Img(
+                    src=f"data:image/svg+xml,{quote(pipeline_svg(drawing))}",
+                    alt="the passes and waits of each stage of a pipeline",
+                    width="100%",
+                ),
+                html.Figcaption(drawing.caption, className="note"),
+            ]
+        )
+        for drawing in pipeline_drawings(view.analysis.measured, view.numbers)
+    ]
+    return [card("Pipeline", figures)] if figures else []
 
 
 def _waits(view: View) -> list[Component]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from urllib.parse import unquote
+from xml.etree import ElementTree as ET
 
 import pytest
 
+from dashboards.address import Address
+from dashboards.pages import ranks
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
+from tests.support.trees import named
 from traceprof.analyses import pipeline_bubble
 from traceprof.reports import html
 from traceprof.reports.drawings import LABELS, WIDTH
-from traceprof.reports.pipeline_drawing import CLASSES, pipeline_drawing
+from traceprof.reports.pipeline_drawing import CLASSES, pipeline_drawing, pipeline_drawings
 
 _SAMPLE = SAMPLE.with_stem("pipeline-bubble")
 
@@ -39,3 +44,38 @@ def test_a_step_shows_every_pass_and_what_lies_between() -> None:
 def test_the_page_draws_pipelines_only(sample: str, is_drawn: bool) -> None:
     with analysis_of(SAMPLE.with_stem(sample)) as analysis:
         assert ("<h2>Pipeline</h2>" in html.render(analysis.result)) == is_drawn
+
+
+@pytest.mark.parametrize(("sample", "is_drawn"), [("pipeline-bubble", True), ("training", False)])
+def test_the_dashboard_shows_the_same_drawing(sample: str, is_drawn: bool) -> None:
+    with analysis_of(SAMPLE.with_stem(sample)) as analysis:
+        page = ranks.layout(analysis, Address())
+        of_one = ranks.layout(analysis, Address(rank=(1,)))
+        drawings = pipeline_drawings(analysis.measured)
+    sources = [image.src for image in named(page, "Img")]
+    assert sources == [image.src for image in named(of_one, "Img")]
+    assert len(sources) == len(drawings) == is_drawn
+    for source, drawing in zip(sources, drawings, strict=True):
+        svg = ET.fromstring(unquote(source.partition(",")[2]))  # noqa: S314  (our own)
+        boxes = [
+            (box.get("class"), float(box.get("x", "")), float(box.get("width", "")))
+            for box in svg.iter("{http://www.w3.org/2000/svg}rect")
+        ]
+        assert boxes == [
+            *((box.kind, box.x, box.width) for box in drawing.boxes),
+            *((kind, x, 10) for kind, x, _ in drawing.legend),
+        ]
+
+
+def test_parts_of_waits_fill_each_gap_up_to_the_next_pass() -> None:
+    with analysis_of(_SAMPLE) as analysis:
+        stages = pipeline_bubble.run(analysis.measured).pipelines[0].stages
+    for stage in stages:
+        expected = []
+        for end, parts in zip(stage.gap_end_ns.tolist(), stage.parts_ns.tolist(), strict=True):
+            start = end - sum(parts)
+            for part, length in enumerate(parts):
+                if length:
+                    expected.append((start, start + length, part))
+                    start += length
+        assert [*zip(*(column.tolist() for column in stage.waits), strict=True)] == expected

@@ -42,7 +42,8 @@ def perfetto(reports: tuple[str, ...], output: str, options: Options) -> None:
     Each rank is a process: findings with their evidence, steps, streams, counters of links, the
     launch queue, and threads with their marks, ranges and CUDA calls. Arrows lead from rank to rank
     through operations that are one. Above them are the critical paths of a step of median length
-    and of the slowest one, if a replay fits what was measured.
+    and of the slowest one, if a replay fits what was measured, and the stages of pipelines with
+    their passes and waits.
     """
     _need("perfetto")
     from traceprof.analysis import analyze

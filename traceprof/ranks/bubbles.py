@@ -71,6 +71,19 @@ class Stage(Record, frozen=True):
         """How long it waits for other stages."""
         return int(self.parts_ns.sum())
 
+    @property
+    def waits(self) -> tuple[Int64, Int64, Int64]:
+        """Its waits cut into their parts: start, end and number of the part, int64[k] each.
+
+        How much of a wait each part makes up is known, when it was is not: they are put one after
+        the other, so that the last ends where the next pass starts.
+        """
+        last = self.gap_end_ns - self.parts_ns.sum(axis=1)
+        ends = last[:, np.newaxis] + self.parts_ns.cumsum(axis=1)
+        gap, part = np.nonzero(self.parts_ns)
+        end = ends[gap, part]
+        return end - self.parts_ns[gap, part], end, part
+
 
 class Pipeline(Record, frozen=True):
     """A pipeline and its bubbles.

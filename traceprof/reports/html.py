@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from traceprof.analyses import pipeline_bubble
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps.step_lengths import judged_steps
 from traceprof.errors import one_line
@@ -26,7 +25,7 @@ from traceprof.reports.findings_text import (
     unexplained_lines,
 )
 from traceprof.reports.headline_text import headline_lines
-from traceprof.reports.pipeline_drawing import CLASSES, PipelineDrawing, pipeline_drawing
+from traceprof.reports.pipeline_drawing import PipelineDrawing, pipeline_drawings
 from traceprof.reports.text import communication_sections, header_lines, note_lines
 from traceprof.reports.time_text import Bar, below_the_table, parts_table, steps_table
 from traceprof.structs import Record
@@ -42,7 +41,6 @@ MAX_DRAWN_BYTES = 500_000
 """Of drawings of evidence, all together: what costs most is drawn first."""
 _MAX_LINES = 60  # about the data; a large run has one for each report
 _MAX_TITLE = 80
-_MAX_PIPELINES = 4  # that are drawn
 
 
 class SeenEvidence(Record, frozen=True):
@@ -114,6 +112,12 @@ def render(
     return environment().get_template("analysis.html.jinja").render(page)
 
 
+def pipeline_svg(drawing: PipelineDrawing) -> str:
+    """Return a drawing of a pipeline as an SVG file."""
+    template = environment().get_template("pipeline.svg.jinja")
+    return template.render(drawing=drawing, drawn=drawings)
+
+
 def environment() -> Environment:
     """Return what fills in templates: all text is escaped, and a wrong name is an error."""
     environment = Environment(
@@ -143,23 +147,13 @@ def _of_ranks(
         "below": _limited([one_line(line) for line in below_the_table(analysis)]),
         "steps": [] if steps is None else [*blocks([steps])],
         "chart": chart,
-        "pipelines": _pipelines(analysis),
-        "pipeline_classes": CLASSES,
+        "pipelines": pipeline_drawings(analysis.measured),
         "chart_rank": chart_rank,
         "sections": [Section(heading, [*blocks(content)]) for heading, content in sections],
         "cards": _cards(analysis, by_id(analysis.findings), scenes),
         "no_finding": no_finding(kind),
         "unexplained": unexplained_lines(analysis, kind),
     }
-
-
-def _pipelines(analysis: RunResult) -> list[PipelineDrawing]:
-    """Return the drawings of the pipelines of a run, of the first few."""
-    found = pipeline_bubble.run(analysis.measured)
-    drawn = (
-        pipeline_drawing(pipeline, found.ranks) for pipeline in found.pipelines[:_MAX_PIPELINES]
-    )
-    return [drawing for drawing in drawn if drawing is not None]
 
 
 def _step_chart(analysis: RunResult) -> tuple[StepChart | None, int | None]:

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.analyses import pipeline_bubble
 from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS
 from traceprof.reports.drawings import LABELS, WIDTH, Label
 from traceprof.structs import Record
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
+    from traceprof.analyses.measurements.measured import MeasuredRun
     from traceprof.intervals import Int64
     from traceprof.ranks.bubbles import Pipeline, Stage
     from traceprof.ranks.comparison import RankComparison
@@ -30,9 +32,12 @@ CLASSES = {
 }
 """What is drawn: class, name."""
 _KINDS = {FORWARD: "forward", BACKWARD: "backward", WEIGHTS: "backward"}
-_PARTS = ("warm_up", "imbalance", "transfer", "late")
+PARTS = ("warm_up", "imbalance", "transfer", "late")
+"""Classes of the parts of waits, as `Stage` numbers them."""
 _ROW, _BAR, _BETWEEN = 22, 18, 26
 _MIN_NUMBER = 9  # pixels that a micro-batch's number needs
+_CHARACTER, _AFTER = 6, 30  # of the names of what is drawn: their width, and the space between two
+_MAX_DRAWN = 4  # pipelines of a run
 MAX_BOXES = 6_000
 """Of a drawing: so many passes and waits can be distinguished."""
 
@@ -62,13 +67,35 @@ class PipelineDrawing(Record, frozen=True):
         height: of the drawing.
         boxes: passes and waits.
         labels: names of rows, and times.
+        legend: where each class that is drawn has its colour and its name: class, x, name.
         caption: what it shows.
     """
 
     height: int
     boxes: tuple[Box, ...]
     labels: tuple[Label, ...]
+    legend: tuple[tuple[str, int, str], ...]
     caption: str
+
+
+def pipeline_drawings(
+    measured: MeasuredRun, shown: Container[int] | None = None
+) -> list[PipelineDrawing]:
+    """Return the drawings of the pipelines of a run, of the first few.
+
+    Args:
+        measured: the run.
+        shown: numbers of ranks; pipelines without any of them are not drawn. None for all.
+    """
+    found = pipeline_bubble.run(measured)
+    chosen = [
+        pipeline
+        for pipeline in found.pipelines
+        if shown is None
+        or any(found.ranks.ranks[stage.member] in shown for stage in pipeline.stages)
+    ]
+    drawn = (pipeline_drawing(pipeline, found.ranks) for pipeline in chosen[:_MAX_DRAWN])
+    return [drawing for drawing in drawn if drawing is not None]
 
 
 def pipeline_drawing(pipeline: Pipeline, ranks: RankComparison) -> PipelineDrawing | None:
@@ -110,12 +137,17 @@ def pipeline_drawing(pipeline: Pipeline, ranks: RankComparison) -> PipelineDrawi
     height = ideal_y + 20 + len(inside) * _ROW + 18
     labels.append(Label(LABELS, height - 4, "0"))
     labels.append(Label(WIDTH - 50, height - 4, duration(end - begin)))
+    legend, x, kinds = [], 0, {box.kind for box in boxes}
+    for kind, name in CLASSES.items():
+        if kind in kinds:
+            legend.append((kind, x, name))
+            x += len(name) * _CHARACTER + _AFTER
     what = "The pipeline" if step is None else f"The pipeline in step {step}"
     caption = (
         f"{what}: passes with the numbers of their micro-batches, and waits by reason. How much of"
         " a wait each reason makes up is measured; their order within a wait is not."
     )
-    return PipelineDrawing(height, tuple(boxes), tuple(labels), caption)
+    return PipelineDrawing(height + _ROW, tuple(boxes), tuple(labels), tuple(legend), caption)
 
 
 def _span(pipeline: Pipeline) -> tuple[int, int, int | None]:
@@ -146,12 +178,10 @@ def _passes(
 
 def _waits(stage: Stage, begin: int, end: int, y: int, scale: float) -> Iterator[Box]:
     """Yield the parts of the waits of a stage, those of each wait one after the other."""
-    total = stage.parts_ns.sum(axis=1)
-    for gap in np.flatnonzero(total > 0).tolist():
-        left = int(stage.gap_end_ns[gap]) + stage.shift_ns - int(total[gap])
-        for part, length in zip(_PARTS, stage.parts_ns[gap].tolist(), strict=True):
-            low, high = max(left, begin), min(left + length, end)
-            left += length
-            if high > low:
-                x = LABELS + (low - begin) * scale
-                yield Box(round(x, 1), y, round((high - low) * scale, 2), part, "")
+    start, end_ns, part = stage.waits
+    low = np.maximum(start + stage.shift_ns, begin)
+    high = np.minimum(end_ns + stage.shift_ns, end)
+    for place in np.flatnonzero(high > low).tolist():
+        x = LABELS + (int(low[place]) - begin) * scale
+        width = int(high[place] - low[place]) * scale
+        yield Box(round(x, 1), y, round(width, 2), PARTS[int(part[place])], "")

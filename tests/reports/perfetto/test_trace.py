@@ -22,6 +22,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from tests.support.opened import analysis_of
 from tests.support.perfetto import read
+from traceprof.analyses import pipeline_bubble
 from traceprof.analysis import analyze
 from traceprof.communication.messages import messages
 from traceprof.replay.answers.checked_replay import Refusal
@@ -327,6 +328,48 @@ def test_critical_paths_are_tracks(name: str) -> None:
             assert event.end_ns == following.start_ns
         assert shown[-1].end_ns - shown[0].start_ns == path.length_ns
     assert paths[-1].length_ns == max(step.measures.window_ns for step in rank.steps[:-1])
+
+
+def test_stages_of_a_pipeline_are_tracks() -> None:
+    with analysis_of(SAMPLES / "pipeline-bubble.sqlite") as analysis:
+        trace = written(analysis)
+        found = pipeline_bubble.run(analysis.measured)
+    (pipeline,) = found.pipelines
+    words = {0: "pass", 1: "forward", 2: "backward"}
+    reasons = "fill and drain", "unequal stages", "transfer", "lateness"
+    for place, stage in enumerate(pipeline.stages):
+        title = f"stage {place}, rank {found.ranks.ranks[stage.member]}"
+        names = [
+            f"{words[kind]} {number}" if number >= 0 else words[kind]
+            for kind, number in zip(
+                stage.kind.tolist(), pipeline.schedule.micro_batch[place].tolist(), strict=True
+            )
+        ]
+        assert len(set(names)) == 2 * 8 + 1  # 8 micro-batches, and the optimizer
+        passes = [*zip(stage.start_ns.tolist(), stage.end_ns.tolist(), names, strict=True)]
+        shown = trace.events(0, "pipeline", title)
+        assert passes == [
+            (event.start_ns, event.end_ns, event.name)
+            for event in shown
+            if event.category == "pass"
+        ]
+        steps = [event.notes["step"] for event in shown if event.category == "pass"]
+        assert steps == stage.step.tolist()
+        waited = np.zeros((len(stage.gap_end_ns), 4), np.int64)
+        for event in shown:
+            if event.category == "bubble":
+                gap = np.searchsorted(stage.gap_end_ns, event.end_ns)
+                assert event.start_ns >= stage.gap_start_ns[gap]
+                reason = reasons.index(event.name.removeprefix("waits: "))
+                waited[gap, reason] += event.end_ns - event.start_ns
+        assert waited.tolist() == stage.parts_ns.tolist()
+        ideal = trace.events(0, "pipeline: equal stages, no transfer", title)
+        assert [(event.start_ns, event.end_ns) for event in ideal] == [
+            (pipeline.start_ns + start, pipeline.start_ns + end)
+            for start, end in zip(
+                stage.ideal_start_ns.tolist(), stage.ideal_end_ns.tolist(), strict=True
+            )
+        ]
 
 
 def test_no_critical_path_where_the_replay_says_nothing(

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
+from traceprof.analyses import pipeline_bubble
 from traceprof.analyses.links.link_counters import link_samples
 from traceprof.reports.perfetto.critical_path import write_paths
 from traceprof.reports.perfetto.flows import launch_flows
 from traceprof.reports.perfetto.packets import PacketWriter
+from traceprof.reports.perfetto.pipelines import write_pipelines
 from traceprof.reports.perfetto.ranks import write_rank
 from traceprof.run.rank import CpuRank
 
@@ -40,10 +42,15 @@ def write(
         paths: critical paths of steps, each a track at the top.
     """
     ranks = analysis.run.ranks
-    writer = PacketWriter(file, max(-_first_ns(analysis), 0))
+    pipelines = pipeline_bubble.run(analysis.measured)
+    of_stages = [
+        int(stage.gap_start_ns[0]) for pipeline in pipelines.pipelines for stage in pipeline.stages
+    ]
+    writer = PacketWriter(file, max(-min([_first_ns(analysis), *of_stages]), 0))
     if analysis.ranks.clocks.start_utc_ns is not None:
         writer.utc(analysis.ranks.clocks.start_utc_ns)
     write_paths(writer, analysis.result, paths)
+    write_pipelines(writer, pipelines)
     if progress is not None:
         progress.expect(len(ranks))
     written: set[tuple[int, int]] = set()
