@@ -263,8 +263,8 @@ def test_importing_traceprof_is_light() -> None:
     [
         (["--help"], 26, ["numpy", "rich", "traceprof.trace", "traceprof.analyses"]),
         (["info", str(SAMPLE)], 112, ["traceprof.analyses", "traceprof.replay"]),
-        (["analyze", str(SAMPLE), "--format", "json"], 330, ["rich"]),
-        (["analyze", str(HEALTHY)], 280, ["traceprof.replay"]),
+        (["analyze", str(SAMPLE), "--format", "json"], 338, ["rich"]),
+        (["analyze", str(HEALTHY)], 291, ["traceprof.replay"]),
     ],
     ids=["help", "info", "analyze", "nothing to replay"],
 )
