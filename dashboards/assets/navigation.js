@@ -18,13 +18,13 @@ export function go(href, { stay = false } = {}) {
 const CARD_MS = 100;
 const MAX_TRIES = 100;
 
-/** @param {Element} card of a finding, whose body may be folded */
+/** @param {Element} card of a finding, which may be folded with others */
 function unfold(card) {
-  const body = card.querySelector(":scope > details");
-  if (body instanceof HTMLDetailsElement) body.open = true;
+  const others = card.closest("details");
+  if (others) others.open = true;
 }
 
-/** Unfold the card of a finding that a link on its page leads to. */
+/** Show the card of a finding that a link on its page leads to. */
 export function unfoldLinked() {
   document.addEventListener("click", ({ target }) => {
     const link = target instanceof Element && target.closest("a[href^='#finding-']");

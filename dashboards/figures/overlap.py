@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceprof.analyses.kernels.by_signature import SignatureSlowdown
     from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
 
-_ROW, _LOW_ROW = 26, 17
+_ROW, _LOW_ROW = 22, 17
 _MAX_HIGH = 8  # rows
 
 

@@ -27,8 +27,8 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
 
     Args:
         comparison: of the ranks of the run.
-        shown: the numbers of the ranks to draw; many are drawn by machine or, of one machine,
-            those that waited and were waited for most.
+        shown: the numbers of the ranks to draw; many are drawn by machine. Of many machines, or
+            many ranks of one, those that waited and were waited for most are drawn.
     """
     order = sorted(
         (number, member) for member, number in enumerate(comparison.ranks) if number in shown
@@ -38,17 +38,17 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
     if not waited.any():
         return None
     if len(order) > MAX_DRAWN:
-        groups, titles = _by_machine(comparison, order)
-        if len(titles) > 1:
-            sums = np.add.reduceat(waited[groups.order], groups.first, axis=0)
-            sums = np.add.reduceat(sums[:, groups.order], groups.first, axis=1)
-            return _matrix(sums, titles, titles)
-        # One machine: the ranks that waited most, and those that were waited for most.
+        groups, names = _by_machine(comparison, order)
+        if len(names) > 1:
+            waited = np.add.reduceat(waited[groups.order], groups.first, axis=0)
+            waited = np.add.reduceat(waited[:, groups.order], groups.first, axis=1)
+        else:
+            names = _names(comparison, order)
+        # Those that waited most, and those that were waited for most.
         rows, columns = (
             np.sort(np.argsort(-waited.sum(axis=axis), kind="stable")[:MAX_DRAWN]).tolist()
             for axis in (1, 0)
         )
-        names = _names(comparison, order)
         return _matrix(
             waited[np.ix_(rows, columns)], [names[at] for at in rows], [names[at] for at in columns]
         )

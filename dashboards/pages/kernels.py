@@ -20,6 +20,7 @@ from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.titles import kernel_title
+from traceprof.reports.compute_text import step_text
 from traceprof.reports.kernels_text import arithmetic_text, reached
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration, percent
@@ -133,7 +134,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         TITLE,
         lead,
         _categories(uses, total),
-        _compute(view.compute),
+        _compute(view),
         modules_card(view),
         _table(view, uses, total, len(tables)),
     )
@@ -220,8 +221,9 @@ def _categories(uses: Sequence[Use], total_ns: int) -> Component:
     return card("By category", bar, legend, note="by their names")
 
 
-def _compute(ranks: Sequence[ComputeParts]) -> Component:
+def _compute(view: View) -> Component:
     """Show what compute consists of: of kernels at once the one that began first counts."""
+    ranks = view.compute
     by_kind: dict[tuple[str, str, str], list[ComputePart]] = {}
     for of_rank in ranks:
         for part in of_rank.parts:
@@ -250,9 +252,23 @@ def _compute(ranks: Sequence[ComputeParts]) -> Component:
         )
     rows.sort(key=lambda row: -row["time"])
     note = "of kernels at once, the one that began first counts: the rows add up to all compute"
-    return card(
-        "What compute consists of", table("compute", _COMPUTE, rows, "compute.csv"), note=note
-    )
+    shown = table("compute", _COMPUTE, rows, "compute.csv")
+    return card("What compute consists of", *_of_peak(view, ranks), shown, note=note)
+
+
+def _of_peak(view: View, ranks: Sequence[ComputeParts]) -> list[Component]:
+    """Say what a step reaches of the GPU's peak, on the rank that computes longest.
+
+    Of a chosen time nothing is said: it cuts steps.
+    """
+    if view.address.chosen.has_range or not ranks:
+        return []
+    longest = max(ranks, key=lambda parts: (parts.total_ns, -parts.rank))
+    if longest.in_step is None:
+        return []
+    of_rank = f"Rank {longest.rank}: " if len(ranks) > 1 else ""
+    text = step_text(longest.in_step)
+    return [html.P(f"{of_rank or text[0].upper()}{text if of_rank else text[1:]}.")]
 
 
 def _table(view: View, uses: Sequence[Use], total_ns: int, num_ranks: int) -> Component:

@@ -176,7 +176,7 @@ def _kernels(view: View, rows: Sequence[Row]) -> Component:
     entries = [_entry(*row) for row in rows[:_MAX_ROWS]]
     parts: list[Any] = [
         chart,
-        table("overlap-kernel-table", _BY_KERNEL, entries, "overlap.csv", in_sight=5.5),
+        table("overlap-kernel-table", _BY_KERNEL, entries, "overlap.csv", in_sight=4.5),
     ]
     rest = rows[_MAX_ROWS:]
     if rest:

@@ -10,7 +10,7 @@ from dashboards import address as addresses
 from dashboards.view import View
 from dashboards.widgets.breakdown_table import TITLE as BREAKDOWN
 from dashboards.widgets.breakdown_table import breakdown_card
-from dashboards.widgets.components import card, missing, nothing, page
+from dashboards.widgets.components import card, folded, missing, nothing, page
 from dashboards.widgets.finding_card import finding_card
 from dashboards.widgets.headline import attribution_card, headline_card
 from dashboards.widgets.worst import MAX_DRAWN
@@ -97,13 +97,11 @@ def _findings(view: View) -> Component | None:
         for severity in reversed(Severity)
         if severity in severities
     )
-    is_long = len(view.ranks) > MAX_DRAWN  # its first card stands open
-    cards = [
-        finding_card(
-            group, view.address, view.clock, judged, view.unit, is_folded=is_long and place > 0
-        )
-        for place, group in enumerate(groups)
-    ]
+    cards = [finding_card(group, view.address, view.clock, judged, view.unit) for group in groups]
+    if len(view.ranks) > MAX_DRAWN and len(cards) > 1:
+        names = ", ".join(group[0].id for group in groups)
+        summary = f"Where to see each, and what to do: {names}"
+        cards = [html.Div(folded(summary, *cards), className="card")]
     return html.Section(
         [html.Header([html.H2("Findings"), html.P(counts, className="note")]), *cards],
         className="findings",

@@ -153,7 +153,10 @@ def _waits(view: View) -> list[Component]:
         for machine, numbers in machines.items()
     ]
     opened = html.Details([html.Summary("Its ranks, of one machine"), html.Ul(links)])
-    return [card(title, drawn, opened, note=f"{note}; by machine, each with its ranks together")]
+    note += "; by machine, each with its ranks together"
+    if len(machines) > MAX_DRAWN:
+        note += f"; of {len(machines)} those that waited and were waited for most"
+    return [card(title, drawn, opened, note=note)]
 
 
 def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, Any]:

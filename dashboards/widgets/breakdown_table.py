@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from dash import dcc, html
 
 from dashboards.view import device_text
-from dashboards.widgets.components import UNKNOWN, card
+from dashboards.widgets.components import UNKNOWN, card, folded
 from dashboards.widgets.palette import PARTS
 from dashboards.widgets.terms import PART_MEANINGS
+from dashboards.widgets.worst import MAX_DRAWN
 from traceprof.analyses import breakdown
 from traceprof.reports.time_text import outside_the_training
 from traceprof.units import duration, percent, ranks_text
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 TITLE = "Where the time went"
 MAX_ROWS = 8
 """Ranks that have a row of their own at once."""
-_MAX_OUTLIERS = 6
+_MAX_OUTLIERS = 3
+_MAX_MACHINES = 2  # of many ranks, that are not folded
 _MIN_AWAY = 0.02  # of the window, and three times the ranks' middle deviation
 _LOST = PARTS[1:]  # which are no compute
 
@@ -55,11 +57,8 @@ def breakdown_card(view: View, results: Sequence[BreakdownResult]) -> Component:
     if len(results) <= MAX_ROWS:
         return card(TITLE, _legend(), _scrolled(_table(view, results)), *outside)
     worst = sorted(results, key=lambda result: (-_lost(result.judged), result.rank))
-    every = html.Details(
-        [
-            html.Summary(f"All {len(worst)} ranks, those that lose most first"),
-            _scrolled(_table(view, worst)),
-        ]
+    every = folded(
+        f"All {len(worst)} ranks, those that lose most first", _scrolled(_table(view, worst))
     )
     return card(
         TITLE, _legend(), _machines(view, results), *_outliers(view, results), every, *outside
@@ -124,8 +123,10 @@ def _machines(view: View, results: Sequence[BreakdownResult]) -> Component:
     )
     rows = [_machine(view, name, group) for name, group in groups]
     table = html.Table([html.Thead(head), html.Tbody(rows)], className="machines")
-    note = html.P("Medians over the ranks of each machine, the one that loses most first.")
-    return html.Div([note, _scrolled(table)])
+    about = "medians over the ranks of each, the one that loses most first"
+    if len(results) > MAX_DRAWN and len(groups) > _MAX_MACHINES:
+        return folded(f"{len(groups)} machines: {about}", _scrolled(table))
+    return html.Div([html.P(f"Machines: {about}.", className="note"), _scrolled(table)])
 
 
 def _machine(view: View, name: str, results: Sequence[BreakdownResult]) -> Component:

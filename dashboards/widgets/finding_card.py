@@ -31,8 +31,6 @@ def finding_card(
     clock: Clock,
     judged: str,
     unit: str = "a step",
-    *,
-    is_folded: bool = False,
 ) -> Component:
     """Return the card of one finding.
 
@@ -42,7 +40,6 @@ def finding_card(
         clock: of the run.
         judged: what its share is of, such as `training`.
         unit: what its saving is of, such as `a step`.
-        is_folded: whether only its head is shown until it is clicked.
     """
     worst = worst_of(group)
     severity = str(worst.severity)
@@ -63,11 +60,11 @@ def finding_card(
         ],
         className="columns",
     )
-    saving = _saving(worst.saving, unit)
-    body = [folded("where to see it, and what to do", *saving, columns)] if is_folded else None
-    inside = [head, title, *(body or [*saving, columns])]
-    name, identity = f"card finding {severity}", f"finding-{worst.id}"
-    return html.Article(inside, className=name, id=identity)
+    return html.Article(
+        [head, title, *_saving(worst.saving, unit), columns],
+        className=f"card finding {severity}",
+        id=f"finding-{worst.id}",
+    )
 
 
 def metric_text(name: str, value: MetricValue) -> str:

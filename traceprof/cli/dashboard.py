@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import webbrowser
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from traceprof.cli.inputs import expand, print_failures, progress, reports_argument
-from traceprof.cli.judging import judging_options
+from traceprof.cli.judging import flops_option, judging_options
 from traceprof.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     " dashboard ends.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@flops_option
 @judging_options
 def command(
     reports: tuple[str, ...],
@@ -69,6 +71,7 @@ def command(
     before: tuple[str, ...],
     notes_path: Path | None,
     opens: bool,
+    flops_per_step: float | None,
     options: Options,
 ) -> None:
     """Show where the time of each REPORT went, and its findings, in a browser.
@@ -85,6 +88,7 @@ def command(
     from traceprof.analysis import analyze_in_child
     from traceprof.execution.memory import give_freed_memory_back, keep_freed_memory
 
+    options = replace(options, flops_per_step=flops_per_step)
     options.check()
     paths = expand(reports)
     compared = CompareQuestion(before, options) if before else None

@@ -50,7 +50,7 @@ def compute_lines(analysis: RunResult, detail: Detail = WHOLE) -> list[str]:
     return [
         f"{of_rank}{duration(longest.total_ns)}{recorded}: {_categories(longest)}",
         *_tensor_cores(longest),
-        *_step(longest.in_step),
+        *([step_text(longest.in_step)] if longest.in_step is not None else []),
         *(_signature(use, longest.total_ns) for use in longest.largest if detail.has_kernels),
     ]
 
@@ -122,10 +122,8 @@ def _rate(matrices: Sequence[ComputePart]) -> str:
     return f"; {longest.category} reaches {rate / 1e12:.3g}{of_peak} TFLOP/s"
 
 
-def _step(of_step: StepFlops | None) -> list[str]:
+def step_text(of_step: StepFlops) -> str:
     """Say what share of the GPU's peak a step reaches."""
-    if of_step is None:
-        return []
     at_least = "at least " if of_step.coverage < 1 else ""
     rate, peak = of_step.flops_per_s, of_step.peak_flops_per_s
     of_peak = "" if peak is None else f" of {peak / 1e12:.0f} ({of_step.precision})"
@@ -136,7 +134,7 @@ def _step(of_step: StepFlops | None) -> list[str]:
         why += f", known of {percent(of_step.coverage)} of the multiplication of matrices"
     mfu = "" if of_step.mfu is None else f", an MFU of {at_least}{percent(of_step.mfu)}"
     reached = f"a step reaches {at_least}{rate / 1e12:.3g}{of_peak} TFLOP/s{mfu}"
-    return [f"{reached}: {of_step.flops:.3g} FLOPs in {duration(of_step.step_ns)}, {why}"]
+    return f"{reached}: {of_step.flops:.3g} FLOPs in {duration(of_step.step_ns)}, {why}"
 
 
 def _signature(use: SignatureUse, total_ns: int) -> str:

@@ -52,7 +52,8 @@ WITHOUT_COPIES = {
     *("launch-queue-full-healthy", "launch-queue-stall", "launch-queue-stall-unexported"),
     *("exposed-late-input", "exposed-late-launch", "exposed-needed-at-once", "exposed-queued"),
     *("exposed-waiting", "full-precision-matmul", "nccl-serialization", "turnaround"),
-    *("unfused-kernels", "pipeline-sends", "host-stall"),
+    *("unfused-kernels", "pipeline-bubble", "pipeline-sends", "host-stall", "uneven-clock"),
+    "uneven-experts",
 }
 
 

@@ -20,6 +20,9 @@ from tests.support.traces import SAMPLE
 from tests.support.trees import named, text
 from traceprof.analyses import overlap_slowdown
 from traceprof.analysis import analyze
+from traceprof.execution.options import Options
+from traceprof.reports.compute_text import compute_lines, step_text
+from traceprof.units import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,6 +88,29 @@ def test_kernels_reach_a_share_of_the_peak_where_shapes_say_it(tmp_path: Path) -
         "add": pytest.approx(100 * 3 * 4 * 1024 / 1e-6 / 2039e9),
         "unknown": None,
     }
+
+
+def test_what_a_step_reaches_of_the_peak_is_said_as_in_the_report() -> None:
+    options = Options(savings=False, flops_per_step=4e12)
+    with closing(analyze(SLOWED, options=options)) as analysis:
+        longest = max(analysis.result.compute, key=lambda parts: parts.total_ns)
+        assert longest.in_step is not None
+        assert longest.in_step.mfu is not None
+        said = step_text(longest.in_step)
+        assert said in compute_lines(analysis.result)
+        assert f"an MFU of {percent(longest.in_step.mfu)}" in said
+        assert f"Rank {longest.rank}: {said}." in text(kernels.layout(analysis, Address()))
+        (other,) = (parts for parts in analysis.result.compute if parts is not longest)
+        assert other.in_step is not None
+        alone = text(kernels.layout(analysis, Address(rank=(other.rank,))))
+        assert f"A{step_text(other.in_step)[1:]}." in alone
+        middle = analysis.result.breakdown[0].whole.window_start_ns
+        chosen = Address(start_ns=middle, end_ns=middle + 10**8)
+        assert "MFU" not in text(kernels.layout(analysis, chosen))
+
+
+def test_without_flops_nothing_is_said_of_the_peak(analysis: Analysis) -> None:
+    assert "MFU" not in text(kernels.layout(analysis, Address()))
 
 
 def test_times_are_the_means_over_the_ranks_chosen(analysis: Analysis) -> None:

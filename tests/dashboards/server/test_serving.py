@@ -67,7 +67,8 @@ def test_it_takes_a_free_port_a_token_and_the_options_that_change_what_is_found(
     page: Page,
 ) -> None:
     options = ("--only", "gpu-idle,exposed-communication", "--skip", "gpu-idle")
-    with running("--port", "0", *options, "--step-pattern", r"forward") as (_, url):
+    steps = ("--step-pattern", r"forward", "--flops-per-step", "4e12")
+    with running("--port", "0", *options, *steps) as (_, url):
         assert re.fullmatch(rf"http://{re.escape(HOST)}:\d+/\?token=[\w-]{{32}}", url)
         bare = url.partition("?")[0]
         assert [get(bare)[0], get(f"{bare}progress")[0]] == [403, 403]
@@ -75,6 +76,8 @@ def test_it_takes_a_free_port_a_token_and_the_options_that_change_what_is_found(
         page.wait_for_selector("table.breakdown")
         cards = page.locator("[id^=finding-]").evaluate_all("all => all.map((each) => each.id)")
         assert cards == ["finding-exposed-communication"]
+        page.goto(f"{bare}kernels")
+        page.wait_for_selector("#page p:text('4e+12 FLOPs'):text('by --flops-per-step')")
         page.goto("about:blank")
 
 
@@ -85,6 +88,7 @@ def test_it_takes_a_free_port_a_token_and_the_options_that_change_what_is_found(
         (["--step-pattern", "("], "step pattern"),
         (["--communication-kernel", "("], "("),
         (["--link-peak", "pcie"], "pcie"),
+        (["--flops-per-step", "0"], "flops_per_step"),
     ],
 )
 def test_a_wrong_option_is_said_before_anything_is_served(
@@ -108,7 +112,6 @@ def test_options_that_change_what_is_found_are_those_of_analyze() -> None:
         "fail_on",
         "is_strict",
         "is_verbose",
-        "flops_per_step",  # of a rate that is written, not found
         "shows_kernels",
         "store",
         "name",
@@ -122,6 +125,7 @@ def test_options_that_change_what_is_found_are_those_of_analyze() -> None:
         "opens",
         "has_token",
         "before",
+        "notes_path",
     }
 
 

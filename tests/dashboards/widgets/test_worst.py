@@ -154,6 +154,11 @@ def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
     assert alone is not None
     assert len(alone["rows"]) == len(alone["columns"]) == MAX_DRAWN
     assert alone["rows"][-1]["values"][-1] == pytest.approx(matrix[-1, -1] / 1e6)
+    nodes = tuple(f"node-{rank // 2}" for rank in range(NUM))
+    many = wait_matrix(dataclasses.replace(compared, machines=nodes), range(NUM))
+    assert many is not None
+    assert [row["title"] for row in many["rows"]] == [f"node-{node}" for node in range(16, 32)]
+    assert many["rows"][-1]["values"][-1] == pytest.approx(matrix[-2:, -2:].sum() / 1e6)
 
 
 def test_a_table_of_ranks_that_are_few_stays_in_their_order(analysis: Analysis) -> None:

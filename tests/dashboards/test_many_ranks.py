@@ -1,0 +1,65 @@
+"""Pages of 64 ranks in a browser: none is over two screens high, and links open what is folded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from dashboards.pages import (
+    kernels,
+    launch_queue,
+    links,
+    nccl,
+    overlap,
+    overview,
+    ranks,
+    steps,
+)
+from tests.support.serving import serving
+from traceprof.simulate import simulate_ddp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+PAGES = (overview, steps, kernels, overlap, nccl, launch_queue, links, ranks)
+HEIGHT = 720  # pixels, of the smaller screen
+IS_DRAWN = """() => !document.querySelector('#page .loading')
+    && [...document.querySelectorAll('#page .table')].every((table) =>
+        table.closest('details') || table.querySelector('.ag-row, .ag-overlay'))"""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    path: Path = tmp_path_factory.mktemp("many") / "ddp.sqlite"
+    simulate_ddp(path, gpus=64, steps=12, kernels_per_step=60, seed=3)
+    with serving(path) as served:
+        yield served
+
+
+@pytest.mark.long
+def test_no_page_of_many_ranks_is_over_two_screens_high(page: Page, url: str) -> None:
+    page.set_viewport_size({"width": 1280, "height": HEIGHT})
+    heights = {}
+    for module in PAGES:
+        page.goto(f"{url}{module.PATH}")
+        page.wait_for_selector(f"#page h1:text-is('{module.TITLE}')")
+        page.wait_for_function(IS_DRAWN)
+        page.wait_for_load_state("networkidle")
+        heights[module.PATH] = page.evaluate("document.documentElement.scrollHeight")
+    assert {path: height for path, height in heights.items() if height > 2 * HEIGHT} == {}
+    assert min(heights.values()) > HEIGHT  # each is drawn
+
+
+@pytest.mark.long
+def test_a_link_to_a_finding_of_many_ranks_unfolds_its_card(page: Page, url: str) -> None:
+    page.goto(url)
+    card = page.locator("#finding-gpu-idle")
+    expect(card).to_be_hidden()
+    page.locator(".causes a[href='#finding-gpu-idle']").click()
+    expect(card).to_be_visible()
+    expect(card).to_be_in_viewport()
