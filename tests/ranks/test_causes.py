@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.arrivals import arrivals, session
 from traceprof.ranks.arrivals import Arrivals
@@ -121,8 +122,7 @@ def test_a_rank_that_waited_for_another_is_not_the_root() -> None:
         )  # the pair's is the second, of a group of its own
         found.group[:] = [0, 1, 0]
         found.sequence[:] = [0, 5, 1]
-        object.__setattr__(found, "groups", names)
-        return found
+        return replace(found, groups=names)
 
     usual = [
         arrivals(rank, **ON_TIME, group="0", sequence=[0, 1], report=0,

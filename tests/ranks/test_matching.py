@@ -4,6 +4,7 @@ import tracemalloc
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from tests.support.arrivals import arrivals
 from traceprof.ranks.arrivals import Arrivals
@@ -74,7 +75,7 @@ def test_what_was_launched_before_the_capture_is_no_group_of_its_own() -> None:
     labelled = [-1, *range(29)]
     first = arrivals(0, STARTS, ENDS, group="0", sequence=labelled)
     groups = [0 if label >= 0 else -1 for label in labelled]
-    object.__setattr__(first, "group", np.array(groups, np.int64))
+    first = replace(first, group=np.array(groups, np.int64))
     second = arrivals(1, STARTS[1:], ENDS[1:], group="0", sequence=range(29))
     (group,) = found(first, second)
     assert isinstance(group, Group)

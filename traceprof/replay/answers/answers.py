@@ -202,6 +202,8 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         misfit / step if step else 0.0, RESOLUTION
     )
     if is_bound:  # whatever is not known of the run, no change gains more
+        # By its end, the first step counts nothing: it may be the one that gains most.
+        changes += (replay.share_by_begin @ (lengths - before)).tolist()
         at = max(round(step + min(changes) - off), round(least), 0)
         return Answer(
             one.text, is_bound=True, step_ns=at, low_ns=at, high_ns=at, change_ns=at - round(step),

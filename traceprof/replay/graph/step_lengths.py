@@ -68,9 +68,8 @@ def steady_shares(marks: Sequence[Marks], slowest: BreakdownResult) -> tuple[Flo
     """Return what each step counts for in the mean of the steady ones.
 
     Steps that are not steady count nothing. Of a sample, each kind of steps counts as much as it
-    does among all of them. By end, what passes until the next step begins is part of the next one:
-    where the first step does not count, each length stands for the step before it. Where it does,
-    the lengths from its begin on sum to the whole run, by begin and by end.
+    does among all of them. By end, what passes until the next step begins is part of the next one,
+    and the first one has no beginning.
 
     Args:
         marks: of the ranks.
@@ -100,7 +99,7 @@ def steady_shares(marks: Sequence[Marks], slowest: BreakdownResult) -> tuple[Flo
         if inside.any():
             share[inside] = len(group) / inside.sum()
     share = share if share.any() else np.ones_like(share)
-    by_end = np.where(others, 0.0, share if share[0] else np.append(0.0, share[:-1]))
+    by_end = np.where(others, 0.0, np.append(0.0, share[:-1]))
     by_end = by_end if by_end.any() else share
     return share / share.sum(), by_end / by_end.sum()
 
