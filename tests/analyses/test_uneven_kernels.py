@@ -23,6 +23,7 @@ from traceprof.analyses.uneven_kernels.advice import (
     HARDWARE,
     UNKNOWN,
     WORK,
+    advice,
 )
 from traceprof.analysis import analyze
 from traceprof.findings import Finding, NotApplicable
@@ -120,7 +121,11 @@ def test_planted_excess(kind: str, num_ranks: int, tmp_path: Path) -> None:
         assert values["slower"] == pytest.approx(1.15, abs=0.01)
         assert values["work"] == 1
         assert "slower" in finding.title
-        assert finding.advice == ADVICE[HARDWARE]
+        assert finding.advice == advice(
+            HARDWARE,
+            "nsys profile --gpu-metrics-devices=cuda-visible"
+            " (--gpu-metrics-device=… before 2024) …",
+        )
     else:
         assert values["work"] > 1.2
         assert "thread blocks" in finding.title
@@ -304,6 +309,12 @@ def test_the_reason_has_its_numbers(changes: Any, cause: str, words: str) -> Non
     found = metrics(**changes)
     assert cause_of(found) == cause
     assert words in because(found)
+
+
+def test_only_clocks_that_were_not_sampled_are_to_be_recorded() -> None:
+    assert "Record clocks, too, to see whether it is throttled: HOW" in advice(HARDWARE, "HOW")
+    assert "clocks" not in " ".join(advice(HARDWARE, None))
+    assert advice(CHANGING, "HOW") == ADVICE[CHANGING]
 
 
 def test_the_sample_has_its_truth() -> None:

@@ -15,6 +15,7 @@ from traceprof.comparison.ask import compare
 from traceprof.findings import Sight
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from traceprof.analyses.verdict.run_result import RunResult
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 ALL = {id_ for id_, kind in FINDINGS.items() if kind.needs}
 BY_NAME = {id_ for id_, kind in FINDINGS.items() if kind.needs is Sight.NAMES}
-OF_RUNS = {"straggler"}  # of which one rank has none
+OF_RUNS = {"straggler", "uneven-kernels", "pipeline-bubble"}  # of which one rank has none
 
 
 def steps_of(num: int = 8) -> TraceBuilder:
@@ -45,6 +46,11 @@ def in_graphs(num: int = 8) -> TraceBuilder:
         builder.nvtx(f"step {step}", begin, begin + 90_000)
         builder.graph(begin + 10_000, begin + 90_000, launch=(begin + 10, begin + 20))
     return builder
+
+
+def unnamed(num: int) -> TraceBuilder:
+    """Build a kernel of so many ms whose name is unknown."""
+    return TraceBuilder().kernel(0, num * 1_000_000, "my_fft_stage3")
 
 
 def analyzed(builder: TraceBuilder, path: Path) -> RunResult:
@@ -96,6 +102,15 @@ def test_unknown_names_over_a_tenth_of_the_time_hide_what_is_known_by_name(
     gaps = unknown(analyzed(builder, tmp_path / "t.sqlite"), "names are unknown")
     assert gaps.keys() == (BY_NAME - OF_RUNS if hides else set())
     assert all(how in remedy for remedy in gaps.values())
+
+
+@pytest.mark.parametrize("build", [in_graphs, unnamed])
+def test_what_is_hidden_of_two_ranks_hides_what_only_several_have(
+    tmp_path: Path, build: Callable[[int], TraceBuilder]
+) -> None:
+    paths = [build(num).write(tmp_path / f"{num}.sqlite") for num in (8, 9)]
+    result = analyze_reports(paths, Options(savings=False))
+    assert {gap.id for gap in result.not_applicable} >= OF_RUNS
 
 
 def test_known_names_hide_nothing_where_nothing_communicates(tmp_path: Path) -> None:

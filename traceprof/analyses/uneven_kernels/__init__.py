@@ -13,12 +13,12 @@ import numpy as np
 from traceprof.analyses.kernels import unevenness as limits
 from traceprof.analyses.kernels.matched_kernels import shared_steps
 from traceprof.analyses.uneven_kernels.advice import (
-    ADVICE,
     CHANGING,
     CLOCK,
     HARDWARE,
     UNKNOWN,
     WORK,
+    advice,
     page_advice,
 )
 from traceprof.findings import (
@@ -40,6 +40,7 @@ from traceprof.findings import (
 from traceprof.kernel_names.categories import Category
 from traceprof.ranks.lateness import waited_for
 from traceprof.structs import Record
+from traceprof.trace.model.parts import Part
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ class UnevenKernelsResult(Record, frozen=True):
         window_ns: the length of what is judged, on the rank.
         evidence: the steps in which the rank was furthest beyond the others.
         num_ranks: with a GPU.
+        how_to_sample: how to record clocks.
     """
 
     uneven: Unevenness | None
@@ -132,13 +134,15 @@ class UnevenKernelsResult(Record, frozen=True):
     window_ns: int
     evidence: tuple[Evidence, ...]
     num_ranks: int
+    how_to_sample: str
 
 
 def run(measured: MeasuredRun) -> UnevenKernelsResult:
     """Measure what uneven kernels cost a run."""
     uneven, placed = measured.uneven, measured.placed
+    how_to_sample = measured.run.how_to_collect(Part.LINK_COUNTERS)
     if uneven is None or not uneven.is_uneven:
-        return UnevenKernelsResult(uneven, None, 0, (), len(placed))
+        return UnevenKernelsResult(uneven, None, 0, (), len(placed), how_to_sample)
     rank = placed[uneven.member]
     num_steps = max(rank.num_steps, 1)
     metrics = UnevenKernelsMetrics(
@@ -157,7 +161,9 @@ def run(measured: MeasuredRun) -> UnevenKernelsResult:
         coverage=uneven.coverage,
     )
     evidence = _evidence(measured, uneven)
-    return UnevenKernelsResult(uneven, metrics, rank.window_ns, evidence, len(placed))
+    return UnevenKernelsResult(
+        uneven, metrics, rank.window_ns, evidence, len(placed), how_to_sample
+    )
 
 
 def findings(result: UnevenKernelsResult) -> list[Finding | NotApplicable]:
@@ -192,7 +198,7 @@ def findings(result: UnevenKernelsResult) -> list[Finding | NotApplicable]:
             fraction,
             metrics.by_name(),
             result.evidence,
-            ADVICE[cause_of(metrics)],
+            advice(cause_of(metrics), result.how_to_sample if metrics.clock is None else None),
         )
     ]
 

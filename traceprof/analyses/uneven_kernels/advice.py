@@ -18,10 +18,7 @@ _LOCK = (
     " somebody changed them"
 )
 _COOL = "A hot GPU needs its fans, its air flow or another slot mended; have the node taken out"
-_SAMPLE = (
-    "Record clocks, too (`nsys profile --gpu-metrics-devices=cuda-visible`): they show whether it"
-    " is throttled"
-)
+_SAMPLE = "Record clocks, too, to see whether it is throttled"
 _OTHERS = "Look for another process on that GPU (`nvidia-smi pmon`), and for MIG or MPS shares"
 _MOVE = "Give the job another node, and see whether the slow rank moves with the GPU"
 _PARTITION = (
@@ -47,6 +44,19 @@ ADVICE: dict[str, tuple[str, ...]] = {
     UNKNOWN: (_STEPS, _LIMITS, _SEQUENCES, _EXPERTS),
 }
 """Advice by what makes kernels uneven."""
+
+
+def advice(cause: str, how_to_sample: str | None) -> tuple[str, ...]:
+    """Return the advice on a cause.
+
+    Args:
+        cause: a key of `ADVICE`.
+        how_to_sample: how to record clocks; None where they were.
+    """
+    if how_to_sample is None:
+        return tuple(line for line in ADVICE[cause] if line != _SAMPLE)
+    sample = f"{_SAMPLE}: {how_to_sample}"
+    return tuple(sample if line == _SAMPLE else line for line in ADVICE[cause])
 
 
 def page_advice() -> str:
