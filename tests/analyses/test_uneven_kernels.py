@@ -13,7 +13,7 @@ from tests.reference.uneven import Expected, expected
 from tests.support.changes import recorded
 from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER
 from traceprof.analyses import uneven_kernels
-from traceprof.analyses.kernels.placed_kernels import PlacedKernels
+from traceprof.analyses.kernels.placed_kernels import PlacedKernels, pack_places
 from traceprof.analyses.kernels.unevenness import Unevenness, unevenness
 from traceprof.analyses.uneven_kernels import UnevenKernelsMetrics, because, cause_of
 from traceprof.analyses.uneven_kernels.advice import (
@@ -166,12 +166,14 @@ def kernels_of(
         number=np.arange(num_steps) if number is None else number,
         start_ns=start,
         end_ns=start + step_ns,
-        step=pack(np.repeat(np.arange(num_steps), num)),
-        part=pack(np.tile(np.arange(num) * parts // num, num_steps)),
-        name=pack(np.tile(np.arange(num) % 7, num_steps)),
+        places=pack_places(
+            np.repeat(np.arange(num_steps), num),
+            np.tile(np.arange(num) * parts // num, num_steps),
+            np.tile(np.arange(num) % 7, num_steps),
+            np.full(lengths.size, 108),
+            np.zeros(lengths.size, np.int64) if beside is None else beside.ravel(),
+        ),
         length_ns=pack(lengths.ravel()),
-        blocks=pack(np.full(lengths.size, 108)),
-        beside=pack(np.zeros(lengths.size, np.int64) if beside is None else beside.ravel()),
         names=tuple("abcdefg"),
         categories=("matmul",) * 7,
         num_blocking=np.full(parts - 1, num_steps),
@@ -231,7 +233,7 @@ def test_what_experts_send_back_shows_their_work() -> None:
     rng = np.random.default_rng(6)
     ranks = noisy(rng, 4, 8, 40, 2)
     for number, one in enumerate(ranks):
-        step, part = one.step.values, one.part.values
+        step, part = one.places.step, one.places.part
         has_more = (part == 0) & (step % 4 == number)
         sizes = np.where(np.arange(8) % 4 == number, 2_000, 1_000)
         ranks[number] = replace(
@@ -243,6 +245,21 @@ def test_what_experts_send_back_shows_their_work() -> None:
     assert found is not None
     assert (found.is_uneven, found.is_constant) == (True, False)
     assert found.all_to_all == pytest.approx(2_000 / 1_250)
+
+
+# -- places ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num", [0, 1, 2, 1000])
+def test_packed_places_are_the_same(num: int) -> None:
+    rng = np.random.default_rng(num)
+    step, part = np.sort(rng.integers(0, 5, num)), rng.integers(0, 3, num)
+    name, blocks = rng.integers(0, 4, num), rng.choice([0, 1, 7, 1 << 40], num)
+    beside = rng.integers(0, 3, num)
+    places = pack_places(step, part, name, blocks, beside)
+    kept = (places.step, places.part, places.name, places.blocks, places.beside)
+    for packed, column in zip(kept, (step, part, name, blocks, beside), strict=True):
+        assert packed.tolist() == column.tolist()
 
 
 # -- edges ----------------------------------------------------------------------------------------
@@ -264,7 +281,7 @@ def test_kernels_beside_communication_are_not_compared_with_those_alone() -> Non
     slowed = replace(
         other,
         length_ns=pack(np.where(beside.ravel(), 2, 1) * other.length_ns.values),
-        beside=pack(beside.ravel()),
+        places=kernels_of(1, np.ones((8, 40), np.int64), 1, beside=beside).places,
     )
     found = unevenness([one, slowed], CLOCKS)
     assert found is not None

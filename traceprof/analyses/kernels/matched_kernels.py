@@ -134,7 +134,7 @@ def matched_kernels(
         placed: the kernels of each rank.
         steps: of the same ranks.
     """
-    step_of = [of[one.step.values] for of, one in zip(steps.of_rank, placed, strict=True)]
+    step_of = [of[one.places.step] for of, one in zip(steps.of_rank, placed, strict=True)]
     num_rows = np.zeros(len(steps.numbers), np.int64)
     for step in step_of:
         num_rows += np.bincount(step[step >= 0], minlength=len(num_rows))
@@ -152,9 +152,9 @@ def matched_kernels(
         for index, (one, step) in enumerate(zip(placed, step_of, strict=True)):
             row = np.flatnonzero((step >= 0) & (chunk[step] == number))
             columns.append(
-                (np.full(len(row), index), row, step[row], one.part.at(row),
-                 name_of[index][one.name.at(row)], one.length_ns.at(row), one.blocks.at(row),
-                 one.beside.at(row))
+                (np.full(len(row), index), row, step[row], one.places.part[row],
+                 name_of[index][one.places.name[row]], one.length_ns.at(row),
+                 one.places.blocks[row], one.places.beside[row])
             )  # fmt: skip
         rows = [np.concatenate(several) for several in zip(*columns, strict=True)]
         yield _matched(rows, meets, category_of, len(placed))

@@ -1,8 +1,9 @@
 """Kernels of a rank by their place in the step, to be compared with those of other ranks.
 
 A step is divided by its communication kernels, in the order of launches: ranks that run the same
-program launch the same kernels between two of them. The columns are small, so that they can be
-sent: of a long run only some steps are kept.
+program launch the same kernels between two of them. All is sent by other processes, so it is kept
+in few bytes: of each kernel its length and one number for what it is, of each part of a step how
+many it has, and of a long run only some steps.
 """
 
 from __future__ import annotations
@@ -33,8 +34,75 @@ MAX_KERNELS = 1 << 17
 """So many kernels of a rank are kept, but no fewer than those of `_MIN_STEPS` steps."""
 _MIN_STEPS = 6
 _STRIDE = 3  # steps often alternate: an even stride would see one kind only
+_NUM_STATES = 3
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _ALL_TO_ALL = "AlltoAll"
+
+
+class Places(Record, frozen=True):
+    """Where n kernels are, and what they are.
+
+    Attributes:
+        runs: int64[m, 3], of neighbours in the same part of a step: the index of the step, the
+            number of communication kernels that were launched before them in it, and their number.
+        kind: n indices into `kinds`.
+        kinds: int64[k, 3]: an index of a name, the number of thread blocks (0 where it is not
+            known), and `ALONE`, `BESIDE` or `DISTURBED`.
+    """
+
+    runs: Column
+    kind: Column
+    kinds: Int64
+
+    @property
+    def step(self) -> Int64:
+        """The index of the step of each kernel, int64[n]."""
+        return self._of_run(0)
+
+    @property
+    def part(self) -> Int64:
+        """How much communication was launched before each in its step, int64[n]."""
+        return self._of_run(1)
+
+    @property
+    def name(self) -> Int64:
+        """The index of the name of each, int64[n]."""
+        return self._of_kind(0)
+
+    @property
+    def blocks(self) -> Int64:
+        """The number of thread blocks of each, int64[n]; 0 where it is not known."""
+        return self._of_kind(1)
+
+    @property
+    def beside(self) -> Int64:
+        """What ran beside each, int64[n]: `ALONE`, `BESIDE` or `DISTURBED`."""
+        return self._of_kind(2)
+
+    def _of_kind(self, column: int) -> Int64:
+        values: Int64 = self.kinds[self.kind.kept, column]
+        return values
+
+    def _of_run(self, column: int) -> Int64:
+        runs = self.runs.values.reshape(-1, 3)
+        return np.repeat(runs[:, column], runs[:, 2])
+
+
+def pack_places(step: Int64, part: Int64, name: Int64, blocks: Int64, beside: Int64) -> Places:
+    """Return the places of n kernels, given by columns, int64[n]; see `Places`."""
+    is_first = np.ones(len(step), np.bool_)
+    is_first[1:] = (np.diff(step) != 0) | (np.diff(part) != 0)
+    first = np.flatnonzero(is_first)
+    num = np.diff(np.append(first, len(step)))
+    sizes, size = np.unique(blocks, return_inverse=True)
+    keys, kind = np.unique((name * len(sizes) + size) * _NUM_STATES + beside, return_inverse=True)
+    what, state = np.divmod(keys, _NUM_STATES)
+    of_name, of_size = np.divmod(what, max(len(sizes), 1))
+    return Places(
+        pack(np.stack((step[first], part[first], num), axis=1).ravel()),
+        pack(kind),
+        np.stack((of_name, sizes[of_size], state), axis=1),
+    )
 
 
 class PlacedKernels(Record, frozen=True):
@@ -47,12 +115,8 @@ class PlacedKernels(Record, frozen=True):
         number: int64[s], the numbers of the steps that are kept.
         start_ns: int64[s], when they start, in the report's time.
         end_ns: int64[s].
-        step: n indices of steps.
-        part: n numbers of communication kernels that were launched before each in its step.
-        name: n indices into `names`.
+        places: of the kernels, by indices of these steps and of `names`.
         length_ns: n durations.
-        blocks: n numbers of thread blocks; 0 where they are not known.
-        beside: n values of `ALONE`, `BESIDE` and `DISTURBED`.
         names: of kernels, without what the size of their work changes.
         categories: of these names.
         num_blocking: int64[p], by number in the step, how many communication kernels were over
@@ -70,12 +134,8 @@ class PlacedKernels(Record, frozen=True):
     number: Int64
     start_ns: Int64
     end_ns: Int64
-    step: Column
-    part: Column
-    name: Column
+    places: Places
     length_ns: Column
-    blocks: Column
-    beside: Column
     names: tuple[str, ...]
     categories: tuple[str, ...]
     num_blocking: Int64
@@ -132,12 +192,14 @@ def placed_kernels(
         number=number[kept],
         start_ns=start_ns[kept],
         end_ns=end_ns[kept],
-        step=pack(step[computes]),
-        part=pack(part[computes]),
-        name=pack(name),
+        places=pack_places(
+            step[computes],
+            part[computes],
+            name,
+            _blocks(rank)[signature],
+            _beside(rank, row[computes]),
+        ),
         length_ns=pack((end - start)[computes]),
-        blocks=pack(_blocks(rank)[signature]),
-        beside=pack(_beside(rank, row[computes])),
         names=tuple(names[index] for index in used.tolist()),
         categories=tuple(categories[index] for index in used.tolist()),
         num_blocking=blocking,
