@@ -345,7 +345,7 @@ def test_stages_of_a_pipeline_are_tracks() -> None:
                 stage.kind.tolist(), pipeline.schedule.micro_batch[place].tolist(), strict=True
             )
         ]
-        assert len(set(names)) == 2 * 8 + 1  # 8 micro-batches, and the optimizer
+        assert len(set(names)) == 2 * 4 + 1  # 4 micro-batches, and the optimizer
         passes = [*zip(stage.start_ns.tolist(), stage.end_ns.tolist(), names, strict=True)]
         shown = trace.events(0, "pipeline", title)
         assert passes == [

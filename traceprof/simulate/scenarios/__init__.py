@@ -65,20 +65,20 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "pipeline-sends": Scenario(
         "A pipeline of four ranks whose sends wait behind those to another rank.",
-        stages.nccl_pipeline,
+        partial(stages.nccl_pipeline, num_steps=3),
         silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "small-collectives"),
         host_tables=HOST_TABLES,
     ),
     "pipeline-copies": Scenario(
         "The same pipeline in one process, whose copies wait for nothing.",
-        stages.copying_pipeline,
+        partial(stages.copying_pipeline, num_steps=3),
         silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "nccl-serialization"),
         host_tables=HOST_TABLES,
     ),
     "pipeline-bubble": Scenario(
-        "Four stages, one slower than the others, whose first one waits for data in each step.",
+        "Three stages, one slower than the others, whose first one waits for data in each step.",
         pipelines.scenario(
-            pipelines.Plan(work=(1.0, 1.0, 1.3, 1.0), num_steps=3, late_ns=3_000_000)
+            pipelines.Plan("1f1b", 3, 4, (1.0, 1.3, 1.0), num_steps=2, late_ns=3_000_000)
         ),
         silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "small-collectives"),
     ),
@@ -223,12 +223,12 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "uneven-clock": Scenario(
         "All kernels of one rank take longer: its clock is slower.",
-        uneven.slower_clock,
+        partial(uneven.slower_clock, num_ranks=3, num_layers=1),
         silent=all_but("uneven-kernels", "straggler", "exposed-communication", "gpu-idle"),
     ),
     "uneven-experts": Scenario(
         "Another rank has most work in each layer, as experts have.",
-        uneven.uneven_experts,
+        partial(uneven.uneven_experts, num_ranks=3, num_layers=2),
         silent=all_but("uneven-kernels", "exposed-communication", "gpu-idle"),
     ),
     "full-precision-matmul": Scenario(

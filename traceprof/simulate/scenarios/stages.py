@@ -66,6 +66,7 @@ def sends_of(stage: int) -> list[Send]:
 def nccl_pipeline(
     rng: np.random.Generator,
     sends: Mapping[int, Sequence[Send]] | None = None,
+    num_steps: int = NUM_STEPS,
 ) -> Setup:
     """Return a pipeline of four ranks with all sends of a rank on one stream.
 
@@ -75,11 +76,12 @@ def nccl_pipeline(
     Args:
         rng: for variations of durations.
         sends: of each stage, the order of its sends in a step; by default that of `sends_of`.
+        num_steps: of the run.
     """
     hosts = tuple(Host(rank, rng) for rank in range(NUM_STAGES))
     for host in hosts:
         order = list(sends_of(host.process) if sends is None else sends[host.process])
-        for step in range(NUM_STEPS):
+        for step in range(num_steps):
             with host.step(step):
                 _stage(host, list(order))
                 with host.range("optimizer"):
@@ -123,14 +125,18 @@ def _is_sent(stage: int, one: Pass) -> bool:
     return stage < NUM_STAGES - 1 if one.is_forward else stage > 0
 
 
-def copying_pipeline(rng: np.random.Generator) -> Setup:
+def copying_pipeline(rng: np.random.Generator, num_steps: int = NUM_STEPS) -> Setup:
     """Return the same pipeline on four GPUs of one process, with a copy engine for each peer.
 
     Copies need no receiver, and each has a stream of its own: none waits for another.
+
+    Args:
+        rng: for variations of durations.
+        num_steps: of the run.
     """
     host = Host(0, rng)
     compute = [Stream(0, stage, COMPUTE + 8 * stage) for stage in range(NUM_STAGES)]
-    for step in range(NUM_STEPS):
+    for step in range(num_steps):
         with host.step(step):
             sent: dict[tuple[int, Send], Stream] = {}
             for stage, one in _in_launch_order():

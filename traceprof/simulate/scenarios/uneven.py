@@ -39,7 +39,7 @@ def layers(
     num_ranks: int,
     dense: Factor,
     experts: Factor,
-    num_steps: int = NUM_STEPS,
+    num_layers: int = NUM_LAYERS,
     *,
     is_work: bool = False,
 ) -> tuple[Host, ...]:
@@ -50,20 +50,20 @@ def layers(
         num_ranks: of the run.
         dense: of the first half of each layer.
         experts: of the second half.
-        num_steps: of each program.
+        num_layers: of each program.
         is_work: whether kernels that take longer have more thread blocks, too.
     """
     world = Communicator(0x5EED_0000_0000_0033, "0", tuple(range(num_ranks)))
     hosts = tuple(Host(rank, rng) for rank in world.processes)
     for host in hosts:
-        for step in range(num_steps):
+        for step in range(NUM_STEPS):
             with host.step(step):
-                for layer in range(NUM_LAYERS):
+                for layer in range(num_layers):
                     for launched, factor in ((DENSE, dense), (EXPERTS, experts)):
                         times = factor(host.process, step, layer)
-                        for kernel in launched:
-                            varied = _varied(kernel, times, times if is_work else 1.0, rng)
-                            host.operator(host.compute, kernel.operator, varied)
+                        blocks = times if is_work else 1.0
+                        varied = [_varied(kernel, times, blocks, rng) for kernel in launched]
+                        host.operator(host.compute, launched[0].operator, *varied)
                         host.collective("all_reduce", world, host.nccl, _BYTES, after=host.compute)
                         host.follow(host.compute, host.nccl)
     return hosts
@@ -91,7 +91,11 @@ def equal_ranks(rng: np.random.Generator, num_ranks: int = 4) -> Setup:
 
 
 def slower_clock(
-    rng: np.random.Generator, num_ranks: int = 4, slow: int = 2, times: float = 1.15
+    rng: np.random.Generator,
+    num_ranks: int = 4,
+    slow: int = 2,
+    times: float = 1.15,
+    num_layers: int = NUM_LAYERS,
 ) -> Setup:
     """Return a run of which one rank takes longer for all kernels.
 
@@ -100,31 +104,40 @@ def slower_clock(
         num_ranks: of the run.
         slow: the rank.
         times: how much longer.
+        num_layers: of each program.
     """
 
     def factor(rank: int, *_: int) -> float:
         return times if rank == slow else 1.0
 
-    hosts = layers(rng, num_ranks, factor, factor)
-    return Setup(hosts, lambda ranks: _truth(ranks, slow))
+    hosts = layers(rng, num_ranks, factor, factor, num_layers)
+    return Setup(hosts, lambda ranks: _truth(ranks, slow, num_layers))
 
 
-def uneven_experts(rng: np.random.Generator, num_ranks: int = 4, most: float = 0.6) -> Setup:
+def uneven_experts(
+    rng: np.random.Generator,
+    num_ranks: int = 4,
+    most: float = 0.6,
+    num_layers: int = NUM_LAYERS,
+) -> Setup:
     """Return a run of which another rank has most work in each step and layer.
 
     Args:
         rng: for variations of durations.
         num_ranks: of the run.
         most: the work of a rank differs from the mean by up to this share.
+        num_layers: of each program.
     """
-    shape = (num_ranks, NUM_STEPS, NUM_LAYERS)
+    shape = (num_ranks, NUM_STEPS, num_layers)
     load = 1 + most * (2 * rng.random(shape) - 1)
     load /= load.mean(axis=0)
-    hosts = layers(rng, num_ranks, _equal, lambda *place: float(load[place]), is_work=True)
-    return Setup(hosts, lambda ranks: _truth(ranks, None))
+    hosts = layers(
+        rng, num_ranks, _equal, lambda *place: float(load[place]), num_layers, is_work=True
+    )
+    return Setup(hosts, lambda ranks: _truth(ranks, None, num_layers))
 
 
-def _truth(ranks: Ranks, slow: int | None) -> list[Finding]:
+def _truth(ranks: Ranks, slow: int | None, num_layers: int) -> list[Finding]:
     """Return the finding, with what the longest rank of each part took beyond the mean of all."""
     parts = beyond_ns(ranks)
     longest = [max(of_part, key=lambda rank: of_part[rank]) for of_part in parts]
@@ -134,7 +147,7 @@ def _truth(ranks: Ranks, slow: int | None) -> list[Finding]:
     of_rank = Counter[int]()
     for rank, ns in zip(longest, cost, strict=True):
         of_rank[rank] += round(ns)
-    num = 2 * NUM_LAYERS
+    num = 2 * num_layers
     metrics: dict[str, Any] = {
         "is_constant": slow is not None,
         "category": "matmul",
