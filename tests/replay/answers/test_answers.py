@@ -188,7 +188,7 @@ def test_a_sample_of_a_long_run_answers_as_all_steps_do(
     path = tmp_path / "run.sqlite"
     simulate_ddp(path, gpus=2, steps=30, kernels_per_step=60, seed=3)
     whole = whatif(path, assume=["no-sync", "communication=0", "kernel:gemm=0.5x"])
-    monkeypatch.setattr("traceprof.replay.answers.answers.MAX_OPERATIONS", 1)
+    monkeypatch.setattr("traceprof.replay.graph.sample.MAX_OPERATIONS", 1)
     some = whatif(path, assume=["no-sync", "communication=0", "kernel:gemm=0.5x"])
     before, after = whole.whatif.baseline, some.whatif.baseline
     assert before is not None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+import traceprof
 from tests.support.builders import TraceBuilder
 from tests.support.changes import step_ns, without_waits
 from tests.support.traces import SAMPLE
@@ -23,7 +24,6 @@ from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.execution import children
 from traceprof.execution.children import run_in_children
 from traceprof.findings import Basis
-from traceprof.replay.answers import savings as module
 from traceprof.replay.answers.savings import with_savings
 from traceprof.replay.assumptions.assumption import Variant, parse
 from traceprof.replay.graph.run_graph import in_this_process, reweighed, run_graph
@@ -71,7 +71,9 @@ def replay_of(result: RunResult | Verdict) -> Replay:
 
 def chosen(analysis: Analysis, max_operations: int) -> Sample:
     measured = {result.rank: result for result in analysis.result.of(breakdown)}
-    sample = sample_of(analysis.run, measured, max_operations)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("traceprof.replay.graph.sample.MAX_OPERATIONS", max_operations)
+        sample = sample_of(analysis.run, measured)
     assert sample is not None
     return sample
 
@@ -251,7 +253,7 @@ def test_processes_prepare_the_replay_that_one_does(
 def test_some_steps_say_what_all_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate_scenario("host-sync", tmp_path / "run.sqlite", seed=0)
     whole = saving_of(analyze_reports([tmp_path / "run.sqlite"]), "host-sync")
-    monkeypatch.setattr(module, "MAX_OPERATIONS", 1)
+    monkeypatch.setattr("traceprof.replay.graph.sample.MAX_OPERATIONS", 1)
     monkeypatch.setattr("traceprof.replay.graph.sample.MIN_STEPS", 3)
     result = analyze_reports([tmp_path / "run.sqlite"])
     assert replay_of(result).num_steps == 3
@@ -303,13 +305,29 @@ def test_clocks_that_disagree_leave_bounds(traces: Path) -> None:
     assert savings_of(result).possible_step_ns is None
 
 
+def test_of_a_long_run_a_finding_and_whatif_say_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.sqlite"
+    simulate_scenario("host-sync", path, seed=0)
+    monkeypatch.setattr("traceprof.replay.graph.sample.MAX_OPERATIONS", 1)
+    monkeypatch.setattr("traceprof.replay.graph.sample.MIN_STEPS", 3)
+    saving = saving_of(analyze_reports([path]), "host-sync")
+    asked = traceprof.whatif(path, assume=["no-sync"]).whatif
+    (answer,) = asked.answers
+    assert asked.baseline is not None
+    assert asked.baseline.num_steps == 3 < asked.baseline.num_measured
+    assert answer.change_ns is not None
+    assert saving.step_ns == -answer.change_ns > 0
+
+
 def test_a_real_sample_says_what_the_whole_run_says(
     traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = traces / "a100x4_ddp_baseline_rank0.sqlite"
     with closing(analyze(path, options=_NO_REPLAY)) as analysis:
         whole = with_savings(analysis.result.verdict, analysis)
-        monkeypatch.setattr(module, "MAX_OPERATIONS", 10_000)
+        monkeypatch.setattr("traceprof.replay.graph.sample.MAX_OPERATIONS", 10_000)
         some = with_savings(analysis.result.verdict, analysis)
         assert 10 <= replay_of(some).num_steps < replay_of(whole).num_steps
         assert whole.headline is not None

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.run_graph import RunGraph
 
-MAX_OPERATIONS = 250_000
-"""So many operations of all ranks are replayed, but no fewer than some steps."""
 RESOLUTION = 0.01
 """The smallest error of an answer, as a share of the change.
 
@@ -127,7 +125,7 @@ def answer(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> WhatIf:
     """
     asked = list(assumptions) or defaults()
     measured = {result.rank: result for result in analysis.measured.of(breakdown)}
-    sample = sample_of(analysis.run, measured, MAX_OPERATIONS)
+    sample = sample_of(analysis.run, measured)
     replay = checked_replay(analysis, asked, sample, has_limits=True)
     if isinstance(replay, Refusal):
         refused = tuple(

@@ -34,12 +34,10 @@ if TYPE_CHECKING:
     from traceprof.replay.answers.answers import Answer
     from traceprof.replay.graph.run_graph import Share
 
-MAX_OPERATIONS = 100_000
-"""So many operations of all ranks are replayed for savings, but no fewer than some steps."""
 MAX_WITHOUT_STEPS = 1_000_000
 """Without known steps the whole training is replayed, up to this number of operations."""
 MAX_READ_AGAIN = 2_000_000
-"""Reports that were measured elsewhere are read again for a replay up to so many operations."""
+"""Operations up to which reports that were measured elsewhere are read again for a replay."""
 _PARTS = (WindowKind.STEPS, WindowKind.TIME_RANGE)
 
 
@@ -128,7 +126,7 @@ def _replayed(
             why = "what was asked for holds no whole step of every rank"
             return Refusal(why, "ask for more steps, or for all")
     measured = {result.rank: result for result in breakdowns}
-    sample = sample_of(analysis.run, measured, MAX_OPERATIONS, asked)
+    sample = sample_of(analysis.run, measured, asked)
     num = sum(len(rank.operations) for rank in analysis.run.ranks)
     if sample is None and asked is not None:
         return Refusal("the steps that were asked for cannot be distinguished from others", None)

@@ -91,7 +91,7 @@ def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | Non
             return None
         measured = {result.rank: result for result in analysis.measured.of(breakdown)}
         asked = {rank.rank: np.array([step], np.int64) for rank in ranks}
-        sample = sample_of(analysis.run, measured, 0, asked)
+        sample = sample_of(analysis.run, measured, asked)
         if sample is None:
             return None
     try:

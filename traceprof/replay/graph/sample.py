@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MIN_STEPS = 10
 """So many steps are compared if there are as many, however many operations they have."""
+MAX_OPERATIONS = 100_000
+"""Operations of all ranks that are replayed at most, but no fewer than `MIN_STEPS` steps."""
 MIN_LEAD = 2
 """Steps replayed before those that are compared: what the host is ahead by comes from them."""
 
@@ -52,7 +54,6 @@ class Sample(Record, frozen=True):
 def sample_of(
     run: Run,
     measured: Mapping[int, BreakdownResult],
-    max_operations: int,
     asked: Mapping[int, Int64] | None = None,
 ) -> Sample | None:
     """Choose steps from the middle of the training; None where these would not be fewer.
@@ -60,7 +61,6 @@ def sample_of(
     Args:
         run: its reports are open.
         measured: by rank, where its time went.
-        max_operations: of all ranks together, beyond which there are no more steps than needed.
         asked: by rank, the numbers of the steps that are judged; the training where not given.
 
     Returns:
@@ -75,7 +75,7 @@ def sample_of(
     if len(judged) == 0:
         return None
     num_operations = max(sum(len(rank.operations) for rank in run.ranks), 1)
-    num = max(max_operations * len(common) // num_operations, MIN_STEPS)
+    num = max(MAX_OPERATIONS * len(common) // num_operations, MIN_STEPS)
     begin, end = np.searchsorted(common, (judged[0], judged[-1])).tolist()
     end += 1
     if num < end - begin:

@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof.analyses.steps.step_lengths import slowest_rank, steady_steps
 from traceprof.replay.answers.checked_replay import Refusal, checked_replay
-from traceprof.replay.answers.savings import MAX_OPERATIONS, MAX_WITHOUT_STEPS
+from traceprof.replay.answers.savings import MAX_WITHOUT_STEPS
 from traceprof.replay.answers.step_path import step_path
 from traceprof.replay.graph.sample import sample_of
 from traceprof.reports.perfetto.events import noted
@@ -50,7 +50,7 @@ def _refusal(analysis: Analysis) -> Refusal | None:
     if tried is not None:  # the replay was checked before
         return Refusal(tried.refused, tried.how_to_collect) if tried.refused else None
     measured = {one.rank: one for one in result.breakdown}
-    sample = sample_of(analysis.run, measured, MAX_OPERATIONS) if measured else None
+    sample = sample_of(analysis.run, measured) if measured else None
     num = sum(len(rank.operations) for rank in analysis.run.ranks)
     if sample is None and num > MAX_WITHOUT_STEPS:
         return Refusal(f"no steps are known, and {num} operations are too many", "mark steps")
