@@ -38,7 +38,7 @@ class Planted:
     """A ring of ranks: each sends to the next, and all reduce; what each waits is known."""
 
     def __init__(self, num_ranks: int, seed: int, *, late: int = 2, num: int = 40) -> None:
-        """Make the events of so many iterations, in which one rank comes late."""
+        """Make the events of some iterations, in which one rank comes late."""
         rng = random.Random(seed)
         self.builder = TraceBuilder()
         self.matrix: dict[tuple[int, int], int] = {}

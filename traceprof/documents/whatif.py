@@ -45,8 +45,8 @@ class Baseline(Struct, forbid_unknown_fields=True):
         int,
         Meta(
             ge=1,
-            description="Of so many `step_ns` is the mean: more than `num_steps`, which were"
-            " replayed, where a sample of a long run stands for all.",
+            description="Steps whose mean is `step_ns`: more than `num_steps`, which were replayed,"
+            " where a sample of a long run stands for all.",
         ),
     ]
     gates: list[Gate]

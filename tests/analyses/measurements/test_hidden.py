@@ -49,7 +49,7 @@ def in_graphs(num: int = 8) -> TraceBuilder:
 
 
 def unnamed(num: int) -> TraceBuilder:
-    """Build a kernel of so many ms whose name is unknown."""
+    """Build a kernel of 1 ms times `num`, whose name is unknown."""
     return TraceBuilder().kernel(0, num * 1_000_000, "my_fft_stage3")
 
 

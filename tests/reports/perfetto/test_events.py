@@ -1,4 +1,4 @@
-"""Events that cross are told apart, whenever they begin and end; memory stays bounded."""
+"""Events that cross get lanes of their own, whenever they begin and end; memory stays bounded."""
 
 from __future__ import annotations
 

@@ -80,7 +80,8 @@ class GpuIdleMetrics(Metrics):
         " null where no call of it was matched with those of all ranks that take part",
     ]
     mpi_transfer_ns: Annotated[
-        Ns | None, "of `mpi_ns`, the rest of such calls: what MPI does itself; null likewise"
+        Ns | None,
+        "of `mpi_ns`, the rest of such calls: what MPI does itself; null where the wait is null",
     ]
     setup_ns: Annotated[
         Ns,

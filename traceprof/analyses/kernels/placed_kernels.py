@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ALONE, BESIDE, DISTURBED = 0, 1, 2
 """What ran beside a kernel: nothing; communication, at least half of the time; anything else."""
 MAX_KERNELS = 1 << 17
-"""So many kernels of a rank are kept, but no fewer than those of `_MIN_STEPS` steps."""
+"""Kernels of a rank that are kept at most, but no fewer than those of `_MIN_STEPS` steps."""
 _MIN_STEPS = 6
 _STRIDE = 3  # steps often alternate: an even stride would see one kind only
 _NUM_STATES = 3

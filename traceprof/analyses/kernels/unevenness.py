@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from traceprof.run.session_clocks import Clocks
 
 MIN_STANDARD_ERRORS = 4.0
-"""An excess is known if its mean is so many standard errors above 0."""
+"""Standard errors that the mean of an excess must be above 0 to be known."""
 MIN_EXCESS = 0.02
 """An excess that is a smaller share of the kernels' time is usual among equal GPUs."""
 MIN_CONSTANT = 0.5
