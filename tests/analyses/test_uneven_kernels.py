@@ -233,7 +233,7 @@ def test_what_experts_send_back_shows_their_work() -> None:
     rng = np.random.default_rng(6)
     ranks = noisy(rng, 4, 8, 40, 2)
     for number, one in enumerate(ranks):
-        step, part = one.places.step, one.places.part
+        step, part, *_ = one.places.at(np.arange(len(one.length_ns)))
         has_more = (part == 0) & (step % 4 == number)
         sizes = np.where(np.arange(8) % 4 == number, 2_000, 1_000)
         ranks[number] = replace(
@@ -257,9 +257,24 @@ def test_packed_places_are_the_same(num: int) -> None:
     name, blocks = rng.integers(0, 4, num), rng.choice([0, 1, 7, 1 << 40], num)
     beside = rng.integers(0, 3, num)
     places = pack_places(step, part, name, blocks, beside)
-    kept = (places.step, places.part, places.name, places.blocks, places.beside)
-    for packed, column in zip(kept, (step, part, name, blocks, beside), strict=True):
-        assert packed.tolist() == column.tolist()
+    row = rng.permutation(num)
+    columns = (step, part, name, blocks, beside)
+    for packed, column in zip(places.at(row), columns, strict=True):
+        assert packed.tolist() == column[row].tolist()
+
+
+def test_some_steps_at_a_time_say_what_all_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = noisy(np.random.default_rng(6), 4, 8, 40, 2)
+    whole = unevenness(ranks, CLOCKS)
+    monkeypatch.setattr("traceprof.analyses.kernels.matched_kernels._MAX_ROWS", 100)
+    some = unevenness(ranks, CLOCKS)
+    assert whole is not None
+    assert some is not None
+    assert np.array_equal(some.numbers, whole.numbers)
+    np.testing.assert_allclose(some.by_step_ns, whole.by_step_ns)
+    assert (some.member, some.category) == (whole.member, whole.category)
+    assert some.excess_ns == pytest.approx(whole.excess_ns)
+    assert some.slower == pytest.approx(whole.slower)
 
 
 # -- edges ----------------------------------------------------------------------------------------

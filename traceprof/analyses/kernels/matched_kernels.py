@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 NUM_FOLDS = 8
 """Groups of the places of a part, of similar length."""
-_MAX_ROWS = 1 << 20  # matched at once
+_MAX_ROWS = 1 << 17  # matched at once: more take as much memory as the whole rest of an analysis
 _MAX_UNSURE = 0.25  # of a step: with coarser clocks, steps are matched by their numbers
 
 
@@ -134,10 +134,11 @@ def matched_kernels(
         placed: the kernels of each rank.
         steps: of the same ranks.
     """
-    step_of = [of[one.places.step] for of, one in zip(steps.of_rank, placed, strict=True)]
+    runs = [one.places.runs.values.reshape(-1, 3) for one in placed]
+    step_of = [of[run[:, 0]] for of, run in zip(steps.of_rank, runs, strict=True)]
     num_rows = np.zeros(len(steps.numbers), np.int64)
-    for step in step_of:
-        num_rows += np.bincount(step[step >= 0], minlength=len(num_rows))
+    for step, run in zip(step_of, runs, strict=True):
+        np.add.at(num_rows, step[step >= 0], run[step >= 0, 2])
     chunk = np.cumsum(num_rows) // _MAX_ROWS
     names: dict[tuple[str, str], int] = {}
     name_of = [
@@ -149,12 +150,14 @@ def matched_kernels(
     meets = np.append(0, np.cumsum(_meeting(placed)))
     for number in np.unique(chunk).tolist():
         columns = []
-        for index, (one, step) in enumerate(zip(placed, step_of, strict=True)):
-            row = np.flatnonzero((step >= 0) & (chunk[step] == number))
+        for index, (one, step, run) in enumerate(zip(placed, step_of, runs, strict=True)):
+            chosen = np.flatnonzero((step >= 0) & (chunk[step] == number))
+            num, first = run[chosen, 2], (np.cumsum(run[:, 2]) - run[:, 2])[chosen]
+            row = np.arange(num.sum()) + np.repeat(first - (np.cumsum(num) - num), num)
+            _, part, name, blocks, beside = one.places.at(row)
             columns.append(
-                (np.full(len(row), index), row, step[row], one.places.part[row],
-                 name_of[index][one.places.name[row]], one.length_ns.at(row),
-                 one.places.blocks[row], one.places.beside[row])
+                (np.full(len(row), index), row, np.repeat(step[chosen], num), part,
+                 name_of[index][name], one.length_ns.at(row), blocks, beside)
             )  # fmt: skip
         rows = [np.concatenate(several) for several in zip(*columns, strict=True)]
         yield _matched(rows, meets, category_of, len(placed))

@@ -54,38 +54,18 @@ class Places(Record, frozen=True):
     kind: Column
     kinds: Int64
 
-    @property
-    def step(self) -> Int64:
-        """The index of the step of each kernel, int64[n]."""
-        return self._of_run(0)
+    def at(self, row: Int64) -> Int64:
+        """Return where some kernels are, and what they are.
 
-    @property
-    def part(self) -> Int64:
-        """How much communication was launched before each in its step, int64[n]."""
-        return self._of_run(1)
+        Args:
+            row: int64[k], indices of kernels.
 
-    @property
-    def name(self) -> Int64:
-        """The index of the name of each, int64[n]."""
-        return self._of_kind(0)
-
-    @property
-    def blocks(self) -> Int64:
-        """The number of thread blocks of each, int64[n]; 0 where it is not known."""
-        return self._of_kind(1)
-
-    @property
-    def beside(self) -> Int64:
-        """What ran beside each, int64[n]: `ALONE`, `BESIDE` or `DISTURBED`."""
-        return self._of_kind(2)
-
-    def _of_kind(self, column: int) -> Int64:
-        values: Int64 = self.kinds[self.kind.kept, column]
-        return values
-
-    def _of_run(self, column: int) -> Int64:
+        Returns:
+            int64[5, k]: step and part, as in `runs`, and what `kinds` holds.
+        """
         runs = self.runs.values.reshape(-1, 3)
-        return np.repeat(runs[:, column], runs[:, 2])
+        run = np.searchsorted(np.cumsum(runs[:, 2]), row, side="right")
+        return np.concatenate((runs[run, :2], self.kinds[self.kind.at(row)]), axis=1).T
 
 
 def pack_places(step: Int64, part: Int64, name: Int64, blocks: Int64, beside: Int64) -> Places:
