@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     What a worker did when it crashed is printed.
     """
-    config.pluginmanager.register(Crashes())
+    config.pluginmanager.register(Crashes(), "crashes")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

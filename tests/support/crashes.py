@@ -4,6 +4,7 @@ import faulthandler
 import re
 import shutil
 import signal
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +33,11 @@ class Crashes:
             file = Path(worker[_FOLDER], worker["workerid"])
             self._file = file.open("w", encoding="utf-8")
             faulthandler.enable(self._file)
+
+    def watch(self, limit_s: float) -> None:
+        """End the process, with the stacks, if nobody calls this or cancels it within the limit."""
+        file = self._file or sys.stderr
+        faulthandler.dump_traceback_later(limit_s, exit=True, file=file)
 
     def pytest_unconfigure(self) -> None:
         """Leave nothing behind."""

@@ -1,11 +1,12 @@
 """Exceptions that nobody foresaw are shown, and nothing may hang."""
 
 import faulthandler
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
-_HANGS_S = 120  # far longer than any of these tests takes
+_HANGS_S = 300  # far longer than any of these tests takes, or than one damaged file may
 
 
 @pytest.fixture(autouse=True)
@@ -14,8 +15,9 @@ def _unforeseen_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _hanging_ends_the_tests() -> Iterator[None]:
+def restart_watchdog(pytestconfig: pytest.Config) -> Iterator[Callable[[], None]]:
     # A loop in SQLite's C code hears no signal; this watchdog does not depend on it.
-    faulthandler.dump_traceback_later(_HANGS_S, exit=True)
-    yield
+    restart = partial(pytestconfig.pluginmanager.getplugin("crashes").watch, _HANGS_S)
+    restart()
+    yield restart
     faulthandler.cancel_dump_traceback_later()

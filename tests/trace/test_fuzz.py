@@ -20,18 +20,25 @@ pytestmark = [
 
 
 @pytest.mark.slow
-def test_few_damaged_files(tmp_path: Path) -> None:
-    assert_answers(tmp_path, 12)
+def test_few_damaged_files(tmp_path: Path, restart_watchdog: Callable[[], None]) -> None:
+    assert_answers(tmp_path, restart_watchdog, 12)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, 10_000, 250))
-def test_ten_thousand_damaged_files(tmp_path: Path, first: int) -> None:
-    assert_answers(tmp_path, 250, first)
+def test_ten_thousand_damaged_files(
+    tmp_path: Path, restart_watchdog: Callable[[], None], first: int
+) -> None:
+    assert_answers(tmp_path, restart_watchdog, 250, first)
 
 
-def assert_answers(folder: Path, num: int, first: int = 0) -> None:
-    tried = list(results(folder, num, 1, first))
+def assert_answers(
+    folder: Path, restart_watchdog: Callable[[], None], num: int, first: int = 0
+) -> None:
+    tried = []
+    for result in results(folder, num, 1, first):
+        tried.append(result)
+        restart_watchdog()
     assert len(tried) == num
     assert [result for result in tried if result.problem is not None] == []
 
