@@ -1,22 +1,17 @@
 """What happens to the reports when an analysis does not come to its end."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 from traceprof.execution import open_reports
+from traceprof.progress import Progress
 from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from traceprof.progress import Progress
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """`traceprof.whatif` and `traceprof.compare` are functions, whatever has been imported."""
 
-from __future__ import annotations
-
 import inspect
 from importlib import import_module
 

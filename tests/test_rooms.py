@@ -1,7 +1,5 @@
 """Rooms stay small, and a concept has one home: the limits of docs/architecture.md."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from pathlib import Path

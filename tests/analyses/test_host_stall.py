@@ -1,10 +1,10 @@
 """Stalls of the host: planted in simulated runs, made by hand, and none in healthy runs."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from tests.support.long import few_and_many
 from tests.support.stalled_runs import PROGRAMS, healthy
 from traceprof.analyses.host_stall.shared_cores import has_quota, shared_cores, tick_of
 from traceprof.analysis import analyze
-from traceprof.findings import Severity
+from traceprof.findings import Finding, Severity
 from traceprof.intervals import Intervals, union
 from traceprof.run.machines import Cores
 from traceprof.simulate.event_model.actions import Busy, Pop, Push
@@ -26,12 +26,6 @@ from traceprof.simulate.machine import DEFAULT_DOMAIN
 from traceprof.simulate.profiler_traces import write_traces
 from traceprof.simulate.scenarios import stalls as planted
 from traceprof.simulate.scenarios.setup import Setup
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from traceprof.findings import Finding
 
 US, MS = 1_000, 1_000_000
 ID = "host-stall"

@@ -1,15 +1,17 @@
 """Every cause of idle time, planted in simulated runs, in both formats that are read."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from tests.support.changes import recorded
 from traceprof.analysis import analyze
+from traceprof.findings import Finding
 from traceprof.simulate import SCENARIOS, kernels
 from traceprof.simulate.event_model import lost_time
 from traceprof.simulate.event_model.actions import Call
@@ -18,13 +20,6 @@ from traceprof.simulate.event_model.program_writer import Host
 from traceprof.simulate.machine import DEFAULT_DOMAIN
 from traceprof.simulate.profiler_traces import write_traces
 from traceprof.simulate.scenarios.setup import Setup, idle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from traceprof.findings import Finding
 
 pytestmark = pytest.mark.slow
 

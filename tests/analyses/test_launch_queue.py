@@ -1,12 +1,11 @@
 """The launch queue: against the reference, on real exports, and on small ones of known answers."""
 
-from __future__ import annotations
-
 import json
 import random
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +19,6 @@ from traceprof.analyses.launch_queue.advice import HEALTHY_ADVICE
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TRUTHS = [path.with_suffix(".truth.json") for path in GPU_SAMPLES]
 NCCL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"

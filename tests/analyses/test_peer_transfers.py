@@ -1,11 +1,10 @@
 """Copies through the host, and NCCL's sends against copy engines."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,13 +13,9 @@ from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER
 from traceprof.analyses import peer_transfers
+from traceprof.analyses.peer_transfers.peer_findings import PeerTransfersResult
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.peer_transfers.peer_findings import PeerTransfersResult
 
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 MIB = 1 << 20

@@ -1,11 +1,11 @@
 """`pipeline-bubble`: planted pipelines are found with their parts, other programs are not."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from tests.support.traces import SAMPLE, SAMPLES
 from traceprof import Options
 from traceprof.analyses import pipeline_bubble
 from traceprof.analyses.pipeline_bubble import ID, PARTS
-from traceprof.analysis import analyze
+from traceprof.analysis import Analysis, analyze
 from traceprof.errors import UsageError
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.actions import Communicator
@@ -30,12 +30,6 @@ from traceprof.simulate.scenarios.pipelines import Plan, pipeline
 from traceprof.simulate.scenarios.setup import Setup
 from traceprof.trace.nsight.schema_layouts import PRODUCTS
 from traceprof.trace.nsight.writer import NsightWriter
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from traceprof.analysis import Analysis
 
 _NO_TIME = Rates(nccl=Fraction(10**9), nccl_latency_ns=1, peer=Fraction(10**9))
 STAGES = [2, 4, pytest.param(8, marks=pytest.mark.long)]

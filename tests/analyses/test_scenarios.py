@@ -1,9 +1,8 @@
 """Every finding is held to the truth of the scenarios that the simulator writes."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +14,6 @@ from traceprof.analysis import Analysis, analyze
 from traceprof.findings import Severity
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.trace.nsight import schema_layouts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 

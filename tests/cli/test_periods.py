@@ -1,18 +1,14 @@
 """Steps that nobody marked, in text, JSON and what-if; `--no-period` goes without."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.cli import run
 from tests.support.solver import US, solver
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _ITERATION = (20 + 4 * 32) * US
 

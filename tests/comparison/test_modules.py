@@ -1,9 +1,7 @@
 """Which module of a model got slower: the one that was made slower, and those around it."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,11 +9,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from traceprof.analysis import Options
 from traceprof.comparison.ask import compare
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.documents.comparison import Comparison
+from traceprof.documents.comparison import Comparison
 
 OPTIONS = Options(savings=False)
 NUM_STEPS = 24

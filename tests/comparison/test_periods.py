@@ -1,8 +1,6 @@
 """Comparisons of programs whose steps nobody marked: periods on both sides, or on none."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +13,6 @@ from traceprof.execution.options import Options
 from traceprof.reports.comparison.sections import verdict
 from traceprof.reports.json import render
 from traceprof.run.steps.step_ranges import StepsSource
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _OPTIONS = Options(savings=False)
 

@@ -1,9 +1,5 @@
 """Parts of a comparison that are made of two documents, by hand: communication, clocks, shares."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import msgspec
 import numpy as np
 import pytest
@@ -13,11 +9,9 @@ from traceprof.comparison.communication import communication
 from traceprof.comparison.comparable import comparable
 from traceprof.comparison.gates import change_of, parse
 from traceprof.comparison.series import Series
-
-if TYPE_CHECKING:
-    from traceprof.documents.analysis.communication import CommunicationTotals
-    from traceprof.documents.analysis.model import Document
-    from traceprof.documents.comparison import CommunicationChange
+from traceprof.documents.analysis.communication import CommunicationTotals
+from traceprof.documents.analysis.model import Document
+from traceprof.documents.comparison import CommunicationChange
 
 
 def used(

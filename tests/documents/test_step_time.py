@@ -1,9 +1,7 @@
 """A step takes as long in every output: text, JSON, what-if, comparison, store, frames, pages."""
 
-from __future__ import annotations
-
 import statistics
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -21,9 +19,6 @@ from traceprof.replay.answers.ask import whatif
 from traceprof.reports.headline_text import headline_lines
 from traceprof.store.runs import save, stored_runs
 from traceprof.units import duration
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _WITHIN = 0.001
 

@@ -1,12 +1,11 @@
 """What a child hands over is what it made, and its memory goes with it."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +13,6 @@ import pytest
 
 from traceprof.execution import children
 from traceprof.execution.children import Child, run_in_children
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = [
     pytest.mark.slow,

@@ -1,17 +1,12 @@
 """What a trace lacks is said by every analysis that needs it."""
 
-from __future__ import annotations
-
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.builders import TraceBuilder
 from traceprof import analyze
 from traceprof.analyses.registry import ANALYSES
 from traceprof.trace.model.parts import Part
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_what_needs_api_calls_says_that_there_are_none(tmp_path: Path) -> None:

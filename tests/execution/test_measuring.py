@@ -1,13 +1,11 @@
 """Reports measured one by one: the same result, small parts, and losses that are said."""
 
-from __future__ import annotations
-
 import gc
 import json
 import pickle
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -25,15 +23,13 @@ from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError, WorkerError
 from traceprof.execution import measuring, sections
 from traceprof.execution.measuring import Task, measure_file
+from traceprof.run.rank import Rank
 from traceprof.run.summary import FailedReport
 from traceprof.simulate import simulate_ddp
+from traceprof.trace.model.trace import Trace
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.export import NsightTrace
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from traceprof.run.rank import Rank
-    from traceprof.trace.model.trace import Trace
 
 pytestmark = pytest.mark.slow
 

@@ -1,9 +1,8 @@
 """What is told while a report is read is what the analysis says when all of it was."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE, SAMPLES
 from traceprof.analyses.breakdown import BreakdownResult
-from traceprof.analysis import analyze
+from traceprof.analysis import Analysis, analyze
 from traceprof.errors import TraceFormatError, UsageError
 from traceprof.execution.open_reports import previews
 from traceprof.execution.options import Options
@@ -19,12 +18,6 @@ from traceprof.execution.sections import SectionReader
 from traceprof.run.opening import assemble_run
 from traceprof.run.rank import WindowKind
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from traceprof.analysis import Analysis
 
 
 def without_steps(results: Sequence[BreakdownResult]) -> list[BreakdownResult]:

@@ -1,31 +1,24 @@
 """A report analysed by several processes: the same result, whatever becomes of the others."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.long import long_after
 from tests.support.workers import MAX_WAIT_S, is_running, until
-from traceprof.analysis import analyze, analyze_in_child
+from traceprof.analysis import Analysis, analyze, analyze_in_child
 from traceprof.errors import TraceFormatError, UsageError
 from traceprof.execution import children, measuring, sections
 from traceprof.execution import measure_rank as runner
 from traceprof.reports import json
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
 from traceprof.trace.nsight.export import NsightTrace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from traceprof.analysis import Analysis
 
 pytestmark = [
     pytest.mark.slow,

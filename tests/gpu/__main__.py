@@ -3,8 +3,6 @@
 What it prints can be pasted into docs/recording.md. Without a GPU only what needs none is recorded.
 """
 
-from __future__ import annotations
-
 import platform
 import shutil
 import sys

@@ -1,8 +1,7 @@
 """The code around the launches of kernels: operators, modules, lines of Python."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +15,6 @@ from traceprof.analyses.kernels import launched_kernels
 from traceprof.analyses.kernels.launched_kernels import LaunchedKernels, Launcher
 from traceprof.host.launching_code import launching_code
 from traceprof.run.rank import Window
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def operator(

@@ -1,24 +1,19 @@
 """Switching on and off: as often as anybody likes, from any thread, whatever is missing."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import subprocess
 import sys
 import threading
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import pytest
 import torch.distributed as dist
 
 import instrument
 from instrument import switch
+from instrument.core.patching import Patches
 from tests.support.long import long_after
-
-if TYPE_CHECKING:
-    from instrument.core.patching import Patches
 
 pytestmark = pytest.mark.slow
 

@@ -1,9 +1,9 @@
 """Reports of runs whose ranks have no GPU, alone and beside ranks that have one."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,18 +15,12 @@ from tests.support.builders import TraceBuilder, global_tid
 from tests.support.schema import validator
 from traceprof.analyses import breakdown, exposed_communication, gpu_idle
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS
-from traceprof.analysis import Options, analyze
+from traceprof.analysis import Analysis, Options, analyze
 from traceprof.cli.main import main
 from traceprof.findings import Severity
 from traceprof.reports import html, text
 from traceprof.reports import json as json_report
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from traceprof.analysis import Analysis
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 MS = 1_000_000

@@ -1,10 +1,9 @@
 """JSON output: by the schema that ships, and the same numbers as the analysis."""
 
-from __future__ import annotations
-
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -18,9 +17,6 @@ from traceprof.analyses.registry import FINDINGS
 from traceprof.analysis import Options, analyze
 from traceprof.cli.main import EXIT_DONE
 from traceprof.reports import json as json_report
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def document(path: Path, **options: Any) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """The drawing of a pipeline shows what was measured."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from urllib.parse import unquote
 from xml.etree import ElementTree as ET

@@ -1,8 +1,8 @@
 """Recordings that were given twice, and which reports are known to be of one machine."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +12,6 @@ from traceprof.analysis import analyze
 from traceprof.errors import UsageError
 from traceprof.run.opening import open_run
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _GPUS = [{"id": device, "name": "Tesla V100"} for device in range(4)]
 

@@ -1,8 +1,6 @@
 """Steady steps of a rank: number of kernels, and what else ran, as a recording shows it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +10,6 @@ from tests.support.opened import ranks_of
 from traceprof.run.steady_steps import steady_steps
 from traceprof.run.steps.steady_rules import StepUse
 from traceprof.run.windows import training_window
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _STEP, _LONG, _NUM = 1_000_000, 9_000_000, 20
 _AT = 10

@@ -1,11 +1,9 @@
 """Simulated programs before and after a change, and the assumption that stands for it."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +25,7 @@ from tests.support.stalled_runs import few_cores
 from traceprof.run.pipeline_orders import one_forward_one_backward
 from traceprof.simulate import SCENARIOS, kernels
 from traceprof.simulate.event_model.actions import Communicator
+from traceprof.simulate.event_model.engine import Result
 from traceprof.simulate.event_model.gpu import Latencies
 from traceprof.simulate.event_model.program_writer import Host, Rates
 from traceprof.simulate.scenarios.ranks import NUM_RANKS, STRAGGLERS, training
@@ -39,12 +38,7 @@ from traceprof.simulate.scenarios.stages import (
 )
 from traceprof.simulate.scenarios.training import WORLD
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from traceprof.simulate.event_model.engine import Result
-
-    Build = Callable[[np.random.Generator], Setup]
+Build = Callable[[np.random.Generator], Setup]
 
 _MIB = 1 << 20
 _LAYER = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)

@@ -1,19 +1,22 @@
 """Programs of the simulator with something changed, and what a step of theirs takes."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
+from traceprof.intervals import Int64
+from traceprof.replay.graph.longest_path import Float64
 from traceprof.run.steps.steady_rules import StepUse, step_uses
 from traceprof.simulate.event_model.actions import (
+    Action,
     Busy,
     Call,
     CommunicationWork,
     CopyWork,
+    Entry,
     Event,
     KernelWork,
     MemsetWork,
@@ -21,26 +24,19 @@ from traceprof.simulate.event_model.actions import (
     Push,
     Record,
     Sleep,
+    Stream,
     Wait,
 )
 from traceprof.simulate.event_model.answers import Ranks
+from traceprof.simulate.event_model.engine import Result
 from traceprof.simulate.event_model.program_writer import COMPUTE
 from traceprof.simulate.event_model.records import Records
 from traceprof.simulate.machine import HOST_TABLES, Machine
+from traceprof.simulate.scenarios.setup import Setup
 from traceprof.trace.nsight.schema_layouts import PRODUCTS
 from traceprof.trace.nsight.writer import NsightWriter
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from traceprof.intervals import Int64
-    from traceprof.replay.graph.longest_path import Float64
-    from traceprof.simulate.event_model.actions import Action, Entry, Stream
-    from traceprof.simulate.event_model.engine import Result
-    from traceprof.simulate.scenarios.setup import Setup
-
-    Change = Callable[[Sequence[Action]], list[Action]]
+Change = Callable[[Sequence[Action]], list[Action]]
 
 _LOADING = ("data_loading_ns", "dataloader next")
 # What lies further apart is work of the host's own, and no part of launching.

@@ -1,15 +1,10 @@
 """Copies of exports that lack some of what shows what waited for what."""
 
-from __future__ import annotations
-
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from shutil import copyfile
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 _RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _WAITS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"

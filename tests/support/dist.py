@@ -7,8 +7,6 @@ The exit status is 1 where one of them prints something else than this folder's 
 where no Python of the promised versions is at hand.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

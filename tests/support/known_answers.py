@@ -1,24 +1,20 @@
 """Records the programs, analyses the reports, and compares both with what the programs did."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 import traceprof
 from tests.support.nsys import has_failed
 from tests.support.programs.known_answers import DEVICE, STEPS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pandas as pd
 
 ROOT = Path(__file__).parents[2]
 _MAX_RECORDINGS = 3

@@ -3,26 +3,21 @@
 No test may change what it gets of them.
 """
 
-from __future__ import annotations
-
 import atexit
 from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from tests.support.traces import REAL_TRACES, SAMPLES, WITHOUT_RANKS
 from traceprof.analysis import Analysis, analyze
-from traceprof.run.opening import open_run
+from traceprof.run.opening import Rank, Run, open_run
 from traceprof.trace.open import open_trace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
-    from traceprof.run.opening import Rank, Run
-
-    class Closable(Protocol):
-        def close(self) -> None: ...
+class Closable(Protocol):
+    def close(self) -> None: ...
 
 
 _MAX_OPEN = 4  # real exports that stay open; some hold 100 MB of columns

@@ -1,10 +1,10 @@
 """Databases for the reader of pages, read by it and by SQLite."""
 
-from __future__ import annotations
-
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.database import quote
@@ -13,11 +13,7 @@ from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 from traceprof.trace.sqlite.pages import Unsupported
 from traceprof.trace.sqlite.records import decode_columns
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    Row = tuple[Any, ...]
+Row = tuple[Any, ...]
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 PAGE_SIZES = [1 << power for power in range(9, 17)]

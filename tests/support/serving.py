@@ -1,22 +1,17 @@
 """A server of the dashboard, in this process or in one of its own, for any report."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from dashboards.server.serving import DashboardServer
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    Serve = Callable[[Path], str]
-    """Serves a report and returns its address."""
+Serve = Callable[[Path], str]
+"""Serves a report and returns its address."""
 
 
 @contextmanager

@@ -1,15 +1,10 @@
 """A solver whose iterations nobody marked, as an export."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
 from tests.support.builders import TraceBuilder
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 US = 1000
 

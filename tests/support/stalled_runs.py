@@ -1,22 +1,16 @@
 """Programs whose host threads are held up, each in a way of its own, with the truth about them."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.simulate.event_model.actions import Call
+from traceprof.simulate.event_model.program_writer import Host
 from traceprof.simulate.scenarios import stalls as planted
 from traceprof.simulate.scenarios.setup import Setup
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-    from traceprof.simulate.event_model.program_writer import Host
 
 US, MS = 1_000, 1_000_000
 _RANGE_NS = 250  # to open or close a range, in the simulation

@@ -1,19 +1,15 @@
 """The timeline of a page in a browser, for the tests of what it shows and does."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from playwright.sync_api import Page
+
+from dashboards.address import Address
 from dashboards.pages import timeline
 from tests.support.trees import named
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-    from dashboards.address import Address
-    from traceprof.analysis import Analysis
+from traceprof.analysis import Analysis
 
 FIND = "const t = document.getElementById('timeline')?.timeline;"
 

@@ -1,26 +1,20 @@
 """Timelines of small traces, for the tests of what is drawn of them."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from dashboards.timeline import store
 from dashboards.timeline.gpu_rows import read_gpu
 from dashboards.timeline.host_rows import with_host
+from dashboards.timeline.model import RankTimeline
+from tests.support.builders import TraceBuilder
 from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import pytest
-
-    from dashboards.timeline.model import RankTimeline
-    from tests.support.builders import TraceBuilder
-
-    Event = tuple[int, int, str]
+Event = tuple[int, int, str]
 
 
 @contextmanager

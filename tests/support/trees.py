@@ -1,14 +1,10 @@
 """What a tree of components holds."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dash.development.base_component import Component
+from dash.development.base_component import Component
 
 
 def components(tree: Any) -> Iterator[Component]:

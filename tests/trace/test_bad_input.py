@@ -1,7 +1,5 @@
 """Bad input: exit 2 and one line that says what, why and what to do; nothing is changed."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -9,8 +7,8 @@ import random
 import socket
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -30,10 +28,7 @@ from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, _run
 from traceprof.errors import TraceFileError
 from traceprof.trace.nsight import schema
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Maker = Callable[[Path], Path]
+Maker = Callable[[Path], Path]
 
 pytestmark = pytest.mark.slow
 

@@ -1,23 +1,18 @@
 """FLOPs of a mean step: by the shapes of operators, or as the user says."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.cli import run
 from tests.support.profiler_events import PID, annotation, call, event, kernel, write
 from tests.support.traces import SAMPLE_FOLDER
+from traceprof.analyses.compute.step_flops import StepFlops
 from traceprof.analysis import Options, analyze_reports
 from traceprof.documents.analysis.records import document
 from traceprof.errors import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.compute.step_flops import StepFlops
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
 A100 = {"deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}]}

@@ -1,7 +1,5 @@
 """Each finding has its page; what stands on it is what the code does."""
 
-from __future__ import annotations
-
 import re
 from importlib import resources
 

@@ -1,24 +1,18 @@
 """What a report hides is not absent: findings are not applicable, `compare` says unknown."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder
 from traceprof.analyses.measurements.hidden import MIN_IN_GRAPHS, MIN_UNKNOWN
 from traceprof.analyses.registry import FINDINGS
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Options, analyze_reports
 from traceprof.communication.no_communication import looks_like_communication
 from traceprof.comparison.ask import compare
 from traceprof.findings import Sight
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from traceprof.analyses.verdict.run_result import RunResult
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 ALL = {id_ for id_, kind in FINDINGS.items() if kind.needs}

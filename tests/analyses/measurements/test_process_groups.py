@@ -1,18 +1,19 @@
 """What ranks without a GPU communicate, DDP's buckets, and what many groups at once cost."""
 
-from __future__ import annotations
-
 import json
 import random
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.support.builders import TraceBuilder
 from traceprof.analyses import process_group_scaling
+from traceprof.analyses.collectives import OperationUse
 from traceprof.analyses.gradients import ddp_buckets
+from traceprof.analyses.gradients.ddp_buckets import BucketUse
 from traceprof.analyses.measurements import process_groups
 from traceprof.analyses.measurements.process_groups import Signature
 from traceprof.analyses.process_group_scaling import MIN_OPERATIONS
@@ -27,12 +28,6 @@ from traceprof.reports import text as text_report
 from traceprof.run.opening import open_run
 from traceprof.run.rank import Window
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.collectives import OperationUse
-    from traceprof.analyses.gradients.ddp_buckets import BucketUse
 
 MS = 1_000_000
 FACTS = "dtype=float32 group=dp rank=0 size=4"

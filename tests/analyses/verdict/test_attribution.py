@@ -1,8 +1,6 @@
 """Every considerable part of the time is attributed, on real exports, too."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,6 @@ from traceprof.analyses.breakdown import BreakdownResult, Measures
 from traceprof.analyses.verdict.attribution import MIN_ATTRIBUTED, MIN_BY_FINDING, attributions
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.rank import WindowKind
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def spent(exposed: int, copy: int, idle: int) -> BreakdownResult:

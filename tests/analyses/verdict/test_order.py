@@ -1,22 +1,16 @@
 """The order in which to act: proven gains, then limits, then costs; held on real traces, too."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLES
 from traceprof.analyses.verdict.order import in_order
+from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.findings import Basis, Finding, Saving, Severity, by_id
 from traceprof.reports import markdown, text
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.verdict.run_result import RunResult
 
 STEP_NS = 1000
 

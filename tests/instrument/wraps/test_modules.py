@@ -1,23 +1,18 @@
 """Modules have ranges with their paths, as deep as is asked for, and none by default."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import instrument
 from instrument.core.more_ranges import MODULES
 from instrument.wraps import modules
 from tests.support.recording import pushed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import torch.distributed as dist
 
 
 class Block(torch.nn.Module):

@@ -1,9 +1,8 @@
 """Forward and backward passes have one range each, however they are begun."""
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -16,10 +15,7 @@ import instrument
 from tests.support.long import long_after
 from tests.support.recording import pushed
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Wrap = Callable[[torch.nn.Module], torch.nn.Module]
+Wrap = Callable[[torch.nn.Module], torch.nn.Module]
 
 
 def loss() -> torch.Tensor:

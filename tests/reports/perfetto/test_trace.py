@@ -1,7 +1,5 @@
 """A Perfetto trace holds what ranks did, at the same times, with the arrows that belong there."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
@@ -10,7 +8,6 @@ from collections import Counter
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -21,17 +18,13 @@ from tests.support import profiler_events as profile
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from tests.support.opened import analysis_of
-from tests.support.perfetto import read
+from tests.support.perfetto import ReadTrace, Slice, read
 from traceprof.analyses import pipeline_bubble
-from traceprof.analysis import analyze
+from traceprof.analysis import Analysis, analyze
 from traceprof.communication.messages import messages
 from traceprof.replay.answers.checked_replay import Refusal
 from traceprof.reports.perfetto.critical_path import critical_paths
 from traceprof.reports.perfetto.trace import write
-
-if TYPE_CHECKING:
-    from tests.support.perfetto import ReadTrace, Slice
-    from traceprof.analysis import Analysis
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"
 _ERRORS = "SELECT name FROM stats WHERE severity = 'error' AND value > 0"

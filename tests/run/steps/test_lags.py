@@ -1,8 +1,6 @@
 """Lags of sequences: planted periods, and the reference that tries every lag."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +8,8 @@ import pytest
 from tests.reference.periods import period
 from tests.support.opened import ranks_of
 from tests.support.sequences import INSERTED, WITHOUT_INSERTIONS, named
+from traceprof.intervals import Int64
 from traceprof.run.steps.lags import best_lag
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.intervals import Int64
 
 
 @pytest.mark.parametrize("name", WITHOUT_INSERTIONS)

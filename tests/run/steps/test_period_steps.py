@@ -1,9 +1,7 @@
 """Steps that nobody marked: periods of kernels as the steps of a rank."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,9 +20,6 @@ from traceprof.run.steps.step_ranges import NO_TRAINING_RANGES, StepsSource
 from traceprof.run.training import Basis, training_of
 from traceprof.run.windows import choose_window, training_window
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _ITERATION = (20 + 4 * (30 + 2)) * US
 

@@ -1,7 +1,5 @@
 """Periods of sequences of operations: where they begin, phases, and what is none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,10 +1,8 @@
 """A report that is replaced or written to while it is read: all of one, or an error; no mixture."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,9 +19,6 @@ from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.pages import Unsupported
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def export(path: Path, num_ranks: int) -> Path:

@@ -1,11 +1,11 @@
 """The reader of pages reads of damaged files what SQLite reads, or nothing."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,12 +25,8 @@ from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 from traceprof.trace.sqlite.pages import Unsupported
 from traceprof.trace.sqlite.records import decode_columns
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    Damage = Callable[[bytearray, random.Random], None]
-    Row = tuple[Any, ...]
+Damage = Callable[[bytearray, random.Random], None]
+Row = tuple[Any, ...]
 
 
 # -- damaged files -------------------------------------------------------------------------------

@@ -1,23 +1,19 @@
 """The reader of pages is held to SQLite on databases made by chance."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.long import long_after
 from tests.support.pages import BOUNDARIES, PAGE_SIZES, outcome, reserve, written
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Damage = Callable[[bytearray, random.Random], None]
-    Row = tuple[Any, ...]
+Damage = Callable[[bytearray, random.Random], None]
+Row = tuple[Any, ...]
 
 
 # -- generated databases -------------------------------------------------------------------------

@@ -1,11 +1,11 @@
 """The reader of pages is held to SQLite, on tables of all kinds: the same numbers, or none."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,12 +30,8 @@ from traceprof.trace.sqlite.layout import layout_of
 from traceprof.trace.sqlite.pages import PADDING, Unsupported, varints
 from traceprof.trace.sqlite.records import decode_columns
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    Damage = Callable[[bytearray, random.Random], None]
-    Row = tuple[Any, ...]
+Damage = Callable[[bytearray, random.Random], None]
+Row = tuple[Any, ...]
 _HOLDS_FILES = {"ANALYSIS_FILE"}
 
 
