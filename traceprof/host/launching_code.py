@@ -29,6 +29,7 @@ _MODULE = "nn.Module: "
 # `torch.autograd.profiler.emit_nvtx` adds ", seq = 7, sizes = [...]"; ranges of `instrument` with
 # the path of a module are `module PATH`.
 _OF_NVTX = re.compile(rf"\A(?:\w+::[\w:.]+|{labels.MODULE} )")
+_OF_MODULES = re.compile(rf"\A{labels.MODULE} ")
 _OPERATOR, _MODULES, _LINES = range(3)
 _NUM_NAMES = 3
 _NOTHING = np.empty(0, np.int64)
@@ -329,10 +330,13 @@ def _of_python(name: str) -> tuple[int, str]:
 
 def _of_nvtx(rank: Rank, texts: _Texts) -> list[_Spans]:
     """Return ranges of operators, as `emit_nvtx` makes them, and of modules."""
-    ranges = rank.trace.ranges(_OF_NVTX, rank.process).get(rank.process)
+    module = f"{labels.MODULE} "
+    # Without modules no call's number is needed: nothing of the forward is known to the backward.
+    has_modules = rank.process in rank.trace.ranges(_OF_MODULES, rank.process)
+    until = "" if has_modules else ","
+    ranges = rank.trace.ranges(_OF_NVTX, rank.process, until).get(rank.process)
     if ranges is None:
         return []
-    module = f"{labels.MODULE} "
     places = {name: place for place, name in enumerate(dict.fromkeys(ranges.names))}
     read = np.empty((3, len(places)), np.int64)
     for name, place in places.items():

@@ -11,7 +11,7 @@ from traceprof.trace.grouping import groups
 from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.events import Kind
 from traceprof.trace.model.marks import Marks
-from traceprof.trace.model.ranges import NamedRanges, RangeTable
+from traceprof.trace.model.ranges import NamedRanges, RangeTable, name_until
 from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
@@ -42,17 +42,20 @@ class Annotations(Record, frozen=True):
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def matching(self, pattern: re.Pattern[str]) -> NamedRanges:
-        """Return annotations with a match in their name, ordered by start, then end."""
-        numbers = [
-            number
-            for number in np.unique(self.name).tolist()
-            if pattern.search(self.names[number]) is not None
-        ]
+    def matching(self, pattern: re.Pattern[str], until: str = "") -> NamedRanges:
+        """Return annotations with a match in their name, ordered by start, then end.
+
+        Args:
+            pattern: searched for in each name.
+            until: names end where this begins.
+        """
+        numbers = np.unique(self.name).tolist()
+        name_of = {number: name_until(self.names[number], until) for number in numbers}
+        numbers = [number for number, name in name_of.items() if pattern.search(name) is not None]
         rows = np.flatnonzero(np.isin(self.name, np.array(numbers, np.int64)))
         rows = rows[np.lexsort((self.end_ns[rows], self.start_ns[rows]))]
         thread = self.thread[rows]
-        names = [self.names[number] for number in self.name[rows].tolist()]
+        names = [name_of[number] for number in self.name[rows].tolist()]
         return NamedRanges(self.start_ns[rows], self.end_ns[rows], names, thread, thread)
 
     def table(self) -> RangeTable:

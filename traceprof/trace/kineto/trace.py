@@ -274,11 +274,11 @@ class KinetoTrace(Trace):
         return False
 
     def ranges(
-        self, matching: re.Pattern[str], process: int | None = None
+        self, matching: re.Pattern[str], process: int | None = None, until: str = ""
     ) -> dict[int, NamedRanges]:
         """Return the annotations with a match in their name, by process."""
         named = {
-            number: annotations.matching(matching)
+            number: annotations.matching(matching, until)
             for number, annotations in self._annotations.items()
             if process in {None, number}
         }

@@ -105,6 +105,11 @@ class LabelRanges(Record, frozen=True):
         return np.fromiter(numbers, np.int64, len(self.texts))
 
 
+def name_until(name: str, until: str) -> str:
+    """Return a name up to where `until` begins; all of it where `until` is empty."""
+    return name.partition(until)[0] if until else name
+
+
 def labelled(
     start_ns: Int64,
     end_ns: Int64,

@@ -177,9 +177,15 @@ class Trace(Protocol):
         """True if stalls were captured, but left out of the export."""
 
     def ranges(
-        self, matching: re.Pattern[str], process: int | None = None
+        self, matching: re.Pattern[str], process: int | None = None, until: str = ""
     ) -> dict[int, NamedRanges]:
-        """Return the NVTX ranges with a match in their name, by process: of one, or of all."""
+        """Return the NVTX ranges with a match in their name, by process: of one, or of all.
+
+        Args:
+            matching: searched for in each name.
+            process: the only one that is asked for; None for all.
+            until: names end where this begins: what stands behind it need not be read.
+        """
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
         """Return the ends of named ranges of a process, and the threads that ended them.

@@ -221,11 +221,11 @@ class NsightTrace(SectionedExport):
         return bool(self._database.rows(schema.STRINGS, {"id": int}, "value = ?", named))
 
     def ranges(
-        self, matching: re.Pattern[str], process: int | None = None
+        self, matching: re.Pattern[str], process: int | None = None, until: str = ""
     ) -> dict[int, NamedRanges]:
         """Return NVTX ranges by process: see `traceprof.trace.nsight.nvtx.names.ranges_named`."""
         events = self._nvtx_events
-        return {} if events is None else nvtx_names.ranges_named(events, matching, process)
+        return {} if events is None else nvtx_names.ranges_named(events, matching, process, until)
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
         """Return the ends of ranges: see `traceprof.trace.nsight.nvtx.names.range_ends`."""

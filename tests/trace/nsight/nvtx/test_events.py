@@ -89,6 +89,24 @@ def test_ranges(
             assert rows_of(trace.ranges(compiled, process)) == of_process
 
 
+@pytest.mark.parametrize("through_sqlite", [False, True])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_names_end_where_asked(
+    export: Path, pattern: str, through_sqlite: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if through_sqlite:
+        monkeypatch.setattr(reader, "decode_columns", refuse)
+    compiled = re.compile(pattern)
+    expected: dict[int, list[tuple[int, int, str, int]]] = {}
+    for process, rows in searched(export, re.compile("")).items():
+        cut = [(start, end, name.split(",")[0], thread) for start, end, name, thread in rows]
+        of_process = sorted(row for row in cut if compiled.search(row[2]))
+        if of_process:
+            expected[process] = of_process
+    with closing(opened(export)) as trace:
+        assert rows_of(trace.ranges(compiled, until=",")) == expected
+
+
 def rows_of(found: dict[int, NamedRanges]) -> dict[int, list[tuple[int, int, str, int]]]:
     return {
         process: list(

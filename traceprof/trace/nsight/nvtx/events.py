@@ -12,6 +12,7 @@ import numpy as np
 from traceprof import labels
 from traceprof.structs import Record
 from traceprof.trace.columns import pack
+from traceprof.trace.model.ranges import name_until
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import Parts
@@ -153,13 +154,17 @@ class Events:
         return end
 
     def matching(
-        self, matching: re.Pattern[str], process: int | None = None
-    ) -> tuple[Int64, list[str]]:
-        """Return the ranges with a match in their names: int64[m], and m names.
+        self, matching: re.Pattern[str], process: int | None = None, until: str = ""
+    ) -> tuple[Int64, Int64, list[str]]:
+        """Return the ranges with a match in their names.
 
         Args:
             matching: searched for in each name.
             process: the globalPid whose ranges are looked through; None for those of all.
+            until: as for `numbered_names`.
+
+        Returns:
+            int64[m], and their names as `numbered_names` returns them.
         """
         chosen = self.is_range
         if process is not None:
@@ -167,7 +172,10 @@ class Events:
             chosen[self.named_ranges.of_process(process)] = True
         minds = _DEPENDS_ON_DIGITS.search(matching.pattern) is not None
         rows = self.named(
-            lambda text: bool(matching.search(text)) or (minds and _has_digit(text)),
+            lambda text: (
+                bool(matching.search(name_until(text, until)))
+                or (minds and _has_digit(name_until(text, until)))
+            ),
             lambda name: (
                 bool(matching.search(f"{name}0")) or minds
                 if labels.takes_number(name)
@@ -175,9 +183,9 @@ class Events:
             ),
             chosen,
         )
-        names = self.names(rows)
-        matches = [index for index, name in enumerate(names) if matching.search(name)]
-        return rows[matches], [names[index] for index in matches]
+        number, names = self.numbered_names(rows, until)
+        is_match = np.array([matching.search(name) is not None for name in names], np.bool_)[number]
+        return rows[is_match], number[is_match], names
 
     def named(
         self, of_text: Callable[[str], bool], of_string: Callable[[str], bool], chosen: Mask
@@ -203,8 +211,12 @@ class Events:
         in_order: list[str] = np.array([*names, ""], object)[number].tolist()
         return in_order
 
-    def numbered_names(self, rows: Int64) -> tuple[Int64, list[str]]:
+    def numbered_names(self, rows: Int64, until: str = "") -> tuple[Int64, list[str]]:
         """Return the names of rows as numbers: millions of rows have few names.
+
+        Args:
+            rows: int64[m].
+            until: names end where this begins: digits behind it need not be read.
 
         Returns:
             int64[m], indices into the names, and these; a name may occur twice.
@@ -214,7 +226,9 @@ class Events:
         ids = text_id.distinct
         number = np.where(text == NONE, len(known) + text_id.places_in(ids), text)
         known += [self.strings.get(key, "") for key in ids.tolist()]
-        has_digit = np.array([_has_digit(name) for name in columns.texts], np.bool_)
+        has_digit = np.array(
+            [_has_digit(name_until(name, until)) for name in columns.texts], np.bool_
+        )
         of_text = np.flatnonzero(text != NONE)
         differ = of_text[has_digit[text[of_text]]]
         number_of_text: dict[str, int] = {}
@@ -224,12 +238,12 @@ class Events:
             number[row] = len(known) + number_of_text.setdefault(name, len(number_of_text))
         known += number_of_text
         takes_number = np.array([*map(labels.takes_number, known)], np.bool_)
-        if not takes_number.any():
-            return number, known
-        labelled, keys = numbered_labels(takes_number, number, columns.payload.at(rows))
-        distinct, place = np.unique(keys, return_inverse=True)
-        number[labelled] = len(known) + place
-        return number, [*known, *label_texts(distinct, known)]
+        if takes_number.any():
+            labelled, keys = numbered_labels(takes_number, number, columns.payload.at(rows))
+            distinct, place = np.unique(keys, return_inverse=True)
+            number[labelled] = len(known) + place
+            known += label_texts(distinct, known)
+        return number, [name_until(name, until) for name in known]
 
     def _own_texts(self, rowids: Sequence[int]) -> list[str]:
         """Return the original texts of rows."""

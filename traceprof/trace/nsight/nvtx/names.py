@@ -32,7 +32,7 @@ _RANGES = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END})"
 
 
 def ranges_named(
-    events: Events, matching: re.Pattern[str], process: int | None = None
+    events: Events, matching: re.Pattern[str], process: int | None = None, until: str = ""
 ) -> dict[int, NamedRanges]:
     """Return push/pop and start/end ranges by process (globalPid).
 
@@ -40,25 +40,26 @@ def ranges_named(
         events: of the export.
         matching: searched for in each name.
         process: the only one that is asked for; None for all.
+        until: names end where this begins.
 
     Raises:
         TraceFormatError: the file is damaged.
     """
-    rows, names = events.matching(matching, process)
+    rows, number, names = events.matching(matching, process, until)
     columns = events.columns
     start, end, thread = columns.start_ns[rows], events.known_ends(rows), columns.thread.at(rows)
     end_thread = columns.end_thread.at(rows)
     rank = {name: place for place, name in enumerate(sorted({*names}))}
-    of_name = np.array([rank[name] for name in names], np.int64)
+    of_name = np.array([rank[name] for name in names], np.int64)[number]
     order = np.lexsort((thread, of_name, end, start))
-    process_of = schema.process_of_thread(thread[order])
+    process_of, in_order = schema.process_of_thread(thread[order]), np.array([*rank], object)
     ranges = {}
     for number in np.unique(process_of).tolist():
         indices = order[process_of == number]
         ranges[number] = NamedRanges(
             start[indices],
             end[indices],
-            [names[index] for index in indices.tolist()],
+            in_order[of_name[indices]].tolist(),
             thread[indices],
             end_thread[indices],
         )
