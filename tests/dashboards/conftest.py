@@ -3,38 +3,29 @@
 A page fails its test where it logs an error or asks another host for anything.
 """
 
-from __future__ import annotations
-
 import shutil
+from collections.abc import Iterator
 from contextlib import ExitStack
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Error,
+    Page,
+    Request,
+    ViewportSize,
+)
 
 from dashboards.server.serving import HOST
 from tests.support.needs import missing
-from tests.support.serving import serving
+from tests.support.serving import Serve, serving
 from tests.support.traces import SAMPLE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import (
-        Browser,
-        BrowserContext,
-        ConsoleMessage,
-        Error,
-        Page,
-        Request,
-        ViewportSize,
-    )
-
-    from tests.support.serving import Serve
-
 
 MAX_WAIT_MS = 120_000  # on a busy machine the browser's own 5 s are too few
 WINDOW: ViewportSize = {"width": 1280, "height": 800}

@@ -1,7 +1,5 @@
 """Addresses: what is written is read back, and nothing else is read."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from urllib.parse import urlsplit
 

@@ -3,38 +3,30 @@
 `page` fails its test on any console error and on any request to another host.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
-from tests.support.serving import serving
+from tests.support.serving import Serve, serving
 from tests.support.traces import SAMPLE
 from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analysis import analyze
 from traceprof.documents.analysis import records
 from traceprof.units import duration, percent, size_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from playwright.sync_api import Page
-
-    from tests.support.serving import Serve
 
 HOSTILE = (
     "<script>window.evil=1</script>",

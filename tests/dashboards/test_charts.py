@@ -1,23 +1,17 @@
 """Charts in a real browser: their data, the notes beside the pointer, and the links they follow."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.support.opened import analysis_of
+from tests.support.serving import Serve
 from tests.support.traces import SAMPLE
 from traceprof.documents.analysis.records import document
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
-
-    from tests.support.serving import Serve
 
 # Where a value of the x axis stands in the window, in the middle of a row of uPlot's.
 PLACE = """([name, row, share]) => {

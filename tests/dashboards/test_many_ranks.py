@@ -1,11 +1,10 @@
 """Pages of 64 ranks in a browser: none is over two screens high, and links open what is folded."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from dashboards.pages import (
     kernels,
@@ -19,12 +18,6 @@ from dashboards.pages import (
 )
 from tests.support.serving import serving
 from traceprof.simulate import simulate_ddp
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Page
 
 PAGES = (overview, steps, kernels, overlap, nccl, launch_queue, links, ranks)
 HEIGHT = 720  # pixels, of the smaller screen

@@ -1,13 +1,14 @@
 """All ranks of a run stand on one clock, on every page and in every reply."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from playwright.sync_api import Page
 
 from dashboards.address import Address
 from dashboards.pages import overview
@@ -19,20 +20,12 @@ from tests.support.builders import TraceBuilder
 from tests.support.serving import serving
 from tests.support.timeline_page import Timeline, attributes_of
 from traceprof.analyses import breakdown, straggler
-from traceprof.analysis import analyze
+from traceprof.analysis import Analysis, analyze
 from traceprof.communication.messages import messages
 from traceprof.run.session_clocks import Clocks, MachineClock
 from traceprof.simulate import simulate_run
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Page
-
-    from traceprof.analysis import Analysis
-
-    Ask = Callable[..., Any]
+Ask = Callable[..., Any]
 
 
 def asking(analysis: Analysis) -> Ask:

@@ -1,17 +1,11 @@
 """Pictures of a page: the page as it stands, charts included, as SVG and PNG."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from playwright.sync_api import Page
+from playwright.sync_api import Page
 
 
 def saved(page: Page, kind: str, folder: Path) -> Path:

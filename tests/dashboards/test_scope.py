@@ -1,15 +1,13 @@
 """What is chosen holds on every page, is in the address, and changes only when it is changed."""
 
-from __future__ import annotations
-
 import re
 import time
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from dashboards.address import Address, Scope, parse
 from dashboards.pages.registry import PAGES
@@ -19,14 +17,7 @@ from tests.support.opened import analysis_of
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from traceprof.analyses import breakdown, launch_queue
-from traceprof.analysis import Options, analyze
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from playwright.sync_api import BrowserContext, Page, Route
-
-    from traceprof.analysis import Analysis
+from traceprof.analysis import Analysis, Options, analyze
 
 
 @pytest.fixture(scope="module")

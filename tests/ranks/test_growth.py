@@ -1,11 +1,9 @@
 """What it takes to bring reports together grows as the number of ranks does, counted, not timed."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -18,13 +16,8 @@ from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.execution.options import Options
-from traceprof.ranks.arrivals import PackedArrivals
+from traceprof.ranks.arrivals import Arrivals, PackedArrivals
 from traceprof.simulate import simulate_run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from traceprof.ranks.arrivals import Arrivals
 
 pytestmark = pytest.mark.slow
 

@@ -1,9 +1,8 @@
 """Calls of MPI of different ranks: matched, and their waits split from what MPI itself takes."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +17,6 @@ from traceprof.simulate import simulate_scenario
 from traceprof.trace.model.communication_calls import BARRIER
 from traceprof.trace.model.mpi_calls import MpiCalls
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 US, MS = 1_000, 1_000_000
 TEXTS = {

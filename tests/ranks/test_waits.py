@@ -1,27 +1,21 @@
 """AnalysisProgress and transfer, against what they are by definition."""
 
-from __future__ import annotations
-
 from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from tests.support.arrivals import arrivals, session
+from traceprof.intervals import Int64
+from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.clocks import measured
 from traceprof.ranks.comparison import RankComparison
 from traceprof.ranks.lateness import is_habit, lateness
 from traceprof.ranks.matching import Unmatched, match
 from traceprof.ranks.transfers import Key, latency_and_rate, transfers
 from traceprof.ranks.waits import GroupWaits, split_by_leaving, wait_matrix, waits_of
-from traceprof.run.session_clocks import seeded
-
-if TYPE_CHECKING:
-    from traceprof.intervals import Int64
-    from traceprof.ranks.arrivals import Arrivals
-    from traceprof.run.session_clocks import Clocks
+from traceprof.run.session_clocks import Clocks, seeded
 
 MS = 1_000_000
 

@@ -4,13 +4,11 @@
 programs, and of the real exports of a folder.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,16 +16,12 @@ import pytest
 from tests.support.changed_programs import PAIRS
 from tests.support.changes import recorded
 from tests.support.damage import DAMAGES, damaged
+from traceprof.replay.answers.answers import Answer, WhatIf
 from traceprof.replay.answers.ask import whatif
 from traceprof.simulate import SCENARIOS
+from traceprof.simulate.scenarios.setup import Setup
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from traceprof.replay.answers.answers import Answer, WhatIf
-    from traceprof.simulate.scenarios.setup import Setup
-
-    Build = Callable[[np.random.Generator], Setup]
+Build = Callable[[np.random.Generator], Setup]
 
 _ASSUMED = (
     "no-sync", "no-kernel-sync", "no-data-loading", "no-launch-stall", "launch=0",

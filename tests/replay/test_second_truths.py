@@ -3,8 +3,6 @@
 `python -m tests.replay.test_second_truths 10` prints the table of 10 seeds.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections import Counter, defaultdict

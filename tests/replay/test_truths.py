@@ -3,13 +3,11 @@
 `coverage` prints the table of docs/whatif.md: `python -m tests.replay.test_truths`.
 """
 
-from __future__ import annotations
-
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -23,10 +21,7 @@ from tests.support.changes import (
 from traceprof.replay.answers.ask import whatif
 from traceprof.simulate.scenarios.setup import Setup
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Build = Callable[[np.random.Generator], Setup]
+Build = Callable[[np.random.Generator], Setup]
 
 _NUM_SEEDS = 20
 _MIN_COVERAGE = 0.95

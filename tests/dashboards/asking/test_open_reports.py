@@ -3,10 +3,8 @@
 What SQLite read in one thread, and another one closed, let the whole process crash.
 """
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,11 +18,8 @@ from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from tests.support.traces import SAMPLE
 from tests.support.workers import MAX_WAIT_S, until
-from traceprof.analysis import analyze
+from traceprof.analysis import Analysis, analyze
 from traceprof.errors import UsageError
-
-if TYPE_CHECKING:
-    from traceprof.analysis import Analysis
 
 
 class HeldUp:

@@ -1,11 +1,11 @@
 """Charts draw the numbers that the JSON has, whatever the size of a run and the names in it."""
 
-from __future__ import annotations
-
 import gzip
 import json
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -37,11 +37,6 @@ from traceprof.documents.analysis.records import document
 from traceprof.intervals import even_limits
 from traceprof.run.rank import WindowKind
 from traceprof.simulate import simulate_run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 WITHOUT_STEPS = {"mpi-wait"}
 WITHOUT_NCCL = {

@@ -1,7 +1,5 @@
 """What charts show of long series hides nothing: against every nanosecond."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The JavaScript without a browser: each `*.test.js` is a test here, run by Node.js."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,18 +1,18 @@
 """Compare: the comparison of `traceprof compare`, made beside the page, and a step of each side."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from dashboards.address import Address
-from dashboards.asking.compare import Compared, CompareQuestion, alike, compared_with
+from dashboards.asking.compare import Compared, ComparedSide, CompareQuestion, alike, compared_with
 from dashboards.asking.questions import Asked, answer_by, questions_about
 from dashboards.pages import compare
 from dashboards.server.app import create_app
@@ -21,20 +21,11 @@ from tests.support.cli import run
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from tests.support.trees import named, text
-from traceprof.analysis import Options, analyze
+from traceprof.analyses.breakdown import Measures
+from traceprof.analysis import Analysis, Options, analyze
 from traceprof.comparison.ask import compare as compare_sides
 from traceprof.reports.comparison.sections import verdict
 from traceprof.units import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Page
-
-    from dashboards.asking.compare import ComparedSide
-    from traceprof.analyses.breakdown import Measures
-    from traceprof.analysis import Analysis
 
 BEFORE, AFTER = SAMPLE, SAMPLE.with_stem("overlap-slowdown")
 QUESTION = CompareQuestion((str(BEFORE),), Options())

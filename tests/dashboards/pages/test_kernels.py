@@ -1,13 +1,13 @@
 """Kernels: the numbers of the analysis, and where on the timeline each is to be seen."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from dashboards.address import Address, parse
 from dashboards.pages import kernels
@@ -15,23 +15,15 @@ from dashboards.pages.kernel_modules import modules_card
 from dashboards.view import View
 from tests.support import profiler_events as profile
 from tests.support.builders import TraceBuilder
+from tests.support.serving import Serve
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from tests.support.trees import named, text
 from traceprof.analyses import overlap_slowdown
-from traceprof.analysis import analyze
+from traceprof.analysis import Analysis, analyze
 from traceprof.execution.options import Options
 from traceprof.reports.compute_text import compute_lines, step_text
 from traceprof.units import percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Page
-
-    from tests.support.serving import Serve
-    from traceprof.analysis import Analysis
 
 SLOWED = SAMPLE.with_stem("overlap-slowdown")
 

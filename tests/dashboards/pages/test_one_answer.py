@@ -1,11 +1,10 @@
 """What several pages show of one thing is the same number, and findings have one order."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,14 +16,9 @@ from dashboards.pages import compare, launch_queue, nccl, overlap, overview, ran
 from dashboards.widgets.palette import PARTS
 from tests.support.traces import SAMPLE_FOLDER
 from tests.support.trees import components, named, text
-from traceprof.analysis import Options, analyze
+from traceprof.analysis import Analysis, Options, analyze
 from traceprof.findings import by_id
 from traceprof.reports.text import render
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from traceprof.analysis import Analysis
 
 REPORTS = ("ddp", "warm-up", "nccl-serialization", "launch-queue-stall", "training")
 NAMES = {measure: name for measure, name, _ in PARTS}

@@ -1,11 +1,11 @@
 """The overview: the analysis' own numbers, and names that are never markup."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,15 +23,9 @@ from tests.support.traces import SAMPLE, SAMPLES
 from tests.support.trees import components, named, text
 from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.run_result import partial_result
-from traceprof.analysis import Options, analyze
+from traceprof.analysis import Analysis, Options, analyze
 from traceprof.findings import Basis, Saving, by_id, worst_of
 from traceprof.units import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from traceprof.analysis import Analysis
 
 
 @pytest.fixture(params=SAMPLES, ids=lambda path: path.stem)

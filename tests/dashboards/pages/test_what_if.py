@@ -1,34 +1,25 @@
 """What if: the answers of `traceprof whatif`, worked out beside the page, with their checks."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from dashboards.address import Address
 from dashboards.asking.questions import Asked, Questions, answer_by, questions_about
 from dashboards.asking.what_if import WhatIfQuestion, replayed
 from dashboards.pages import what_if
+from tests.support.serving import Serve
 from tests.support.traces import CPU_SAMPLE, SAMPLE
 from tests.support.trees import named, text
 from tests.support.workers import until
-from traceprof.analysis import analyze
+from traceprof.analysis import Analysis, analyze
 from traceprof.errors import UsageError
+from traceprof.replay.answers.answers import WhatIf
 from traceprof.replay.assumptions.assumption import defaults
 from traceprof.units import duration, percent
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from playwright.sync_api import Page
-
-    from tests.support.serving import Serve
-    from traceprof.analysis import Analysis
-    from traceprof.replay.answers.answers import WhatIf
 
 ASSUMED = ("no-sync", "link=4x")
 TRAINING = SAMPLE.with_stem("training")

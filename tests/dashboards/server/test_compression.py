@@ -1,24 +1,18 @@
 """The first page is light: all text comes compressed, and is compressed once."""
 
-from __future__ import annotations
-
 import gzip
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import pytest
 from flask import Flask
+from flask.testing import FlaskClient
+from playwright.sync_api import Browser
 
 from dashboards.server.app import create_app
 from dashboards.server.modules import serve_modules
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from flask.testing import FlaskClient
-    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,21 @@
 """Who may ask for what: hosts, tokens, paths, and calls that no page of ours makes."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import logging
 import re
 import socket
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from dash import Dash
 from flask import Flask
+from flask.testing import FlaskClient
 from hypothesis import strategies as st
+from werkzeug.test import TestResponse
 
 from dashboards.server.access import Access
 from dashboards.server.app import create_app
@@ -22,13 +24,6 @@ from dashboards.server.modules import serve_modules
 from tests.support.long import few_and_many, for_examples
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dash import Dash
-    from flask.testing import FlaskClient
-    from werkzeug.test import TestResponse
 
 CALLS = "/_dash-update-component"
 SHOW = next(output for output in create_app(None).callback_map if "page.children" in output)

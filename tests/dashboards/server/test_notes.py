@@ -1,13 +1,12 @@
 """Notes of the reader: views that are kept with a text, in memory or in a file."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from dashboards.server.app import create_app
 from dashboards.server.kept_notes import SCHEMA, Note, Notes
@@ -18,11 +17,6 @@ from tests.support.serving import running
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from playwright.sync_api import Page
 
 VIEW = Note("/timeline?rank=0&start=1&end=2", "what is <b>this</b>?")
 

@@ -1,21 +1,14 @@
 """Reports that are replaced, changed or gone: every page says so, and they can be read anew."""
 
-from __future__ import annotations
-
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from dashboards.server.report_files import Change, ReportFiles
 from tests.support.serving import running
 from tests.support.traces import SAMPLE
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from playwright.sync_api import Page
 
 
 def test_what_became_of_a_file(tmp_path: Path) -> None:

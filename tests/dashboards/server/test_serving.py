@@ -1,7 +1,5 @@
 """The command and its server: where it listens, what it says, how it ends."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -16,10 +14,11 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from playwright.sync_api import Page
 
 from dashboards.server import app
 from dashboards.server.access import is_loopback
@@ -38,9 +37,6 @@ from traceprof.cli.dashboard import command as dashboard_command
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.errors import UsageError
 from traceprof.execution.options import num_jobs
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
 
 pytestmark = pytest.mark.slow
 

@@ -1,16 +1,16 @@
 """Areas, strips, collectives and neighbours, against what was planted and counted one by one."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dashboards.server.app import create_app
 from dashboards.timeline.area import listed, statistics
+from dashboards.timeline.model import RankTimeline, Track
 from dashboards.timeline.names import NameTable
 from dashboards.timeline.strips import strip
 from tests.support.builders import TraceBuilder
@@ -18,11 +18,6 @@ from tests.support.timelines import timelines
 from traceprof.analysis import analyze
 from traceprof.communication.messages import messages
 from traceprof.simulate import simulate_run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dashboards.timeline.model import RankTimeline, Track
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 ADD = (

@@ -1,31 +1,21 @@
 """The timeline in a real browser: what it draws, and what mouse, keyboard and address do to it."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
-from tests.support.serving import serving
+from tests.support.serving import Serve, serving
 from tests.support.timeline_page import FIND, Timeline
 from tests.support.timelines import damage_host
 from tests.support.traces import SAMPLE
-from traceprof.analysis import analyze
+from traceprof.analysis import Analysis, analyze
 from traceprof.findings import by_id, worst_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Page, Route
-
-    from tests.support.serving import Serve
-    from traceprof.analysis import Analysis
 
 AXIS = 46  # as in geometry.js
 UTC = 1_726_722_437_796_624_059

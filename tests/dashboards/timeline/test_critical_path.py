@@ -1,15 +1,15 @@
 """The critical path on the timeline: it is that of the replay, and stands where it ran."""
 
-from __future__ import annotations
-
 import json
 import re
 import time
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, Route, expect
 
 from dashboards.server.app import create_app
 from dashboards.timeline import critical_path as drawing
@@ -19,16 +19,8 @@ from dashboards.timeline.store import Timelines
 from tests.support.builders import TraceBuilder
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
-from traceprof.analysis import analyze
+from traceprof.analysis import Analysis, analyze
 from traceprof.replay.answers.step_path import step_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Page, Route
-
-    from traceprof.analysis import Analysis
 
 STEP = 2
 _MAX_S = 120

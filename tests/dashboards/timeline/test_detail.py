@@ -1,16 +1,18 @@
 """What is said of one event, of many in a block, and of those whose names match."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dashboards.timeline.detail import describe, summarize
+from dashboards.timeline.events import Events
 from dashboards.timeline.gpu_rows import read_gpu
 from dashboards.timeline.host_rows import with_host
+from dashboards.timeline.model import RankTimeline
 from dashboards.timeline.query import Query
 from dashboards.timeline.search import Place, after, place_of, search
 from tests.support.builders import TraceBuilder
@@ -21,13 +23,6 @@ from traceprof.analysis import analyze
 from traceprof.communication.messages import messages
 from traceprof.kernel_names import function_name
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from dashboards.timeline.events import Events
-    from dashboards.timeline.model import RankTimeline
 
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 GEMM = "void cutlass::Kernel<cutlass_80_gemm>(cutlass_80_gemm::Params)"

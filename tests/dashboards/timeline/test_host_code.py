@@ -1,10 +1,9 @@
 """What the host ran: the code that launched a kernel, rows of operators, stalls."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +14,7 @@ from dashboards.timeline.model import OPERATOR, STALL
 from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from tests.support.traces import SAMPLE
-from traceprof.analysis import analyze
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analysis import Analysis
+from traceprof.analysis import Analysis, analyze
 
 
 def asked(analysis: Analysis, route: str, **parameters: object) -> Any:

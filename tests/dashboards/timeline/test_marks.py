@@ -1,33 +1,25 @@
 """Marks on the timeline: moments that the program named."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from dashboards.server.app import create_app
 from dashboards.timeline import viewport
 from dashboards.timeline.row import Row
 from tests.support.builders import TraceBuilder
-from tests.support.serving import serving
+from tests.support.serving import Serve, serving
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from playwright.sync_api import Page
-
-    from tests.support.serving import Serve
 
 MARKS = SAMPLE.with_stem("marks")
 TRUTH = json.loads(MARKS.with_suffix(".truth.json").read_text())["marks"]

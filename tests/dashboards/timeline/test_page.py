@@ -1,10 +1,8 @@
 """What the page tells the timeline: its ranks, their names, and what times are counted from."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +14,6 @@ from tests.support.traces import SAMPLE
 from tests.support.trees import text
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 UTC = 1_726_722_437_796_624_059
 

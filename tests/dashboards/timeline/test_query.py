@@ -1,10 +1,9 @@
 """The search by label and conditions: what is found, where, and in which columns."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,17 +16,12 @@ from dashboards.timeline.search import hits
 from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from tests.support.traces import SAMPLE
-from traceprof.analysis import analyze
+from traceprof.analysis import Analysis, analyze
 from traceprof.communication.messages import messages
 from traceprof.intervals import even_limits
 from traceprof.units import size_text
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from traceprof.analysis import Analysis
-
-    Search = Callable[..., Any]
+Search = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 """Which rows a rank's timeline has, and what is in them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
@@ -14,9 +12,6 @@ from tests.support.timelines import drawn, timelines
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 from traceprof.trace.nsight import schema
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 

@@ -1,7 +1,5 @@
 """Rows of sampled counters: the mean in each column is what the samples integrate to."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from typing import Any

@@ -1,16 +1,17 @@
 """What the server answers to the timeline, and to anybody who asks for something else."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from flask import Flask
+from werkzeug.test import TestResponse
 
 from dashboards.server.app import create_app
 from dashboards.timeline import server as timeline_server
@@ -24,13 +25,7 @@ from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from werkzeug.test import TestResponse
-
-    Get = Callable[..., TestResponse]
+Get = Callable[..., TestResponse]
 
 UTC = 1_726_722_437_796_624_059
 HOSTILE = ("<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\u2028'\"\\ü\x00")

@@ -1,20 +1,13 @@
 """The timeline's tools in a real browser: areas, events, collectives, rows, all by keyboard too."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
+from tests.support.serving import Serve
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
-
-    from tests.support.serving import Serve
 
 
 @pytest.fixture

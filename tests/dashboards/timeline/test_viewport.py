@@ -1,9 +1,7 @@
 """What the screen shows of a row, against counting every event and every nanosecond."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,10 +12,7 @@ from dashboards.timeline.row import Row
 from dashboards.timeline.viewport import View, view
 from traceprof.intervals import even_limits
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    Event = tuple[int, int]
+Event = tuple[int, int]
 
 UTC = 1_700_000_000_000_000_000
 MANY = 1000

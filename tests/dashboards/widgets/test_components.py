@@ -1,7 +1,5 @@
 """Pieces of pages."""
 
-from __future__ import annotations
-
 from dashboards.widgets.components import missing
 from tests.support.trees import named, text
 from traceprof.findings import NotApplicable

@@ -1,7 +1,5 @@
 """Columns of tables, as AG Grid takes them."""
 
-from __future__ import annotations
-
 import pytest
 
 from dashboards.widgets.tables import IDENTIFIER, Column, table

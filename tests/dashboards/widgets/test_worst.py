@@ -1,10 +1,9 @@
 """Many ranks: the worst one by one, the others together."""
 
-from __future__ import annotations
-
 import dataclasses
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,13 +24,8 @@ from dashboards.widgets.worst import MAX_DRAWN, sorted_worst_first, with_table, 
 from tests.support.traces import SAMPLE
 from tests.support.trees import charts, named, text
 from traceprof.analyses import breakdown, overlap_slowdown
-from traceprof.analysis import analyze
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analysis import Analysis
+from traceprof.analyses.breakdown import BreakdownResult
+from traceprof.analysis import Analysis, analyze
 
 NUM = 64
 

@@ -1,11 +1,9 @@
 """What the replay says of real runs, and of simulated ones whose change was run as well."""
 
-from __future__ import annotations
-
 import dataclasses
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +21,7 @@ from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.traces import SAMPLE
 from traceprof.analysis import Options, analyze
 from traceprof.errors import UsageError
-from traceprof.replay.answers.answers import Answer, answer
+from traceprof.replay.answers.answers import Answer, WhatIf, answer
 from traceprof.replay.answers.ask import whatif
 from traceprof.replay.assumptions.assumption import Variant, parse
 from traceprof.replay.assumptions.table import ASSUMPTIONS
@@ -33,18 +31,13 @@ from traceprof.replay.graph.run_graph import run_graph
 from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
 from traceprof.reports.plain_text import plain
 from traceprof.reports.whatif_text import report
+from traceprof.run.opening import Rank
 from traceprof.simulate import SCENARIOS, kernels, simulate_scenario
 from traceprof.simulate.event_model.actions import Stream
 from traceprof.simulate.event_model.program_writer import COMPUTE, Host
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
 from traceprof.simulate.machine import MPI_POINT_TO_POINT
 from traceprof.simulate.scenarios.setup import Setup
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.replay.answers.answers import WhatIf
-    from traceprof.run.opening import Rank
 
 _MS = 1_000_000
 

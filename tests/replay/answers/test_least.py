@@ -1,10 +1,8 @@
 """No answer and no saving is more than what runs lets go."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -24,9 +22,6 @@ from traceprof.run.steps.steady_rules import StepUse
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.program_writer import SIDE, Host
 from traceprof.simulate.scenarios.setup import Setup
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _MUCH_NS = 10**12
 

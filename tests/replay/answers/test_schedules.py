@@ -1,9 +1,7 @@
 """What a pipeline takes in other orders of its passes, beside the simulator's run of that order."""
 
-from __future__ import annotations
-
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,13 +14,9 @@ from traceprof.replay.answers.schedules import Pipeline, Stage, schedule_times
 from traceprof.run.pipeline_orders import ORDERS, Pass, interleaved
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.program_writer import Host, Rates
+from traceprof.simulate.kernels import Kernel
 from traceprof.simulate.scenarios.setup import Setup
 from traceprof.simulate.scenarios.stages import RECEIVES, SENDS, pair
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.simulate.kernels import Kernel
 
 _NUM_STAGES, _NUM_MICRO_BATCHES = 4, 8
 _BYTES = 48 << 20

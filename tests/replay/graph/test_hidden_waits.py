@@ -1,9 +1,8 @@
 """Waits that no call shows: of the host, and between streams; and delays of other steps."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,17 +13,12 @@ from tests.support.damage import damaged
 from traceprof.analysis import Options, analyze
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.graph.held_out import halves, held_out_latencies, held_out_tails
+from traceprof.replay.graph.process_facts import ProcessFacts
+from traceprof.replay.graph.process_graph import Process
 from traceprof.replay.graph.run_graph import run_graph
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.program_writer import SIDE, Host
 from traceprof.simulate.scenarios.setup import Setup
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from traceprof.replay.graph.process_facts import ProcessFacts
-    from traceprof.replay.graph.process_graph import Process
 
 
 def program(num: int, between: Callable[[Host, np.random.Generator], None]) -> Setup:

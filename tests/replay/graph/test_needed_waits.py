@@ -1,8 +1,6 @@
 """Waits that `no-sync` keeps: what came is used before anything more is launched."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +10,6 @@ from traceprof.replay.answers.ask import whatif
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.program_writer import Host
 from traceprof.simulate.scenarios.setup import Setup
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _KIB, _MS = 1 << 10, 1_000_000
 _HALO = 32 * _KIB

@@ -1,7 +1,5 @@
 """What each replayed step counts for in the mean of the steady ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

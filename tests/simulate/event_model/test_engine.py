@@ -1,7 +1,5 @@
 """The discrete-event model, on programs so small that their answers are counted by hand."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import pairwise
 

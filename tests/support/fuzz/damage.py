@@ -1,19 +1,14 @@
 """Ways to damage an export: its bytes, and by SQL what stands in its tables."""
 
-from __future__ import annotations
-
+import random
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from traceprof.trace.sqlite.database import quote
 
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Damage = Callable[[bytearray, int, random.Random], None]
+Damage = Callable[[bytearray, int, random.Random], None]
 
 _HEADER = 100
 _VALUES = (

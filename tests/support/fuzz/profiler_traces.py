@@ -1,23 +1,19 @@
 """Ways to damage a trace of torch.profiler, and what Python's `json` says of it."""
 
-from __future__ import annotations
-
 import gzip
 import json
+import random
 import re
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from traceprof.simulate import simulate_scenario
 from traceprof.simulate.profiler_traces import write_traces
 from traceprof.trace.open import open_trace
 
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Damage = Callable[[bytearray, random.Random], None]
+Damage = Callable[[bytearray, random.Random], None]
 
 _VALUES = (
     *(b"NaN", b"-Infinity", b"null", b"true", b'""', b'"7"', b"[]", b"{}", b"-1", b"1e999", b"0.5"),

@@ -1,9 +1,8 @@
 """Bytes that operators move at least, by shapes, types and strides."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +10,6 @@ from tests.support.opened import ranks_of
 from tests.support.profiler_events import PID, call, event, kernel, write
 from traceprof.analyses.kernels import launched_kernels
 from traceprof.trace.kineto.operator_bytes import FORMULAS, bytes_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FLOAT, HALF, BF16, LONG = "float", "c10::Half", "c10::BFloat16", "long int"
 SHAPE = [64, 32]

@@ -1,20 +1,16 @@
 """Multiplications and additions of operators, held to `torch.utils.flop_counter`."""
 
-from __future__ import annotations
-
 import json
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from traceprof.trace.kineto.operator_flops import FORMULAS, flops_of
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.open import open_trace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
