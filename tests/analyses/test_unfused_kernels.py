@@ -35,7 +35,14 @@ LISTS = [
     f"{AT}multi_tensor_apply_kernel<TensorListMetadata<1>, BinaryOpScalarFunctor<{of}>>(T1)"
     for of in ("mul", "add", "sqrt")
 ]
-NAMES = (MUL, ADD, SUM, NORM, DIVIDE, LAYOUT, SGEMM, TRITON, ADAM, *LISTS)
+SOFTMAX = f"{AT}cunn_SoftMaxForward<8, float, float, float, at::native::SoftMaxForwardEpilogue>(T4)"
+BACK = f"{AT}cunn_SoftMaxBackward<8, float, float, float, at::native::SoftMaxBackwardEpilogue>(T1)"
+LOSS = SOFTMAX.replace("::SoftMaxF", "::LogSoftMaxF")
+SHORT = "void softmax_warp_{}<float, c10::complex<float>, float, 6, {}, false>(float*)"
+NAMES = (
+    *(MUL, ADD, SUM, NORM, DIVIDE, LAYOUT, SGEMM, TRITON, ADAM, *LISTS),
+    *(SGEMM, SGEMM, SGEMM, SOFTMAX, BACK, LOSS, SHORT.format("forward", "false")),
+)
 
 
 def category(name: str) -> str:
@@ -101,6 +108,61 @@ def test_one_kernel_of_a_chain_stays(
     assert (result.metrics.num_chains, result.saved_ns) == (num_chains, saved_ns)
 
 
+@pytest.mark.parametrize(
+    ("names", "attention_ns"),
+    [
+        ((SGEMM, SOFTMAX, SGEMM), 100 + 110 + 120),
+        ((SGEMM, MUL, SHORT.format("forward", "false"), ADD, SGEMM), 100 + 110 + 120 + 130 + 140),
+        ((SGEMM, SGEMM, SOFTMAX, SGEMM, SGEMM), 110 + 120 + 130),  # projections on both sides
+        ((SGEMM, SGEMM, BACK, MUL, SGEMM, SGEMM), 100 + 110 + 120 + 130 + 140 + 150),
+        ((SGEMM, SOFTMAX, SGEMM, MUL, SOFTMAX, SGEMM), 100 + 110 + 120 + 130 + 140 + 150),
+        ((BACK, SGEMM, BACK, SGEMM), 110 + 120 + 130),
+        ((SGEMM, LOSS, SGEMM), 0),  # a classifier's loss
+        ((SGEMM, SHORT.format("forward", "true"), SGEMM), 0),
+        ((SGEMM, SOFTMAX, SUM, SGEMM), 0),  # a token is chosen, or the values are averaged
+        ((SGEMM, NORM, SOFTMAX, SGEMM), 0),
+        ((SGEMM, SOFTMAX, SOFTMAX, SGEMM), 0),
+        ((SOFTMAX, SGEMM), 0),  # cut by the capture
+        ((SGEMM, SOFTMAX, MUL), 0),
+        ((SOFTMAX,), 0),
+    ],
+)
+def test_attention_is_a_softmax_between_multiplications(
+    tmp_path: Path, names: tuple[str, ...], attention_ns: int
+) -> None:
+    (result,) = assert_agreement(row(*names).write(tmp_path / "t.sqlite"))
+    assert result.metrics.attention_ns == attention_ns <= result.saved_ns
+
+
+def test_attention_is_of_one_stream(tmp_path: Path) -> None:
+    builder = row(SGEMM, SOFTMAX, SGEMM).kernel(1200, 1300, LAYOUT, stream=9)
+    builder.kernel(1150, 1160, SOFTMAX, stream=9)
+    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    assert result.metrics.attention_ns == 330
+
+
+def test_the_finding_of_attention(tmp_path: Path) -> None:
+    """Nothing of a chain in it is counted twice, and advice begins with what costs more."""
+    path = row(SGEMM, MUL, SOFTMAX, ADD, SGEMM, LAYOUT).write(tmp_path / "t.sqlite")
+    (result,) = assert_agreement(path)
+    (finding,) = unfused_kernels.findings(result)
+    assert isinstance(finding, Finding)
+    assert finding.impact_ns == finding.metrics["attention_ns"] == 600
+    assert finding.title.startswith("attention that is not one kernel takes 600 ns; 48.0 % of")
+    assert "attention in 5 kernels: multiplication, softmax" in finding.evidence[0].label
+    assert "scaled_dot_product_attention" in finding.advice[0]
+    alone = row(SGEMM, SOFTMAX, SGEMM, *[SGEMM] * 9).write(tmp_path / "alone.sqlite")
+    (finding,) = unfused_kernels.findings(assert_agreement(alone)[0])
+    assert isinstance(finding, Finding)
+    assert finding.title == "attention that is not one kernel takes 330 ns"
+    assert len(finding.advice) == 1
+    few = row(*[MUL, ADD, SUM] * 9, SGEMM, SOFTMAX, SGEMM).write(tmp_path / "few.sqlite")
+    (finding,) = unfused_kernels.findings(assert_agreement(few)[0])
+    assert isinstance(finding, Finding)
+    assert "torch.compile" in finding.advice[0]
+    assert "scaled_dot_product_attention" in finding.advice[-1]
+
+
 def test_tensors_of_other_sizes_have_to_be_read_all(tmp_path: Path) -> None:
     # A loop over parameters: of each size, one pass of the name that takes longest stays.
     builder = TraceBuilder()
@@ -145,6 +207,7 @@ def test_the_finding(tmp_path: Path) -> None:
     assert finding.metrics == {
         "kernel_ns": 330,
         "optimizer_ns": 0,
+        "attention_ns": 0,
         "fraction": 330 / 460,
         "num_kernels": 3,
         "num_chains": 1,

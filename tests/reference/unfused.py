@@ -22,6 +22,7 @@ OPTIMIZER_RANGE = re.compile(r"optimizer step(?: .*)?|Optimizer\.step#.*", re.DO
 class Expected(NamedTuple):
     kernel_ns: int
     optimizer_ns: int
+    attention_ns: int
     num_kernels: int
     num_chains: int
     longest_chain: int
@@ -78,6 +79,62 @@ def chains_of(
     return found
 
 
+def attention_of(
+    rank: Rank, window: Span, category: Callable[[str], str], *, is_whole: bool
+) -> list[Operation]:
+    """All kernels of attention: multiplication, softmax, multiplication, and what lies between."""
+
+    def role(operation: Operation) -> str:
+        name = operation.demangled.lower().replace("_", "")
+        inside = window[0] <= operation.start < window[1] + is_whole
+        if not inside or operation.kind == COMMUNICATION:
+            return "other"
+        if category(operation.demangled) == "matmul":
+            return "matmul"
+        if "softmax" in name and "logsoftmax" not in name and not is_log(operation.demangled):
+            return "back" if "backward" in name or "bwd" in name else "forth"
+        return category(operation.demangled)
+
+    streams: dict[int, list[Operation]] = defaultdict(list)
+    for operation in rank.operations:
+        if operation.table == "KERNEL":
+            streams[operation.stream].append(operation)
+    found: dict[int, Operation] = {}
+    for operations in streams.values():
+        operations.sort(key=lambda op: op.start)
+        roles = ["end", *map(role, operations), "end"]
+        for place, its in enumerate(roles):
+            if its not in {"forth", "back"}:
+                continue
+            low, high = place - 1, place + 1
+            while roles[low] == "elementwise":
+                low -= 1
+            while roles[high] == "elementwise":
+                high += 1
+            if (roles[low], roles[high]) != ("matmul", "matmul"):
+                continue
+            if its == "back":
+                low -= roles[low - 1] == "matmul"
+                high += roles[high + 1] == "matmul"
+            found |= {id(op): op for op in operations[low - 1 : high]}
+    return [*found.values()]
+
+
+def is_log(name: str) -> bool:
+    """Whether PyTorch's softmax of short rows takes the logarithm: its fifth parameter."""
+    _, is_short, parameters = name.partition("softmax_warp_")
+    depth, parts = 0, [""]
+    for letter in parameters.partition("<")[2] if is_short else "":
+        depth += (letter == "<") - (letter == ">")
+        if depth < 0:
+            break
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return len(parts) > 4 and parts[4].strip() == "true"
+
+
 def in_optimizer(operation: Operation, spans: list[Span]) -> bool:
     call = operation.call
     return call is not None and any(low <= call.start < high for low, high in spans)
@@ -127,6 +184,7 @@ def expected(
             return in_optimizer(row[0], optimizer)
         return any(is_list(op) or "addcdiv" in op.demangled for op in row)
 
+    attention = attention_of(rank, window, category, is_whole=is_whole)
     kept = {id(op) for row in chains for op in kept_of(row)}
     every = [op for row in chains for op in row]
     between = [
@@ -139,9 +197,10 @@ def expected(
     return Expected(
         kernel_ns=measure(every),
         optimizer_ns=measure([op for row in chains if is_optimizers(row) for op in row]),
+        attention_ns=measure(attention),
         num_kernels=len(every),
         num_chains=len(chains),
         longest_chain=max(map(len, chains), default=0),
         idle_ns=length(without(union(between), busy)),
-        saved_ns=measure([op for op in every if id(op) not in kept]),
+        saved_ns=measure([*attention, *(op for op in every if id(op) not in kept)]),
     )

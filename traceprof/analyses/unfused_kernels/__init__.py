@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from traceprof import intervals, labels
 from traceprof.analyses.shape.results import RankResult
 from traceprof.analyses.unfused_kernels.advice import ALL_ADVICE, advice
+from traceprof.analyses.unfused_kernels.attention import attention_kernels, roles_of
 from traceprof.analyses.unfused_kernels.bytes_of_chains import longer_by_bytes
 from traceprof.analyses.unfused_kernels.chains import MIN_KERNELS, NameTraits, chains
 from traceprof.findings import (
@@ -53,6 +54,11 @@ class UnfusedKernelsMetrics(Metrics):
     num_kernels: Annotated[Count, "how many kernels are in chains"]
     num_chains: Annotated[Count, "how many chains"]
     longest_chain: Annotated[Count, "how many kernels are in the one of most kernels"]
+    attention_ns: Annotated[
+        Ns,
+        "time of attention that is not one kernel: a softmax, the multiplications of matrices"
+        " before and after it, and what lies between; some of it is in `kernel_ns`, too",
+    ]
     layout_ns: Annotated[Ns, "the part of `kernel_ns` in which nothing but layouts was changed"]
     idle_ns: Annotated[
         Ns,
@@ -73,10 +79,12 @@ class UnfusedKernelsResult(RankResult, frozen=True):
     Attributes:
         window_ns: the length of the window.
         metrics: the numbers of the finding.
-        saved_ns: the time of kernels that one fused kernel for each chain would do without.
+        saved_ns: the time of kernels that one fused kernel for each chain would do without, and
+            all of attention.
         saved_by_optimizer_ns: the part of it that is an optimizer's.
         is_pytorch: whether the program is known to use PyTorch.
-        evidence: the longest chain of each pattern that costs most.
+        evidence: the longest row of attention, and the longest chain of each pattern that costs
+            most.
     """
 
     window_ns: int
@@ -105,28 +113,32 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     length = kernels.packed_length.at(chosen)
     is_known = np.array([kind.is_known for kind in kinds], np.bool_)
     found = chains(rank, chosen, which, traits, _in_optimizer(rank, chosen))
+    attention, rows = attention_kernels(rank, chosen, roles_of(names, kinds)[which])
+    spared: Mask = np.isin(found.kernel, attention) | ~found.kept
     kept_longer_ns = longer_by_bytes(rank, found)
+    if len(attention) and len(found.first):
+        kept_longer_ns[np.logical_or.reduceat(spared & found.kept, found.first)] = 0
     found = replace(found, saved_ns=found.saved_ns - kept_longer_ns)
-    start, end = kernels.start_ns[found.kernel], kernels.ends(found.kernel)
     name = of_signature[kernels.packed_signature.at(found.kernel)]
     of_optimizer = np.repeat(found.is_optimizer, found.count)
 
-    def measure(mask: Mask) -> int:
-        covered = intervals.union(start[mask], end[mask])
+    def measure(*which: Int64) -> int:
+        kernel = np.concatenate(which)
+        covered = intervals.union(kernels.start_ns[kernel], kernels.ends(kernel))
         return intervals.clip(covered, window.start_ns, window.end_ns).measure_ns
 
-    everything = np.ones(len(start), np.bool_)
     compute_ns = intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns
-    kernel_ns = measure(everything)
+    kernel_ns = measure(found.kernel)
     metrics = UnfusedKernelsMetrics(
         kernel_ns=kernel_ns,
-        optimizer_ns=measure(of_optimizer),
+        optimizer_ns=measure(found.kernel[of_optimizer]),
         fraction=share(kernel_ns, compute_ns),
         num_kernels=len(found.kernel),
         num_chains=len(found.first),
         longest_chain=int(found.count.max(initial=0)),
-        layout_ns=kernel_ns - measure(~traits.is_layout[name]),
-        idle_ns=_idle_within(rank, found, start, end),
+        attention_ns=measure(attention),
+        layout_ns=kernel_ns - measure(found.kernel[~traits.is_layout[name]]),
+        idle_ns=_idle_within(rank, found),
         coverage=share(intervals.total(length[is_known[which]]), intervals.total(length))
         if intervals.total(length)
         else 1.0,
@@ -135,12 +147,17 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         rank=rank.rank,
         window_ns=window.length_ns,
         metrics=metrics,
-        saved_ns=max(measure(~found.kept) - int(kept_longer_ns.sum()), 0),
+        saved_ns=max(measure(found.kernel[~found.kept], attention) - int(kept_longer_ns.sum()), 0),
         saved_by_optimizer_ns=max(
-            measure(~found.kept & of_optimizer) - int(kept_longer_ns[found.is_optimizer].sum()), 0
+            measure(found.kernel[~found.kept & of_optimizer])
+            - int(kept_longer_ns[found.is_optimizer].sum()),
+            0,
         ),
         is_pytorch=rank.program.is_pytorch,
-        evidence=_evidence(found, start, end, [names[index] for index in name.tolist()]),
+        evidence=(
+            *_row_of_attention(rank, attention, rows),
+            *_evidence(rank, found, [names[index] for index in name.tolist()]),
+        )[:MAX_EVIDENCE],
     )
 
 
@@ -151,21 +168,32 @@ def findings(result: UnfusedKernelsResult) -> list[Finding | NotApplicable]:
     severity = severity_of_cost(impact)
     if severity is None:
         return []
-    where = f"{metrics.num_kernels} kernels of {metrics.num_chains} chains"
-    if metrics.optimizer_ns:
-        where += f", {duration(metrics.optimizer_ns)} of it in the optimizer's"
+    texts = []
+    if metrics.num_chains:
+        where = f"{metrics.num_kernels} kernels of {metrics.num_chains} chains"
+        if metrics.optimizer_ns:
+            where += f", {duration(metrics.optimizer_ns)} of it in the optimizer's"
+        texts.append(
+            f"{percent(metrics.fraction)} of the compute time goes to chains of kernels that only"
+            f" read and write memory: {duration(metrics.kernel_ns)} in {where}"
+        )
+    by_attention = share(metrics.attention_ns, result.saved_ns)
+    if metrics.attention_ns:
+        text = f"attention that is not one kernel takes {duration(metrics.attention_ns)}"
+        texts.insert(0 if by_attention >= 0.5 else 1, text)
     return [
         Finding(
             ID,
             severity,
             result.rank,
-            f"{percent(metrics.fraction)} of the compute time goes to chains of kernels that only"
-            f" read and write memory: {duration(metrics.kernel_ns)} in {where}",
+            "; ".join(texts),
             result.saved_ns,
             impact,
             metrics.by_name(),
             result.evidence,
             advice(
+                has_chains=metrics.num_chains > 0,
+                by_attention=by_attention,
                 is_pytorch=result.is_pytorch,
                 is_launch_bound=metrics.idle_ns > metrics.kernel_ns,
                 by_optimizer=share(result.saved_by_optimizer_ns, result.saved_ns),
@@ -187,8 +215,9 @@ def _in_optimizer(rank: Rank, chosen: Int64) -> Mask | None:
     return covered & (call >= 0)
 
 
-def _idle_within(rank: Rank, found: Chains, start: Int64, end: Int64) -> int:
+def _idle_within(rank: Rank, found: Chains) -> int:
     """Return how long the GPU did nothing between kernels of a chain."""
+    start, end = _times(rank, found.kernel)
     follows = np.ones(len(start), np.bool_)
     follows[found.first] = False
     after = np.flatnonzero(follows)
@@ -198,8 +227,27 @@ def _idle_within(rank: Rank, found: Chains, start: Int64, end: Int64) -> int:
     return intervals.subtract(between, rank.busy).measure_ns
 
 
-def _evidence(found: Chains, start: Int64, end: Int64, names: list[str]) -> tuple[Evidence, ...]:
+def _times(rank: Rank, kernel: Int64) -> tuple[Int64, Int64]:
+    kernels = rank.operations.kernels
+    return kernels.start_ns[kernel], kernels.ends(kernel)
+
+
+def _row_of_attention(rank: Rank, kernel: Int64, first: Int64) -> list[Evidence]:
+    """Show the longest row of attention."""
+    if len(first) == 0:
+        return []
+    start, end = _times(rank, kernel)
+    longest = int(np.argmax(np.add.reduceat(end - start, first)))
+    count = int(np.diff(first, append=len(kernel))[longest])
+    here = slice(int(first[longest]), int(first[longest]) + count)
+    times = "" if len(first) == 1 else f", {len(first)} rows in all"
+    text = f"attention in {count} kernels: multiplication, softmax, multiplication{times}"
+    return [Evidence(int(start[here][0]), int(end[here].max()), text)]
+
+
+def _evidence(rank: Rank, found: Chains, names: list[str]) -> tuple[Evidence, ...]:
     """Show the chain that takes longest of each pattern, the costliest patterns first."""
+    start, end = _times(rank, found.kernel)
     patterns, which, num = np.unique(found.pattern, return_inverse=True, return_counts=True)
     saved = np.zeros(len(patterns), np.int64)
     np.add.at(saved, which, found.saved_ns)

@@ -19,24 +19,48 @@ _LAYOUT = (
     "Changes of layout around convolutions: model.to(memory_format=torch.channels_last) and the"
     " same of the input (channels_last_3d for volumes, PyTorch 1.5) spare them"
 )
+_ATTENTION = (
+    "Attention in one kernel, which never writes its scores to memory:"
+    " torch.nn.functional.scaled_dot_product_attention (PyTorch 2.0; in Transformers"
+    " attn_implementation='sdpa'), with FP16 or BF16 FlashAttention's;"
+    " jax.nn.dot_product_attention(..., implementation='cudnn')"
+)
 _OTHER = (
     "Fuse them by hand or by a compiler: XLA (jax.jit, tf.function(jit_compile=True)), OpenMP or"
     " OpenACC loops that are joined, one CUDA kernel for all of a chain"
 )
-ALL_ADVICE = (_OPTIMIZER, _COMPILE, _GRAPHS, _LAYOUT, _OTHER)
+ALL_ADVICE = (_ATTENTION, _OPTIMIZER, _COMPILE, _GRAPHS, _LAYOUT, _OTHER)
 
 
 def advice(
-    *, is_pytorch: bool, is_launch_bound: bool, by_optimizer: float, by_layout: float
+    *,
+    has_chains: bool,
+    by_attention: float,
+    is_pytorch: bool,
+    is_launch_bound: bool,
+    by_optimizer: float,
+    by_layout: float,
 ) -> tuple[str, ...]:
     """Return what to do, most promising first.
 
     Args:
+        has_chains: whether anything but attention is not fused.
+        by_attention: the share of attention, by what could be saved.
         is_pytorch: whether the program is known to use PyTorch.
         is_launch_bound: whether launching takes longer than running.
         by_optimizer: the share of the chains, by what could be saved, that optimizers run.
         by_layout: the share of changes of layout, by time.
     """
+    attention = (_ATTENTION,) if by_attention >= _MIN_SHARE else ()
+    if not has_chains:
+        return attention
+    rest = _of_chains(is_pytorch, is_launch_bound, by_optimizer, by_layout)
+    return (*attention, *rest) if by_attention >= 0.5 else (*rest, *attention)
+
+
+def _of_chains(
+    is_pytorch: bool, is_launch_bound: bool, by_optimizer: float, by_layout: float
+) -> tuple[str, ...]:
     if not is_pytorch:
         return (_OTHER,)
     others = (_GRAPHS,) if is_launch_bound else (_COMPILE,)
