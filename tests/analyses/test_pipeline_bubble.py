@@ -13,11 +13,11 @@ import pytest
 from tests.reference import pipelines as reference
 from tests.support.changes import recorded
 from tests.support.opened import analysis_of
+from tests.support.pipelines import bubbles
 from tests.support.traces import SAMPLE, SAMPLES
 from traceprof import Options
-from traceprof.analyses import pipeline_bubble
 from traceprof.analyses.pipeline_bubble import ID, PARTS
-from traceprof.analysis import Analysis, analyze
+from traceprof.analysis import analyze
 from traceprof.errors import UsageError
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.actions import Communicator
@@ -35,12 +35,6 @@ _NO_TIME = Rates(nccl=Fraction(10**9), nccl_latency_ns=1, peer=Fraction(10**9))
 STAGES = [2, 4, pytest.param(8, marks=pytest.mark.long)]
 _ONLY = Options(only=[ID], savings=False)
 _PIPELINES = {"pipeline-sends", "pipeline-copies", "pipeline-bubble"}
-
-
-def bubbles(analysis: Analysis) -> list[dict[str, Any]]:
-    """Return the metrics of the stages, in order of their ranks."""
-    stages = pipeline_bubble.run(analysis.result.measured)
-    return [metrics.by_name() for metrics in stages.metrics[0]] if stages.metrics else []
 
 
 def simulated(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.findings import (
     MAX_EVIDENCE,
@@ -25,6 +26,7 @@ from traceprof.findings import (
 )
 from traceprof.ranks.bubbles import pipeline_of
 from traceprof.ranks.pipelines import lines
+from traceprof.ranks.unnamed_messages import named
 from traceprof.structs import Record
 from traceprof.units import duration, percent
 
@@ -148,15 +150,21 @@ def run(measured: MeasuredRun) -> PipelineBubbleResult:
     runs = [measured.run.run_numbers[one.report] for one in passes]
     found: list[Pipeline] = []
     missing: list[NotApplicable] = []
+    by_order = named(ranks, passes, arrivals, measured.pipelines)
+    arrivals = [*by_order.arrivals]
     candidates = lines(ranks, passes, arrivals, runs, measured.pipelines)
     for line in candidates:
         pipeline = pipeline_of(line, ranks, passes, arrivals)
         if pipeline is None:
             missing += _unknown("its messages could not be put in order")
-        else:
-            found.append(pipeline)
+            continue
+        size = by_order.sizes.get(line.members)
+        if size is not None:
+            pipeline = replace(pipeline, schedule=replace(pipeline.schedule, **size._asdict()))
+        found.append(pipeline)
     if len(candidates) < len(measured.pipelines):
-        missing += _unknown("it is not known which rank sends what to which")
+        unknown = "it is not known which rank sends what to which"
+        missing += [gap for why in by_order.reasons or [unknown] for gap in _unknown(why)]
     metrics = tuple(tuple(_metrics(one)) for one in found)
     return PipelineBubbleResult(ranks, tuple(found), metrics, windows, tuple(missing))
 

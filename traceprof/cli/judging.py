@@ -61,7 +61,7 @@ _OPTIONS = (
         metavar="RANK,RANK,..",
         multiple=True,
         help="The ranks of a pipeline in the order of their stages, where their messages do not"
-        " show it. Repeatable.",
+        " show it. Sends and receives then need no labels. Repeatable.",
     ),
 )
 
