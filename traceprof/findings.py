@@ -194,6 +194,10 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
     why: Annotated[Text | None, Meta(description="Why no replay says it; null where one does.")] = (
         None
     )
+    share: Annotated[
+        Fraction | None,
+        Meta(description="The share of the cost that the assumption is about; null: all of it."),
+    ] = None
 
     @classmethod
     def at_most(cls, high_ns: int, assume: str | None = None, why: str | None = None) -> Saving:
@@ -268,6 +272,8 @@ class FindingKind(Record, frozen=True):
         part: the part of a rank's time that is attributed to it, None for most.
         removed_by: the names of the assumptions of a replay that remove it, or a function that
             returns them for the same finding on all ranks; empty where none fits.
+        removed_share: returns the share of the cost that these are about, for the same finding on
+            all ranks; None where they remove all of it.
         part_of: the id of the finding whose time includes the time of this one, else None.
         changes_kernels: whether compute takes less time without it.
         needs: what a report must show of a rank so that it can be ruled out; None where nothing
@@ -277,6 +283,7 @@ class FindingKind(Record, frozen=True):
     metrics: type[Metrics]
     part: TimePart | None = None
     removed_by: tuple[str, ...] | Callable[[Sequence[Finding]], tuple[str, ...]] = ()
+    removed_share: Callable[[Sequence[Finding]], float] | None = None
     part_of: str | None = None
     changes_kernels: bool = False
     needs: Sight | None = None
@@ -288,6 +295,10 @@ class FindingKind(Record, frozen=True):
             group: the same finding on each rank that has it.
         """
         return self.removed_by(group) if callable(self.removed_by) else self.removed_by
+
+    def share_of(self, group: Sequence[Finding]) -> float | None:
+        """Return the share of a finding's cost that these are about; None for all of it."""
+        return None if self.removed_share is None else self.removed_share(group)
 
 
 def by_id(findings: Iterable[Finding]) -> list[list[Finding]]:

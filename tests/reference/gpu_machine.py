@@ -76,6 +76,7 @@ class Change:
         limit: whether the launch queue has one.
         one_stream: whether communicators share a stream.
         reads_gradients: whether the optimizer waits for reductions.
+        equal: whether all stages of a pipeline have as many layers.
     """
 
     kernels: dict[str, float] = field(default_factory=dict)
@@ -89,6 +90,7 @@ class Change:
     limit: bool = True
     one_stream: bool = True
     reads_gradients: bool = True
+    equal: bool = False
 
 
 class Machine:
@@ -312,10 +314,14 @@ class Thread:
 
     def step(self, number: int, process: Steps) -> Steps:
         """Run a step, marked by a range."""
-        began = self.machine.now
         self.device.step = number
+        yield from self.named(f"step {number}", process)
+
+    def named(self, text: str, process: Steps) -> Steps:
+        """Do something, marked by a range."""
+        began = self.machine.now
         yield from process
-        self._range(f"step {number}", began)
+        self._range(text, began)
 
     def work(self, ns: float) -> Steps:
         """Run code of the host."""

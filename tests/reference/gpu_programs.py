@@ -21,7 +21,7 @@ from tests.reference.gpu_machine import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from tests.reference.gpu_machine import Steps
 
@@ -210,6 +210,46 @@ def pipeline(machine: Machine, seed: int, num_steps: int) -> None:
             yield from thread.follow(compute, thread.device.stream(NCCL), 50)
 
         _steps(thread, num_steps, step)
+
+
+def stages(layers: Sequence[int]) -> Callable[[Machine, int, int], None]:
+    """Return a pipeline whose stages have so many layers, one forward and one backward in turn."""
+    num_stages, num_micro_batches = len(layers), 6
+
+    def start(machine: Machine, seed: int, num_steps: int) -> None:
+        for rank, own in enumerate(layers):
+            thread = Thread(Device(machine, rank), seed)
+            num = sum(layers) // num_stages if machine.change.equal else own
+
+            def step(_: int, thread: Thread = thread, rank: int = rank, num: int = num) -> Steps:
+                ahead = num_stages - 1 - rank
+                for number in range(num_micro_batches + ahead):
+                    if number < num_micro_batches:
+                        yield from _stage_pass(thread, num_stages, num, is_forward=True)
+                    if number >= ahead:
+                        yield from _stage_pass(thread, num_stages, num, is_forward=False)
+                yield from thread.launch(thread.device.stream(COMPUTE), ADAM)
+
+            _steps(thread, num_steps, step)
+
+    return start
+
+
+def _stage_pass(thread: Thread, num_stages: int, num_layers: int, *, is_forward: bool) -> Steps:
+    """Receive, compute, and send on."""
+    compute, rank = thread.device.stream(COMPUTE), thread.device.number
+    before, after = (rank - 1, rank + 1) if is_forward else (rank + 1, rank - 1)
+    if before in range(num_stages):
+        stream = thread.device.stream(NCCL + 2 * before)
+        yield from thread.collective(stream, "0", num_stages, 220 * US, sends=(before, rank))
+        yield from thread.follow(compute, stream, 30 + before)
+    kernels = LAYER * num_layers * (1 if is_forward else 2)
+    kind = "forward" if is_forward else "backward"
+    yield from thread.named(kind, thread.launch(compute, *kernels))
+    if after in range(num_stages):
+        stream = thread.device.stream(NCCL + 2 * after + 1)
+        yield from thread.follow(stream, compute, 10 + after)
+        yield from thread.collective(stream, "0", num_stages, 220 * US, sends=(rank, after))
 
 
 def _decoding(thread: Thread, batches: Batches, ns: float) -> Steps:
@@ -407,6 +447,12 @@ PROGRAMS = {
     "pipeline": Program(pipeline, {"kernel:gemm=0.5x": HALF, "link=2x": Change(link=0.5)}),
     "pipeline-unlabelled": Program(
         pipeline, {"kernel:gemm=0.5x": HALF, "link=2x": Change(link=0.5)}, is_labelled=False
+    ),
+    "two-stages": Program(
+        stages((2, 4)), {"equal-stages": Change(equal=True), "link=2x": Change(link=0.5)}
+    ),
+    "four-stages": Program(
+        stages((2, 4, 3, 3)), {"equal-stages": Change(equal=True), "link=2x": Change(link=0.5)}
     ),
     "serialized-unlabelled": Program(
         serialized, {"no-serialization": Change(one_stream=False)}, is_labelled=False

@@ -29,6 +29,7 @@ class _Pass:
     step: int
     start: int
     end: int
+    compute: int = 0
     inputs: list[_Message] = field(default_factory=list)
 
 
@@ -95,6 +96,24 @@ def bubbles(path: Path) -> list[dict[str, int]]:
             if not last:
                 reached = stage[place].end
         found.append({"bubble_ns": sum(parts), **dict(zip(PARTS, parts, strict=True))})
+    return found
+
+
+def equal_factors(path: Path) -> list[list[float]]:
+    """Return the times of each stage's passes if stages were equal, as multiples of their own."""
+    passes = _read(path)[0]
+    sums: dict[tuple[str, int, int], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    keys = []
+    for number, stage in enumerate(passes):
+        before: dict[tuple[str, int], int] = defaultdict(int)
+        for one in stage:
+            place = before[one.kind, one.step] if one.kind else 0
+            before[one.kind, one.step] += 1
+            keys.append((number, (one.kind, one.step, place)))
+            sums[keys[-1][1]][number] += one.compute
+    found: list[list[float]] = [[] for _ in passes]
+    for number, key in keys:
+        found[number].append(sum(sums[key].values()) / len(passes) / sums[key][number])
     return found
 
 
@@ -224,6 +243,7 @@ def _read(path: Path) -> tuple[list[list[_Pass]], list[list[_Exchange]]]:
                 of_stage.append(_Pass(number, kind, step, start, end))
             of_stage[-1].start = min(of_stage[-1].start, start)
             of_stage[-1].end = max(of_stage[-1].end, end)
+            of_stage[-1].compute += end - start
         passes.append(of_stage)
         exchanges.append(messages)
     return passes, exchanges

@@ -28,6 +28,7 @@ from traceprof.simulate.event_model.actions import Communicator
 from traceprof.simulate.event_model.engine import Result
 from traceprof.simulate.event_model.gpu import Latencies
 from traceprof.simulate.event_model.program_writer import Host, Rates
+from traceprof.simulate.scenarios.pipelines import Plan, pipeline
 from traceprof.simulate.scenarios.ranks import NUM_RANKS, STRAGGLERS, training
 from traceprof.simulate.scenarios.setup import Setup
 from traceprof.simulate.scenarios.stages import (
@@ -162,6 +163,12 @@ def in_buckets(cap_mib: int, rng: np.random.Generator) -> Setup:
     return Setup(hosts, lambda _: [])
 
 
+def staged(order: str, work: Sequence[float], rng: np.random.Generator, *, is_equal: bool) -> Setup:
+    """A pipeline whose stages compute this many times as much as usual, or the mean of it."""
+    own = (sum(work) / len(work),) * len(work) if is_equal else tuple(work)
+    return pipeline(rng, Plan(order, len(work), 2 * len(work), own, num_steps=8))
+
+
 def sent_as_computed(rng: np.random.Generator) -> Setup:
     """The pipeline with every stage's sends in the order in which they are ready."""
     orders = {
@@ -229,6 +236,10 @@ def half_the_matrices(setup: Setup) -> Result:
     return faster_kernels(setup, "gemm", 0.5)
 
 
+STAGED = (
+    ("1f1b", (1.0, 1.6)), ("gpipe", (1.0, 1.2, 1.0, 1.7)), ("1f1b", (1.3, 1.0, 1.4, 1.0)),
+    ("interleaved", (1.0, 1.5, 1.0, 1.0)),
+)  # fmt: skip
 PAIRS = (
     *(
         Pair(program, "no-sync", without_waits)
@@ -279,6 +290,22 @@ PAIRS = (
     *(
         Pair("pipeline-sends", f"send-order={order}", None, nccl_pipeline, sent_as_computed)
         for order in ("ready-first", "best")
+    ),
+    *(
+        Pair(
+            f"{len(work)}-stages-{order}", "equal-stages", None,
+            partial(staged, order, work, is_equal=False),
+            partial(staged, order, work, is_equal=True),
+        )
+        for order, work in STAGED
+        if order != "gpipe"  # whose first step gains half as much again, which a limit holds
+    ),
+    *(
+        Pair(
+            f"{len(work)}-stages-{order}", "link=2x", twice_as_fast,
+            partial(staged, order, work, is_equal=False),
+        )
+        for order, work in STAGED
     ),
     *(
         Pair(f"stalled: {name}", "no-host-stall", without_stalls, build)

@@ -31,11 +31,17 @@ from traceprof.structs import Record
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from traceprof.analyses.measurements.measured import MeasuredRun
     from traceprof.ranks.bubbles import Pipeline, Stage
     from traceprof.ranks.comparison import RankComparison
 
 ID = "pipeline-bubble"
+HOW_TO_COLLECT = (
+    "record with the ranges of `instrument`, which name the peer of every send and receive,"
+    " forwards and backwards: traceprof record -- python -m instrument SCRIPT"
+)
 MIN_WHOLE = 0.9
 """The share of a bubble from which on it is part of another finding's time."""
 
@@ -75,7 +81,31 @@ class PipelineBubbleMetrics(Metrics):
     coverage: Annotated[Fraction, "1: every pass of a pipeline that is found is judged"]
 
 
-FINDINGS = {ID: FindingKind(PipelineBubbleMetrics, needs=Sight.NAMES)}
+_MIN_PART = 0.1  # of the bubble, from which on a part is worth advice, and a replay
+
+
+def _imbalance(group: Sequence[Finding]) -> float:
+    """Return the share of the bubbles of all stages that unequal stages make."""
+    whole, part = (
+        sum(int(finding.metrics[name] or 0) for finding in group)
+        for name in ("bubble_ns", "imbalance_ns")
+    )
+    return share(part, whole)
+
+
+def _removing(group: Sequence[Finding]) -> tuple[str, ...]:
+    return ("equal-stages",) if _imbalance(group) >= _MIN_PART else ()
+
+
+FINDINGS = {
+    ID: FindingKind(
+        PipelineBubbleMetrics,
+        removed_by=_removing,
+        removed_share=_imbalance,
+        changes_kernels=True,
+        needs=Sight.NAMES,
+    )
+}
 
 _MORE_MICRO_BATCHES = (
     "Split the batch into more micro-batches: fill and drain cost (stages - 1) / micro-batches of"
@@ -116,8 +146,10 @@ _WORDS = {
 }
 PARTS = tuple(_WORDS)
 """The parts of a bubble, by the names of their metrics."""
-_MIN_PART = 0.1  # of the bubble, from which on a part is worth advice
-PAGE = {"advice": bullets(line for lines_ in _ADVICE.values() for line in lines_)}
+PAGE = {
+    "advice": bullets(line for lines_ in _ADVICE.values() for line in lines_),
+    "min_part": percent(_MIN_PART),
+}
 
 
 class PipelineBubbleResult(Record, frozen=True):
@@ -170,11 +202,8 @@ def run(measured: MeasuredRun) -> PipelineBubbleResult:
 
 
 def _unknown(why: str) -> tuple[NotApplicable, ...]:
-    how = (
-        "record with the ranges of `instrument`, which name the peer of every send and receive:"
-        " traceprof record -- python -m instrument SCRIPT"
-    )
-    return (NotApplicable(ID, f"the bubbles of a pipeline cannot be measured: {why}", how),)
+    why = f"the bubbles of a pipeline cannot be measured: {why}"
+    return (NotApplicable(ID, why, HOW_TO_COLLECT),)
 
 
 def _metrics(pipeline: Pipeline) -> list[PipelineBubbleMetrics]:

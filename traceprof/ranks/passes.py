@@ -54,6 +54,7 @@ class RankPasses(Record, frozen=True):
         kind: int64[n], of `OTHER`, `FORWARD`, `BACKWARD`, `WEIGHTS`.
         step: int64[n], index of the step it was launched in, -1 for none.
         stream: int64[n], of its first kernel.
+        compute_ns: int64[n], what its kernels take, summed.
         copying_ns: int64[n], how long other copies took since the pass before.
         called_ns: int64[k], ascending, when the calls of its messages began.
         input_ns: int64[k], when the operation ended that each message waited for on the GPU, -1
@@ -75,6 +76,7 @@ class RankPasses(Record, frozen=True):
     kind: Int64
     step: Int64
     stream: Int64
+    compute_ns: Int64
     copying_ns: Int64
     called_ns: Int64
     input_ns: Int64
@@ -95,13 +97,13 @@ def rank_passes(rank: Rank, window: Window) -> RankPasses:
     """Return the passes of a rank within a window."""
     copies = _copies(rank, window)
     called, inputs = _messages(rank)
-    rows, copying = np.empty((6, 0), np.int64), _NOTHING
+    rows, copying = np.empty((7, 0), np.int64), _NOTHING
     if len(called):
         rows = _passes(rank, window, called)
         others = intervals.subtract(rank.copy, intervals.merge(rank.communication, rank.compute))
         before = np.append(rows[1, :1], rows[2, :-1])
         copying = intervals.covered_within(others, before, rows[1])
-    launched, start, end, stream, kind, step = rows
+    launched, start, end, stream, compute, kind, step = rows
     return RankPasses(
         rank=rank.rank,
         report=rank.report,
@@ -114,6 +116,7 @@ def rank_passes(rank: Rank, window: Window) -> RankPasses:
         kind=kind,
         step=step,
         stream=stream,
+        compute_ns=compute,
         copying_ns=copying,
         called_ns=called,
         input_ns=inputs,
@@ -189,7 +192,7 @@ def _copies(rank: Rank, window: Window) -> Int64:
 
 
 def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
-    """Return launch, start, end, stream, kind and step of the passes, int64[6, n].
+    """Return launch, start, end, stream, compute, kind, step of the passes, int64[7, n].
 
     Args:
         rank: of them.
@@ -217,7 +220,7 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
         )
     launch, start, end, stream = np.concatenate(columns, axis=1)
     if not len(launch):
-        return np.empty((6, 0), np.int64)
+        return np.empty((7, 0), np.int64)
     order = np.argsort(launch, kind="stable")
     launch, start, end, stream = (column[order] for column in (launch, start, end, stream))
     ranges = _ranges(rank)
@@ -230,6 +233,7 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     first = np.flatnonzero(np.append(True, part[1:] != part[:-1]))
     reached = np.maximum.accumulate(np.maximum.reduceat(end, first))
     begun = np.minimum.reduceat(start, first)
+    compute = np.add.reduceat(end - start, first)
     begun[1:] = np.minimum(np.maximum(begun[1:], reached[:-1]), reached[1:])
     kind = np.full(len(first), OTHER, np.int64)
     for number, one in ranges.items():
@@ -237,7 +241,7 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
         inside = (at >= 0) & (launch[first] < np.append(one.end_ns, 0)[at])
         kind[inside] = number
     step = np.searchsorted(begins, launch[first], side="right") - 1
-    return np.stack((launch[first], begun, reached, stream[first], kind, step))
+    return np.stack((launch[first], begun, reached, stream[first], compute, kind, step))
 
 
 def _ranges(rank: Rank) -> dict[int, Intervals]:

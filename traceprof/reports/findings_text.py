@@ -216,13 +216,14 @@ def gain_text(saving: Saving | None, subject: str) -> str:
     if saving is None or saving.high_ns is None or not (saving.high_ns or saving.assume):
         return ""
     source = saving.assume or "what it costs"
+    without = "without it" if saving.share is None else f"without {percent(saving.share)} of it"
     if not saving.high_ns:
-        return f"without it {subject} takes as long ({source})"
+        return f"{without} {subject} takes as long ({source})"
     if not saving.low_ns:  # a limit, or an interval that begins at zero: nothing is promised
-        return f"without it {subject} takes at most {duration(saving.high_ns)} less ({source})"
+        return f"{without} {subject} takes at most {duration(saving.high_ns)} less ({source})"
     limits, gain = between(saving.low_ns, saving.high_ns), duration(saving.step_ns or 0)
     span = "" if limits == gain else f"{limits}; "
-    return f"without it {subject} takes {gain} less ({span}{saving.assume})"
+    return f"{without} {subject} takes {gain} less ({span}{saving.assume})"
 
 
 def _indented(lines: Sequence[RenderableType]) -> RenderableType:

@@ -97,8 +97,9 @@ def without_gains(limit: Finding | None) -> str:
     """
     if limit is None or limit.saving is None or limit.saving.high_ns is None:
         return "Nothing that a replay can take out makes it shorter"
-    at_most = duration(limit.saving.high_ns)
-    return f"At most {at_most} less without {limit.id}: {limit.saving.assume}, a limit"
+    at_most, share = duration(limit.saving.high_ns), limit.saving.share
+    what = limit.id if share is None else f"{percent(share)} of {limit.id}"
+    return f"At most {at_most} less without {what}: {limit.saving.assume}, a limit"
 
 
 def _cause(finding: Finding, rank: int) -> str:

@@ -144,5 +144,5 @@ def _bound(finding: Finding, breakdown: BreakdownResult | None) -> Saving:
     part = FINDINGS[finding.id].part
     if part is not None:
         most.append(-(-sum(getattr(one, _MEASURES[part]) for one in steps) // len(steps)))
-    why = _NOT_REPLAYED if FINDINGS[finding.id].removed_by else _NOT_REMOVABLE
+    why = _NOT_REPLAYED if FINDINGS[finding.id].assumed([finding]) else _NOT_REMOVABLE
     return Saving.at_most(min(most), why=why)

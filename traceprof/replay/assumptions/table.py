@@ -16,6 +16,11 @@ from traceprof.replay.assumptions.equal_kernels import (
     not_uneven,
     with_equal_kernels,
 )
+from traceprof.replay.assumptions.equal_stages import (
+    equal_stages,
+    with_equal_stages,
+    without_stages,
+)
 from traceprof.replay.assumptions.half_precision import (
     not_in_full_precision,
     with_half_precision,
@@ -200,6 +205,18 @@ ASSUMPTIONS = (
         is_bound=True,
         refusal=not_uneven,
         condition="the work or the clocks are taken to be evened out perfectly",
+    ),
+    Entry(
+        form="equal-stages",
+        meaning="all stages of a pipeline compute equally long",
+        details="The forward of each micro-batch takes its mean over the stages, and so does its"
+        " backward; what no range calls either takes the mean of all such in the step. Needs the"
+        " ranges of forwards and backwards (`traceprof explain pipeline-bubble`).",
+        change=with_equal_stages,
+        of_run=equal_stages,
+        is_bound=True,
+        refusal=without_stages,
+        condition="layers are taken to divide evenly, and the order of passes stays",
     ),
     Entry(
         form="no-host-stall",

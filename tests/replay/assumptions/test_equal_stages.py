@@ -1,0 +1,169 @@
+"""A replay with equal stages, against pipelines simulated with equal stages."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+import traceprof
+from tests.reference import pipelines as reference
+from tests.support.changes import recorded, step_ns
+from tests.support.traces import SAMPLE_FOLDER
+from traceprof.analyses.pipeline_bubble import ID
+from traceprof.analysis import Options, analyze, analyze_reports
+from traceprof.findings import Basis
+from traceprof.replay.answers.answers import answered
+from traceprof.replay.answers.checked_replay import CheckedReplay, Way, checked_replay
+from traceprof.replay.assumptions.assumption import parse
+from traceprof.replay.assumptions.equal_stages import equal_stages, stage_factors
+from traceprof.reports.text import render
+from traceprof.simulate.scenarios.pipelines import Plan, pipeline
+from traceprof.units import duration, percent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.ranks.passes import RankPasses
+    from traceprof.replay.answers.answers import Answer
+
+_NO_REPLAY = Options(savings=False)
+_PLAN = Plan("1f1b", 4, 8, (1.0, 1.4, 1.0, 1.0), 6)
+
+
+def answer(path: Path, assume: str = "equal-stages") -> Answer:
+    """Return what is said of a report."""
+    return traceprof.whatif(path, assume=[assume]).whatif.answers[0]
+
+
+def said_and_true(plan: Plan, seed: int, path: Path) -> tuple[Answer, float, float]:
+    """Return what is said of a pipeline, the replay's gain, and that of simulated equal stages."""
+    equal = replace(plan, work=(sum(plan.work) / plan.num_stages,) * plan.num_stages)
+    setup, other = (pipeline(np.random.default_rng(seed), one) for one in (plan, equal))
+    result = setup.run()
+    gained = step_ns(result) - step_ns(other.run(), result)
+    asked = parse("equal-stages")
+    with closing(analyze(recorded(setup, path, result), options=_NO_REPLAY)) as analysis:
+        replay = checked_replay(analysis, [asked])
+        assert isinstance(replay, CheckedReplay)
+        changes = replay.share @ (replay.as_it_is - replay.lengths)
+        return answered(replay, 0, asked), float(changes[Way.PLAIN]), gained
+
+
+_MANY = (1.0, 1.0, 1.3, 1.0, 0.7, 1.0, 1.2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("plan", "seeds"),
+    [
+        (_PLAN, 1),
+        (Plan("interleaved", 2, 4, (1.0, 1.5), 6), 1),
+        (Plan("1f1b", 3, 6, (0.8, 1.4, 1.0), 6, is_prefetching=True), 1),
+        (Plan("1f1b", 4, 8, (1.0, 1.6, 1.0, 1.0), 6, is_copying=True), 1),
+        *(
+            pytest.param(plan, 10, marks=pytest.mark.long)
+            for plan in (_PLAN, Plan("1f1b", 2, 4, (1.0, 1.6), 8))
+        ),
+        *(
+            pytest.param(Plan(order, 8, 16, _MANY, 4), 1, marks=pytest.mark.long)
+            for order in ("gpipe", "1f1b", "interleaved")
+        ),
+    ],
+)
+def test_the_limit_is_not_beaten_and_close(plan: Plan, seeds: int, tmp_path: Path) -> None:
+    for seed in range(seeds):
+        said, replayed, gained = said_and_true(plan, seed, tmp_path / f"{seed}.sqlite")
+        assert said.is_bound
+        assert said.change_ns is not None, said.refused
+        # A limit is 1 % more, and counts the first step by its begin, too.
+        assert 0 < gained <= -said.change_ns
+        assert replayed == pytest.approx(gained, rel=0.03)
+
+
+def test_equal_stages_have_nothing_to_gain(tmp_path: Path) -> None:
+    plan = replace(_PLAN, work=(1.0,) * 4)
+    said, replayed, gained = said_and_true(plan, 0, tmp_path / "run.sqlite")
+    assert gained == 0
+    assert said.step_ns is not None
+    assert 0 <= replayed < 0.001 * said.step_ns
+
+
+@pytest.mark.parametrize(
+    ("plan", "share"), [(_PLAN, True), (replace(_PLAN, work=(1.0, 1.02, 1.0, 1.0)), False)]
+)
+def test_a_finding_and_whatif_say_the_same(plan: Plan, share: bool, tmp_path: Path) -> None:
+    """Where equal stages would remove a tenth of the bubbles or more, of what share is said."""
+    path = recorded(pipeline(np.random.default_rng(0), plan), tmp_path / "run.sqlite")
+    result = analyze_reports([path])
+    bubbles = [finding for finding in result.findings if finding.id == ID]
+    (saving,) = {finding.saving for finding in bubbles} if share else {bubbles[0].saving}
+    assert saving is not None
+    assert saving.basis is Basis.BOUND
+    if not share:
+        assert (saving.assume, saving.share) == (None, None)
+        assert saving.why == "no replay can remove it: at most what it costs in a step"
+        return
+    said = answer(path)
+    assert said.change_ns is not None
+    assert (saving.assume, saving.high_ns) == ("equal-stages", -said.change_ns)
+    parts = [finding.metrics for finding in bubbles]
+    whole, part = (
+        sum(int(one[name] or 0) for one in parts) for name in ("bubble_ns", "imbalance_ns")
+    )
+    assert saving.share == pytest.approx(part / whole)
+    shown = " ".join(render(result).split())
+    at_most = f"a step takes at most {duration(saving.high_ns or 0)} less (equal-stages)"
+    assert f"without {percent(part / whole)} of it {at_most}" in shown
+
+
+def test_without_ranges_forwards_are_not_known(tmp_path: Path) -> None:
+    setup = pipeline(np.random.default_rng(0), replace(_PLAN, is_labelled=False))
+    path = recorded(setup, tmp_path / "run.sqlite")
+    said = answer(path)
+    assert "not known on all stages" in (said.refused or "")
+    assert "python -m instrument" in (said.how_to_collect or "")
+    (saving, *_) = (one.saving for one in analyze_reports([path]).findings if one.id == ID)
+    assert saving is not None
+    assert (saving.assume, saving.share) == (None, None)
+    assert "not known on all stages" in (saving.why or "")
+
+
+def test_other_runs_have_no_stages() -> None:
+    said = answer(SAMPLE_FOLDER / "ddp.sqlite")
+    assert said.refused == "no ranks are known to be the stages of a pipeline"
+    assert said.how_to_collect is None
+
+
+def test_kernels_take_their_mean_over_the_stages(tmp_path: Path) -> None:
+    """Beside plain Python; of a step that is cut on one stage only the sums of others are known."""
+    setup = pipeline(np.random.default_rng(3), replace(_PLAN, num_stages=3, work=(1.0, 1.5, 0.8)))
+    path = recorded(setup, tmp_path / "run.sqlite")
+    expected = reference.equal_factors(path)
+    with closing(analyze(path, options=_NO_REPLAY)) as analysis:
+        stages = [*analysis.result.measured.passes]
+        (found,) = equal_stages(analysis)
+    for index, factors in enumerate(expected):
+        one = found[index]
+        launched, end = one.passes.launched_ns, one.passes.end_ns
+        assert one.factor == pytest.approx(factors)
+        assert one.at(launched, end) == pytest.approx(factors)
+        assert one.at(launched[:1] - 1, end[:1]) == pytest.approx(one.otherwise)
+        assert one.at(launched[-1:], end[-1:] + 1) == pytest.approx(one.otherwise)
+        compute = one.passes.compute_ns
+        assert one.otherwise == pytest.approx(float(compute @ one.factor) / compute.sum())
+    stages[1] = _chosen(stages[1], slice(3, None))
+    of_cut = stage_factors(stages, [stage.step for stage in stages])
+    for one, factors in zip(of_cut, expected, strict=True):
+        is_first = one.passes.step == 0
+        whole = np.array(factors)[-len(one.passes) :]
+        assert one.factor[~is_first] == pytest.approx(whole[~is_first])
+        assert one.factor[is_first] == pytest.approx(one.otherwise)
+
+
+def _chosen(passes: RankPasses, rows: slice) -> RankPasses:
+    names = ("launched_ns", "start_ns", "end_ns", "kind", "step", "stream", "compute_ns")
+    return structs.replace(passes, **{name: getattr(passes, name)[rows] for name in names})

@@ -1,0 +1,162 @@
+"""Stages of a pipeline that compute equally long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace
+
+from traceprof.analyses import pipeline_bubble
+from traceprof.ranks.passes import OTHER, WEIGHTS
+from traceprof.replay.assumptions.run_change import CannotChange
+from traceprof.replay.graph.columns import COMPUTE
+from traceprof.structs import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.intervals import Int64
+    from traceprof.ranks.passes import RankPasses
+    from traceprof.replay.graph.process_graph import Process
+    from traceprof.replay.graph.weights import Durations
+
+    Float64 = npt.NDArray[np.float64]
+
+_NUM_KINDS = WEIGHTS + 1
+
+
+class StageFactors(Record, frozen=True):
+    """The times of a stage's kernels if all stages were equal, as multiples of what they took.
+
+    Attributes:
+        passes: the n passes of the stage.
+        factor: float64[n], of the kernels of each pass.
+        otherwise: of kernels of no pass that is known on all stages.
+    """
+
+    passes: RankPasses
+    factor: Float64
+    otherwise: float
+
+    def at(self, launch_ns: Int64, end_ns: Int64) -> Float64:
+        """Return the factors of k kernels, float64[k].
+
+        Args:
+            launch_ns: int64[k], when the calls began that launched them, in the report's time.
+            end_ns: int64[k], when they were over.
+        """
+        place = np.searchsorted(self.passes.launched_ns, launch_ns, side="right") - 1
+        is_inside = (place >= 0) & (end_ns <= self.passes.end_ns[place])
+        return np.where(is_inside, self.factor[place], self.otherwise)
+
+
+def equal_stages(analysis: OpenAnalysis) -> tuple[Mapping[int, StageFactors]]:
+    """Return the factors of the stages of all pipelines, by index of the rank in the run.
+
+    A micro-batch's forward takes the mean of that forward over the stages, and its backward too.
+    What no range calls either takes the mean of all such of the step.
+
+    Args:
+        analysis: of the run.
+    """
+    ranks = {rank.rank: (index, rank) for index, rank in enumerate(analysis.run.ranks)}
+    found: dict[int, StageFactors] = {}
+    for stages in filter(_are_labelled, _pipelines(analysis)):
+        numbers = []
+        for stage in stages:
+            steps = ranks[stage.rank][1].host_steps
+            known = np.empty(0, np.int64) if steps is None else steps.number
+            numbers.append(np.append(known, -1)[stage.step])
+        for stage, factors in zip(stages, stage_factors(stages, numbers), strict=True):
+            found[ranks[stage.rank][0]] = factors
+    return (found,)
+
+
+def with_equal_stages(
+    process: Process, durations: Durations, stages: Mapping[int, StageFactors]
+) -> Durations:
+    """Let the kernels of stages take what they would if all stages were equal."""
+    work, calls = process.work, process.calls
+    length = durations.length_ns.copy()
+    for index, rank in process.ranks:
+        if index in stages and rank.calls is not None:
+            rows = np.flatnonzero((work.rank == index) & (work.kind == COMPUTE) & (work.call >= 0))
+            call = calls.index[work.call[rows]]
+            launch = rank.calls.start_ns[call]
+            shift = calls.start_ns[work.call[rows]] - launch
+            length[rows] *= stages[index].at(launch, work.end_ns[rows] - shift)
+    return replace(durations, length_ns=length)
+
+
+def without_stages(analysis: OpenAnalysis) -> CannotChange | None:
+    """Return why stages cannot be made equal; None where they are known.
+
+    Args:
+        analysis: of the run.
+    """
+    pipelines = _pipelines(analysis)
+    if not pipelines:
+        return CannotChange("no ranks are known to be the stages of a pipeline")
+    if not all(map(_are_labelled, pipelines)):
+        why = "which kernels are of a forward and which of a backward is not known on all stages"
+        return CannotChange(why, pipeline_bubble.HOW_TO_COLLECT)
+    return None
+
+
+def _pipelines(analysis: OpenAnalysis) -> list[list[RankPasses]]:
+    """Return the passes of the stages of each pipeline."""
+    measured = analysis.measured
+    return [
+        [measured.passes[stage.member] for stage in pipeline.stages]
+        for pipeline in pipeline_bubble.run(measured).pipelines
+    ]
+
+
+def _are_labelled(stages: Sequence[RankPasses]) -> bool:
+    return all((stage.kind != OTHER).any() for stage in stages)
+
+
+def stage_factors(stages: Sequence[RankPasses], numbers: Sequence[Int64]) -> Iterator[StageFactors]:
+    """Yield the factors of each stage.
+
+    Args:
+        stages: of a pipeline.
+        numbers: by stage int64[n], the number of the step of each pass.
+    """
+    num = len(stages)
+    stage = np.repeat(np.arange(num), [len(one) for one in stages])
+    kind = np.concatenate([one.kind for one in stages])
+    compute = np.concatenate([one.compute_ns for one in stages])
+    step = np.unique(np.concatenate(numbers), return_inverse=True)[1].reshape(-1)
+    shape = (int(step.max()) + 1, _NUM_KINDS, num)
+    at = np.ravel_multi_index((step, kind, stage), shape)
+    counts = np.bincount(at, minlength=int(np.prod(shape))).reshape(shape)
+    # Where a capture cuts a step, the n-th pass is not that of the same micro-batch on all stages.
+    known = counts[:, OTHER + 1 :]
+    is_whole = (known == known[:, :, :1]).all(axis=(1, 2)) & (counts.sum(axis=1) > 0).all(axis=1)
+    number = np.where(kind == OTHER, 0, _places(at))
+    keys = np.stack((step, kind, number))
+    group = np.unique(keys, axis=1, return_inverse=True)[1].reshape(-1)
+    of_stage = group * num + stage
+    totals = np.bincount(of_stage, compute, (int(group.max()) + 1) * num)
+    equal = totals.reshape(-1, num).mean(axis=1)[group]
+    own, chosen = totals[of_stage], is_whole[step]
+    factor = np.divide(equal, own, out=np.ones(len(own)), where=own > 0)
+    scaled = np.bincount(stage[chosen], (compute * factor)[chosen], num)
+    taken = np.bincount(stage[chosen], compute[chosen], num)
+    otherwise = np.divide(scaled, taken, out=np.ones(num), where=taken > 0)
+    factor = np.where(chosen, factor, otherwise[stage])
+    for place, one in enumerate(stages):
+        yield StageFactors(one, factor[stage == place], float(otherwise[place]))
+
+
+def _places(keys: Int64) -> Int64:
+    """Return how many of the same key come before each, int64[n]."""
+    order = np.argsort(keys, kind="stable")
+    places = np.empty(len(keys), np.int64)
+    places[order] = np.arange(len(keys)) - np.searchsorted(keys[order], keys[order])
+    return places
