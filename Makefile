@@ -63,7 +63,7 @@ sample: $(VENV)/installed  ## Write the sample traces anew
 	$(BIN)/traceprof simulate ddp --gpus 2 --steps 6 --kernels-per-step 40 --seed 1 \
 		-o sample_traces/ddp.sqlite
 	$(BIN)/traceprof simulate gloo -o sample_traces/gloo.sqlite
-	for name in $$($(BIN)/python -c 'from traceprof.simulate import SCENARIOS; print(*SCENARIOS)'); do \
+	for name in $$($(BIN)/python -c 'from traceprof.simulate import SCENARIOS; print(*(n for n, s in SCENARIOS.items() if s.is_sample))'); do \
 		$(BIN)/traceprof simulate $$name -o sample_traces/$$name.sqlite || exit 1; \
 	done
 

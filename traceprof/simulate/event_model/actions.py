@@ -85,7 +85,7 @@ class CopyWork:
         kind: of `schema.COPY_KINDS`.
         bytes: copied.
         work_ns: its time with the link to itself.
-        engine: runs one copy after the other; None within a device.
+        engine: runs one copy after the other; None within a device, and where copies share it.
         link: shared by concurrent copies; None within a device.
         source_kind: the kind of memory, as in `MEMCPY.srcKind`.
         destination_kind: the kind of memory, as in `MEMCPY.dstKind`.

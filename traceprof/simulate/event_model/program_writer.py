@@ -85,6 +85,7 @@ class Host:
         process: its number, which is its rank.
         device: of the process.
         actions: so far.
+        rates: of the machine's links, for transfers from now on.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Host:
         self.device = process if device is None else device
         self.actions: list[Action] = []
         self._rng = rng
-        self._rates = rates or Rates()
+        self.rates = rates or Rates()
         self._is_grouped = is_grouped
         self._is_labelled = is_labelled
         self._num_in_group: dict[str, int] = defaultdict(int)
@@ -211,14 +212,14 @@ class Host:
         host = schema.MEM_PAGEABLE if pageable else schema.MEM_PINNED
         ends = (host, schema.MEM_DEVICE) if kind == 1 else (schema.MEM_DEVICE, host)
         engine = f"{stream.device}:{'h2d' if kind == 1 else 'd2h'}"
-        rate = self._rates.pageable if pageable else self._rates.pinned
+        rate = self.rates.pageable if pageable else self.rates.pinned
         work = CopyWork(kind, size, _copy_ns(size, rate), engine, engine, *ends)
         self._call("cudaMemcpyAsync_v3020", 7_000, (stream, work), blocking=pageable)
 
     def copy_within(self, stream: Stream, size: int) -> None:
         """Copy within the device's memory."""
         device = schema.MEM_DEVICE
-        work = CopyWork(8, size, _copy_ns(size, self._rates.within), None, None, device, device)
+        work = CopyWork(8, size, _copy_ns(size, self.rates.within), None, None, device, device)
         self._call("cudaMemcpyAsync_v3020", 5_800, (stream, work))
 
     def item(self, stream: Stream) -> None:
@@ -234,7 +235,7 @@ class Host:
         work = CopyWork(
             kind=10,
             bytes=size,
-            work_ns=_copy_ns(size, self._rates.peer),
+            work_ns=_copy_ns(size, self.rates.peer),
             engine=f"{source}:d2h",
             link=link or f"{source}:{destination}",
             source_kind=schema.MEM_DEVICE,
@@ -246,19 +247,26 @@ class Host:
             self._call("cudaMemcpyPeerAsync_v4000", 7_000, (stream, work))
 
     def peer_copy_through_host(
-        self, stream: Stream, other: Stream, size: int, *, link: str = ""
+        self, stream: Stream, other: Stream, size: int, *, link: str = "", shares: bool = False
     ) -> None:
         """Copy between devices without peer access: two legs, through the host.
 
         Nsight shows the kinds of memory of the whole copy on both legs: device. The driver sends
         large copies in pieces, whose legs overlap; here the second leg follows the first.
+
+        Args:
+            stream: of the first leg.
+            other: of the second leg.
+            size: in bytes.
+            link: of both legs.
+            shares: whether legs of several copies share an engine; else one waits for the other.
         """
         legs = [
             CopyWork(
                 kind=kind,
                 bytes=size,
-                work_ns=_copy_ns(size, self._rates.pinned),
-                engine=f"{side.device}:{engine}",
+                work_ns=_copy_ns(size, self.rates.pinned),
+                engine=None if shares else f"{side.device}:{engine}",
                 link=link or f"{side.device}:{engine}",
                 source_kind=schema.MEM_DEVICE,
                 destination_kind=schema.MEM_DEVICE,
@@ -383,7 +391,7 @@ class Host:
         return self.range(f"{operation} {facts} seq={number}")
 
     def _transfer_ns(self, size: Fraction) -> int:
-        return self._rates.nccl_latency_ns + ceil(size / self._rates.nccl)
+        return self.rates.nccl_latency_ns + ceil(size / self.rates.nccl)
 
     def _call(
         self, api: str, cost_ns: int, *entries: tuple[Stream, Entry], blocking: bool = False
@@ -396,6 +404,15 @@ class Host:
         """Enclose the actions collected meanwhile in the range of a training step."""
         with self.range(labels.step(number)):
             yield
+
+
+class EvenHost(Host):
+    """A process of which nothing varies."""
+
+    def varied(self, nominal_ns: int, spread: float) -> int:
+        """Return the duration as it is."""
+        del spread
+        return nominal_ns
 
 
 def _copy_ns(size: int, rate: Fraction) -> int:

@@ -21,6 +21,7 @@ from traceprof.simulate.scenarios import (
     idle,
     pipeline,
     pipelines,
+    published,
     queue,
     stages,
     stalls,
@@ -132,6 +133,18 @@ SCENARIOS: dict[str, Scenario] = {
         "NCCL sends at 2.5 GB/s where a copy engine reaches 6.9.",
         copies.p2p_slower_than_copy,
         silent=("peer-copy-through-host", "pageable-copy", "overlap-slowdown"),
+    ),
+    "published-copies": Scenario(
+        "Copies of a published experiment on RTX 3090: one stream, two, beside compute.",
+        published.published_copies,
+        silent=("pageable-copy", "launch-queue-stall", "nccl-p2p-slower-than-copy"),
+        is_sample=False,
+    ),
+    "published-sends": Scenario(
+        "The same by NCCL: sends and compute, alone and beside each other.",
+        published.published_sends,
+        silent=("pageable-copy", "launch-queue-stall", "peer-copy-through-host"),
+        is_sample=False,
     ),
     "host-sync": Scenario(
         "Numbers are read in the middle of steps, and the GPU runs dry.",

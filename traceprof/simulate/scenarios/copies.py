@@ -137,11 +137,11 @@ def _two_devices(rng: np.random.Generator, board: Board, *, through_host: bool) 
             host.follow(first, back)
             host.operator(first, "aten::mm", *_LAYER)
             host.synchronize(first)
-    findings = _through_host if through_host else lambda _: []
+    findings = sent_through_host if through_host else lambda _: []
     return Setup((host,), findings, devices=((0, 1),), board=board)
 
 
-def _through_host(ranks: Ranks) -> list[Finding]:
+def sent_through_host(ranks: Ranks) -> list[Finding]:
     """Return for each source the bytes that it sent, and the time in which a leg was running.
 
     Both legs of a copy belong to one call; the first, to the host, shows the source.
@@ -153,6 +153,8 @@ def _through_host(ranks: Ranks) -> list[Finding]:
             for operation in ranks.operations[rank]
             if isinstance(operation.work, CopyWork) and operation.work.kind == 2
         ]
+        if not first:
+            continue
         calls = {operation.call for operation in first}
         legs = [operation for operation in ranks.result.operations if operation.call in calls]
         spans = answers.union((leg.start_ns, leg.end_ns) for leg in legs)

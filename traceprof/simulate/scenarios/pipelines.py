@@ -17,7 +17,7 @@ from msgspec import structs
 from traceprof.run.pipeline_orders import ORDERS, Pass
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.actions import Communicator, KernelWork, Stream
-from traceprof.simulate.event_model.program_writer import COMPUTE, COPY, Host, Rates
+from traceprof.simulate.event_model.program_writer import COMPUTE, COPY, EvenHost, Host, Rates
 from traceprof.simulate.scenarios.setup import Setup, finding
 
 if TYPE_CHECKING:
@@ -283,18 +283,8 @@ def _in_launch_order(plan: Plan) -> list[tuple[int, Pass]]:
 
 
 def _host(plan: Plan, process: int, rng: np.random.Generator) -> Host:
-    if not plan.is_even:
-        return Host(process, rng, plan.rates, is_labelled=plan.is_labelled)
-    return _EvenHost(process, rng, plan.rates, is_labelled=plan.is_labelled)
-
-
-class _EvenHost(Host):
-    """A process of which nothing varies."""
-
-    def varied(self, nominal_ns: int, spread: float) -> int:
-        """Return the duration as it is."""
-        del spread
-        return nominal_ns
+    make = EvenHost if plan.is_even else Host
+    return make(process, rng, plan.rates, is_labelled=plan.is_labelled)
 
 
 def _load(host: Host, plan: Plan) -> None:

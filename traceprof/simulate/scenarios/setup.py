@@ -120,6 +120,7 @@ class Scenario:
         has_overhead_rows: see `machine.Machine`.
         has_json_payloads: see `machine.Machine`.
         host_tables: see `machine.Machine`.
+        is_sample: whether its export is among `sample_traces/`.
     """
 
     summary: str
@@ -128,6 +129,7 @@ class Scenario:
     has_overhead_rows: bool = True
     has_json_payloads: bool = False
     host_tables: frozenset[str] = frozenset()
+    is_sample: bool = True
 
 
 def all_but(*reported: str) -> tuple[str, ...]:
