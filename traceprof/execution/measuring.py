@@ -101,8 +101,6 @@ def read_shared(ranks: Sequence[Rank], sections: SectionReader) -> None:
         rank.trace.launch_stalls(rank.process)
         _ = rank.trace.api_names, rank.trace.counters, rank.trace.has_unexported_stalls
         _ = rank.trace.signatures
-    if ranks:
-        ranks[0].trace.release()
 
 
 def measure(
@@ -127,6 +125,7 @@ def measure(
     )
     for rank in ranks:
         rank.process_cache.release()
+    trace.release()
     drop_freed_memory()  # of the analyses
     captured_ns = captured_span(trace, ranks) if options.time_range is not None and ranks else None
     facts = summarize_report(trace, ranks)  # all notes are known only now

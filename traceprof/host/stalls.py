@@ -22,7 +22,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.host_events import SILENCE, host_events
 from traceprof.host.thread_evidence import host_evidence
-from traceprof.run.launching_calls import launching_calls
+from traceprof.run.launching_calls import are_first, launching_calls
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, waits_for_gpu
 
@@ -138,22 +138,22 @@ def _host_stalls(rank: Rank) -> HostStalls:
 
 def _long_ones(events: HostEvents) -> tuple[Int64, Int64]:
     """Return the events that took far longer than usual, and their usual time."""
-    names = np.unique(events.name[events.own_ns > MIN_EXCESS_NS])
+    may_be = np.flatnonzero(events.own_ns > MIN_EXCESS_NS)
+    may_be = may_be[np.lexsort((events.own_ns[may_be], events.name[may_be]))]
+    names, which = np.unique(events.name[may_be], return_inverse=True)
     rows = np.flatnonzero(np.isin(events.name, names))
-    rows = rows[np.lexsort((events.own_ns[rows], events.name[rows]))]
-    edges = np.flatnonzero(np.diff(events.name[rows])) + 1
-    first, stop = np.append(0, edges), np.append(edges, len(rows))
-    count = stop - first
-    if not len(rows):
-        return _NOTHING, _NOTHING
-    middle = (
-        events.own_ns[rows[first + (count - 1) // 2]] + events.own_ns[rows[first + count // 2]]
-    ) // 2
-    usual = np.repeat(np.maximum(middle, MIN_USUAL_NS), count)
-    own = events.own_ns[rows]
+    name = np.searchsorted(names, events.name[rows])
+    # One sort of numbers is ten times as fast as one by two columns.
+    width = 1 << 62 - len(names).bit_length()
+    keys = np.sort(name * width + np.minimum(events.own_ns[rows], width - 1))
+    count = np.bincount(name, minlength=len(names))
+    first = np.cumsum(count) - count
+    low, high = (keys[first + half] % width for half in ((count - 1) // 2, count // 2))
+    usual = np.maximum((low + high) // 2, MIN_USUAL_NS)[which]
+    own = events.own_ns[may_be]
     is_long = (own > MIN_FACTOR * usual) & (own - usual > MIN_EXCESS_NS)
-    is_long &= np.repeat(count, count) >= MIN_SAMPLES
-    return rows[is_long], usual[is_long]
+    is_long &= count[which] >= MIN_SAMPLES
+    return may_be[is_long], usual[is_long]
 
 
 def _by_own_kind(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
@@ -170,9 +170,9 @@ def _by_own_kind(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -
         start, end = events.start_ns[rows], events.end_ns[rows]
         inside = 2 * intervals.covered_within(spans, start, end) > end - start
         excluded |= inside & (events.thread[rows] == thread)
-    for row, name in enumerate(events.name[rows].tolist()):
+    for name in np.unique(events.name[rows]).tolist():
         first = events.start_ns[events.name == name].min()
-        excluded[row] |= events.start_ns[rows[row]] == first
+        excluded |= (events.name[rows] == name) & (events.start_ns[rows] == first)
     return excluded
 
 
@@ -216,6 +216,7 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
         kernels = operations.kernels
         call = launching_calls(kernels, calls)
         order = np.flatnonzero(call >= 0)
+        order = order[are_first(kernels.packed_signature.at(order), calls.start_ns[call[order]])]
         order = order[np.lexsort((calls.start_ns[call[order]], kernels.name[order]))]
         is_first = np.diff(kernels.name[order], prepend=-1) != 0
         firsts.append(call[order[is_first]])

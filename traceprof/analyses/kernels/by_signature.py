@@ -14,6 +14,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.structs import Record
+from traceprof.trace.grouping import ordered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,7 +203,7 @@ def compare(
     rate = excess[:, 0] / np.maximum(beside, 1)
     usual = length_ns[of_signatures] - rate[index] * beside_ns[of_signatures]
     usual[np.searchsorted(of_signatures, paired)] = expected[0][group]
-    order = _order(length_ns[of_signatures], index)
+    order = ordered(index, length_ns[of_signatures])
     of_signatures = of_signatures[order]
     return Compared(
         signature=chosen,
@@ -250,19 +251,6 @@ def _expected(alone_ns: Int64, num: Int64) -> tuple[tuple[Float64, ...], Float64
     quartile = above[first - (-3 * (num - 1) // 4)].astype(np.float64)
     ways = median, np.maximum(median, mean), np.maximum(quartile, mean)
     return tuple(low + way for way in ways), variance
-
-
-def _order(length_ns: Int64, signature: Int64) -> Int64:
-    """Return the order by signature, then length, of equal ones the first first."""
-    bits = int(length_ns.max(initial=0)).bit_length()
-    place = len(length_ns).bit_length()
-    if bits + place + int(signature.max(initial=0)).bit_length() > 62:
-        return np.lexsort((length_ns, signature))
-    keys = (signature << bits | length_ns) << place
-    keys |= np.arange(len(length_ns))
-    keys.sort()
-    keys &= (1 << place) - 1
-    return keys
 
 
 def sorted_by_signature(length_ns: Int64, signature: Int64) -> Int64:

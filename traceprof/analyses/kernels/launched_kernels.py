@@ -11,6 +11,7 @@ from traceprof.analyses.shape.results import RankResult
 from traceprof.host.launching_code import launching_code
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.run.steady_steps import steady_steps
+from traceprof.trace.grouping import numbered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,7 +137,7 @@ def _most(
 ) -> list[str | None]:
     """Return the value of most of the time of each name; None where that is not known."""
     width = len(texts) + 1
-    pairs, place = np.unique(which * width + values + 1, return_inverse=True)
+    pairs, place = numbered(which * width + values + 1)
     spent = np.bincount(place, length_ns + 1)  # those without length count a little
     name, value = np.divmod(pairs, width)
     order = np.lexsort((spent, name))

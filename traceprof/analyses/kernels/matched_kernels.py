@@ -14,6 +14,7 @@ import numpy as np
 from traceprof.analyses.kernels.placed_kernels import DISTURBED
 from traceprof.run.session_clocks import ONE_MACHINE_NS
 from traceprof.structs import Record
+from traceprof.trace.grouping import ordered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -168,7 +169,7 @@ def _matched(
 ) -> MatchedKernels:
     rank, row, step, part, name, length, blocks, beside = columns
     number, count = _numbered(rank, step, part, name)
-    order = np.lexsort((rank, number, count, name, part, step))
+    order = ordered(step, part, name, count, number, rank)
     is_new = np.ones(len(order), np.bool_)
     is_new[1:] = False
     for column in (step, part, name, count, number):
@@ -217,7 +218,7 @@ def _meeting(placed: Sequence[PlacedKernels]) -> Int64:
 
 def _numbered(*key: Int64) -> tuple[Int64, Int64]:
     """Return the number of each row among those of the same key, and how many these are."""
-    order = np.lexsort((np.arange(len(key[0])), *reversed(key)))
+    order = ordered(*key)
     is_new = np.ones(len(order), np.bool_)
     is_new[1:] = False
     for column in key:

@@ -22,6 +22,7 @@ from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
 from traceprof.trace.columns import pack
+from traceprof.trace.grouping import numbered
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -74,8 +75,8 @@ def pack_places(step: Int64, part: Int64, name: Int64, blocks: Int64, beside: In
     is_first[1:] = (np.diff(step) != 0) | (np.diff(part) != 0)
     first = np.flatnonzero(is_first)
     num = np.diff(np.append(first, len(step)))
-    sizes, size = np.unique(blocks, return_inverse=True)
-    keys, kind = np.unique((name * len(sizes) + size) * _NUM_STATES + beside, return_inverse=True)
+    sizes, size = numbered(blocks)
+    keys, kind = numbered((name * len(sizes) + size) * _NUM_STATES + beside)
     what, state = np.divmod(keys, _NUM_STATES)
     of_name, of_size = np.divmod(what, max(len(sizes), 1))
     return Places(
@@ -163,7 +164,7 @@ def placed_kernels(
     start, end = kernels.start_ns[row], kernels.ends(row)
     signature = kernels.packed_signature.kept[row[computes]]
     name = of_name[signature]
-    used, name = np.unique(name, return_inverse=True)
+    used, name = numbered(name)
     blocking, communicating = _blocking(communicates, part, step, start, end)
     placed = PlacedKernels(
         rank=rank.rank,

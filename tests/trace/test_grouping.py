@@ -1,0 +1,23 @@
+"""Orders and numbers of rows are those of `np.lexsort` and `np.unique`."""
+
+import numpy as np
+import pytest
+
+from traceprof.trace.grouping import numbered, ordered
+
+RANDOM = np.random.default_rng(1)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 1000])
+@pytest.mark.parametrize("highest", [1, 7, 1 << 20, 1 << 40, (1 << 63) - 1])
+@pytest.mark.parametrize("lowest", [0, -3])
+def test_order_and_numbers(length: int, highest: int, lowest: int) -> None:
+    first, second = (RANDOM.integers(lowest, highest, length) for _ in range(2))
+    few = first % 5
+    for keys in ([first], [few, second], [second, few, first], [few, few % 2]):
+        assert ordered(*keys).tolist() == np.lexsort(keys[::-1]).tolist()
+    for values in (first, few, first // 2, few + 100):
+        distinct, which = numbered(values)
+        expected = np.unique(values, return_inverse=True)
+        assert distinct.tolist() == expected[0].tolist()
+        assert which.tolist() == expected[1].tolist()
