@@ -114,7 +114,8 @@ def _inferred(queue: LaunchQueue) -> Stalls:
     usual_ns, cap, scope = 0, None, None
     if suspect.any():
         usual_ns = _usual_ns(queue)
-        suspect &= (duration > _TIMES_USUAL * usual_ns) & _returns_as_room_is_made(queue)
+        suspect &= duration > _TIMES_USUAL * usual_ns
+        suspect[suspect] = _returns_as_room_is_made(queue, np.flatnonzero(suspect))
     if suspect.any():
         cap, scope, at_cap = _learned(queue, suspect)
         suspect &= at_cap
@@ -141,16 +142,21 @@ def _usual_ns(queue: LaunchQueue) -> int:
     return int(np.median(calm)) if len(calm) else 0
 
 
-def _returns_as_room_is_made(queue: LaunchQueue) -> Mask:
-    """Return whether each launch returned close to an operation's end and saw few ends, bool[n].
+def _returns_as_room_is_made(queue: LaunchQueue, chosen: Int64) -> Mask:
+    """Return whether launches returned close to an operation's end and saw few ends, bool[m].
 
     Loading a kernel's module, or waiting for a lock, goes on no matter which operations end.
+
+    Args:
+        queue: of the process.
+        chosen: int64[m], indices of launches.
     """
-    stop = np.searchsorted(queue.end_ns, queue.returned_ns, side="right")
-    num_ending = stop - np.searchsorted(queue.end_ns, queue.called_ns, side="right")
+    called, returned = queue.called_ns[chosen], queue.returned_ns[chosen]
+    stop = np.searchsorted(queue.end_ns, returned, side="right")
+    num_ending = stop - np.searchsorted(queue.end_ns, called, side="right")
     before = queue.end_ns[np.maximum(stop - 1, 0)]
     after = queue.end_ns[np.minimum(stop, len(queue.end_ns) - 1)]
-    away = np.minimum(np.abs(queue.returned_ns - before), np.abs(after - queue.returned_ns))
+    away = np.minimum(np.abs(returned - before), np.abs(after - returned))
     close: Mask = (away <= _RETURNS_WITHIN_NS) & (num_ending <= _MAX_ENDING)
     return close
 

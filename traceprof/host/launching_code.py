@@ -167,7 +167,8 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         inner = _innermost(nest, at_ns[here])
         here, inner = here[inner >= 0], inner[inner >= 0]
         for of, values in enumerate(inherited):
-            around[of, here] = values[inner]
+            if values.max(initial=-1) >= 0:
+                around[of, here] = values[inner]
         sequence[here] = joins[inner]
     is_backward = _join(around, sequence, forward)
     for played, like in replays(rank, rank.calls, kernels, launched_by, captured):

@@ -45,6 +45,8 @@ class Nested(Record, frozen=True):
             own: int64[n], -1 for none.
         """
         values = own.copy()
+        if own.max(initial=-1) < 0:
+            return values
         order = np.argsort(self.depth, kind="stable")
         edges = np.flatnonzero(np.diff(self.depth[order])) + 1
         for rows in np.split(order, edges)[1:]:
@@ -79,6 +81,8 @@ def nested(start_ns: Int64, end_ns: Int64) -> Nested:
     """
     num = len(start_ns)
     end = np.maximum(end_ns, start_ns + 1)
+    if (start_ns[1:] >= end[:-1]).all():  # one after the other, as most calls are
+        return Nested(start_ns, end, np.full(num, -1), np.zeros(num, np.int64))
     index = np.arange(num)
     depth = index - np.searchsorted(np.sort(end), start_ns, side="right")
     keys = np.sort(depth * num + index)

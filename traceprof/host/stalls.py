@@ -270,12 +270,13 @@ def _recurring(rank: Rank, events: HostEvents, rows: Int64) -> Mask:
         excluded[here] |= len(here) > max(MAX_RECURRING * len(same), 1)
         if len(starts) < MIN_STEPS:
             continue
-        step = np.searchsorted(starts, same, side="right") - 1
-        first = np.searchsorted(step, step)
-        place = np.searchsorted(same, events.start_ns[rows[here]])
-        nth = place - first[place]
+        begun = events.start_ns[rows[here]]
+        step = np.searchsorted(starts, begun, side="right") - 1
+        # The place among those that begin in the same step, or before the first one.
+        first = np.searchsorted(same, np.where(step < 0, same[0], starts[step]))
+        nth = np.searchsorted(same, begun) - first
         for number in np.unique(nth).tolist():
-            in_steps = np.unique(step[place[nth == number]])
+            in_steps = np.unique(step[nth == number])
             if 2 * len(in_steps) > len(starts):
                 excluded[here[nth == number]] = True
     return excluded

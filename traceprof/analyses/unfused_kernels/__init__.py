@@ -35,6 +35,8 @@ from traceprof.trace.model.parts import Part
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from traceprof.analyses.unfused_kernels.chains import Chains
     from traceprof.intervals import Int64
     from traceprof.run.rank import Mask, Rank, Window
@@ -156,7 +158,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         is_pytorch=rank.program.is_pytorch,
         evidence=(
             *_row_of_attention(rank, attention, rows),
-            *_evidence(rank, found, [names[index] for index in name.tolist()]),
+            *_evidence(rank, found, name, names),
         )[:MAX_EVIDENCE],
     )
 
@@ -245,8 +247,15 @@ def _row_of_attention(rank: Rank, kernel: Int64, first: Int64) -> list[Evidence]
     return [Evidence(int(start[here][0]), int(end[here].max()), text)]
 
 
-def _evidence(rank: Rank, found: Chains, names: list[str]) -> tuple[Evidence, ...]:
-    """Show the chain that takes longest of each pattern, the costliest patterns first."""
+def _evidence(rank: Rank, found: Chains, name: Int64, names: Sequence[str]) -> tuple[Evidence, ...]:
+    """Show the chain that takes longest of each pattern, the costliest patterns first.
+
+    Args:
+        rank: the rank.
+        found: chains of k kernels.
+        name: int64[k], indices into the names.
+        names: of kernels.
+    """
     start, end = _times(rank, found.kernel)
     patterns, which, num = np.unique(found.pattern, return_inverse=True, return_counts=True)
     saved = np.zeros(len(patterns), np.int64)
@@ -257,7 +266,8 @@ def _evidence(rank: Rank, found: Chains, names: list[str]) -> tuple[Evidence, ..
         chain = int(of_pattern[np.argmax(found.total_ns[of_pattern])])
         first, count = int(found.first[chain]), int(found.count[chain])
         last = first + count
-        titles = list(dict.fromkeys(map(short_title, names[first:last])))
+        texts = (names[index] for index in name[first:last].tolist())
+        titles = list(dict.fromkeys(map(short_title, texts)))
         shown = ", ".join([*titles[:_MAX_NAMED], *["…"][: len(titles) - _MAX_NAMED]])
         times = "" if num[pattern] == 1 else f", {num[pattern]} times"
         gain = duration(int(saved[pattern]))

@@ -66,7 +66,7 @@ def read_nccl_ranges(
         return name in names or name.startswith("ncclComm")
 
     pushed = events.is_range & columns.kind.isin([schema.NVTX_PUSH_POP])
-    rows = events.named(is_requested, is_requested, pushed)
+    rows = events.named(is_requested, is_requested, np.flatnonzero(pushed))
     process = schema.process_of_thread(columns.thread.at(rows))
     rows = rows[_are_of_nccl(process, columns.domain.at(rows), domains)]
     start, end, thread = columns.start_ns[rows], events.ends(rows), columns.thread.at(rows)

@@ -166,10 +166,11 @@ class Events:
         Returns:
             int64[m], and their names as `numbered_names` returns them.
         """
-        chosen = self.is_range
-        if process is not None:
-            chosen = np.zeros(len(chosen), np.bool_)
-            chosen[self.named_ranges.of_process(process)] = True
+        chosen = (
+            np.flatnonzero(self.is_range)
+            if process is None
+            else self.named_ranges.of_process(process)
+        )
         minds = _DEPENDS_ON_DIGITS.search(matching.pattern) is not None
         rows = self.named(
             lambda text: (
@@ -188,22 +189,22 @@ class Events:
         return rows[is_match], number[is_match], names
 
     def named(
-        self, of_text: Callable[[str], bool], of_string: Callable[[str], bool], chosen: Mask
+        self, of_text: Callable[[str], bool], of_string: Callable[[str], bool], chosen: Int64
     ) -> Int64:
-        """Return the chosen rows with matching names, ascending int64[m].
+        """Return the chosen rows with matching names, int64[m].
 
         Args:
             of_text: tests a text with 0 in the place of each digit.
             of_string: tests a name in `strings`.
-            chosen: bool[n].
+            chosen: int64[k], ascending.
         """
         ids = [key for key, name in self.strings.items() if of_string(name)]
-        like = self.columns.text_id.isin(ids)
+        like = self.columns.text_id.taken(chosen).isin(ids)
         if self.columns.texts:
             is_like = np.array([*map(of_text, self.columns.texts), False], np.bool_)
-            text = self.columns.text.values
+            text = self.columns.text.at(chosen)
             like = np.where(text == NONE, like, is_like[text])
-        return np.flatnonzero(like & chosen)
+        return chosen[like]
 
     def names(self, rows: Int64) -> list[str]:
         """Return the names of rows, empty for those without."""
