@@ -19,12 +19,15 @@ import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 KINDS = COMPUTE, COMMUNICATION, COPY = 0, 1, 2
+SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+OPERATIONS = ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET")
 LOW_24_BITS = 0xFFFFFF
 NEVER = 1 << 80  # later than every time of a file
 # Of SGLang and vLLM, in which no group is a number.
@@ -128,35 +131,62 @@ def integers(*values: object) -> list[int | None]:
     return [value if isinstance(value, int) else None for value in values]
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[sqlite3.Connection, dict[Any, str]]]:
+    """An export that is only read, and its strings by their ids."""
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+        db.text_factory = lambda data: data.decode("utf-8", "replace")
+        yield db, dict(rows(db, "StringIds", "id", "value"))
+
+
+def operation_rows(
+    db: sqlite3.Connection, *columns: str, tables: tuple[str, ...] = OPERATIONS
+) -> Iterator[tuple[Any, ...]]:
+    """Table, start, end, process, device and these columns of each GPU operation of the file."""
+    for table in tables:
+        place = ("start", "end", "globalPid", "deviceId")
+        for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *place, *columns):
+            start, end, process, device, *more = integers(*row)
+            if start is None or end is None or process is None or device is None or end < start:
+                continue
+            yield table, start, end, process, device, *more
+
+
+def peer_kinds(db: sqlite3.Connection) -> set[int]:
+    """The kinds of copies that are peer-to-peer ones, by their labels."""
+    kinds = {10}
+    for number, name, label in rows(db, "ENUM_CUDA_MEMCPY_OPER", "id", "name", "label"):
+        if re.search("ptop|peer[- ]to[- ]peer", f"{name} {label}", re.IGNORECASE):
+            kinds.add(number)
+    return kinds
+
+
+def are_two(source: int | None, target: int | None) -> bool:
+    """Say whether a copy is from one device to another one."""
+    return source is not None and target is not None and source != target
+
+
 def read_operations(
     db: sqlite3.Connection, strings: dict[Any, str], is_communication: IsCommunication
 ) -> dict[tuple[int, int], list[Operation]]:
     """All GPU operations of the file, by rank."""
-    peer_kinds = {10}
-    for number, name, label in rows(db, "ENUM_CUDA_MEMCPY_OPER", "id", "name", "label"):
-        if re.search("ptop|peer[- ]to[- ]peer", f"{name} {label}", re.IGNORECASE):
-            peer_kinds.add(number)
+    peers = peer_kinds(db)
     found: dict[tuple[int, int], list[Operation]] = defaultdict(list)
-    columns = ("start", "end", "globalPid", "deviceId", "correlationId", "shortName",
-               "demangledName", "copyKind", "srcDeviceId", "dstDeviceId")  # fmt: skip
+    columns = ("correlationId", "shortName", "demangledName", "copyKind", "srcDeviceId",
+               "dstDeviceId")  # fmt: skip
     verdicts: dict[tuple[int | None, int | None], bool] = {}
-    for table in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET"):
-        for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *columns):
-            start, end, process, device, correlation, *more = integers(*row)
-            if start is None or end is None or process is None or device is None or end < start:
-                continue
-            short, demangled, copy_kind, source, target = more
-            kind = COPY if table in {"MEMCPY", "MEMSET"} else COMPUTE
-            if table == "KERNEL":
-                if (short, demangled) not in verdicts:
-                    verdict = is_communication(strings.get(short), strings.get(demangled))
-                    verdicts[short, demangled] = verdict
-                kind = COMMUNICATION if verdicts[short, demangled] else COMPUTE
-            elif table == "MEMCPY":
-                crosses = source is not None and target is not None and source != target
-                kind = COMMUNICATION if copy_kind in peer_kinds or crosses else COPY
-            operation = Operation(start, end, kind, table != "GRAPH_TRACE", correlation)
-            found[process, device].append(operation)
+    for table, start, end, process, device, correlation, *more in operation_rows(db, *columns):
+        short, demangled, copy_kind, source, target = more
+        kind = COPY if table in {"MEMCPY", "MEMSET"} else COMPUTE
+        if table == "KERNEL":
+            if (short, demangled) not in verdicts:
+                verdict = is_communication(strings.get(short), strings.get(demangled))
+                verdicts[short, demangled] = verdict
+            kind = COMMUNICATION if verdicts[short, demangled] else COMPUTE
+        elif table == "MEMCPY":
+            kind = COMMUNICATION if copy_kind in peers or are_two(source, target) else COPY
+        operation = Operation(start, end, kind, table != "GRAPH_TRACE", correlation)
+        found[process, device].append(operation)
     return found
 
 
@@ -296,14 +326,9 @@ def read(
     is_communication: IsCommunication = default_is_communication,
 ) -> list[RankEvents]:
     """The ranks of an export, ordered by (pid, device)."""
-    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    try:
-        db.text_factory = lambda data: data.decode("utf-8", "replace")
-        strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
+    with opened(path) as (db, strings):
         ranks = read_operations(db, strings, is_communication)
         launches, ranges = read_launches(db), read_ranges(db, strings)
-    finally:
-        db.close()
     steps_of = {process: step_ranges(found, step_pattern) for process, found in ranges.items()}
     result: list[tuple[int, int, int, RankEvents]] = []
     for (process, device), operations in ranks.items():

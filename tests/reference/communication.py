@@ -13,10 +13,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.reference.breakdown import default_is_communication, integers, rows
+from tests.reference.breakdown import (
+    LOW_24_BITS,
+    default_is_communication,
+    opened,
+    operation_rows,
+    rows,
+)
 from tests.reference.kept import kept
 
-LOW_24_BITS = 0xFFFFFF
 COLLECTIVES = "AllReduce AllGatherV AllGather ReduceScatter Broadcast Reduce SendRecv AlltoAll"
 EXCHANGES = {"Send", "Recv", "SendRecv", "AlltoAll", "Gather", "Scatter"}
 OF_ALL = {"AllGather", "ReduceScatter", "AlltoAll"}
@@ -39,10 +44,6 @@ def operation_of(name: str) -> str:
     return "Unknown"
 
 
-def strings_of(db: sqlite3.Connection) -> dict[Any, str]:
-    return dict(rows(db, "StringIds", "id", "value"))
-
-
 def payload_of(
     blob: bytes | str | None, places: dict[int, list[tuple[str, int, int]]]
 ) -> dict[str, int]:
@@ -59,9 +60,8 @@ def payload_of(
     return found
 
 
-def read_ranges(db: sqlite3.Connection) -> dict[int, list[dict[str, Any]]]:
+def read_ranges(db: sqlite3.Connection, strings: dict[Any, str]) -> dict[int, list[dict[str, Any]]]:
     """NCCL's ranges of each thread, in order of start, the outer ones first."""
-    strings = strings_of(db)
     places: dict[int, dict[int, tuple[str, int, int]]] = defaultdict(dict)
     for schema, index, type_, name, offset in rows(
         db, "NVTX_PAYLOAD_SCHEMA_ENTRIES", "schemaId", "idx", "type", "name", "offset"
@@ -121,42 +121,36 @@ def agreed(calls: list[dict[str, Any]], fact: str) -> Any:
 @kept
 def kernels_of(path: Path) -> dict[tuple[int, int], list[dict[str, Any]]]:
     """The communication kernels of each (pid, device), in order of start, and all that is known."""
-    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    db.text_factory = lambda data: data.decode("utf-8", "replace")
-    strings, ranges = strings_of(db), read_ranges(db)
+    launches: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
+    result: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    devices: dict[int, set[int]] = defaultdict(set)
+    with opened(path) as (db, strings):
+        ranges = read_ranges(db, strings)
+        api = ("start", "end", "globalTid", "correlationId")
+        for start, end, thread, id_ in rows(db, "CUPTI_ACTIVITY_KIND_RUNTIME", *api):
+            if None not in (start, thread, id_):
+                launches[thread >> 24, id_].append((start, max(start, end or start), thread))
+        columns = ("streamId", "correlationId", "shortName", "demangledName")
+        for table, start, end, process, device, *more in operation_rows(db, *columns):
+            devices[process].add(device)
+            if table != "KERNEL":
+                continue
+            stream, correlation, short, demangled = more
+            names = strings.get(short), strings.get(demangled)
+            key = ((process >> 24) & LOW_24_BITS, device)
+            kernel: dict[str, Any] = {"start": start, "end": end, "stream": stream}
+            kernel |= {"process": process, "communicates": default_is_communication(*names)}
+            kernel |= {"operation": operation_of((names[1] or names[0] or "").partition("(")[0])}
+            calls = sorted(launches.get((process >> 24, correlation), []))
+            earlier = [call for call in calls if call[0] <= start]
+            kernel["launch"] = (earlier or calls[:1])[-1] if calls else None
+            result[key].append(kernel)
     sizes = {
         call["communicator"]: call["size"]
         for of_thread in ranges.values()
         for call in of_thread
         if "size" in call and "communicator" in call
     }
-    launches: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
-    api = ("start", "end", "globalTid", "correlationId")
-    for start, end, thread, correlation in rows(db, "CUPTI_ACTIVITY_KIND_RUNTIME", *api):
-        if None not in (start, thread, correlation):
-            launches[thread >> 24, correlation].append((start, max(start, end or start), thread))
-    result: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
-    devices: dict[int, set[int]] = defaultdict(set)
-    columns = ("start", "end", "globalPid", "deviceId", "streamId", "correlationId", "shortName",
-               "demangledName")  # fmt: skip
-    for table in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE"):
-        for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *columns):
-            start, end, process, device, stream, correlation, short, demangled = integers(*row)
-            if start is None or end is None or process is None or device is None or end < start:
-                continue
-            devices[process].add(device)
-            names = strings.get(short), strings.get(demangled)
-            if table != "KERNEL":
-                continue
-            key = ((process >> 24) & LOW_24_BITS, device)
-            kernel: dict[str, Any] = {"start": start, "end": end, "stream": stream}
-            kernel |= {"process": process, "communicates": default_is_communication(*names)}
-            kernel |= {"operation": operation_of((names[1] or names[0] or "").partition("(")[0])}
-            calls = sorted(launches.get((process >> 24, correlation), []))  # type: ignore[arg-type]
-            earlier = [call for call in calls if call[0] <= start]
-            kernel["launch"] = (earlier or calls[:1])[-1] if calls else None
-            result[key].append(kernel)
-    db.close()
     for of_rank in result.values():
         of_rank.sort(key=lambda one: (one["start"], one["end"]))
         chosen = [one for one in of_rank if one["communicates"]]

@@ -7,12 +7,9 @@ whose name, grid and block come first, and graphs last.
 
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-from tests.reference.breakdown import default_is_communication, integers, rows
-from tests.reference.streams import connect
+from tests.reference.breakdown import SHAPE, default_is_communication, opened, operation_rows
 
 Kind = tuple[str, str | None, bool | None]
 Key = tuple[int, int]
@@ -23,26 +20,20 @@ Work = tuple[int, int, bool, tuple[str, ...], str]
 def compute_of(path: Path) -> dict[Key, list[Work]]:
     """What computes, by (process, device)."""
     work: dict[Key, list[Work]] = defaultdict(list)
-    with closing(connect(path)) as db:
-        strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
-        table = "CUPTI_ACTIVITY_KIND_KERNEL"
-        present = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
-        columns = ("start", "end", "globalPid", "deviceId", "shortName", "demangledName", "gridX",
-                   "gridY", "gridZ", "blockX", "blockY", "blockZ")  # fmt: skip
-        for row in rows(db, table, *columns):
-            start, end, process, device, short, demangled, *shape = integers(*row)
-            if start is None or end is None or process is None or device is None or end < start:
+    with opened(path) as (db, strings):
+        present = {row[1] for row in db.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")}
+        columns = ("shortName", "demangledName", *SHAPE)
+        for table, start, end, process, device, *more in operation_rows(db, *columns):
+            if table == "GRAPH_TRACE":
+                work[process, device].append((start, end, True, (), ""))
+            if table != "KERNEL":
                 continue
+            short, demangled, *shape = more
             if default_is_communication(strings.get(short), strings.get(demangled)):
                 continue
             text = strings.get(demangled if "demangledName" in present else short, "")
             order = (text, *(f"{-1 if size is None else size:020}" for size in shape))
             work[process, device].append((start, end, False, order, text))
-        for row in rows(db, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", *columns[:4]):
-            start, end, process, device = integers(*row)
-            if start is None or end is None or process is None or device is None or end < start:
-                continue
-            work[process, device].append((start, end, True, (), ""))
     return work
 
 

@@ -26,12 +26,10 @@
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from tests.reference.breakdown import Numbered, read_ranges, rows, step_ranges
+from tests.reference.breakdown import Numbered, opened, read_ranges, rows, step_ranges
 from tests.reference.late_allreduce import operation_of, step_of
 from tests.reference.spans import Span, clipped, covered, length, without
 from tests.reference.streams import (
@@ -41,7 +39,6 @@ from tests.reference.streams import (
     Key,
     Operation,
     Rank,
-    connect,
     owned,
     read,
     spans_of,
@@ -96,8 +93,7 @@ class Prepared:
 
 def prepare(path: Path) -> dict[Key, Prepared]:
     """Read each (process, device) of an export."""
-    with closing(connect(path)) as db:
-        strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
+    with opened(path) as (db, strings):
         ranges = read_ranges(db, strings)
         labels = list(rows(db, "ENUM_CUDA_MEM_KIND", "id", "name", "label"))
     pageable = {

@@ -24,6 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from tests.reference.breakdown import OPERATIONS, opened, rows
+
 CALLS = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "isend",
     "send", "irecv", "recv", "gather", "scatter", "barrier",
@@ -37,7 +39,6 @@ NAMES = dict(
     )
 )  # fmt: skip
 COMPUTES = ("forward", "backward", "optimizer step")
-GPU_TABLES = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 
 
 class Range(NamedTuple):
@@ -93,22 +94,18 @@ def blocks(each: Range) -> bool:
     )
 
 
-def read(db: sqlite3.Connection) -> dict[int, list[Range]]:
+def read(db: sqlite3.Connection, strings: dict[Any, str]) -> dict[int, list[Range]]:
     """The ranges of the domain by process, ends that are not known as the latest time."""
-    strings = dict(db.execute("SELECT id, value FROM StringIds"))
-    stop = {row[0] for row in db.execute("SELECT duration FROM ANALYSIS_DETAILS")} if has(
-        db, "ANALYSIS_DETAILS"
-    ) else set()  # fmt: skip
-    rows = db.execute(
-        "SELECT start, end, eventType, text, textId, globalTid, domainId FROM NVTX_EVENTS"
-    ).fetchall()
+    stop = {duration for (duration,) in rows(db, "ANALYSIS_DETAILS", "duration")}
+    columns = ("start", "end", "eventType", "text", "textId", "globalTid", "domainId")
+    events = list(rows(db, "NVTX_EVENTS", *columns))
     domains = {
         (tid >> 24, domain)
-        for _, _, kind, text, _, tid, domain in rows
+        for _, _, kind, text, _, tid, domain in events
         if kind == 75 and text == "traceprof"
     }
     found: dict[int, list[Any]] = defaultdict(list)
-    for start, end, kind, text, text_id, tid, domain in rows:
+    for start, end, kind, text, text_id, tid, domain in events:
         if kind in {59, 60} and (tid >> 24, domain) in domains:
             name = text if text is not None else strings[text_id]
             is_open = end is None or any(start <= time <= end for time in stop)
@@ -119,10 +116,6 @@ def read(db: sqlite3.Connection) -> dict[int, list[Range]]:
         last = max(time for start, end, *_ in ranges for time in (start, end) if time is not None)
         closed[process] = [Range(a, last if b is None else b, *rest) for a, b, *rest in ranges]
     return closed
-
-
-def has(db: sqlite3.Connection, table: str) -> bool:
-    return bool(db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [table]).fetchall())
 
 
 def judge(ranges: list[Range], time: int) -> tuple[bool, bool]:
@@ -220,17 +213,13 @@ def uses_of(ranges: list[Range], start: int, end: int) -> list[dict[str, Any]]:
 
 def host_ranks(path: Path, time_range: tuple[int, int] | None = None) -> list[HostRankReference]:
     """Every rank without a GPU, by pid; steps are those inside the window."""
-    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    try:
-        ranges_of = read(db)
+    with opened(path) as (db, strings):
+        ranges_of = read(db, strings)
         with_gpu = {
-            row[0]
-            for table in GPU_TABLES
-            if has(db, f"CUPTI_ACTIVITY_KIND_{table}")
-            for row in db.execute(f"SELECT globalPid FROM CUPTI_ACTIVITY_KIND_{table}")
+            process
+            for table in OPERATIONS
+            for (process,) in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", "globalPid")
         }
-    finally:
-        db.close()
     result = []
     for process, ranges in ranges_of.items():
         telling = [

@@ -5,15 +5,12 @@ given as functions. Kernels count that start in [start, end), or in [start, end]
 rank's own.
 """
 
-import sqlite3
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-from tests.reference.breakdown import default_is_communication, integers, rows
+from tests.reference.breakdown import default_is_communication, opened, operation_rows
 from tests.reference.spans import length, union
 
 Row = tuple[int, int, int]
@@ -23,17 +20,12 @@ Kernel = tuple[int, int, str, bool]
 
 def kernels_of(path: Path) -> dict[tuple[int, int], list[Kernel]]:
     """Start, end, name and whether it communicates, of each kernel by (process, device)."""
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
-        db.text_factory = lambda data: data.decode("utf-8", "replace")
-        strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
-        table = "CUPTI_ACTIVITY_KIND_KERNEL"
-        present = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
+    with opened(path) as (db, strings):
+        present = {row[1] for row in db.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")}
         kernels: dict[tuple[int, int], list[Kernel]] = defaultdict(list)
         names = ("shortName", "demangledName")
-        for row in rows(db, table, "start", "end", "globalPid", "deviceId", *names):
-            start, end, process, device, short, demangled = integers(*row)
-            if start is None or end is None or process is None or device is None or end < start:
-                continue
+        for _, start, end, process, device, *ids in operation_rows(db, *names, tables=("KERNEL",)):
+            short, demangled = ids
             text = strings.get(demangled if "demangledName" in present else short, "")
             communicates = default_is_communication(strings.get(short), strings.get(demangled))
             kernels[process, device].append((start, end, text, communicates))

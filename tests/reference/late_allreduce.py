@@ -9,23 +9,21 @@
   (of its last one where none is late) to the end of its buckets, without compute
 """
 
-import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tests.reference.breakdown import (
     Numbered,
     default_is_communication,
     function_name,
-    integers,
+    opened,
+    operation_rows,
     read_launches,
     read_ranges,
-    rows,
     step_ranges,
 )
 from tests.reference.spans import Span, covered, union
@@ -68,9 +66,7 @@ def operation_of(short: str | None, demangled: str | None) -> str:
 
 def reference(path: Path, window: Span | None = None) -> dict[tuple[int, int], Rank]:
     """What the analysis must find for each (process, device) of an export."""
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
-        db.text_factory = lambda data: data.decode("utf-8", "replace")
-        strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
+    with opened(path) as (db, strings):
         launches = read_launches(db)
         ranges = {
             process: step_ranges(found, None) for process, found in read_ranges(db, strings).items()
@@ -78,21 +74,18 @@ def reference(path: Path, window: Span | None = None) -> dict[tuple[int, int], R
         kernels: dict[tuple[int, int], list[Kernel]] = defaultdict(list)
         graphs: dict[tuple[int, int], list[Span]] = defaultdict(list)
         spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
-        for table in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET"):
-            for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", "start", "end", "globalPid",
-                            "deviceId", "correlationId", "shortName", "demangledName"):  # fmt: skip
-                start, end, process, device, correlation, short, demangled = integers(*row)
-                if start is None or end is None or process is None or device is None or end < start:
-                    continue
-                spans[process, device].append((start, end))
-                if table == "GRAPH_TRACE":
-                    graphs[process, device].append((start, end))
-                if table == "KERNEL":
-                    calls = launches.get((process, correlation)) if correlation is not None else []
-                    call = calls[max(bisect_right(calls, start) - 1, 0)] if calls else None
-                    step = step_of(call, ranges.get(process, []))
-                    operation = operation_of(strings.get(short), strings.get(demangled))
-                    kernels[process, device].append(Kernel(start, end, operation, step))
+        columns = ("correlationId", "shortName", "demangledName")
+        for table, start, end, process, device, *more in operation_rows(db, *columns):
+            correlation, short, demangled = more
+            spans[process, device].append((start, end))
+            if table == "GRAPH_TRACE":
+                graphs[process, device].append((start, end))
+            if table == "KERNEL":
+                calls = launches.get((process, correlation)) if correlation is not None else []
+                call = calls[max(bisect_right(calls, start) - 1, 0)] if calls else None
+                step = step_of(call, ranges.get(process, []))
+                operation = operation_of(strings.get(short), strings.get(demangled))
+                kernels[process, device].append(Kernel(start, end, operation, step))
     return {
         key: rank(
             sorted(kernels[key], key=lambda kernel: kernel[:2]),

@@ -20,9 +20,12 @@ from typing import Any
 
 from tests.reference.breakdown import (
     LOW_24_BITS,
+    are_two,
     default_is_communication,
     function_name,
     integers,
+    opened,
+    operation_rows,
     rows,
 )
 from tests.reference.spans import Span, clipped, covered, length, union, without
@@ -125,16 +128,11 @@ def reference(path: Path, time_range: Span | None = None) -> list[Answer]:
 
 def read(path: Path) -> list[Process]:
     """The processes of an export that have GPU operations, ordered by pid."""
-    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    try:
-        db.text_factory = lambda data: data.decode("utf-8", "replace")
-        strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
+    with opened(path) as (db, strings):
         operations = read_operations(db, strings)
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
         calls = read_calls(db, strings) if "CUPTI_ACTIVITY_KIND_RUNTIME" in tables else None
         records = read_records(db)
-    finally:
-        db.close()
     found = []
     for process in sorted(operations, key=lambda number: ((number >> 24) & LOW_24_BITS, number)):
         pid, of_process = (process >> 24) & LOW_24_BITS, operations[process]
@@ -422,31 +420,26 @@ def read_operations(
     kinds: dict[Any, str] = dict(COPY_KINDS)
     kinds |= dict(rows(db, "ENUM_CUDA_MEMCPY_OPER", "id", "label"))
     memory: dict[Any, str] = {0: "Pageable"} | dict(rows(db, "ENUM_CUDA_MEM_KIND", "id", "label"))
-    columns = ("start", "end", "globalPid", "deviceId", "streamId", "correlationId",
-               "demangledName", "shortName", "copyKind", "srcDeviceId", "dstDeviceId", "srcKind",
-               "dstKind")  # fmt: skip
+    columns = ("streamId", "correlationId", "demangledName", "shortName", "copyKind",
+               "srcDeviceId", "dstDeviceId", "srcKind", "dstKind")  # fmt: skip
     found: dict[int, list[tuple[int, int, Operation]]] = defaultdict(list)
-    for number, table in enumerate(("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")):
-        for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *columns):
-            start, end, process, device, stream, correlation, *more = integers(*row)
-            if start is None or end is None or process is None or device is None or end < start:
-                continue
-            full, short, kind, source, target, from_memory, to_memory = more
-            name = strings.get(full if full is not None else short, "")
-            communicates = number == 0 and default_is_communication(None, name)
-            crosses = source is not None and target is not None and source != target
-            label = kinds.get(kind, "unknown")
-            text = {0: function_name(name), 1: f"{label} copy", 2: "memset", 3: "CUDA graph"}
-            operation = Operation(
-                device, start, end, stream, correlation, text[number],
-                computes=number == 3 or (number == 0 and not communicates),
-                communicates=communicates
-                or (number == 1 and (crosses or label == "Peer-to-Peer")),
-                takes_place=number != 1 or kind is None or label == "Device-to-Device",
-                is_pageable=number == 1
-                and "Pageable" in (memory.get(from_memory), memory.get(to_memory)),
-            )  # fmt: skip
-            found[process].append((device, number, operation))
+    for table, start, end, process, device, *more in operation_rows(db, *columns):
+        number = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE").index(table)
+        stream, correlation, full, short, kind, source, target, from_memory, to_memory = more
+        name = strings.get(full if full is not None else short, "")
+        communicates = number == 0 and default_is_communication(None, name)
+        label = kinds.get(kind, "unknown")
+        is_peer = number == 1 and (are_two(source, target) or label == "Peer-to-Peer")
+        text = {0: function_name(name), 1: f"{label} copy", 2: "memset", 3: "CUDA graph"}
+        operation = Operation(
+            device, start, end, stream, correlation, text[number],
+            computes=number == 3 or (number == 0 and not communicates),
+            communicates=communicates or is_peer,
+            takes_place=number != 1 or kind is None or label == "Device-to-Device",
+            is_pageable=number == 1
+            and "Pageable" in (memory.get(from_memory), memory.get(to_memory)),
+        )  # fmt: skip
+        found[process].append((device, number, operation))
     return {
         process: [
             operation

@@ -9,7 +9,6 @@ import sqlite3
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
-from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,34 +18,25 @@ from tests.reference.breakdown import (
     COMPUTE,
     default_is_communication,
     integers,
+    opened,
     read_operations,
     rows,
 )
+from tests.reference.spans import Span, length, union
 
-Span = tuple[int, int]
 H2D, D2H = {1, 3, 11}, {2, 4, 12}
 DEVICE, PINNED = {2, 3, 5}, 1
 FOUR_MIB = 4 << 20
 
 
-def merged(spans: Iterable[Span]) -> list[Span]:
-    result: list[Span] = []
-    for start, end in sorted(span for span in spans if span[1] > span[0]):
-        if result and start <= result[-1][1]:
-            result[-1] = (result[-1][0], max(end, result[-1][1]))
-        else:
-            result.append((start, end))
-    return result
-
-
-def length(spans: Iterable[Span]) -> int:
-    return sum(end - start for start, end in merged(spans))
+def covered(spans: Iterable[Span]) -> int:
+    return length(union(spans))
 
 
 def left_over(spans: Iterable[Span], hiding: Iterable[Span]) -> int:
     """How much of `spans` is outside `hiding`, by a sweep over all their boundaries."""
     changes: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-    for which, some in enumerate((merged(spans), merged(hiding))):
+    for which, some in enumerate((union(spans), union(hiding))):
         for start, end in some:
             changes[start][which] += 1
             changes[end][which] -= 1
@@ -57,12 +47,6 @@ def left_over(spans: Iterable[Span], hiding: Iterable[Span]) -> int:
         before = time
         active = [now + change for now, change in zip(active, changes[time], strict=True)]
     return alone
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    database.text_factory = lambda data: data.decode("utf-8", "replace")
-    return database
 
 
 def _copies(database: sqlite3.Connection) -> dict[tuple[int, int], list[list[Any]]]:
@@ -78,8 +62,7 @@ def _copies(database: sqlite3.Connection) -> dict[tuple[int, int], list[list[Any
 
 def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
     """By (globalPid, device): uses, host copies, exposed and big copies of each direction."""
-    with closing(_open(path)) as database:
-        strings = dict(rows(database, "StringIds", "id", "value"))
+    with opened(path) as (database, strings):
         operations = read_operations(database, strings, default_is_communication)
         copies = _copies(database)
         streams = defaultdict(set)
@@ -105,7 +88,7 @@ def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
         for (way, peer), some in groups.items():
             spans = [(copy[0], copy[1]) for copy in some]
             total = sum(max(copy[2], 0) for copy in some)
-            out["uses"][way, peer] = (total, length(spans), len(some))
+            out["uses"][way, peer] = (total, covered(spans), len(some))
             if way not in {"h2d", "d2h"}:
                 continue
             out["exposed"][way] = left_over(spans, compute + communication)
@@ -119,7 +102,7 @@ def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
             if big:
                 out["big"][way] = (
                     sum(copy[2] for copy in big),
-                    length(spans),
+                    covered(spans),
                     len(big),
                     left_over(spans, compute + communication),
                 )
@@ -131,7 +114,7 @@ def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
                 out["host"][way, memory, unified] = (
                     len(of_kind),
                     sum(max(copy[2], 0) for copy in of_kind),
-                    length((copy[0], copy[1]) for copy in of_kind),
+                    covered((copy[0], copy[1]) for copy in of_kind),
                     len(here),
                     sum(max(copy[2], 0) for copy in here),
                 )
@@ -141,7 +124,7 @@ def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
 
 def reference_staged(path: Path) -> dict[tuple[int, int], tuple[int, int, int, int]]:
     """By (globalPid, device): copies sent through the host, bytes, union of legs, pairs."""
-    with closing(_open(path)) as database:
+    with opened(path) as (database, _):
         copies = _copies(database)
     legs = {
         key: [copy for copy in some if copy[4] in DEVICE and copy[5] in DEVICE
@@ -166,7 +149,7 @@ def reference_staged(path: Path) -> dict[tuple[int, int], tuple[int, int, int, i
             result[key] = (
                 len(first + orphans),
                 sum(copy[2] for copy in first + orphans),
-                length((copy[0], copy[1]) for copy in first + orphans + landing),
+                covered((copy[0], copy[1]) for copy in first + orphans + landing),
                 sum(copy[8] in landed for copy in first),
             )
     return result
@@ -182,7 +165,7 @@ METRICS = {
 
 def reference_series(path: Path) -> dict[tuple[int, str, str], list[tuple[int, int, int]]]:
     """By (GPU, link, direction): start, end and value of each period."""
-    with closing(_open(path)) as database:
+    with opened(path) as (database, _):
         ids = {}
         for kind, metric, name in rows(
             database, "TARGET_INFO_GPU_METRICS", "typeId", "metricId", "metricName"
@@ -217,7 +200,7 @@ def reference_integral(
     periods: list[tuple[int, int, int]], window: Span, busy: list[Span], skip_idle: bool
 ) -> tuple[int, int, int, int, int]:
     """Samples, covered, covered with traffic, sum of value times length, idle spikes."""
-    busy = merged(busy)
+    busy = union(busy)
     starts = [start for start, _ in busy]
     clipped, spikes = [], 0
     for start, end, value in periods:

@@ -6,10 +6,11 @@ Reads the tables of exports with sqlite3 alone, call by call.
 import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+
+from tests.reference.breakdown import opened
 
 _TOGETHER = ("allreduce", "allgather", "reduce_scatter", "alltoall", "barrier")
 _ROOTED = {"bcast": True, "scatter": True, "reduce": False, "gather": False}  # from the root?
@@ -43,10 +44,9 @@ class Expected:
 
 def read(path: Path, shift: int = 0) -> dict[int, list[Call]]:
     """Return the calls of each rank of an export by start, `shift` added to their times."""
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+    with opened(path) as (database, texts):
         database.row_factory = sqlite3.Row
         tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
-        texts = dict(database.execute("SELECT id, value FROM StringIds").fetchall())
 
         def rows(name: str) -> list[sqlite3.Row]:
             return database.execute(f"SELECT * FROM {name}").fetchall() if name in tables else []

@@ -15,10 +15,9 @@ import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tests.reference.breakdown import (
     COMMUNICATION,
@@ -26,15 +25,18 @@ from tests.reference.breakdown import (
     COPY,
     LOW_24_BITS,
     NEVER,
+    SHAPE,
+    are_two,
     default_is_communication,
     integers,
+    opened,
+    operation_rows,
     rows,
 )
 from tests.reference.kept import kept
 
 # ids of Nsight's ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND, which never changed
 HOST_TO_DEVICE, PEER, PAGEABLE = (1, 3), 10, 0
-GRID = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 PUSH_POP_RANGE, START_END_RANGE = 59, 60
 
 
@@ -44,6 +46,7 @@ class Call(NamedTuple):
     thread: int
     name: str  # without its version
     row: int
+    correlation: int | None
 
 
 class Operation(NamedTuple):
@@ -55,8 +58,13 @@ class Operation(NamedTuple):
     short_name: str | None
     shape: tuple[int | None, ...]  # grid and block of a kernel
     copy_kind: int | None  # of a copy
-    pageable: bool
+    memory: tuple[int | None, int | None] | None  # of a copy, from and to
+    bytes: int
     call: Call | None
+
+    @property
+    def pageable(self) -> bool:
+        return PAGEABLE in (self.memory or ())
 
 
 class NamedSpan(NamedTuple):
@@ -89,10 +97,7 @@ class Export:
     """
 
     def __init__(self, path: Path) -> None:
-        uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
-        with closing(sqlite3.connect(uri, uri=True)) as db:
-            db.text_factory = lambda data: data.decode("utf-8", "replace")
-            self.strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
+        with opened(path) as (db, self.strings):
             self.tables: set[str] = {
                 name for (name,) in db.execute("SELECT name FROM sqlite_master")
             }
@@ -136,7 +141,8 @@ class Export:
             if start is None or thread is None:
                 continue
             text = without_version(self.strings.get(name, ""))
-            call = Call(start, max(start, start if end is None else end), thread, text, row)
+            until = max(start, start if end is None else end)
+            call = Call(start, until, thread, text, row, correlation)
             process = thread & ~LOW_24_BITS
             self.calls[process].append(call)
             if correlation is not None:
@@ -152,37 +158,32 @@ class Export:
         return begun[-1] if begun else calls[0] if calls else None
 
     def _read_operations(self, db: sqlite3.Connection) -> None:
-        columns = ("start", "end", "globalPid", "deviceId", "streamId", "correlationId",
-                   "shortName", "demangledName", "copyKind", "srcDeviceId", "dstDeviceId",
-                   "srcKind", "dstKind", *GRID)  # fmt: skip
-        for table in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET"):
+        columns = ("streamId", "correlationId", "shortName", "demangledName", "copyKind",
+                   "srcDeviceId", "dstDeviceId", "bytes", "srcKind", "dstKind", *SHAPE)  # fmt: skip
+        for table, start, end, process, device, *more in operation_rows(db, *columns):
             is_copy, is_kernel = table == "MEMCPY", table == "KERNEL"
-            for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *columns):
-                start, end, process, device, stream, correlation, *more = integers(*row)
-                if start is None or end is None or process is None or device is None or end < start:
-                    continue
-                short_id, demangled_id, copy_kind, source, target, *rest = more
-                memory, shape = rest[:2], rest[2:]
-                short, demangled = self.strings.get(short_id), self.strings.get(demangled_id)
-                crosses = source is not None and target is not None and source != target
-                kind = COPY if table in {"MEMCPY", "MEMSET"} else COMPUTE
-                if is_kernel and default_is_communication(short, demangled):
-                    kind = COMMUNICATION
-                if is_copy and (copy_kind == PEER or crosses):
-                    kind = COMMUNICATION
-                operation = Operation(
-                    start=start,
-                    end=end,
-                    kind=kind,
-                    stream=-1 if stream is None else stream,
-                    name=(short if demangled is None else demangled) if is_kernel else None,
-                    short_name=short if is_kernel else None,
-                    shape=tuple(shape) if is_kernel else (),
-                    copy_kind=copy_kind if is_copy else None,
-                    pageable=is_copy and PAGEABLE in memory,
-                    call=self._call_of(process, correlation, start),
-                )
-                self.ranks[process, device].append(operation)
+            stream, correlation, short_id, demangled_id, copy_kind, source, target, *rest = more
+            size, from_memory, to_memory, *shape = rest
+            short, demangled = self.strings.get(short_id), self.strings.get(demangled_id)
+            kind = COPY if table in {"MEMCPY", "MEMSET"} else COMPUTE
+            if is_kernel and default_is_communication(short, demangled):
+                kind = COMMUNICATION
+            if is_copy and (copy_kind == PEER or are_two(source, target)):
+                kind = COMMUNICATION
+            operation = Operation(
+                start=start,
+                end=end,
+                kind=kind,
+                stream=-1 if stream is None else stream,
+                name=(short if demangled is None else demangled) if is_kernel else None,
+                short_name=short if is_kernel else None,
+                shape=tuple(shape) if is_kernel else (),
+                copy_kind=copy_kind if is_copy else None,
+                memory=(from_memory, to_memory) if is_copy else None,
+                bytes=size or 0 if is_copy else 0,
+                call=self._call_of(process, correlation, start),
+            )
+            self.ranks[process, device].append(operation)
 
     def _read_ranges(self, db: sqlite3.Connection) -> None:
         columns = ("text", "eventType", "start", "end", "globalTid", "endGlobalTid", "textId")

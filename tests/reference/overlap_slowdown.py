@@ -15,21 +15,25 @@ kernel without length has nothing beside it. What is disturbed stays in `num_bes
 `half_ns`, of which `matched_fraction` is a share, and counts nowhere else.
 """
 
-import sqlite3
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
 from pathlib import Path
 from typing import Any
 
-from tests.reference.breakdown import default_is_communication, integers, rows
+from tests.reference.breakdown import (
+    SHAPE,
+    are_two,
+    default_is_communication,
+    opened,
+    operation_rows,
+    peer_kinds,
+    rows,
+)
 from tests.reference.spans import Span, covered, length, union
-
-SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 
 
 @dataclass(frozen=True)
@@ -91,42 +95,31 @@ def reference(
     units: dict[int, list[int]] | None = None,
 ) -> dict[tuple[int, int], Rank]:
     """What the analysis must find for each (process, device) of an export."""
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
-        db.text_factory = lambda data: data.decode("utf-8", "replace")
-        strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
+    with opened(path) as (db, strings):
         kernel_columns = {
             row[1] for row in db.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")
         }
-        labels = list(rows(db, "ENUM_CUDA_MEMCPY_OPER", "id", "label"))
+        peers = peer_kinds(db)
         calls = rows(db, "CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid", "correlationId", "start")
         launches = {
             (thread & ~0xFFFFFF, id_): start for thread, id_, start in calls if units and thread
         }
         found: dict[tuple[int, int], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-        for table in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET"):
-            columns = ("start", "end", "globalPid", "deviceId", "shortName", "demangledName",
-                       "copyKind", "srcDeviceId", "dstDeviceId", "correlationId",
-                       *SHAPE)  # fmt: skip
-            for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *columns):
-                start, end, process, device, short, demangled, kind, source, target, id_, *shape = (
-                    integers(*row)
-                )
-                if None in (start, end, process, device) or end < start:  # type: ignore[operator]
-                    continue
-                group = found[process, device]  # type: ignore[index]
-                if table == "KERNEL":
-                    name = demangled if "demangledName" in kernel_columns else short
-                    entry = (start, end, (name, *shape), launches.get((process, id_)))
-                    texts = strings.get(short), strings.get(demangled)
-                    communicates = default_is_communication(*texts)
-                    group["communication" if communicates else "kernels"].append(entry)
-                elif table == "MEMCPY":
-                    peer_kinds = {10, *(n for n, label in labels if label == "Peer-to-Peer")}
-                    crosses = source is not None and target is not None and source != target
-                    is_peer = kind in peer_kinds or crosses
-                    group["peers" if is_peer else "copies"].append((start, end))
-                else:
-                    group["graphs" if table == "GRAPH_TRACE" else "copies"].append((start, end))
+        columns = ("shortName", "demangledName", "copyKind", "srcDeviceId", "dstDeviceId",
+                   "correlationId", *SHAPE)  # fmt: skip
+        for table, start, end, process, device, *more in operation_rows(db, *columns):
+            short, demangled, kind, source, target, id_, *shape = more
+            group = found[process, device]
+            if table == "KERNEL":
+                name = demangled if "demangledName" in kernel_columns else short
+                entry = (start, end, (name, *shape), launches.get((process, id_)))
+                communicates = default_is_communication(strings.get(short), strings.get(demangled))
+                group["communication" if communicates else "kernels"].append(entry)
+            elif table == "MEMCPY":
+                is_peer = kind in peers or are_two(source, target)
+                group["peers" if is_peer else "copies"].append((start, end))
+            else:
+                group["graphs" if table == "GRAPH_TRACE" else "copies"].append((start, end))
         devices = "TARGET_INFO_CUDA_DEVICE"
         uuids = {row[:2]: row[2] for row in rows(db, devices, "pid", "cudaId", "uuid") if row[2]}
     gpus = {key: uuids.get((key[0] >> 24 & 0xFFFFFF, key[1])) for key in found}

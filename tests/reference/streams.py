@@ -19,18 +19,26 @@ import re
 import sqlite3
 from bisect import bisect_right
 from collections import defaultdict
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.reference.breakdown import default_is_communication, integers, rows
+from tests.reference.breakdown import (
+    LOW_24_BITS,
+    NEVER,
+    SHAPE,
+    are_two,
+    default_is_communication,
+    integers,
+    opened,
+    operation_rows,
+    peer_kinds,
+    rows,
+)
 from tests.reference.kept import kept
 from tests.reference.spans import Span, union
 
 Key = tuple[int, int]  # (globalPid, deviceId)
-LOW_24_BITS = 0xFFFFFF
-NEVER = 1 << 80
 NO_STREAM = 4294967295  # the exporter's stand-in for "no stream"
 COMPUTE, COMMUNICATION, COPY = "compute", "communication", "copy"
 PAGEABLE = 0  # ENUM_CUDA_MEM_KIND
@@ -112,17 +120,10 @@ def owned(operations: list[Operation], start: int, end: int) -> list[tuple[Opera
     return found
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    db.text_factory = lambda data: data.decode("utf-8", "replace")
-    return db
-
-
 @kept
 def read(path: Path) -> list[Rank]:
     """The ranks of an export, ordered by (pid, device)."""
-    with closing(connect(path)) as db:
-        strings: dict[Any, str] = dict(rows(db, "StringIds", "id", "value"))
+    with opened(path) as (db, strings):
         calls = read_calls(db, strings)
         ranks = read_operations(db, strings, calls)
         read_events(db, calls, ranks)
@@ -164,39 +165,29 @@ def call_of(
 def read_operations(
     db: sqlite3.Connection, strings: dict[Any, str], calls: dict[tuple[int, int], list[Call]]
 ) -> dict[Key, Rank]:
-    peer_kinds = {10}
-    for number, name, label in rows(db, "ENUM_CUDA_MEMCPY_OPER", "id", "name", "label"):
-        if re.search("ptop|peer[- ]to[- ]peer", f"{name} {label}", re.IGNORECASE):
-            peer_kinds.add(number)
+    peers = peer_kinds(db)
     present = {row[1] for row in db.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")}
     ranks: dict[Key, Rank] = {}
-    columns = ("start", "end", "globalPid", "deviceId", "correlationId", "streamId", "shortName",
-               "demangledName", "bytes", "copyKind", "srcKind", "dstKind", "srcDeviceId",
-               "dstDeviceId", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")  # fmt: skip
-    for table in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET"):
-        for row in rows(db, f"CUPTI_ACTIVITY_KIND_{table}", *columns):
-            start, end, process, device, correlation, stream, short, demangled, *more = integers(
-                *row
-            )
-            if start is None or end is None or process is None or device is None or end < start:
-                continue
-            size, copy_kind, source_kind, target_kind, source, target, *shape = more
-            names = strings.get(short), strings.get(demangled)
-            crosses = source is not None and target is not None and source != target
-            kind = COMPUTE if table in {"KERNEL", "GRAPH_TRACE"} else COPY
-            if table == "KERNEL" and default_is_communication(*names):
-                kind = COMMUNICATION
-            if table == "MEMCPY" and (copy_kind in peer_kinds or crosses):
-                kind = COMMUNICATION
-            call = call_of(calls, process, correlation, start)
-            name = demangled if "demangledName" in present else short
-            operation = Operation(
-                kind, table, start, end, NO_STREAM if stream is None else stream, call,
-                names[0] or "", names[1] or "", size or 0, copy_kind, source_kind, target_kind,
-                (name, *shape) if table == "KERNEL" else (),
-            )  # fmt: skip
-            rank = ranks.setdefault((process, device), Rank(process, device))
-            rank.operations.append(operation)
+    columns = ("correlationId", "streamId", "shortName", "demangledName", "bytes", "copyKind",
+               "srcKind", "dstKind", "srcDeviceId", "dstDeviceId", *SHAPE)  # fmt: skip
+    for table, start, end, process, device, *more in operation_rows(db, *columns):
+        correlation, stream, short, demangled, size, copy_kind, *rest = more
+        source_kind, target_kind, source, target, *shape = rest
+        names = strings.get(short), strings.get(demangled)
+        kind = COMPUTE if table in {"KERNEL", "GRAPH_TRACE"} else COPY
+        if table == "KERNEL" and default_is_communication(*names):
+            kind = COMMUNICATION
+        if table == "MEMCPY" and (copy_kind in peers or are_two(source, target)):
+            kind = COMMUNICATION
+        call = call_of(calls, process, correlation, start)
+        name = demangled if "demangledName" in present else short
+        operation = Operation(
+            kind, table, start, end, NO_STREAM if stream is None else stream, call,
+            names[0] or "", names[1] or "", size or 0, copy_kind, source_kind, target_kind,
+            (name, *shape) if table == "KERNEL" else (),
+        )  # fmt: skip
+        rank = ranks.setdefault((process, device), Rank(process, device))
+        rank.operations.append(operation)
     return ranks
 
 
