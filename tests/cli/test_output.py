@@ -91,16 +91,3 @@ def test_a_dash_is_stdout(
     assert run("analyze", "--format", output_format, "-o", "-", report) == EXIT_DONE
     assert capsys.readouterr().out == expected
     assert not (tmp_path / "-").exists()
-
-
-def test_a_device_is_written_as_it_is(report: Path) -> None:
-    assert run("analyze", "-o", "/dev/null", report) == EXIT_DONE
-    assert run("analyze", "-o", "/dev/full", report) == EXIT_ERROR
-
-
-def test_a_folder_or_no_folder_is_an_error(
-    report: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for target, why in ((out, "Is a directory"), (out / "no" / "x.json", "No such file")):
-        assert run("analyze", "-o", target, report) == EXIT_ERROR
-        assert why in capsys.readouterr().err

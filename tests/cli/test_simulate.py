@@ -4,16 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, main
+from tests.support.cli import run
+from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.simulate import RUN_SCENARIOS, SCENARIOS
-
-
-def run(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as exit_:
-        main([str(argument) for argument in arguments])
-    code = exit_.value.code
-    assert isinstance(code, int)
-    return code
 
 
 def test_every_scenario_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,7 +29,7 @@ def test_a_scenario_and_its_truth_are_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, truth = tmp_path / "x.sqlite", tmp_path / "x.truth.json"
-    arguments = ("simulate", "peer-copies", "--schema-version", "3.7.2", "--seed", 3, "-o", path)
+    arguments = ("simulate", "peer-copies", "--schema-version", "3.7.2", "--seed", "3", "-o", path)
     assert run(*arguments) == EXIT_DONE
     assert capsys.readouterr().out.splitlines() == [str(path), str(truth)]
     assert truth.exists()
@@ -62,7 +55,13 @@ def test_a_run_and_its_truth_are_written(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "meant"), [("dpp", "ddp"), ("straggler-hots", "straggler-host"), ("glo", "gloo")]
+    ("wrong", "meant"),
+    [
+        ("dpp", "ddp"),
+        ("data-loadin", "data-loading"),
+        ("straggler-hots", "straggler-host"),
+        ("glo", "gloo"),
+    ],
 )
 def test_a_scenario_by_another_name_is_suggested(
     wrong: str, meant: str, capsys: pytest.CaptureFixture[str]
