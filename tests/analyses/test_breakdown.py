@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from tests.support.agreement import analyzed, assert_agreement
 from tests.support.builders import TraceBuilder, global_pid
 from tests.support.long import few_and_many, for_examples
-from tests.support.opened import ranks_of
+from tests.support.opened import closed_analysis, ranks_of
 from traceprof import labels
 from traceprof.analyses.breakdown import Measures
 from traceprof.analysis import FINDING_IDS, Options, analyze
@@ -25,8 +25,7 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>
 
 
 def whole(path: Path) -> Measures:
-    analysis = analyze(path)
-    analysis.close()
+    analysis = closed_analysis(path)
     (result,) = analysis.result.breakdown
     return result.whole
 
@@ -302,24 +301,6 @@ def test_steps_asked_for(tmp_path: Path) -> None:
     assert [number for number, _ in steps] == [0]
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"steps": (7, 9)}, "the steps found are 0 to 2"),
-        ({"steps": (0, 1), "time_range": (0, 1)}, "both steps and a time range"),
-        ({"time_range": (10, 5)}, "ends before it starts"),
-        ({"only": ["no-such-finding"]}, "this version finds"),
-        ({"step_pattern": "("}, "not a regular expression"),
-    ],
-)
-def test_options_that_ask_for_what_is_not_there(
-    tmp_path: Path, options: dict[str, object], why: str
-) -> None:
-    path = three_steps().write(tmp_path / "t.sqlite")
-    with pytest.raises(UsageError, match=why):
-        analyze(path, options=Options(**options))  # type: ignore[arg-type]
-
-
 def test_step_numbers_that_repeat_cannot_be_asked_for_by_number(tmp_path: Path) -> None:
     builder = three_steps()
     for step in range(3):
@@ -402,8 +383,7 @@ def test_many_random_operations_agree_with_the_reference(tmp_path: Path) -> None
 
 
 def judged(path: Path, *ids: str) -> tuple[tuple[Finding, ...], tuple[NotApplicable, ...]]:
-    analysis = analyze(path, options=Options(only=ids))
-    analysis.close()
+    analysis = closed_analysis(path, only=ids)
     return analysis.findings, analysis.not_applicable
 
 
@@ -461,8 +441,7 @@ def test_an_export_without_gpu_work_is_said_to_be_unjudged(tmp_path: Path) -> No
 
 def test_users_can_name_their_own_communication_kernels(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 10, "exchange(int)").kernel(10, 20).write(tmp_path / "t.sqlite")
-    analysis = analyze(path, options=Options(communication_kernels=["exch.*=AllToAll"]))
-    analysis.close()
+    analysis = closed_analysis(path, communication_kernels=["exch.*=AllToAll"])
     assert analysis.result.breakdown[0].whole.communication_ns == 10
     (use,) = analysis.result.collectives[0].uses
     assert (use.operation, use.count, use.total_ns) == ("AllToAll", 1, 10)

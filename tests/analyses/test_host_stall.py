@@ -14,9 +14,9 @@ from tests.support.builders import TraceBuilder
 from tests.support.changes import recorded
 from tests.support.idle_gaps import os_call, switched
 from tests.support.long import few_and_many
+from tests.support.opened import closed_analysis
 from tests.support.stalled_runs import PROGRAMS, healthy
 from traceprof.analyses.host_stall.shared_cores import has_quota, shared_cores, tick_of
-from traceprof.analysis import analyze
 from traceprof.findings import Finding, Severity
 from traceprof.intervals import Intervals, union
 from traceprof.run.machines import Cores
@@ -32,8 +32,7 @@ ID = "host-stall"
 
 
 def judged(*paths: Path) -> list[Finding]:
-    analysis = analyze(*paths)
-    analysis.close()
+    analysis = closed_analysis(*paths)
     return [finding for finding in analysis.findings if finding.id == ID]
 
 
@@ -200,8 +199,7 @@ def test_a_thread_that_launches_nothing_of_a_rank_does_not_count(tmp_path: Path)
 
 def test_without_calls_it_is_not_known(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, MS, launch=False).kernel(2 * MS, 3 * MS, launch=False)
-    analysis = analyze(trace.write(tmp_path / "t.sqlite"))
-    analysis.close()
+    analysis = closed_analysis(trace.write(tmp_path / "t.sqlite"))
     (gap,) = (gap for gap in analysis.not_applicable if gap.id == ID)
     assert "CUDA API calls" in gap.reason
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.changes import recorded
-from traceprof.analysis import analyze
+from tests.support.opened import closed_analysis
 from traceprof.findings import Finding
 from traceprof.simulate import SCENARIOS, kernels
 from traceprof.simulate.event_model import lost_time
@@ -127,8 +127,7 @@ def forms(setup: Setup, folder: Path) -> dict[str, Sequence[Path]]:
 
 
 def of_idle(paths: Sequence[Path]) -> Finding:
-    analysis = analyze(*paths)
-    analysis.close()
+    analysis = closed_analysis(*paths)
     (finding,) = [finding for finding in analysis.findings if finding.id == "gpu-idle"]
     return finding
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.reference.ranks import expected
-from traceprof.analysis import analyze
+from tests.support.opened import closed_analysis
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,7 @@ from traceprof.analysis import analyze
 )
 def test_machines_are_brought_together(traces: Path, folder: str, numbers: list[int]) -> None:
     paths = sorted((traces / folder).glob("*.sqlite"))
-    analysis = analyze(*paths)
-    analysis.close()
+    analysis = closed_analysis(*paths)
     truth = expected(paths)
     met = analysis.ranks
     # Ranks stand by SLURM_PROCID, the reference's by the order of the files.
@@ -42,8 +41,7 @@ def test_machines_are_brought_together(traces: Path, folder: str, numbers: list[
 
 
 def test_the_ends_of_a_ring_agree_to_some_milliseconds_only(traces: Path) -> None:
-    analysis = analyze(*sorted((traces / "rtx3090x6_2nodes_ring").glob("*.sqlite")))
-    analysis.close()
+    analysis = closed_analysis(*sorted((traces / "rtx3090x6_2nodes_ring").glob("*.sqlite")))
     (other,) = [host for host in analysis.ranks.clocks.hosts if host.source == "operations"]
     # One operation, whose members on one machine leave it up to 7.4 ms apart.
     assert other.num_operations == 1
@@ -54,8 +52,7 @@ def test_the_ends_of_a_ring_agree_to_some_milliseconds_only(traces: Path) -> Non
 
 def test_a_run_without_kernels_that_communicate_shares_its_machines_clock(traces: Path) -> None:
     paths = sorted((traces / "jacobi_mpi").glob("*.sqlite"))
-    analysis = analyze(*paths)
-    analysis.close()
+    analysis = closed_analysis(*paths)
     assert analysis.run.rank_source == "mpi"
     assert analysis.ranks.ranks == (2, 3)
     (clock,) = analysis.ranks.clocks.hosts
@@ -71,8 +68,7 @@ def test_a_run_without_kernels_that_communicate_shares_its_machines_clock(traces
 def test_reports_of_two_runs_on_the_same_machines_are_told_apart(traces: Path) -> None:
     tree = sorted((traces / "rtx3090x9_3nodes_tree").glob("*.sqlite"))
     ring = sorted((traces / "rtx3090x6_2nodes_ring").glob("*.sqlite"))
-    analysis = analyze(*tree, *ring)
-    analysis.close()
+    analysis = closed_analysis(*tree, *ring)
     assert analysis.run.run_numbers == (0,) * 9 + (1,) * 6
     assert [len(wait.group.members) for wait in analysis.ranks.waits] == [9, 6]
     assert sum("not of the same run" in note for _, note in analysis.notes) == 6
@@ -80,8 +76,7 @@ def test_reports_of_two_runs_on_the_same_machines_are_told_apart(traces: Path) -
 
 def test_sends_and_receives_of_two_gpus(traces: Path) -> None:
     path = traces / "h100x2_torchrun_nccl_on_compute_stream.sqlite"
-    analysis = analyze(path)
-    analysis.close()
+    analysis = closed_analysis(path)
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
         first, second = (
             database.execute(

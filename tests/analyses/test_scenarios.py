@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.support.long import in_turn
-from tests.support.opened import analysis_of
+from tests.support.opened import analysis_of, closed_analysis
 from tests.support.traces import SAMPLE, SAMPLES
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS
-from traceprof.analysis import Analysis, analyze
+from traceprof.analysis import Analysis
 from traceprof.findings import Severity
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.trace.nsight import schema_layouts
@@ -91,8 +91,7 @@ def test_other_seeds_and_schema_versions(tmp_path: Path, name: str, version: str
             {**finding, "metrics": _without_payloads(finding["metrics"])}
             for finding in truth["findings"]
         ]
-    analysis = analyze(path)
-    analysis.close()
+    analysis = closed_analysis(path)
     assert_true(analysis, truth)
 
 
@@ -101,8 +100,7 @@ def _without_payloads(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_healthy_run_is_silent() -> None:
-    analysis = analyze(SAMPLE.with_name("healthy.sqlite"))
-    analysis.close()
+    analysis = closed_analysis(SAMPLE.with_name("healthy.sqlite"))
     assert [
         finding.title for finding in analysis.findings if finding.severity > Severity.INFO
     ] == []

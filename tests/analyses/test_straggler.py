@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tests.reference.gpu_machine import Change
 from tests.reference.gpu_programs import NUM_STEPS, PROGRAMS
 from tests.support.long import long_after
+from tests.support.opened import closed_analysis
 from tests.support.planted import analyzed, assert_clocks, made
 from tests.support.schema import validator
 from traceprof.analyses import straggler
@@ -124,8 +125,7 @@ def test_two_runs_are_told_apart(tmp_path: Path) -> None:
             later = f"UPDATE {schema_names.SESSION_START} SET utcEpochNs = utcEpochNs + {10**12}"
             database.execute(later)
             database.commit()
-    analysis = analyze(*files)
-    analysis.close()
+    analysis = closed_analysis(*files)
     assert analysis.run.run_numbers == (0, 0, 0, 0, 1, 1, 1, 1)
     members = [{rank // 8 for rank in wait.group.members} for wait in analysis.ranks.waits]
     assert members == [{0}, {1}]

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.reference.streams import read
 from tests.reference.uneven import Expected, expected
 from tests.support.changes import recorded
+from tests.support.opened import closed_analysis
 from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER
 from traceprof.analyses import uneven_kernels
 from traceprof.analyses.kernels.placed_kernels import PlacedKernels, pack_places
@@ -25,7 +26,6 @@ from traceprof.analyses.uneven_kernels.advice import (
     WORK,
     advice,
 )
-from traceprof.analysis import analyze
 from traceprof.findings import Finding, NotApplicable
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
@@ -48,8 +48,7 @@ def named(name: str) -> str:
 
 
 def judged(path: Path) -> tuple[list[Finding], list[NotApplicable], Unevenness | None, Any]:
-    analysis = analyze(path)
-    analysis.close()
+    analysis = closed_analysis(path)
     found = [finding for finding in analysis.findings if finding.id == ID]
     missing = [gap for gap in analysis.not_applicable if gap.id == ID]
     return found, missing, analysis.measured.uneven, analysis.measured.placed
@@ -363,8 +362,7 @@ def test_the_sample_has_its_truth() -> None:
 
 
 def test_a_straggler_has_the_numbers_of_its_uneven_kernels() -> None:
-    analysis = analyze(SAMPLE_FOLDER / "uneven-clock.sqlite")
-    analysis.close()
+    analysis = closed_analysis(SAMPLE_FOLDER / "uneven-clock.sqlite")
     (late,) = (finding for finding in analysis.findings if finding.id == "straggler")
     (found,) = (finding for finding in analysis.findings if finding.id == ID)
     slower: Any = found.metrics["slower"]
@@ -374,8 +372,7 @@ def test_a_straggler_has_the_numbers_of_its_uneven_kernels() -> None:
 
 
 def test_ranks_that_take_turns_are_no_straggler() -> None:
-    analysis = analyze(SAMPLE_FOLDER / "uneven-experts.sqlite")
-    analysis.close()
+    analysis = closed_analysis(SAMPLE_FOLDER / "uneven-experts.sqlite")
     assert all(finding.id != "straggler" for finding in analysis.findings)
     (found,) = (finding for finding in analysis.findings if finding.id == ID)
     (note,) = (text for _, text in analysis.notes if text.startswith("no constant straggler"))
@@ -385,10 +382,9 @@ def test_ranks_that_take_turns_are_no_straggler() -> None:
 
 
 def test_equal_ranks_take_no_turns(tmp_path: Path) -> None:
-    analysis = analyze(
+    analysis = closed_analysis(
         recorded(uneven.equal_ranks(np.random.default_rng(9)), tmp_path / "run.sqlite")
     )
-    analysis.close()
     assert not any("straggler" in text for _, text in analysis.notes)
 
 
@@ -401,8 +397,7 @@ def test_clocks_are_read_without_those_that_overflowed() -> None:
 
 
 def test_the_clock_of_the_slow_rank_is_its_share_of_the_others() -> None:
-    analysis = analyze(SAMPLE_FOLDER / "uneven-clock.sqlite")
-    analysis.close()
+    analysis = closed_analysis(SAMPLE_FOLDER / "uneven-clock.sqlite")
     measured = analysis.measured
     clocks = (1.4e9, 1.42e9, 1.2e9)
     placed = tuple(

@@ -1,15 +1,14 @@
 """Chains of kernels that are bound by memory."""
 
 import random
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.reference.breakdown import read_ranges, rows
+from tests.reference.breakdown import opened, read_ranges
 from tests.reference.spans import Span
-from tests.reference.streams import connect, read
+from tests.reference.streams import read
 from tests.reference.unfused import OPTIMIZER_RANGE, expected
 from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
@@ -50,8 +49,7 @@ def category(name: str) -> str:
 
 
 def optimizer_spans(path: Path, process: int) -> list[Span] | None:
-    with closing(connect(path)) as db:
-        strings = dict(rows(db, "StringIds", "id", "value"))
+    with opened(path) as (db, strings):
         ranges = read_ranges(db, strings).get(process, [])
     spans = [(one.start, one.end) for one in ranges if OPTIMIZER_RANGE.fullmatch(one.name)]
     return spans or None

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.listening import RowCount
 from tests.support.workers import MAX_WAIT_S, is_running, until
 from traceprof.execution import children
 from traceprof.execution.children import (
@@ -31,19 +32,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no children els
 def _can_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have children made although other tests leave threads behind."""
     monkeypatch.setattr(children, "can_fork", lambda: True)
-
-
-class Count:
-    """Rows expected and read."""
-
-    def __init__(self) -> None:
-        self.expected = self.read = 0
-
-    def expect(self, number: int) -> None:
-        self.expected += number
-
-    def advance(self, number: int) -> None:
-        self.read += number
 
 
 def nothing() -> None:
@@ -208,7 +196,7 @@ def test_a_child_of_a_child_sends_both(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [name for name, _ in seen] == ["grandchild"]
         yield "child", os.getpid()
 
-    count = Count()
+    count = RowCount()
     progress = ProgressOfAll(count)
     with Child(make, progress) as child:
         items = [*child.items()]
@@ -225,7 +213,7 @@ def test_progress_of_a_child_is_told_while_this_process_reads() -> None:
         yield None
         time.sleep(60)
 
-    count = Count()
+    count = RowCount()
     progress = ProgressOfAll(count)
     with Child(make, progress) as child:
         next(child.items())
@@ -246,7 +234,7 @@ def test_rows_of_what_did_not_come_are_counted_once(*, is_killed: bool) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError
 
-    count = Count()
+    count = RowCount()
     progress = ProgressOfAll(count)
     with Child(make, progress) as child, pytest.raises(ChildError):
         list(child.items())

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.listening import RowCount
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE, SAMPLES
 from traceprof.analyses.breakdown import BreakdownResult
@@ -69,23 +70,12 @@ def test_of_some_steps_nothing_is_known_yet() -> None:
 # -- while a report is read -----------------------------------------------------------------------
 
 
-class Told:
-    """Whoever wants to know what is known so far.
-
-    Attributes:
-        partials: what was told.
-        rows: expected and read.
-    """
+class Told(RowCount):
+    """Also keeps the partial results."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.partials: list[Analysis] = []
-        self.rows = [0, 0]
-
-    def expect(self, number: int) -> None:
-        self.rows[0] += number
-
-    def advance(self, number: int) -> None:
-        self.rows[1] += number
 
     def partial(self, result: Analysis) -> None:
         self.partials.append(result)
@@ -108,7 +98,7 @@ def test_it_is_told_rank_by_rank(monkeypatch: pytest.MonkeyPatch) -> None:
                 rank.rank for rank in analysis.run.ranks
             ]
     assert len(told.partials) == len(expected) == 2
-    assert told.rows[0] == told.rows[1] > 0
+    assert told.expected == told.read > 0
 
 
 def test_only_as_long_as_the_report_is_being_read() -> None:

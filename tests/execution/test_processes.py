@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.listening import RowCount
 from tests.support.long import long_after
 from tests.support.workers import MAX_WAIT_S, is_running, until
 from traceprof.analysis import Analysis, analyze, analyze_in_child
@@ -26,18 +27,12 @@ pytestmark = [
 ]
 
 
-class Told:
-    """Whoever wants to know how far it is."""
+class Told(RowCount):
+    """Also receives partial results."""
 
     def __init__(self) -> None:
-        self.expected = self.read = 0
+        super().__init__()
         self.num_breakdowns: list[int] = []
-
-    def expect(self, number: int) -> None:
-        self.expected += number
-
-    def advance(self, number: int) -> None:
-        self.read += number
 
     def partial(self, result: Analysis) -> None:
         self.num_breakdowns.append(len(result.result.breakdown))

@@ -1,7 +1,7 @@
 """Reports of runs whose ranks have no GPU, alone and beside ranks that have one."""
 
 import json
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ from dashboards.pages import overview
 from dashboards.server.app import create_app
 from tests.support import trees
 from tests.support.builders import TraceBuilder, global_tid
+from tests.support.cli import run
+from tests.support.opened import closed_analysis
 from tests.support.schema import validator
 from traceprof.analyses import breakdown, exposed_communication, gpu_idle
-from traceprof.analyses.registry import ANALYSES, FINDING_IDS
-from traceprof.analysis import Analysis, Options, analyze
-from traceprof.cli.main import main
+from traceprof.analyses.registry import ANALYSES
+from traceprof.analysis import Analysis, analyze
 from traceprof.findings import Severity
 from traceprof.reports import html, text
 from traceprof.reports import json as json_report
@@ -48,28 +49,15 @@ def training(builder: TraceBuilder, *ranks: int) -> TraceBuilder:
     return builder
 
 
-@pytest.fixture
-def opened() -> Iterator[list[Analysis]]:
-    analyses: list[Analysis] = []
-    yield analyses
-    for analysis in analyses:
-        analysis.close()
-
-
-def analyzed(path: Path, opened: list[Analysis], **options: Any) -> Analysis:
-    opened.append(analyze(path, options=Options(**options)))
-    return opened[-1]
-
-
 def document(analysis: Analysis) -> dict[str, Any]:
     loaded: dict[str, Any] = json.loads(json_report.render(analysis.result))
     validator().validate(loaded)
     return loaded
 
 
-def test_json(tmp_path: Path, opened: list[Analysis]) -> None:
+def test_json(tmp_path: Path) -> None:
     path = training(TraceBuilder(), 0, 1).write(tmp_path / "t.sqlite")
-    found = document(analyzed(path, opened))
+    found = document(closed_analysis(path))
     assert found["ranks"] == [
         {"rank": rank, "report": 0, "pid": 100 + rank, "device": None, "gpu": None}
         for rank in (0, 1)
@@ -106,9 +94,9 @@ def test_json(tmp_path: Path, opened: list[Analysis]) -> None:
     assert "ranks 0-1: no GPU operation was recorded of these processes" in note["note"]
 
 
-def test_text(tmp_path: Path, opened: list[Analysis]) -> None:
+def test_text(tmp_path: Path) -> None:
     path = training(TraceBuilder(), 0, 1).write(tmp_path / "t.sqlite")
-    shown = text.render(analyzed(path, opened).result)
+    shown = text.render(closed_analysis(path).result)
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert any(line.startswith("0 CPU 190 ms") for line in lines)
     assert "0 AllReduce 0-1 2 51.2 kB 17 ms 17 ms" in lines
@@ -119,37 +107,37 @@ def test_text(tmp_path: Path, opened: list[Analysis]) -> None:
     assert len(lines) < 70
 
 
-def test_a_receive_tells_from_whom(tmp_path: Path, opened: list[Analysis]) -> None:
+def test_a_receive_tells_from_whom(tmp_path: Path) -> None:
     builder = TraceBuilder().label("recv src=3 group=pp rank=0 size=4 seq=0", 0, MS)
-    shown = text.render(analyzed(builder.write(tmp_path / "t.sqlite"), opened).result)
+    shown = text.render(closed_analysis(builder.write(tmp_path / "t.sqlite")).result)
     assert "Recv from 3" in shown
 
 
-def test_many_groups_are_cut_short(tmp_path: Path, opened: list[Analysis]) -> None:
+def test_many_groups_are_cut_short(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for group in range(60):
         builder.label(f"all_reduce bytes=4 group={group} rank=0 size=2 seq=0", group, group + 1)
-    shown = text.render(analyzed(builder.write(tmp_path / "t.sqlite"), opened).result)
+    shown = text.render(closed_analysis(builder.write(tmp_path / "t.sqlite")).result)
     assert "… and 36 rows more: --format json has them all" in shown
 
 
-def test_html_and_dashboard(tmp_path: Path, opened: list[Analysis]) -> None:
+def test_html_and_dashboard(tmp_path: Path) -> None:
     hostile = "<script>alert(1)</script>"
     builder = training(TraceBuilder(), 0, 1)
     builder.label(f"all_reduce bytes=4 group={hostile} rank=0 size=2 seq=0", 0, 1, pid=100)
-    analysis = analyzed(builder.write(tmp_path / "t.sqlite"), opened)
-    page = html.render(analysis.result)
+    with closing(analyze(builder.write(tmp_path / "t.sqlite"))) as analysis:
+        page = html.render(analysis.result)
+        assert create_app(analysis).server.test_client().get("/").status_code == 200
+        assert trees.text(overview.layout(analysis, Address())).count("CPU") == 2
     assert "CPU" in page
     assert hostile not in page
-    assert create_app(analysis).server.test_client().get("/").status_code == 200
-    assert trees.text(overview.layout(analysis, Address())).count("CPU") == 2
 
 
-def test_ranks_with_and_without_a_gpu(tmp_path: Path, opened: list[Analysis]) -> None:
+def test_ranks_with_and_without_a_gpu(tmp_path: Path) -> None:
     builder = training(TraceBuilder(), 1)
     builder.kernel(0, 60 * MS, pid=50).kernel(60 * MS, 90 * MS, NCCL, stream=20, pid=50)
     builder.label("all_reduce bytes=4 group=0 rank=0 size=2 seq=0", 0, 5, pid=50)
-    analysis = analyzed(builder.write(tmp_path / "t.sqlite"), opened)
+    analysis = closed_analysis(builder.write(tmp_path / "t.sqlite"))
     assert [(rank.rank, rank.device) for rank in analysis.run.ranks] == [(0, 0), (1, None)]
     assert [row.rank for row in analysis.of(breakdown)] == [0, 1]
     assert [row.rank for row in analysis.of(gpu_idle)] == [0]
@@ -166,25 +154,21 @@ def test_ranks_with_and_without_a_gpu(tmp_path: Path, opened: list[Analysis]) ->
     assert " CPU " in shown
 
 
-def test_no_communication_range_and_no_compute_range(
-    tmp_path: Path, opened: list[Analysis]
-) -> None:
+def test_no_communication_range_and_no_compute_range(tmp_path: Path) -> None:
     silent = TraceBuilder().label("forward", 0, 9).write(tmp_path / "silent.sqlite")
-    (missing,) = analyzed(silent, opened).not_applicable
+    (missing,) = closed_analysis(silent).not_applicable
     assert (missing.id, missing.reason) == (
         "exposed-communication", "no range of a communication call lies in the time judged",
     )  # fmt: skip
     call = "all_reduce bytes=4 group=0 rank=0 size=2 seq=0"
     talking = TraceBuilder().label(call, 0, 9).write(tmp_path / "talking.sqlite")
-    (missing,) = analyzed(talking, opened).not_applicable
+    (missing,) = closed_analysis(talking).not_applicable
     assert "no range shows when the process computed" in missing.reason
 
 
-def test_exposed_communication_of_a_host_advises_hosts(
-    tmp_path: Path, opened: list[Analysis]
-) -> None:
+def test_exposed_communication_of_a_host_advises_hosts(tmp_path: Path) -> None:
     path = training(TraceBuilder(), 0, 1).write(tmp_path / "t.sqlite")
-    finding = analyzed(path, opened).findings[0]
+    finding = closed_analysis(path).findings[0]
     assert (finding.id, finding.severity) == ("exposed-communication", Severity.MEDIUM)
     assert finding.metrics["per_step_ns"] == 22 * MS
     assert "async_op=True" in " ".join(finding.advice)
@@ -194,31 +178,19 @@ def test_exposed_communication_of_a_host_advises_hosts(
     assert first.label.startswith("all_reduce bytes=25600 dtype=float32 group=0")
 
 
-def test_labels_of_gpu_copies_ask_for_the_gpus_trace(
-    tmp_path: Path, opened: list[Analysis]
-) -> None:
+def test_labels_of_gpu_copies_ask_for_the_gpus_trace(tmp_path: Path) -> None:
     builder = training(TraceBuilder(), 0).label("to h2d bytes=4 pinned=1", 0, 1, pid=100)
-    notes = [note for _, note in analyzed(builder.write(tmp_path / "t.sqlite"), opened).notes]
+    notes = [note for _, note in closed_analysis(builder.write(tmp_path / "t.sqlite")).notes]
     assert any(
         "record the GPU's work with nsys profile --trace=cuda,nvtx" in note for note in notes
     )
-
-
-def test_every_finding_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    for id_ in FINDING_IDS:
-        with pytest.raises(SystemExit) as done:
-            main(["explain", id_])
-        assert done.value.code == 0
-        assert id_ in capsys.readouterr().out
 
 
 # -- info -----------------------------------------------------------------------------------------
 
 
 def info(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as done:
-        main(["info", str(path)])
-    assert done.value.code == 0
+    assert run("info", path) == 0
     return capsys.readouterr().out
 
 
@@ -249,8 +221,7 @@ def test_info_warns_of_a_domain_without_ranges(
     assert f"nothing was recorded of the NVTX domain '{name}'" in out
     assert "nvtx==0.2.11" in out
     assert out.count("nothing was recorded") == 1  # libraries make domains that they never use
-    analysis = analyze(path)
-    analysis.close()
+    analysis = closed_analysis(path)
     assert (len(analysis.notes) == 1) == (name == "traceprof")
 
 

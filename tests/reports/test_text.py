@@ -2,7 +2,6 @@
 
 import io
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.opened import analysis_of
 from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER, SAMPLES
 from traceprof.analyses.verdict.run_result import RunResult
-from traceprof.analysis import Analysis, analyze, analyze_reports
+from traceprof.analysis import analyze_reports
 from traceprof.reports import html, text
 from traceprof.reports.detail import MAX_LINES
 from traceprof.units import duration
@@ -21,18 +20,8 @@ MAX_TABLE_WIDTH = 130  # prose is narrower; tables are as wide as the longest GP
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
-@pytest.fixture
-def opened() -> Iterator[list[Analysis]]:
-    analyses: list[Analysis] = []
-    yield analyses
-    for analysis in analyses:
-        analysis.close()
-
-
-def shown(path: Path, opened: list[Analysis], *, is_verbose: bool = False) -> str:
-    analysis = analyze(path)
-    opened.append(analysis)
-    return text.render(analysis.result, is_verbose=is_verbose)
+def shown(path: Path, *, is_verbose: bool = False) -> str:
+    return text.render(analyze_reports([path]), is_verbose=is_verbose)
 
 
 def many_ranks(tmp_path: Path, count: int) -> Path:
@@ -110,65 +99,60 @@ def test_a_short_report_leaves_out_nothing(tmp_path: Path) -> None:
         assert text.render(analysis.result) == text.render(analysis.result, is_verbose=True)
 
 
-def test_where_only_a_limit_is_known_the_headline_says_it(opened: list[Analysis]) -> None:
-    said = " ".join(shown(SAMPLE_FOLDER / "launch-bound.sqlite", opened).split())
-    idle = [finding.saving for finding in opened[0].findings if finding.id == "gpu-idle"]
+def test_where_only_a_limit_is_known_the_headline_says_it() -> None:
+    result = analyze_reports([SAMPLE_FOLDER / "launch-bound.sqlite"])
+    said = " ".join(text.render(result).split())
+    idle = [finding.saving for finding in result.findings if finding.id == "gpu-idle"]
     at_most = duration(max(saving.high_ns or 0 for saving in idle if saving is not None))
     assert f". At most {at_most} less without gpu-idle: launch=0, a limit (a replay" in said
 
 
-def test_time_that_two_findings_are_about_is_said_to_be_the_same(opened: list[Analysis]) -> None:
-    said = " ".join(shown(SAMPLE_FOLDER / "host-sync.sqlite", opened).split())
+def test_time_that_two_findings_are_about_is_said_to_be_the_same() -> None:
+    said = " ".join(shown(SAMPLE_FOLDER / "host-sync.sqlite").split())
     assert re.search(r"host-sync [\d.]+ %; gpu-idle [\d.]+ %[^;]* \(in host-sync, too\)", said)
 
 
-def test_the_headline_names_the_rank_of_a_share_that_is_not_of_its_own(
-    opened: list[Analysis],
-) -> None:
-    said = " ".join(shown(SAMPLE_FOLDER / "pipeline-sends.sqlite", opened).split())
+def test_the_headline_names_the_rank_of_a_share_that_is_not_of_its_own() -> None:
+    result = analyze_reports([SAMPLE_FOLDER / "pipeline-sends.sqlite"])
+    said = " ".join(text.render(result).split())
     headline, shares = said.split("What to act on first, with its share of the training: ")
     rank = re.findall(r"A step takes .* on rank (\d+)", headline)
-    shown_headline = opened[0].result.headline
-    assert shown_headline is not None
+    assert result.headline is not None
     for share, finding in zip(
         shares.partition(". It could")[0].split("; "),
-        shown_headline.causes,
+        result.headline.causes,
         strict=True,
     ):
         elsewhere = re.findall(r" on rank (\d+)", share)
         assert elsewhere == ([] if [str(finding.rank)] == rank else [str(finding.rank)])
 
 
-def test_a_single_step_is_no_median(opened: list[Analysis], tmp_path: Path) -> None:
+def test_a_single_step_is_no_median(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(10, 500).nvtx("step 1", 0, 600)
-    assert "(one step):" in shown(builder.write(tmp_path / "t.sqlite"), opened)
+    assert "(one step):" in shown(builder.write(tmp_path / "t.sqlite"))
 
 
-def test_the_same_finding_on_many_ranks_is_told_once(
-    tmp_path: Path, opened: list[Analysis]
-) -> None:
-    shown_text = shown(many_ranks(tmp_path, 8), opened)
+def test_the_same_finding_on_many_ranks_is_told_once(tmp_path: Path) -> None:
+    shown_text = shown(many_ranks(tmp_path, 8))
     assert shown_text.count(" exposed-communication   ranks ") == 1
     assert "ranks 0-7" in shown_text
     assert "rank 7: 407 ns of 407 ns of communication is not hidden by compute" in shown_text
 
 
-def test_more_ranks_than_anybody_reads(tmp_path: Path, opened: list[Analysis]) -> None:
-    assert "and 8 more ranks" in shown(many_ranks(tmp_path, 40), opened, is_verbose=True)
+def test_more_ranks_than_anybody_reads(tmp_path: Path) -> None:
+    assert "and 8 more ranks" in shown(many_ranks(tmp_path, 40), is_verbose=True)
 
 
-def test_a_table_in_a_pipe_is_as_wide_as_its_content(
-    tmp_path: Path, opened: list[Analysis]
-) -> None:
+def test_a_table_in_a_pipe_is_as_wide_as_its_content(tmp_path: Path) -> None:
     name = f"NVIDIA {'long ' * 12}name"
     path = TraceBuilder().gpu(name).kernel(0, 500).kernel(700, 900).write(tmp_path / "t.sqlite")
-    shown_text = shown(path, opened)
+    shown_text = shown(path)
     assert name in shown_text
     (line,) = (line for line in shown_text.splitlines() if name in line)
     assert line.endswith(" -")  # the last column stands there, too
 
 
-def test_the_bar_draws_the_identity(tmp_path: Path, opened: list[Analysis]) -> None:
+def test_the_bar_draws_the_identity(tmp_path: Path) -> None:
     path = (
         TraceBuilder()
         .kernel(0, 500)
@@ -177,35 +161,30 @@ def test_the_bar_draws_the_identity(tmp_path: Path, opened: list[Analysis]) -> N
         .memset(999, 1000)
         .write(tmp_path / "t.sqlite")
     )
-    assert "██████████▒▒▒▒▒░░···" in shown(path, opened)
+    assert "██████████▒▒▒▒▒░░···" in shown(path)
 
 
 def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path) -> None:
     buffer = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
-    analysis = analyze(many_ranks(tmp_path, 1))
-    text.render(analysis.result, Console(file=buffer, width=100))
-    analysis.close()
+    text.render(analyze_reports([many_ranks(tmp_path, 1)]), Console(file=buffer, width=100))
     buffer.seek(0)
     assert "###########=========" in buffer.read()
 
 
-def test_names_are_neither_markup_nor_terminal_codes(
-    tmp_path: Path, opened: list[Analysis]
-) -> None:
+def test_names_are_neither_markup_nor_terminal_codes(tmp_path: Path) -> None:
     name = "[red]\x1b[31m<script_gemm"
     path = TraceBuilder().kernel(0, 10, name).kernel(900, 999).write(tmp_path / "t.sqlite")
-    shown_text = shown(path, opened)
+    result = analyze_reports([path])
+    shown_text = text.render(result)
     assert "\x1b" not in shown_text
     assert r"after [red]\x1b[31m<script_gemm before gemm" in shown_text
-    page = html.render(opened[0].result)
+    page = html.render(result)
     assert "<script" not in page
     assert page.startswith("<!DOCTYPE html>")
 
 
-def test_a_report_without_gpu_work_says_what_it_holds(
-    tmp_path: Path, opened: list[Analysis]
-) -> None:
+def test_a_report_without_gpu_work_says_what_it_holds(tmp_path: Path) -> None:
     path = TraceBuilder().nvtx("step 0", 0, 9).api("cudaMalloc_v3020", 1, 2)
-    shown_text = shown(path.write(tmp_path / "t.sqlite"), opened)
+    shown_text = shown(path.write(tmp_path / "t.sqlite"))
     assert "no GPU operation, so no rank; it holds 1 CUDA API calls, 1 NVTX events" in shown_text
     assert "nsys profile --trace=cuda,nvtx" in shown_text

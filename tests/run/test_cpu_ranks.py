@@ -1,7 +1,6 @@
 """Ranks without a GPU: who is one, what it did, and that all reports cope with it."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import assume
@@ -11,8 +10,8 @@ from msgspec.structs import asdict
 from tests.reference.host_ranks import host_ranks
 from tests.support.builders import TraceBuilder
 from tests.support.long import few_and_many, for_examples
+from tests.support.opened import closed_analysis
 from traceprof.analyses.breakdown import Measures
-from traceprof.analysis import Analysis, Options, analyze
 from traceprof.errors import UsageError
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -24,14 +23,8 @@ def call(seq: int = 0, *, rank: int = 0, group: str = "0", size: int = 400) -> s
     return f"all_reduce {facts}"
 
 
-def analyzed(path: Path, **options: Any) -> Analysis:
-    analysis = analyze(path, options=Options(**options))
-    analysis.close()
-    return analysis
-
-
 def whole(builder: TraceBuilder, tmp_path: Path) -> Measures:
-    (result,) = analyzed(builder.write(tmp_path / "t.sqlite")).result.breakdown
+    (result,) = closed_analysis(builder.write(tmp_path / "t.sqlite")).result.breakdown
     return result.whole
 
 
@@ -131,7 +124,7 @@ def test_ranges_that_were_open_when_the_capture_ended(tmp_path: Path) -> None:
     builder = TraceBuilder().label("step 0", 0, 1000).label("forward", 0, 50)
     builder.label(call(), 60, None).machine(end=1000)  # the step was open, too
     path = builder.label("data loading", 50, 200, tid=OTHER).write(tmp_path / "t.sqlite")
-    analysis = analyzed(path)
+    analysis = closed_analysis(path)
     (result,) = analysis.result.breakdown
     assert (result.whole.window_ns, *parts(result.whole)) == (200, 50, 140, 140, 10)
     assert [(step.number, step.measures.window_ns) for step in result.steps] == [(0, 200)]
@@ -146,7 +139,7 @@ def test_a_call_that_was_made_again_with_the_same_text(tmp_path: Path) -> None:
         builder.label(call(), start, end)
     builder.label(call(), 10, 21, in_flight=True).label(call(), 40, 60, in_flight=True)
     path = builder.write(tmp_path / "t.sqlite")
-    (groups,) = analyzed(path).result.collectives
+    (groups,) = closed_analysis(path).result.collectives
     (use,) = groups.uses
     assert (use.count, use.total_ns) == (3, 11 + 2 + 20)
 
@@ -161,7 +154,7 @@ def test_one_range_without_length(tmp_path: Path) -> None:
 
 def ranks(builder: TraceBuilder, tmp_path: Path) -> list[tuple[int, int, int | None]]:
     """Return (rank, pid, device) of each."""
-    analysis = analyzed(builder.write(tmp_path / "t.sqlite"))
+    analysis = closed_analysis(builder.write(tmp_path / "t.sqlite"))
     return [(rank.rank, rank.pid, rank.device) for rank in analysis.run.ranks]
 
 
@@ -231,7 +224,7 @@ def three_steps() -> TraceBuilder:
 
 
 def test_steps_follow_each_other_and_the_last_ends_with_its_range(tmp_path: Path) -> None:
-    analysis = analyzed(three_steps().shuffled(4).write(tmp_path / "t.sqlite"))
+    analysis = closed_analysis(three_steps().shuffled(4).write(tmp_path / "t.sqlite"))
     for result in analysis.result.breakdown:
         found = [(step.number, step.measures.window_ns) for step in result.steps]
         assert found == [(0, 100), (1, 100), (2, 80)]
@@ -245,32 +238,32 @@ def test_an_optimizer_step_that_the_capture_cuts_off_closes_no_step(tmp_path: Pa
     for start, end in ((0, 40), (40, 100)):
         builder.label("forward", start, start + 20).label("optimizer step", start + 20, end)
     path = builder.label(call(), 60, 70).write(tmp_path / "t.sqlite")
-    (result,) = analyzed(path).result.breakdown
+    (result,) = closed_analysis(path).result.breakdown
     assert [(step.number, step.measures.window_ns) for step in result.steps] == [(0, 40)]
     assert_agreement(path)
 
 
 def test_steps_and_time_ranges_can_be_chosen(tmp_path: Path) -> None:
     path = three_steps().write(tmp_path / "t.sqlite")
-    analysis = analyzed(path, steps=(1, 2))
+    analysis = closed_analysis(path, steps=(1, 2))
     assert [asdict(row.whole)["window_start_ns"] for row in analysis.result.breakdown] == [
         1100,
         2100,
     ]
     assert [row.whole.num_communication for row in analysis.result.breakdown] == [1, 1]
     assert [collective.uses[0].count for collective in analysis.result.collectives] == [1, 1]
-    inside = analyzed(path, time_range=(1000, 1050)).result.breakdown
+    inside = closed_analysis(path, time_range=(1000, 1050)).result.breakdown
     assert parts(inside[0].whole) == (20, 30, 30, 0)
     assert parts(inside[1].whole) == (0, 0, 0, 50)
     with pytest.raises(UsageError, match="the steps found are 0 to 2"):
-        analyzed(path, steps=(3, None))
+        closed_analysis(path, steps=(3, None))
 
 
 def test_steps_that_the_user_names(tmp_path: Path) -> None:
     builder = TraceBuilder().label(call(), 0, 100)
     builder.nvtx("batch 7", 10, 30).nvtx("batch 8", 40, None)
     path = builder.write(tmp_path / "t.sqlite")
-    (result,) = analyzed(path, step_pattern=r"batch (\d+)").result.breakdown
+    (result,) = closed_analysis(path, step_pattern=r"batch (\d+)").result.breakdown
     assert [(step.number, step.measures.window_ns) for step in result.steps] == [(7, 30), (8, 60)]
 
 
@@ -278,7 +271,7 @@ def test_steps_that_the_user_names(tmp_path: Path) -> None:
 
 
 def assert_agreement(path: Path, time_range: tuple[int, int] | None = None) -> None:
-    analysis = analyzed(path, time_range=time_range)
+    analysis = closed_analysis(path, time_range=time_range)
     expected = host_ranks(path, time_range)
     pids = {rank.rank: rank.pid for rank in analysis.run.ranks}
     hosts = [rank.pid for rank in analysis.run.ranks if rank.device is None]

@@ -8,10 +8,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tests.support.traces import REAL_TRACES, SAMPLES, WITHOUT_RANKS
-from traceprof.analysis import Analysis, analyze
+from traceprof.analysis import Analysis, Options, analyze
 from traceprof.run.opening import Rank, Run, open_run
 from traceprof.trace.open import open_trace
 
@@ -80,6 +80,13 @@ def analysis_of(path: Path) -> Iterator[Analysis]:
     with _opened(path, _analyses, analyze) as analysis:
         assert path not in _KNOWN or bool(analysis.run.ranks) != (path.stem in WITHOUT_RANKS), path
         yield analysis
+
+
+def closed_analysis(*paths: Path, **options: Any) -> Analysis:
+    """Analyse reports with these options, and close them: what was found stays."""
+    analysis = analyze(*paths, options=Options(**options))
+    analysis.close()
+    return analysis
 
 
 @atexit.register

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from traceprof.analysis import Analysis, Options, analyze
+from tests.support.opened import closed_analysis
+from traceprof.analysis import Analysis
 from traceprof.simulate import simulate_run
 
 
@@ -17,9 +18,7 @@ def made(name: str, folder: Path, **how: Any) -> dict[str, Any]:
 def analyzed(folder: Path, truth: dict[str, Any], **options: Any) -> Analysis:
     """Return what is found in the reports of a run."""
     files = [folder / report["file"] for report in truth["reports"]]
-    analysis = analyze(*files, options=Options(**options, savings=False))
-    analysis.close()
-    return analysis
+    return closed_analysis(*files, **options, savings=False)
 
 
 def assert_clocks(

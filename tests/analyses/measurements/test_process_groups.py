@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.opened import closed_analysis
 from traceprof.analyses import process_group_scaling
 from traceprof.analyses.collectives import OperationUse
 from traceprof.analyses.gradients import ddp_buckets
@@ -21,7 +22,7 @@ from traceprof.analyses.process_group_scaling.groups_at_once import (
     MachineOperations,
     groups_at_once,
 )
-from traceprof.analysis import Options, analyze
+from traceprof.analysis import analyze
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.reports import json as json_report
 from traceprof.reports import text as text_report
@@ -34,9 +35,8 @@ FACTS = "dtype=float32 group=dp rank=0 size=4"
 
 
 def uses(builder: TraceBuilder, tmp_path: Path, **options: Any) -> list[OperationUse]:
-    analysis = analyze(builder.write(tmp_path / "t.sqlite"), options=Options(**options))
-    analysis.close()
-    return list(analysis.result.collectives[0].uses)
+    result = closed_analysis(builder.write(tmp_path / "t.sqlite"), **options).result
+    return list(result.collectives[0].uses)
 
 
 # -- rows -----------------------------------------------------------------------------------------
@@ -161,8 +161,7 @@ def test_a_rank_with_a_gpu_is_refused(tmp_path: Path) -> None:
 
 
 def buckets(builder: TraceBuilder, tmp_path: Path) -> list[BucketUse]:
-    analysis = analyze(builder.write(tmp_path / "t.sqlite"))
-    analysis.close()
+    analysis = closed_analysis(builder.write(tmp_path / "t.sqlite"))
     return list(analysis.result.buckets[0].uses)
 
 
@@ -274,8 +273,7 @@ def phases(builder: TraceBuilder, *took: int) -> TraceBuilder:
 
 
 def judged(*paths: Path, **options: Any) -> tuple[tuple[Finding, ...], tuple[NotApplicable, ...]]:
-    analysis = analyze(*paths, options=Options(only=[process_group_scaling.ID], **options))
-    analysis.close()
+    analysis = closed_analysis(*paths, only=[process_group_scaling.ID], **options)
     return analysis.findings, analysis.not_applicable
 
 

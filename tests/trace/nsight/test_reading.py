@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.attempts import EVENTS, NCCL, SMALL_TABLES, alter, attempt, everything
 from tests.support.builders import TraceBuilder, global_pid, global_tid
+from tests.support.listening import RowCount
 from tests.support.long import long_after
 from traceprof import open_trace
 from traceprof.errors import TraceFormatError
@@ -146,7 +147,7 @@ def test_what_pages_do_not_yield(path: Path, monkeypatch: pytest.MonkeyPatch, do
         values = ((row, "x" * (5000 if row % 700 == 0 else row % 60), 3 * row) for row in rows)
         connection.executemany("INSERT INTO t VALUES (?, ?, ?)", values)
         connection.commit()
-    counting = Counting()
+    counting = RowCount()
     database = Database(path, counting)
     for texts in ({}, {"b": NumberedTexts()}):
         chunks = list(read_columns(database, "t", ["a", "c"], texts, chunk_rows=100))
@@ -159,30 +160,17 @@ def test_what_pages_do_not_yield(path: Path, monkeypatch: pytest.MonkeyPatch, do
             lengths = [len(numbered.known[number]) for number in read[name]]
             assert lengths == [5000 if row % 700 == 0 else row % 60 for row in rows]
     database.close()
-    assert counting.advanced == 2 * len(rows)
-
-
-class Counting:
-    """Somebody who wants to know how far the reading is."""
-
-    def __init__(self) -> None:
-        self.expected, self.advanced = 0, 0
-
-    def expect(self, rows: int) -> None:
-        self.expected += rows
-
-    def advance(self, rows: int) -> None:
-        self.advanced += rows
+    assert counting.read == 2 * len(rows)
 
 
 def test_progress(path: Path) -> None:
     for changes, expected in (((), 3), ((f"UPDATE {KERNEL} SET rowid = -rowid",), 0)):
         alter(of_three(path), *changes)
-        counting = Counting()
+        counting = RowCount()
         trace = open_trace(path, counting)
         assert len(trace.operations) == 1
         trace.close()
-        assert (counting.expected, counting.advanced) == (expected, 3)
+        assert (counting.expected, counting.read) == (expected, 3)
         path.unlink()
 
 
