@@ -7,16 +7,16 @@ import pytest
 from tests.reference.idle_causes import idle_causes
 from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
+from tests.support.opened import ranks_of
 from traceprof.analyses import host_sync
 from traceprof.analyses.host_sync import HostSyncResult
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run.opening import Window, open_run
-from traceprof.trace.open import open_trace
+from traceprof.run.opening import Window
 
 
 def judged(path: Path, window: Window | None = None) -> list[HostSyncResult]:
-    ranks = open_run([open_trace(path)]).ranks
-    return [host_sync.run(rank, window or rank.window) for rank in ranks]
+    with ranks_of(path) as ranks:
+        return [host_sync.run(rank, window or rank.window) for rank in ranks]
 
 
 US = 1000

@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.opened import ranks_of
 from traceprof.analyses import pageable_copy
 from traceprof.analyses.pageable_copy import PageableCopyResult
 from traceprof.findings import Finding, NotApplicable, Severity
-from traceprof.run.opening import Window, open_run
-from traceprof.trace.open import open_trace
+from traceprof.run.opening import Window
 
 MIB = 1 << 20
 
 
 def judged(path: Path, window: Window | None = None) -> list[PageableCopyResult]:
-    ranks = open_run([open_trace(path)]).ranks
-    return [pageable_copy.run(rank, window or rank.window) for rank in ranks]
+    with ranks_of(path) as ranks:
+        return [pageable_copy.run(rank, window or rank.window) for rank in ranks]
 
 
 def one(result: PageableCopyResult) -> Finding:

@@ -285,8 +285,7 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
 
 
 def test_an_optimizer_that_is_a_loop_over_parameters_is_found(traces: Path) -> None:
-    with ranks_of(traces / "pairs" / "a100_loader_3_dali_amp.sqlite") as ranks:
-        (rank,) = ranks
+    with ranks_of(traces / "pairs" / "a100_loader_3_dali_amp.sqlite") as (rank,):
         result = unfused_kernels.run(rank, rank.window)
     # 24 parameters, 8 kernels each, in 29 steps: 7.36 ms of a step.
     assert result.metrics.optimizer_ns / 29 == pytest.approx(7.6e6, rel=0.05)

@@ -8,18 +8,14 @@ import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV, call, label, payload, prepare
+from tests.support.opened import ranks_of
 from traceprof.communication.messages import Messages, messages
 from traceprof.errors import TraceFormatError
-from traceprof.run.opening import open_run
-from traceprof.trace.open import open_trace
 
 
 def read(builder: TraceBuilder, tmp_path: Path) -> list[Messages]:
-    trace = open_trace(builder.write(tmp_path / "t.sqlite"))
-    try:
-        return [messages(rank) for rank in open_run([trace]).ranks]
-    finally:
-        trace.close()
+    with ranks_of(builder.write(tmp_path / "t.sqlite")) as ranks:
+        return [messages(rank) for rank in ranks]
 
 
 def one(builder: TraceBuilder, tmp_path: Path) -> Messages:

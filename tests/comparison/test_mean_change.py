@@ -24,7 +24,6 @@ from traceprof.comparison.mean_change import (
     steps_to_find,
     trend,
 )
-from traceprof.run.steps.step_kinds import long_steps
 
 if TYPE_CHECKING:
     from tests.support.step_series import Noise
@@ -108,9 +107,6 @@ def test_at_the_same_mix_each_kind_is_compared_with_its_own() -> None:
 def test_blocks_have_the_spacing_of_regular_long_steps(is_long: list[int]) -> None:
     lengths = np.ones(30)
     lengths[is_long] = 5
-    mask = long_steps(lengths)
-    assert mask is not None
-    assert np.flatnonzero(mask).tolist() == is_long
     assert block_length(lengths) == (6 if is_long[-1] == 27 else 2)
 
 

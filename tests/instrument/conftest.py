@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import instrument
 from instrument import training
@@ -42,3 +43,12 @@ def alone(tmp_path: Path) -> Iterator[dist.ProcessGroup]:
     instrument.disable()
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+@pytest.fixture
+def beside_another() -> Iterator[None]:
+    """Let operations return at once, as if there were another rank."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    instrument.disable()
+    dist.destroy_process_group()

@@ -1,7 +1,7 @@
 """torch.compile traces through wrapped functions as through the originals."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,24 +9,14 @@ import torch
 import torch._dynamo
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import instrument
 from tests.support.long import long_after
 from tests.support.recording import pushed
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("beside_another")]
 
 Program = Callable[[torch.Tensor], torch.Tensor]
-
-
-@pytest.fixture(autouse=True)
-def _two_pretended_ranks() -> Iterator[None]:
-    """Let operations return at once, as if there were another rank."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    yield
-    instrument.disable()
-    dist.destroy_process_group()
 
 
 def legacy(tensor: torch.Tensor) -> torch.Tensor:

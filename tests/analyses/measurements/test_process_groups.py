@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.opened import closed_analysis
+from tests.support.opened import closed_analysis, ranks_of
 from traceprof.analyses import process_group_scaling
 from traceprof.analyses.collectives import OperationUse
 from traceprof.analyses.gradients import ddp_buckets
@@ -26,9 +26,7 @@ from traceprof.analysis import analyze
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.reports import json as json_report
 from traceprof.reports import text as text_report
-from traceprof.run.opening import open_run
 from traceprof.run.rank import Window
-from traceprof.trace.open import open_trace
 
 MS = 1_000_000
 FACTS = "dtype=float32 group=dp rank=0 size=4"
@@ -150,11 +148,9 @@ def test_only_operations_that_begin_in_the_window_count(tmp_path: Path) -> None:
 
 
 def test_a_rank_with_a_gpu_is_refused(tmp_path: Path) -> None:
-    trace = open_trace(TraceBuilder().kernel(0, 9).write(tmp_path / "t.sqlite"))
-    (rank,) = open_run([trace]).ranks
-    with pytest.raises(TypeError, match="rank 0 has a GPU"):
+    path = TraceBuilder().kernel(0, 9).write(tmp_path / "t.sqlite")
+    with ranks_of(path) as (rank,), pytest.raises(TypeError, match="rank 0 has a GPU"):
         process_groups.run(rank, rank.window)
-    trace.close()
 
 
 # -- buckets --------------------------------------------------------------------------------------
@@ -197,10 +193,8 @@ def test_buckets_that_the_capture_cut(tmp_path: Path) -> None:
 
 
 def test_without_labels_there_are_no_buckets(tmp_path: Path) -> None:
-    trace = open_trace(TraceBuilder().kernel(0, 9).write(tmp_path / "t.sqlite"))
-    (rank,) = open_run([trace]).ranks
-    assert ddp_buckets.run(rank, Window(0, 9)).uses == ()
-    trace.close()
+    with ranks_of(TraceBuilder().kernel(0, 9).write(tmp_path / "t.sqlite")) as (rank,):
+        assert ddp_buckets.run(rank, Window(0, 9)).uses == ()
 
 
 # -- groups at once -------------------------------------------------------------------------------

@@ -2,27 +2,17 @@
 
 import gc
 import warnings
-from collections.abc import Iterator
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import instrument
 from instrument.core import completion
 from tests.support.recording import pushed
 
-
-@pytest.fixture(autouse=True)
-def _two_pretended_ranks() -> Iterator[None]:
-    """Let operations return at once, as if there were another rank."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    yield
-    instrument.disable()
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("beside_another")
 
 
 def test_tensor_parallel_waits_name_their_operation(recorded: list[str]) -> None:

@@ -25,8 +25,7 @@ _ITERATION = (20 + 4 * (30 + 2)) * US
 
 
 def test_an_iteration_of_a_solver_is_a_step(tmp_path: Path) -> None:
-    with ranks_of(solver(12).write(tmp_path / "t.sqlite")) as ranks:
-        (rank,) = ranks
+    with ranks_of(solver(12).write(tmp_path / "t.sqlite")) as (rank,):
         assert rank.steps is not None
         assert rank.steps.found_by is StepsSource.PERIOD
         assert rank.steps.number.tolist() == list(range(12))
@@ -67,8 +66,7 @@ def by_optimizer(trace: TraceBuilder) -> TraceBuilder:
 @pytest.mark.parametrize("mark", [marked, by_optimizer])
 def test_where_ranges_mark_steps_there_are_no_periods(mark: object, tmp_path: Path) -> None:
     assert callable(mark)
-    with ranks_of(mark(solver(12)).write(tmp_path / "t.sqlite")) as ranks:
-        (rank,) = ranks
+    with ranks_of(mark(solver(12)).write(tmp_path / "t.sqlite")) as (rank,):
         assert not rank.may_use_period
         assert rank.periods is None
         assert rank.steps is not None
@@ -91,8 +89,7 @@ def test_phases_of_a_program(tmp_path: Path) -> None:
     builder = solver(40, ("sweep", "norm", "update"))
     begin = 40 * (20 + 3 * 32) * US + 500 * US
     solver(30, ("advect", "project"), builder=builder, begin_ns=begin)
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as ranks:
-        (rank,) = ranks
+    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
         assert rank.steps is not None
         assert rank.periods is not None
         assert [one.kernel for one in rank.periods.phases] == ["sweep", "advect"]
@@ -120,8 +117,7 @@ def test_the_busiest_stream_counts_where_others_take_turns(tmp_path: Path) -> No
     source = np.random.default_rng(1)
     for start in source.integers(0, 12 * _ITERATION, 60).tolist():
         builder.kernel(start, start + US, "decode(char*)", stream=20)
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as ranks:
-        (rank,) = ranks
+    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
         assert rank.periods is not None
         assert rank.periods.phases == (Period("norm", 4, is_only=True),)
 
@@ -131,8 +127,7 @@ def test_a_graph_that_is_traced_as_a_whole(tmp_path: Path) -> None:
     for number in range(40):
         at = number * 52 * US
         builder.graph(at + 3 * US, at + 19 * US, launch=(at, at + US))
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as ranks:
-        (rank,) = ranks
+    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
         assert rank.periods is not None
         (period,) = rank.periods.phases
         assert period == Period(GRAPH, 2, is_only=True)
@@ -142,8 +137,7 @@ def test_a_graph_that_is_traced_as_a_whole(tmp_path: Path) -> None:
 
 def test_launches_that_are_not_known(tmp_path: Path) -> None:
     builder = solver(12).without("CUPTI_ACTIVITY_KIND_RUNTIME")
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as ranks:
-        (rank,) = ranks
+    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
         assert rank.host_steps is None
         assert rank.steps is not None
         assert len(rank.steps) == 12
@@ -156,8 +150,7 @@ def test_launches_in_another_order(tmp_path: Path) -> None:
         at = (number ^ (number % 8 == 1)) * 50 * US  # 2 and 3 of each eight change places
         call = number * 50 * US
         builder.kernel(at + 99 * US, at + 120 * US, stream=7 + number % 2, launch=(call, call + US))
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as ranks:
-        (rank,) = ranks
+    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
         assert rank.host_steps is not None
         assert rank.host_steps.start_ns.tolist() == [number * 50 * US for number in range(40)]
 
