@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from tests.reference.host import Answer, Export, RankReference
+from tests.reference.host import Answer, RankReference
+from tests.reference.nsight_export import Export
 from tests.support.builders import How, TraceBuilder
 from tests.support.long import few_and_many, for_examples
 from tests.support.opened import ranks_of

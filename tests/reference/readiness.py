@@ -21,12 +21,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.reference.breakdown import LOW_24_BITS
 from tests.reference.communication import is_independent, kernels_of
 from tests.reference.spans import Span, clipped, length, union, without
 from tests.reference.streams import (
     COMMUNICATION,
     COMPUTE,
-    LOW_24_BITS,
     Call,
     Key,
     Operation,
