@@ -1,8 +1,11 @@
 """Peaks and paths come from `doctor`'s file beside a report, where there is one."""
 
 import json
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
+import traceprof
 from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
 from traceprof.analyses.links import link_usage
@@ -78,3 +81,62 @@ def test_a_file_of_another_machine_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "doctor-node7.json").write_text('{"host": "node8", "gpus": []}')
     with ranks_of(report) as (rank,):
         assert rank.links == NO_LINKS
+
+
+def _report(
+    folder: Path, number: int, host: str, gpus: Sequence[str], *, has_uuids: bool = True
+) -> Path:
+    """Return a report of rank `number`, whose GPU copies to the next of the GPUs in a ring."""
+    builder = TraceBuilder().machine(host=host)
+    place = number % len(gpus)
+    other = (place + 1) % len(gpus)
+    builder.kernel(0, 100 + number, device=place)
+    end = 300 + number
+    builder.memcpy(200, end, "PtoP", bytes=1000, source=place, destination=other, device=place)
+    for device, name in enumerate(gpus):
+        builder.raw(
+            schema.GPU_INFO, vmId=schema.VM_ID, id=device, name=GPU,
+            uuid=f"GPU-{name}" if has_uuids else None, busLocation=f"0000:0{device}:00.0",
+        )  # fmt: skip
+        builder.raw(schema.CUDA_DEVICES, gpuId=device, cudaId=device, pid=1000)
+    return builder.write(folder / f"rank_{number}.sqlite")
+
+
+def _peer_ranks(folder: Path) -> dict[int, int | None]:
+    with closing(traceprof.analyze(folder)) as analysis:
+        links = analysis.to_pandas("links")
+    found = links[links["direction"] == "p2p"]
+    peers = found["peer_rank"].astype(object).where(found["peer_rank"].notna(), None)
+    return dict(zip(found["rank"].tolist(), peers.tolist(), strict=True))
+
+
+def test_ranks_of_peer_copies_between_processes(tmp_path: Path) -> None:
+    """rank 0: GPU a → b; rank 1: GPU b → c; rank 2: GPU c → a, each in a report of its own."""
+    for number in range(3):
+        _report(tmp_path, number, "node1", "abc")
+    assert _peer_ranks(tmp_path) == {0: 1, 1: 2, 2: 0}
+
+
+def test_a_peer_that_no_rank_uses_is_unknown(tmp_path: Path) -> None:
+    for number in range(2):
+        _report(tmp_path, number, "node1", "abc")
+    assert _peer_ranks(tmp_path) == {0: 1, 1: None}
+
+
+def test_places_on_the_bus_hold_for_one_machine(tmp_path: Path) -> None:
+    """Ranks 0 and 2 are on one machine; the GPU beside rank 1's is on another one's place, too."""
+    for number, host in enumerate(("node1", "node2", "node1")):
+        _report(tmp_path, number, host, "abc", has_uuids=False)
+    assert _peer_ranks(tmp_path) == {0: None, 1: None, 2: 0}
+
+
+def test_several_ranks_on_the_other_gpu_are_none(tmp_path: Path) -> None:
+    """Ranks 1 and 4 share GPU b."""
+    for number in (0, 1, 4):
+        _report(tmp_path, number, "node1", "abc")
+    assert _peer_ranks(tmp_path) == {0: None, 1: None, 4: None}
+
+
+def test_peers_of_real_ranks_of_mpi(traces: Path) -> None:
+    """Ranks 1 to 3 take from GPU 0, which is rank 0's; each process sees all GPUs."""
+    assert _peer_ranks(traces / "v100x4_mpi_peer_copies.sqlite") == {1: 0, 2: 0, 3: 0}

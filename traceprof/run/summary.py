@@ -124,6 +124,27 @@ class RunSummary(Record, frozen=True):
     run_numbers: Sequence[int]
     rank_source: str
 
+    def rank_beside(self, rank: int, device: int, gpu_id: str | None) -> int | None:
+        """Return the number of the rank on another GPU; None if none or several are there.
+
+        Args:
+            rank: the number of a rank that sees the other GPU.
+            device: the CUDA ordinal of that GPU as the rank's process sees it.
+            gpu_id: of that GPU; None if unknown.
+        """
+        (own,) = (one for one in self.ranks if one.rank == rank)
+        found = [one for one in self.ranks if one.place == (own.report, own.process, device)]
+        if not found and gpu_id is not None:
+            machines = [
+                (number, report if name is None else name)
+                for report, (number, name) in enumerate(
+                    zip(self.run_numbers, self.machines, strict=True)
+                )
+            ]
+            where = machines[own.report], gpu_id
+            found = [one for one in self.ranks if (machines[one.report], one.gpu_id) == where]
+        return found[0].rank if len(found) == 1 else None
+
     @property
     def machines(self) -> list[str | None]:
         """The machine of each report, None where that is not known.

@@ -26,6 +26,7 @@ from traceprof.findings import (
 )
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, memory_label
+from traceprof.trace.model.operations import RankKey
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -79,6 +80,9 @@ class LinkUse(Struct, frozen=True):
     ] = False
     source: Source = "copies"
     name: Annotated[str | None, Meta(description="The NIC's, for network.")] = None
+    peer_gpu_id: Annotated[
+        str | None, Meta(description="The other GPU's uuid, else its place on the bus, for p2p.")
+    ] = None
 
     @property
     def gb_per_s(self) -> float | None:
@@ -245,6 +249,7 @@ def _use(rank: Rank, chosen: Int64, direction: str, peer: int | None, peaks: Pea
         num_copies=len(chosen),
         peak_gb_per_s=peak_of(rank, peaks, direction, peer),
         is_peak_assumed=direction != "p2p" and peaks.is_assumed(link),
+        peer_gpu_id=None if peer is None else rank.trace.gpu_id(RankKey(rank.process, peer)),
     )
 
 

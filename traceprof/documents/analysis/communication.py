@@ -14,13 +14,20 @@ from traceprof.findings import Count, Number
 
 
 @record(
-    "rank", "link", "direction", "peer", "bytes", "busy_ns", "gb_per_s", "peak_gb_per_s",
-    "is_peak_assumed", "utilization", "source", "name",
+    "rank", "link", "direction", "peer", "peer_rank", "bytes", "busy_ns", "gb_per_s",
+    "peak_gb_per_s", "is_peak_assumed", "utilization", "source", "name",
 )  # fmt: skip
 class LinkUse(links.LinkUse, frozen=True, kw_only=True):
     """Traffic of a link in one direction."""
 
     rank: Count
+    peer_rank: Annotated[
+        int | None,
+        Meta(
+            description="The rank on the other GPU, for p2p; null where that GPU is not known, or"
+            " where none or several ranks of the run use it."
+        ),
+    ]
     gb_per_s: Annotated[
         Number | None, Meta(description="bytes / busy_ns; null where no time passed.")
     ]

@@ -43,7 +43,7 @@ _step_row = maker(measures.Step, "rank", "step", "start_ns", "end_ns", "left_out
 _totals_row = maker(communication.CommunicationTotals, "rank", "num_steps")
 _collective_row = maker(communication.Collective, "rank")
 _bucket_row = maker(communication.Bucket, "rank")
-_link_row = maker(communication.LinkUse, "rank")
+_link_row = maker(communication.LinkUse, "rank", "peer_rank")
 _clock_row = maker(reports.Clock, "report", "run")
 _beside_row = maker(measures.Beside, "rank")
 _kernel_row = maker(
@@ -235,10 +235,13 @@ def _links(result: RunResult) -> Iterator[communication.LinkUse]:
     """Yield what links carried: by copies, then by counters."""
     for copies in result.links:
         for use in copies.uses:
-            yield _link_row(use, copies.rank)
+            other = None
+            if use.peer is not None:
+                other = result.run.rank_beside(copies.rank, use.peer, use.peer_gpu_id)
+            yield _link_row(use, copies.rank, other)
     for counters in result.counters:
         for use in counters.uses:
-            yield _link_row(use, counters.rank)
+            yield _link_row(use, counters.rank, None)
 
 
 def _kernel(rank: int, gpu: str | None, use: KernelUse, launcher: Launcher) -> measures.Kernel:
