@@ -77,6 +77,8 @@ class Change:
         one_stream: whether communicators share a stream.
         reads_gradients: whether the optimizer waits for reductions.
         equal: whether all stages of a pipeline have as many layers.
+        forwards_first: whether stages run all forwards before the first backward.
+        split: into how many each micro-batch of a pipeline is divided.
     """
 
     kernels: dict[str, float] = field(default_factory=dict)
@@ -91,6 +93,8 @@ class Change:
     one_stream: bool = True
     reads_gradients: bool = True
     equal: bool = False
+    forwards_first: bool = False
+    split: int = 1
 
 
 class Machine:

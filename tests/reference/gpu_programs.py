@@ -214,15 +214,17 @@ def pipeline(machine: Machine, seed: int, num_steps: int) -> None:
 
 def stages(layers: Sequence[int]) -> Callable[[Machine, int, int], None]:
     """Return a pipeline whose stages have so many layers, one forward and one backward in turn."""
-    num_stages, num_micro_batches = len(layers), 6
+    num_stages = len(layers)
 
     def start(machine: Machine, seed: int, num_steps: int) -> None:
+        change = machine.change
+        num_micro_batches = 6 * change.split
         for rank, own in enumerate(layers):
             thread = Thread(Device(machine, rank), seed)
-            num = sum(layers) // num_stages if machine.change.equal else own
+            num = sum(layers) // num_stages if change.equal else own
 
             def step(_: int, thread: Thread = thread, rank: int = rank, num: int = num) -> Steps:
-                ahead = num_stages - 1 - rank
+                ahead = num_micro_batches if change.forwards_first else num_stages - 1 - rank
                 for number in range(num_micro_batches + ahead):
                     if number < num_micro_batches:
                         yield from _stage_pass(thread, num_stages, num, is_forward=True)
@@ -238,18 +240,22 @@ def stages(layers: Sequence[int]) -> Callable[[Machine, int, int], None]:
 def _stage_pass(thread: Thread, num_stages: int, num_layers: int, *, is_forward: bool) -> Steps:
     """Receive, compute, and send on."""
     compute, rank = thread.device.stream(COMPUTE), thread.device.number
+    split = thread.machine.change.split
+    moved = 220 * US / split
     before, after = (rank - 1, rank + 1) if is_forward else (rank + 1, rank - 1)
     if before in range(num_stages):
         stream = thread.device.stream(NCCL + 2 * before)
-        yield from thread.collective(stream, "0", num_stages, 220 * US, sends=(before, rank))
+        yield from thread.follow(stream, compute, 20 + before)
+        yield from thread.collective(stream, "0", num_stages, moved, sends=(before, rank))
         yield from thread.follow(compute, stream, 30 + before)
-    kernels = LAYER * num_layers * (1 if is_forward else 2)
+    own = [replace(kernel, ns=kernel.ns / split) for kernel in LAYER]
+    kernels = own * num_layers * (1 if is_forward else 2)
     kind = "forward" if is_forward else "backward"
     yield from thread.named(kind, thread.launch(compute, *kernels))
     if after in range(num_stages):
         stream = thread.device.stream(NCCL + 2 * after + 1)
         yield from thread.follow(stream, compute, 10 + after)
-        yield from thread.collective(stream, "0", num_stages, 220 * US, sends=(rank, after))
+        yield from thread.collective(stream, "0", num_stages, moved, sends=(rank, after))
 
 
 def _decoding(thread: Thread, batches: Batches, ns: float) -> Steps:
@@ -390,6 +396,12 @@ ALL = {
     "no-overlap-slowdown": Change(slowdown=False),
     "no-data-loading": Change(loading=False),
 }
+STAGED = {
+    "equal-stages": Change(equal=True),
+    "link=2x": Change(link=0.5),
+    "schedule=gpipe": Change(forwards_first=True),
+    "micro-batches=2x": Change(split=2),
+}
 BESIDE = {"link=2x": Change(link=0.5), "no-overlap-slowdown": Change(slowdown=False)}
 PROGRAMS = {
     "launch-bound": Program(
@@ -448,12 +460,8 @@ PROGRAMS = {
     "pipeline-unlabelled": Program(
         pipeline, {"kernel:gemm=0.5x": HALF, "link=2x": Change(link=0.5)}, is_labelled=False
     ),
-    "two-stages": Program(
-        stages((2, 4)), {"equal-stages": Change(equal=True), "link=2x": Change(link=0.5)}
-    ),
-    "four-stages": Program(
-        stages((2, 4, 3, 3)), {"equal-stages": Change(equal=True), "link=2x": Change(link=0.5)}
-    ),
+    "two-stages": Program(stages((2, 4)), STAGED),
+    "four-stages": Program(stages((2, 4, 3, 3)), STAGED),
     "serialized-unlabelled": Program(
         serialized, {"no-serialization": Change(one_stream=False)}, is_labelled=False
     ),

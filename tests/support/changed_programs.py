@@ -22,7 +22,7 @@ from tests.support.changes import (
 )
 from tests.support.stalled_runs import PROGRAMS as STALLED
 from tests.support.stalled_runs import few_cores
-from traceprof.run.pipeline_orders import one_forward_one_backward
+from traceprof.run.pipeline_orders import ORDERS, one_forward_one_backward
 from traceprof.simulate import SCENARIOS, kernels
 from traceprof.simulate.event_model.actions import Communicator
 from traceprof.simulate.event_model.engine import Result
@@ -163,7 +163,9 @@ def in_buckets(cap_mib: int, rng: np.random.Generator) -> Setup:
     return Setup(hosts, lambda _: [])
 
 
-def staged(order: str, work: Sequence[float], rng: np.random.Generator, *, is_equal: bool) -> Setup:
+def staged(
+    order: str, work: Sequence[float], rng: np.random.Generator, *, is_equal: bool = False
+) -> Setup:
     """A pipeline whose stages compute this many times as much as usual, or the mean of it."""
     own = (sum(work) / len(work),) * len(work) if is_equal else tuple(work)
     return pipeline(rng, Plan(order, len(work), 2 * len(work), own, num_steps=8))
@@ -294,8 +296,7 @@ PAIRS = (
     *(
         Pair(
             f"{len(work)}-stages-{order}", "equal-stages", None,
-            partial(staged, order, work, is_equal=False),
-            partial(staged, order, work, is_equal=True),
+            partial(staged, order, work), partial(staged, order, work, is_equal=True),
         )
         for order, work in STAGED
         if order != "gpipe"  # whose first step gains half as much again, which a limit holds
@@ -303,9 +304,18 @@ PAIRS = (
     *(
         Pair(
             f"{len(work)}-stages-{order}", "link=2x", twice_as_fast,
-            partial(staged, order, work, is_equal=False),
+            partial(staged, order, work),
         )
         for order, work in STAGED
+    ),
+    *(
+        Pair(
+            f"{len(work)}-stages-{order}", f"schedule={other}", None,
+            partial(staged, order, work), partial(staged, other, work),
+        )
+        for order, work in STAGED
+        for other in ORDERS
+        if order not in {other, "interleaved"}
     ),
     *(
         Pair(f"stalled: {name}", "no-host-stall", without_stalls, build)

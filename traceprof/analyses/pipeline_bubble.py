@@ -42,6 +42,7 @@ HOW_TO_COLLECT = (
     "record with the ranges of `instrument`, which name the peer of every send and receive,"
     " forwards and backwards: traceprof record -- python -m instrument SCRIPT"
 )
+NO_STAGES = "no ranks are known to be the stages of a pipeline"
 MIN_WHOLE = 0.9
 """The share of a bubble from which on it is part of another finding's time."""
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from traceprof.replay.answers.ask import Asked
     from traceprof.replay.answers.blocked_sends import BlockedSend as Blocked
     from traceprof.replay.answers.checked_replay import Baseline as Replayed
-    from traceprof.replay.answers.schedules import ScheduleTime
     from traceprof.replay.answers.step_path import StepPath as Path
     from traceprof.replay.assumptions.run_change import StreamOrder as Order
+    from traceprof.replay.assumptions.schedules import ScheduleTime
     from traceprof.replay.assumptions.sends import SendName
 
 SCHEMA: Literal["traceprof.whatif/1"] = "traceprof.whatif/1"

@@ -12,10 +12,10 @@ from traceprof.replay.answers.blocked_sends import blocked_sends
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, Way, checked_replay
 from traceprof.replay.answers.critical_path import RankPath, critical_paths
 from traceprof.replay.answers.gates import MAX_BELOW_FLOOR, floor_gate
-from traceprof.replay.answers.pipeline import pipeline_of
-from traceprof.replay.answers.schedules import ScheduleTime, schedule_times
 from traceprof.replay.assumptions.assumption import defaults
+from traceprof.replay.assumptions.pipeline import pipeline_of
 from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
+from traceprof.replay.assumptions.schedules import ScheduleTime, schedule_times
 from traceprof.replay.assumptions.sends import sends_of
 from traceprof.replay.graph.sample import sample_of
 from traceprof.structs import Record

@@ -184,6 +184,13 @@ class CheckedReplay(Record, frozen=True):
     def _steps(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         num_ways = self.as_it_is.shape[1]
         low, high = num_ways * place, num_ways * (place + 1)
+        if assumption.is_modelled:
+            change = assumption.step_change(self.analysis, self.graph)
+            if isinstance(change, CannotChange):
+                return change
+            steps = self.as_it_is + change.change_ns
+            off = () if assumption.is_bound else (-change.off_ns, change.off_ns)
+            return StepsUnder(steps, tuple(steps + ns for ns in off))
         if not assumption.changes_run:
             return StepsUnder(self.lengths[:, low:high])
         numbers = range(self.first + low, self.first + high)
@@ -203,7 +210,7 @@ class CheckedReplay(Record, frozen=True):
         whose step takes longest cover, less what they are taken to be faster. Kernels may run side
         by side that ran one after the other, but nothing says that they would be as fast then.
         """
-        if assumption.changes_run:
+        if assumption.changes_run or assumption.is_modelled:
             return 0.0
         covered_ns = compute_ns(slowest_rank(self.analysis.measured.of(breakdown)))
         return min(

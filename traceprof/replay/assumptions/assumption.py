@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.replay.assumptions.other_schedule import StepChange
     from traceprof.replay.assumptions.run_change import RunChange
     from traceprof.replay.assumptions.table import Entry
     from traceprof.replay.graph.process_graph import Process
@@ -93,6 +94,23 @@ class Assumption(Record, frozen=True):
     def changes_run(self) -> bool:
         """Whether edges between ranks change."""
         return any(atom.entry.run_change is not None for atom in self.atoms)
+
+    @property
+    def is_modelled(self) -> bool:
+        """Whether a model says by what a step changes."""
+        return any(atom.entry.step_change is not None for atom in self.atoms)
+
+    def step_change(self, analysis: OpenAnalysis, graph: RunGraph) -> StepChange | CannotChange:
+        """Return by what a step changes as a model says, or why it does not.
+
+        Args:
+            analysis: of the run.
+            graph: of the run, weighed as measured.
+        """
+        atom, *others = self.atoms
+        if others or atom.entry.step_change is None:
+            return CannotChange("what a model of the passes says can only be assumed by itself")
+        return atom.entry.step_change(analysis, graph, *atom.value)
 
     @property
     def others(self) -> tuple[Assumption, ...]:

@@ -100,7 +100,7 @@ def without_stages(analysis: OpenAnalysis) -> CannotChange | None:
     """
     pipelines = _pipelines(analysis)
     if not pipelines:
-        return CannotChange("no ranks are known to be the stages of a pipeline")
+        return CannotChange(pipeline_bubble.NO_STAGES)
     if not all(map(_are_labelled, pipelines)):
         why = "which kernels are of a forward and which of a backward is not known on all stages"
         return CannotChange(why, pipeline_bubble.HOW_TO_COLLECT)

@@ -44,15 +44,22 @@ from traceprof.replay.assumptions.one_process import (
     without_launch_time,
     without_serialization,
 )
+from traceprof.replay.assumptions.other_schedule import with_more_micro_batches, with_schedule
 from traceprof.replay.assumptions.send_order import best_order, order_of_readiness
 from traceprof.replay.assumptions.slowdown import without_slowdown
-from traceprof.replay.assumptions.values import bucket_size, pattern_and_factor, speed_up
+from traceprof.replay.assumptions.values import (
+    bucket_size,
+    multiple,
+    pattern_and_factor,
+    speed_up,
+)
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.replay.assumptions.other_schedule import StepChange
     from traceprof.replay.assumptions.run_change import CannotChange, RunChange
     from traceprof.replay.graph.weights import Durations
 
@@ -74,6 +81,8 @@ class Entry(Record, frozen=True, kw_only=True):
             for `change`, which may depend on other ranks. None where nothing does.
         run_change: called with the analysis, the graph and the value; returns what changes between
             ranks. None where nothing does.
+        step_change: called with the analysis, the graph and the value; returns by what a model says
+            that a step changes, where no change of the graph does. None for most.
         value: reads the value of a text, as a tuple of arguments for the functions above. None
             where only `form` can be written.
         is_bound: whether the answer is a bound, "at most", since nobody can make the change in
@@ -100,6 +109,7 @@ class Entry(Record, frozen=True, kw_only=True):
     change: Callable[..., Durations] | None = None
     of_run: Callable[[OpenAnalysis], tuple[Any, ...]] | None = None
     run_change: Callable[..., RunChange | CannotChange] | None = None
+    step_change: Callable[..., StepChange | CannotChange] | None = None
     value: Callable[[str], tuple[Any, ...]] | None = None
     is_bound: bool = False
     is_bound_of: Callable[[OpenAnalysis], bool] | None = None
@@ -217,6 +227,32 @@ ASSUMPTIONS = (
         is_bound=True,
         refusal=without_stages,
         condition="layers are taken to divide evenly, and the order of passes stays",
+    ),
+    Entry(
+        form="micro-batches=2x",
+        meaning="a pipeline divides the batch into more micro-batches, by this factor",
+        details="Their passes and messages are as many times shorter. A recording does not show how"
+        " kernels change with their size: smaller ones are hardly ever faster for their work. By a"
+        " model of the passes in the order that ran, as with `schedule=`.",
+        step_change=with_more_micro_batches,
+        value=multiple,
+        is_bound=True,
+        condition="kernels and messages are taken to be as many times shorter",
+    ),
+    *(
+        Entry(
+            form=f"schedule={name}",
+            meaning=f"the passes of a pipeline are in the order of {title}",
+            details="See [pipelines](#pipelines).",
+            step_change=partial(with_schedule, name=name),
+            condition="passes and messages are taken to last as long as before",
+            is_default=False,
+        )
+        for name, title in (
+            ("gpipe", "GPipe: all forwards, then all backwards"),
+            ("1f1b", "1F1B: one forward and one backward in turn"),
+            ("interleaved", "interleaved 1F1B: each stage has two halves, and sends twice as much"),
+        )
     ),
     Entry(
         form="no-host-stall",

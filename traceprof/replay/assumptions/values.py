@@ -18,6 +18,18 @@ def speed_up(text: str) -> tuple[float]:
     return (_factor(text, "link=2x", is_zero_allowed=False),)
 
 
+def multiple(text: str) -> tuple[float]:
+    """Read the factor of `micro-batches=2x`, which is above 1.
+
+    Raises:
+        UsageError: it is no factor, or 1 or less.
+    """
+    factor = _factor(text, "micro-batches=2x", is_zero_allowed=False)
+    if factor <= 1:
+        raise UsageError(f"cannot assume {text}", "there would be no more", "give a factor above 1")
+    return (factor,)
+
+
 def pattern_and_factor(text: str) -> tuple[re.Pattern[str], float]:
     """Read the regular expression and the factor of `kernel:REGEX=0.5x`.
 

@@ -38,7 +38,6 @@ _BACKWARD = (
 )  # fmt: skip
 _OPTIMIZER = kernels.ADAM
 _SENDS, _RECEIVES = (24, 26), 25  # stream ids: activations and gradients are sent side by side
-_BYTES = 96 << 20
 _USUAL, _NO_TIME = Rates(), Rates(nccl=Fraction(10**9), nccl_latency_ns=1, peer=Fraction(10**9))
 PARTS = ("warm_up_ns", "imbalance_ns", "transfer_ns", "late_ns")
 
@@ -60,6 +59,7 @@ class Plan:
         is_labelled: whether the ranges of `instrument` are there.
         rates: of the links.
         is_even: whether all passes of a kind are equal: no kernel varies.
+        num_bytes: of a message.
     """
 
     order: str = "1f1b"
@@ -73,6 +73,7 @@ class Plan:
     is_labelled: bool = True
     rates: Rates = _USUAL
     is_even: bool = False
+    num_bytes: int = 96 << 20
 
     @property
     def num_chunks(self) -> int:
@@ -229,13 +230,13 @@ def _send_and_receive(host: Host, plan: Plan, stage: int, one: Pass, receives: S
     if source is not None:
         way = _way(source[0], stage, one)
         after = None if plan.is_prefetching else host.compute
-        host.send_recv("recv", source[0], way, receives, _BYTES, after=after)
+        host.send_recv("recv", source[0], way, receives, plan.num_bytes, after=after)
         host.follow(host.compute, receives)
     _compute(host, host.compute, plan, stage, one)
     if destination is not None:
         way = _way(stage, destination[0], one)
         sends = host.stream(_SENDS[one.is_forward])
-        host.send_recv("send", destination[0], way, sends, _BYTES, after=host.compute)
+        host.send_recv("send", destination[0], way, sends, plan.num_bytes, after=host.compute)
 
 
 def _way(source: int, destination: int, one: Pass) -> Communicator:
@@ -261,7 +262,7 @@ def _copying(plan: Plan, rng: np.random.Generator) -> Setup:
                 if destination is not None:
                     copies = Stream(0, stage, COPY + 20 * (stage + 1) + one.is_forward)
                     host.follow(copies, compute[stage])
-                    host.peer_copy(copies, _BYTES, stage, destination[0])
+                    host.peer_copy(copies, plan.num_bytes, stage, destination[0])
                     sent[destination] = host.record(copies)
             with host.range("optimizer step"):
                 for stream in compute:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.support.changes import middle_step_ns, recorded
 from tests.support.long import long_after
 from traceprof.replay.answers.ask import whatif
-from traceprof.replay.answers.schedules import Pipeline, Stage, schedule_times
+from traceprof.replay.assumptions.schedules import Pipeline, Stage, schedule_times
 from traceprof.run.pipeline_orders import ORDERS, Pass, interleaved
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.program_writer import Host, Rates

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof import labels
 from traceprof.analyses import overlap_slowdown
 from traceprof.analyses.kernels.beside_communication import slowed_kernels
-from traceprof.replay.answers.schedules import Pipeline, Stage
+from traceprof.ranks.passes import BACKWARD, FORWARD
+from traceprof.replay.assumptions.schedules import Pipeline, Stage
 from traceprof.replay.assumptions.sends import edges_of_graph
 from traceprof.replay.graph.process_graph import EdgeKind
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
-    from traceprof.intervals import Int64
+    from traceprof.ranks.passes import RankPasses
     from traceprof.replay.assumptions.sends import Sends
     from traceprof.replay.graph.run_graph import RunGraph
-    from traceprof.run.opening import Rank
+    from traceprof.run.opening import Mask, Rank
 
 _SENDS = 1  # as `SendName.direction` has it
 
@@ -49,7 +49,9 @@ def pipeline_of(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> Pipeli
     of_send = moved[sends.node + 1]
     first = is_send & is_forward & (sends.rank == order[0])
     per_step = np.unique(sends.step[first], return_counts=True)[1]
-    stages = [_stage(analysis.run.ranks[index]) for index in order]
+    passes = {one.rank: one for one in analysis.measured.passes}
+    ranks = [analysis.run.ranks[index] for index in order]
+    stages = [_stage(rank, passes[rank.rank]) for rank in ranks]
     if len(per_step) == 0 or not (is_send & ~is_forward).any():
         return None
     known = [stage for stage in stages if stage is not None]
@@ -61,6 +63,7 @@ def pipeline_of(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> Pipeli
         activations_ns=float(np.median(of_send[is_send & is_forward])),
         gradients_ns=float(np.median(of_send[is_send & ~is_forward])),
         slowdown=_slowdown(analysis),
+        sends_apart=not _share_streams(sends, is_send, is_forward),
     )
 
 
@@ -100,36 +103,31 @@ def _sends_first(sends: Sends, rank: int) -> bool:
     return start[0] < start[1]
 
 
-def _stage(rank: Rank) -> Stage | None:
+def _share_streams(sends: Sends, is_send: Mask, is_forward: Mask) -> bool:
+    """Return whether a send to the next stage and one to the stage before follow each other."""
+    both = sends.follows[1:] & is_send[1:] & is_send[:-1]
+    return bool((both & (is_forward[1:] != is_forward[:-1])).any())
+
+
+def _stage(rank: Rank, passes: RankPasses) -> Stage | None:
     """Return what a forward and a backward of a rank take without communication beside them."""
-    ranges, calls = rank.trace.label_ranges.get(rank.process), rank.calls
-    if ranges is None or calls is None:
+    if not len(passes) or rank.calls is None:
         return None
-    kernels = rank.operations.kernels
+    kernels, launched_by = rank.operations.kernels, rank.launched_by[0]
     length = kernels.packed_length.at(np.arange(len(kernels))).astype(np.float64)
     slowed = slowed_kernels(rank)
     length[slowed.kernel] -= slowed.rate * slowed.beside_ns
-    length[rank.is_communication_kernel] = 0.0
-    launched_by = rank.launched_by[0]
-    launch = np.where(launched_by >= 0, calls.start_ns[launched_by], -1)
-    order = np.argsort(launch, kind="stable")
-    spent = np.concatenate(([0.0], np.cumsum(length[order])))
+    length[rank.is_communication_kernel | (launched_by < 0)] = 0.0
+    place = np.searchsorted(passes.launched_ns, rank.calls.start_ns[launched_by], side="right") - 1
+    inside = place >= 0
+    spent = np.bincount(place[inside], length[inside], len(passes))
     took = []
-    for operation in (labels.FORWARD, labels.BACKWARD):
-        kinds = [index for index, kind in enumerate(ranges.kinds) if kind.operation == operation]
-        chosen = np.isin(ranges.kind, np.array(kinds, np.int64))
-        low, high = _within(launch[order], ranges.start_ns[chosen], ranges.end_ns[chosen])
-        of_pass = spent[high] - spent[low]
-        if not (of_pass > 0).any():
+    for kind in (FORWARD, BACKWARD):
+        of_kind = spent[(passes.kind == kind) & (spent > 0)]
+        if not len(of_kind):
             return None
-        took.append(float(np.median(of_pass[of_pass > 0])))
+        took.append(float(np.median(of_kind)))
     return Stage(*took)
-
-
-def _within(launch: Int64, start: Int64, end: Int64) -> tuple[Int64, Int64]:
-    low: Int64 = np.searchsorted(launch, start, side="left")
-    high: Int64 = np.searchsorted(launch, end, side="left")
-    return low, high
 
 
 def _slowdown(analysis: OpenAnalysis) -> float:

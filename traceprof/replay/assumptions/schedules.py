@@ -1,9 +1,9 @@
 """Steps of a pipeline in other orders of its passes, slowed down by overlap.
 
 A stage computes its passes one after the other. It asks for the input of a pass when the one before
-is over, and sends its results in the order in which it has them, on one stream. What is sent moves
-when both sides are there. Kernels are slower while something of the stage communicates, waiting for
-its peer or not; the naive estimate leaves that out.
+is over, and sends its results in the order in which it has them, on one stream or two. What is sent
+moves when both sides are there. Kernels are slower while something of the stage communicates,
+waiting for its peer or not; the naive estimate leaves that out.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Pipeline(Record, frozen=True):
         activations_ns: how long those of one micro-batch move to the next stage.
         gradients_ns: how long the gradients move to the one before.
         slowdown: how many times as long kernels take while the stage communicates.
+        sends_apart: whether activations and gradients are sent on a stream each.
     """
 
     stages: tuple[Stage, ...]
@@ -45,6 +46,7 @@ class Pipeline(Record, frozen=True):
     activations_ns: float
     gradients_ns: float
     slowdown: float
+    sends_apart: bool = False
 
 
 class ScheduleTime(Record, frozen=True):
@@ -92,14 +94,20 @@ def schedule_times(pipeline: Pipeline) -> tuple[ScheduleTime, ...]:
     for name in ORDERS:
         if name == "interleaved" and pipeline.num_micro_batches % num_stages:
             continue
-        took = [_step_ns(pipeline, name, slowdown) for slowdown in (pipeline.slowdown, 1.0)]
+        took = [pipeline_ns(pipeline, name, slowdown) for slowdown in (pipeline.slowdown, 1.0)]
         rounded = [None if one is None else round(one) for one in took]
         times.append(ScheduleTime(name, rounded[0], rounded[1]))
     return tuple(times)
 
 
-def _step_ns(pipeline: Pipeline, order: str, slowdown: float) -> float | None:
-    """Return how long the passes take in an order; None where stages wait for ever."""
+def pipeline_ns(pipeline: Pipeline, order: str, slowdown: float) -> float | None:
+    """Return how long the passes take in an order; None where stages wait for ever.
+
+    Args:
+        pipeline: of the passes.
+        order: a key of `ORDERS`.
+        slowdown: how many times as long kernels take while their stage communicates.
+    """
     num_chunks = _NUM_CHUNKS if order == "interleaved" else 1
     run = _Run(pipeline, order, num_chunks)
     now = 0.0
@@ -148,13 +156,19 @@ class _Run:
     def start_moving(self, now: float) -> None:
         """Let begin to move what both sides are there for."""
         for stage in self.stages:
-            if not stage.sends or stage.sends[0] in self.moving:
-                continue
-            head = stage.sends[0]
-            if self.stages[head.part % self._num_stages].awaited == head:
-                pipeline = self._pipeline
-                took = pipeline.activations_ns if head.is_forward else pipeline.gradients_ns
-                self.moving[head] = now + took
+            for head in self._heads(stage):
+                receiver = self.stages[head.part % self._num_stages]
+                if receiver.awaited == head and head not in self.moving:
+                    pipeline = self._pipeline
+                    took = pipeline.activations_ns if head.is_forward else pipeline.gradients_ns
+                    self.moving[head] = now + took
+
+    def _heads(self, stage: _Stage) -> list[_Message]:
+        """Return the sends of a stage that are the first of their stream."""
+        if not self._pipeline.sends_apart:
+            return stage.sends[:1]
+        ways = ([one for one in stage.sends if one.is_forward == way] for way in (True, False))
+        return [one for way in ways for one in way[:1]]
 
     def compute(self, done_ns: list[float]) -> None:
         """Let stages compute for so long, and begin the next pass when they are through."""
@@ -171,7 +185,7 @@ class _Run:
         for message in [message for message, end in self.moving.items() if end <= then]:
             del self.moving[message]
             sender = message.part + (-1 if message.is_forward else 1)
-            self.stages[sender % self._num_stages].sends.pop(0)
+            self.stages[sender % self._num_stages].sends.remove(message)
             receiver = self.stages[message.part % self._num_stages]
             receiver.awaited, receiver.is_computing = None, True
 

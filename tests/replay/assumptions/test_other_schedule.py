@@ -1,0 +1,131 @@
+"""Pipelines with more micro-batches or in another order, and what cannot be said of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import traceprof
+from tests.support.changes import recorded, step_ns
+from tests.support.traces import SAMPLE_FOLDER
+from traceprof.errors import UsageError
+from traceprof.run.pipeline_orders import ORDERS
+from traceprof.simulate.scenarios.pipelines import Plan, pipeline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceprof.replay.answers.answers import WhatIf
+
+_PLAN = Plan("1f1b", 4, 8, (1.0, 1.3, 1.0, 1.0), 5)
+_MANY = (1.0, 1.0, 1.3, 1.0, 0.7, 1.0, 1.2, 1.0)
+_ALL = ["micro-batches=2x", *(f"schedule={name}" for name in ORDERS)]
+
+
+def asked(plan: Plan, assume: list[str], path: Path, seed: int = 0) -> WhatIf:
+    setup = pipeline(np.random.default_rng(seed), plan)
+    return traceprof.whatif(recorded(setup, path), assume=assume).whatif
+
+
+def mean_step_ns(plan: Plan, seed: int) -> float:
+    return step_ns(pipeline(np.random.default_rng(seed), plan).run())
+
+
+@pytest.mark.parametrize(
+    ("plan", "seeds"),
+    [
+        (_PLAN, 1),
+        *(
+            pytest.param(plan, 10, marks=pytest.mark.long)
+            for plan in (_PLAN, Plan("gpipe", 2, 4, (1.0, 1.2), 6))
+        ),
+        pytest.param(Plan("1f1b", 8, 16, _MANY, 4), 1, marks=pytest.mark.long),
+    ],
+)
+def test_nine_of_ten_intervals_hold_another_order(plan: Plan, seeds: int, tmp_path: Path) -> None:
+    others = [name for name in ORDERS if name != plan.order]
+    held = dict.fromkeys(others, 0)
+    for seed in range(seeds):
+        path = tmp_path / f"{seed}.sqlite"
+        said = asked(plan, [f"schedule={name}" for name in others], path, seed)
+        before = mean_step_ns(plan, seed)
+        for name, one in zip(others, said.answers, strict=False):
+            change = mean_step_ns(replace(plan, order=name), seed) - before
+            assert one.change_ns == pytest.approx(change, rel=0.05)
+            assert not one.is_bound
+            assert said.baseline is not None
+            low, high = (
+                (limit or 0) - said.baseline.step_ns for limit in (one.low_ns, one.high_ns)
+            )
+            assert high - low < 0.03 * before
+            held[name] += low <= change <= high
+    assert min(held.values()) >= 0.9 * seeds
+
+
+@pytest.mark.parametrize("factor", [2, 1.5])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        _PLAN,
+        *(
+            pytest.param(plan, marks=pytest.mark.long)
+            for plan in (Plan("gpipe", 2, 4, (1.0, 1.2), 6), Plan("1f1b", 8, 16, _MANY, 4))
+        ),
+    ],
+)
+def test_more_micro_batches_gain_no_more(plan: Plan, factor: float, tmp_path: Path) -> None:
+    """Their kernels are as many times shorter here, too, and not what is between kernels."""
+    (said,) = asked(plan, [f"micro-batches={factor:g}x"], tmp_path / "run.sqlite").answers
+    more = replace(
+        plan,
+        num_micro_batches=round(factor * plan.num_micro_batches),
+        work=tuple(work / factor for work in plan.work),
+        num_bytes=round(plan.num_bytes / factor),
+    )
+    gained = mean_step_ns(plan, 0) - mean_step_ns(more, 0)
+    assert said.is_bound
+    assert said.change_ns is not None, said.refused
+    assert 0 < gained <= -said.change_ns <= 1.3 * gained
+
+
+@pytest.mark.parametrize(
+    ("plan", "why"),
+    [
+        (replace(_PLAN, late_ns=5_000_000), "miss the measured step by"),
+        (replace(_PLAN, is_prefetching=True), "do not send and receive in turn"),
+        (replace(_PLAN, is_copying=True), "do not send and receive in turn"),
+        (replace(_PLAN, order="interleaved"), "do not send and receive in turn"),
+        (replace(_PLAN, is_labelled=False), "none that is known"),
+    ],
+)
+def test_pipelines_that_the_model_does_not_fit_are_refused(
+    plan: Plan, why: str, tmp_path: Path
+) -> None:
+    said = asked(plan, _ALL, tmp_path / "run.sqlite")
+    assert all(why in (one.refused or "") for one in said.answers[: len(_ALL)])
+
+
+def test_impossible_numbers_are_refused(tmp_path: Path) -> None:
+    plan = replace(_PLAN, num_micro_batches=6, num_steps=4)
+    assume = ["micro-batches=1.25x", "schedule=1f1b", "schedule=interleaved"]
+    refused = [one.refused for one in asked(plan, assume, tmp_path / "run.sqlite").answers]
+    assert refused == [
+        "6 micro-batches times 1.25 is no whole number",
+        "its passes ran in this order",
+        "6 micro-batches are no multiple of 4 stages",
+        "what a model of the passes says can only be assumed by itself",
+    ]
+
+
+def test_other_runs_have_no_schedule() -> None:
+    said = traceprof.whatif(SAMPLE_FOLDER / "ddp.sqlite", assume=["schedule=gpipe"]).whatif
+    assert said.answers[0].refused == "no ranks are known to be the stages of a pipeline"
+
+
+@pytest.mark.parametrize("text", ["micro-batches=1x", "micro-batches=2", "schedule=dualpipe"])
+def test_wrong_values(text: str) -> None:
+    with pytest.raises(UsageError):
+        traceprof.whatif(SAMPLE_FOLDER / "ddp.sqlite", assume=[text])
