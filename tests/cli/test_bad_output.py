@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.attempts import (
-    Outcome,
-    assert_contract,
-    folder_of,
-)
+from tests.support.attempts import Outcome, assert_contract, folder_of
 from tests.support.long import long_after
 from tests.support.running import export, fifo, in_process, process
 from tests.support.traces import SAMPLE

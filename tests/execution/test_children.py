@@ -17,13 +17,7 @@ import pytest
 from tests.support.listening import RowCount
 from tests.support.workers import MAX_WAIT_S, is_running, until
 from traceprof.execution import children
-from traceprof.execution.children import (
-    Child,
-    ChildError,
-    ProgressOfAll,
-    run_in_children,
-    send,
-)
+from traceprof.execution.children import Child, ChildError, ProgressOfAll, run_in_children, send
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
 

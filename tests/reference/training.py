@@ -29,13 +29,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from tests.reference.breakdown import (
-    COMPUTE,
-    LOW_24_BITS,
-    NEVER,
-    SERVING_STEPS,
-    function_name,
-)
+from tests.reference.breakdown import COMPUTE, LOW_24_BITS, NEVER, SERVING_STEPS, function_name
 from tests.reference.nsight_export import Call, Export, Operation
 from tests.reference.period_steps import period_steps
 from tests.reference.spans import Span, clipped, length, union

@@ -13,11 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support.changed_programs import PAIRS, Pair, statistics_behind_gradients
-from tests.support.changes import (
-    each_on_its_own_stream,
-    recorded,
-    step_ns,
-)
+from tests.support.changes import each_on_its_own_stream, recorded, step_ns
 from traceprof.replay.answers.ask import whatif
 from traceprof.simulate.scenarios.setup import Setup
 

@@ -4,11 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
-    Trace,
-    TrackDescriptor,
-    TrackEvent,
-)
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor, TrackEvent
 
 
 @dataclass

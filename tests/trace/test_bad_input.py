@@ -12,13 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.attempts import (
-    alter,
-    assert_contract,
-    attempt,
-    everything,
-    folder_of,
-)
+from tests.support.attempts import alter, assert_contract, attempt, everything, folder_of
 from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
 from tests.support.running import export, fifo, process, run

@@ -123,7 +123,7 @@ def compared(
     if unlike is not None:
         before, after = before.without_periods(), after.without_periods()
     steps = series(before.captures), series(after.captures)
-    means = [_mean_step(side.means) for side in steps]
+    means = [d.Parts(*(side.means[name] for name in COLUMNS)) for side in steps]
     changes = _differences(*means)
     matched = kernels(before.captures, after.captures, changes.compute_ns)
     checked = comparable(before.captures, after.captures, allow_different)
@@ -149,10 +149,6 @@ def compared(
         gates=[judged(gate, *steps, after.captures, checked.reasons) for gate in gates],
         notes=[*_about_periods(after.captures, unlike), *_notes(*steps, step)],
     )
-
-
-def _mean_step(means: Mapping[str, int]) -> d.Parts:
-    return d.Parts(*(means[name] for name in COLUMNS))
 
 
 def _differences(before: d.Parts, after: d.Parts) -> d.Parts:

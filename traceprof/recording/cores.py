@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from traceprof.recording.machine import read_text
 from traceprof.run.machines import Cores
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def as_ranges(numbers: list[int]) -> str:
 def _groups(root: Path) -> Iterator[Path]:
     """Yield the folders of this process's control group, version 2 or 1, and of those above it."""
     base = root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "-", "")
         if controllers and "cpu" not in controllers.split(","):
             continue
@@ -91,9 +92,9 @@ def _groups(root: Path) -> Iterator[Path]:
 
 def _quota(folder: Path) -> float | None:
     """Return how many cores' time a group may use; None without a limit."""
-    words = _read(folder / "cpu.max").split()
+    words = read_text(folder / "cpu.max").split()
     if not words:
-        words = [_read(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+        words = [read_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
     quota, period = (_number(word) for word in [*words, "", ""][:2])
     return quota / period if quota and period else None
 
@@ -103,7 +104,7 @@ def _throttled(groups: list[Path]) -> tuple[int | None, int | None, int | None]:
     for folder in groups:
         counters = dict(
             line.split(maxsplit=1)
-            for line in _read(folder / "cpu.stat").splitlines()
+            for line in read_text(folder / "cpu.stat").splitlines()
             if " " in line
         )
         if "nr_throttled" in counters:
@@ -130,15 +131,8 @@ def _numa_nodes(root: Path) -> Iterator[str]:
     except OSError:
         return
     for node in sorted(nodes, key=lambda path: int(path.name.removeprefix("node"))):
-        yield _read(node / "cpulist").strip()
+        yield read_text(node / "cpulist").strip()
 
 
 def _number(text: str) -> int | None:
     return int(text) if text.strip().isdecimal() else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

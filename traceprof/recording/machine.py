@@ -45,7 +45,7 @@ def look(may_sample: bool | None = None, root: Path = Path("/")) -> Machine:
 
 def paranoid_level(root: Path = Path("/")) -> int | None:
     """Return the kernel's `perf_event_paranoid`; None if unknown."""
-    text = _read(root / "proc/sys/kernel/perf_event_paranoid").strip()
+    text = read_text(root / "proc/sys/kernel/perf_event_paranoid").strip()
     return int(text) if text.removeprefix("-").isdecimal() else None
 
 
@@ -58,13 +58,13 @@ def permits_sampling(level: int | None, *, is_root: bool) -> bool | None:
 
 def ptrace_scope(root: Path = Path("/")) -> int | None:
     """Return Yama's scope for debuggers: 0 all, 1 children, 2 root, 3 none; None without Yama."""
-    text = _read(root / "proc/sys/kernel/yama/ptrace_scope").strip()
+    text = read_text(root / "proc/sys/kernel/yama/ptrace_scope").strip()
     return int(text) if text.isdecimal() else None
 
 
 def counters_restricted(root: Path = Path("/")) -> bool | None:
     """Return whether GPU counters are for administrators only; None without a driver."""
-    for line in _read(root / "proc/driver/nvidia/params").splitlines():
+    for line in read_text(root / "proc/driver/nvidia/params").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "RmProfilingAdminOnly":
             return value.strip() != "0"
@@ -80,7 +80,8 @@ def network_cards(root: Path = Path("/")) -> tuple[str, ...]:
         return ()
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return the text of a file; an empty one where it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:
