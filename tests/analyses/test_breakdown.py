@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 from tests.support.agreement import analyzed, assert_agreement
 from tests.support.builders import TraceBuilder, global_pid
 from tests.support.long import few_and_many, for_examples
+from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import closed_analysis, ranks_of
 from traceprof import labels
 from traceprof.analyses.breakdown import Measures
@@ -20,8 +21,6 @@ from traceprof.errors import UsageError
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.steady_steps import steady_steps
 from traceprof.run.steps.steady_rules import StepUse
-
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def whole(path: Path) -> Measures:

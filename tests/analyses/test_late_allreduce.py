@@ -10,6 +10,7 @@ import pytest
 from tests.reference.late_allreduce import moved_ns, reference
 from tests.support.builders import TraceBuilder
 from tests.support.claims import assert_missing
+from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, WITH_DDP
 from traceprof.analyses import late_allreduce
@@ -18,7 +19,6 @@ from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window
 
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.reference.overlap_slowdown import reference
 from tests.support.builders import TraceBuilder
 from tests.support.claims import assert_missing
+from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, WITH_DDP
 from traceprof.analyses import overlap_slowdown
@@ -17,8 +18,6 @@ from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window
 from traceprof.trace.model.special_values import NULL
-
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def assert_agreement(

@@ -13,6 +13,7 @@ from dashboards.server.app import create_app
 from tests.support import trees
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.cli import run
+from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import closed_analysis
 from tests.support.schema import validator
 from traceprof.analyses import breakdown, exposed_communication, gpu_idle
@@ -23,7 +24,6 @@ from traceprof.reports import html, text
 from traceprof.reports import json as json_report
 from traceprof.trace.nsight import schema
 
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 MS = 1_000_000
 
 

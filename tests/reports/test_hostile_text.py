@@ -8,13 +8,13 @@ import pytest
 from tests.support.attempts import alter
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
+from tests.support.nccl import ALL_REDUCE as NCCL
 from traceprof.cli.main import EXIT_DONE
 from traceprof.errors import one_line
 from traceprof.trace.nsight import schema
 
 HOSTILE = "\x1b]0;owned\x07\x9b31m[/nothing][red]\r\n:bomb:\u202e"
 EXPORT = schema.EXPORT_METADATA[0]
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from tests.support.builders import TraceBuilder
+from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import analysis_of
 from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER, SAMPLES
 from traceprof.analyses.verdict.run_result import RunResult
@@ -17,7 +18,6 @@ from traceprof.reports.detail import MAX_LINES
 from traceprof.units import duration
 
 MAX_TABLE_WIDTH = 130  # prose is narrower; tables are as wide as the longest GPU name needs
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def shown(path: Path, *, is_verbose: bool = False) -> str:

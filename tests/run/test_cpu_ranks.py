@@ -14,7 +14,6 @@ from tests.support.opened import closed_analysis
 from traceprof.analyses.breakdown import Measures
 from traceprof.errors import UsageError
 
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 MAIN, OTHER = 1000, 1001  # threads
 
 

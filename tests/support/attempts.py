@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
+from tests.support.nccl import ALL_REDUCE as NCCL
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, _run
 from traceprof.trace.nsight import schema
-
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 # What could not be done, why, and what to do.
 _LINE = re.compile(r"traceprof: (?P<what>cannot .+?): (?P<why>.+); (?P<remedy>.+)\n")

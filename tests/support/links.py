@@ -12,7 +12,6 @@ from traceprof.analyses.links import link_counters, link_usage
 from traceprof.trace.nsight import schema
 
 A100 = "NVIDIA A100-SXM4-80GB"
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 MIB = 1 << 20
 
 

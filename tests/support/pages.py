@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite.database import quote
@@ -131,6 +131,11 @@ def reserve(path: Path, page_size: int, reserved: int) -> None:
     data[20] = reserved
     data[105:107] = (page_size - reserved & 0xFFFF).to_bytes(2, "big")
     path.write_bytes(data)
+
+
+def refuse(*_: object, **__: object) -> NoReturn:
+    """Stand in for what reads pages, and read none."""
+    raise Unsupported
 
 
 def rows_with_text(rows: int, length: int) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from tests.support.attempts import NCCL, Outcome
+from tests.support.attempts import Outcome
 from tests.support.builders import TraceBuilder
+from tests.support.nccl import ALL_REDUCE as NCCL
 from traceprof.cli.main import _run
 
 

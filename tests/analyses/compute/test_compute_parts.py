@@ -7,6 +7,7 @@ import pytest
 
 from tests.reference.compute import Kind, compute_of, parts
 from tests.support.builders import TraceBuilder
+from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses.compute import compute_parts
@@ -16,7 +17,6 @@ from traceprof.intervals import clip
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.rank import Window
 
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 NAMES = ("ampere_sgemm_128x64_nn", "relu", NCCL, "softmax_warp_forward", "ampere_h16816gemm_nn")
 
 

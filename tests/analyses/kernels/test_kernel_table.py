@@ -7,13 +7,12 @@ import pytest
 
 from tests.reference.kernels import kernels_of, table
 from tests.support.builders import TraceBuilder
+from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses.kernels import kernel_table
 from traceprof.analyses.kernels.kernel_table import KernelTable
 from traceprof.run.rank import Rank, Window
-
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def assert_agreement(path: Path, window: tuple[int, int] | None = None) -> list[KernelTable]:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.builders import TraceBuilder
-from tests.support.links import A100, MIB, NCCL, assert_copies_agree, judged
+from tests.support.links import A100, MIB, assert_copies_agree, judged
+from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import ranks_of
 from traceprof.analyses.links import link_usage
 from traceprof.findings import NotApplicable, Severity

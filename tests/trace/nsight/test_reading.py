@@ -6,17 +6,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.attempts import EVENTS, NCCL, SMALL_TABLES, alter, attempt, everything
+from tests.support.attempts import EVENTS, SMALL_TABLES, alter, attempt, everything
 from tests.support.builders import TraceBuilder, global_pid, global_tid
 from tests.support.listening import RowCount
 from tests.support.long import long_after
+from tests.support.nccl import ALL_REDUCE as NCCL
+from tests.support.pages import refuse
 from traceprof import open_trace
 from traceprof.errors import TraceFormatError
 from traceprof.trace.model.limits import MAX_BYTES, MAX_SUM_NS
@@ -97,10 +99,6 @@ def test_a_column_that_is_the_rowid(path: Path) -> None:
         f"INSERT INTO {KERNEL} SELECT start, {columns} FROM kernels",
     )
     assert numbers(path) == expected
-
-
-def refuse(*_: object) -> NoReturn:
-    raise Unsupported
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 2, 3, 4, 6, 100])

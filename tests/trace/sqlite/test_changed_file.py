@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.attempts import NCCL
 from tests.support.builders import TraceBuilder
+from tests.support.nccl import ALL_REDUCE as NCCL
+from tests.support.pages import refuse
 from traceprof import open_trace
 from traceprof.errors import TraceFormatError
 from traceprof.execution import sections
@@ -18,7 +19,6 @@ from traceprof.run.summary import FailedReport
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database
-from traceprof.trace.sqlite.pages import Unsupported
 
 
 def export(path: Path, num_ranks: int) -> Path:
@@ -72,9 +72,6 @@ def test_replaced_is_read_as_it_was_opened(
 def test_replaced_is_read_as_it_was_opened_through_sqlite(
     path: Path, other: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise Unsupported
-
     monkeypatch.setattr(reader, "decode_columns", refuse)
     trace = open_trace(path)
     if is_deleted:

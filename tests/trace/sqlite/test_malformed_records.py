@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import refuse
 from traceprof.errors import TraceFormatError
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.numbered_texts import NumberedTexts
-from traceprof.trace.sqlite.pages import Unsupported
 
 _MARK = 0x5DEECE66D123  # of six bytes, serial type 5
 _LONG = "x" * 100  # whose serial type takes two bytes
@@ -74,9 +74,6 @@ def test_malformed_for_sqlite_is_malformed(
     texts: list[str],
     is_by_pages: bool,
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise Unsupported
-
     if not is_by_pages:
         monkeypatch.setattr(reader, "decode_columns", refuse)
     assert values(path, ["a", "c"], texts) == [_MARK, _MARK + 1, _MARK + 2]

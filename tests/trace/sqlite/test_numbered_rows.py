@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.pages import refuse
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.sqlite import numbered_rows
 from traceprof.trace.sqlite import read_columns as reader
 from traceprof.trace.sqlite.database import Database
 from traceprof.trace.sqlite.numbered_rows import NumberedRows
-from traceprof.trace.sqlite.pages import Unsupported
 from traceprof.trace.sqlite.read_columns import read_columns
 from traceprof.trace.sqlite.records import decode_columns
 
@@ -102,10 +102,6 @@ def test_without_pages_they_are_the_same(folder: Path, rows: list[tuple[object, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "decode_columns", refuse)
         assert combinations(path, NAMES, ["start"]) == by_pages
-
-
-def refuse(*_: object, **__: object) -> None:
-    raise Unsupported("for this test")
 
 
 @settings(deadline=None, max_examples=25)

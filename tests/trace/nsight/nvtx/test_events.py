@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
+from tests.support.pages import refuse
 from traceprof.trace.model.ranges import NamedRanges
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
@@ -16,7 +17,6 @@ from traceprof.trace.nsight.nvtx.events import read_events
 from traceprof.trace.nsight.nvtx.names import thread_names
 from traceprof.trace.open import open_trace
 from traceprof.trace.sqlite import read_columns as reader
-from traceprof.trace.sqlite.pages import Unsupported
 
 NAMES = [
     "step 1", "step 2", "step 22", "aten::mm, seq = 7", "aten::mm, seq = 8", "aten::mm, seq = 77",
@@ -120,10 +120,6 @@ def rows_of(found: dict[int, NamedRanges]) -> dict[int, list[tuple[int, int, str
         )
         for process, ranges in found.items()
     }
-
-
-def refuse(*_: object) -> None:
-    raise Unsupported
 
 
 def test_ends_of_ranges_by_process(export: Path) -> None:
