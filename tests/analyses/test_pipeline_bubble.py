@@ -30,6 +30,7 @@ from traceprof.simulate.scenarios.pipelines import Plan, pipeline
 from traceprof.simulate.scenarios.setup import Setup
 from traceprof.trace.nsight.schema_layouts import PRODUCTS
 from traceprof.trace.nsight.writer import NsightWriter
+from traceprof.units import percent
 
 _NO_TIME = Rates(nccl=Fraction(10**9), nccl_latency_ns=1, peer=Fraction(10**9))
 STAGES = [2, 4, pytest.param(8, marks=pytest.mark.long)]
@@ -235,9 +236,17 @@ def test_a_finding_says_what_it_is_part_of(tmp_path: Path) -> None:
     with closing(analyze(recorded(setup, tmp_path / "run.sqlite"))) as analysis:
         found = [finding for finding in analysis.findings if finding.id == ID]
         whole = {(one.id, one.rank): one.impact_ns for one in analysis.findings}
+    mixed = []
     for finding in found:
         bubble_ns = finding.metrics["bubble_ns"]
         assert isinstance(bubble_ns, int)
         assert finding.impact_ns <= bubble_ns
         if finding.part_of is not None:
             assert finding.impact_ns <= whole[finding.part_of, finding.rank]
+        communicating_ns = finding.metrics["communicating_ns"]
+        assert isinstance(communicating_ns, int)
+        is_mixed = 0.1 < communicating_ns / bubble_ns < 0.9
+        said = f"{percent(communicating_ns / bubble_ns)} of it is exposed-communication, too"
+        assert (said in finding.title) == is_mixed
+        mixed.append(is_mixed)
+    assert {*mixed} == {True, False}

@@ -278,8 +278,16 @@ def _title(metrics: PipelineBubbleMetrics) -> str:
         )
     return (
         f"Stage {metrics.stage} of {metrics.num_stages} waits {duration(metrics.bubble_ns)} for"
-        f" other stages: {', '.join(parts)}{ideal}"
+        f" other stages: {', '.join(parts)}{ideal}{_in_both(metrics)}"
     )
+
+
+def _in_both(metrics: PipelineBubbleMetrics) -> str:
+    """Say how much of a bubble stands in which other finding, where it is in two."""
+    if _part_of(metrics) is not None:
+        return ""
+    communicating = percent(share(metrics.communicating_ns, metrics.bubble_ns))
+    return f"; {communicating} of it is exposed-communication, too, the rest gpu-idle"
 
 
 def _advice(metrics: PipelineBubbleMetrics) -> tuple[str, ...]:
