@@ -23,6 +23,7 @@ from traceprof.simulate.event_model.fleet import Capture, Node, seen
 from traceprof.simulate.event_model.program_writer import Host, Rates
 from traceprof.simulate.event_model.records import Records
 from traceprof.simulate.machine import HOST_TABLES, SESSION_START_NS, Machine
+from traceprof.simulate.profiler_traces import write_traces
 from traceprof.simulate.scenarios.pipelines import Plan, pipeline
 from traceprof.simulate.scenarios.setup import Setup
 from traceprof.trace.nsight.schema_layouts import PRODUCTS
@@ -276,3 +277,34 @@ def test_messages_without_any_time_of_their_own_are_refused(tmp_path: Path) -> N
         )
         database.commit()
     assert _reasons(path, 0, 1) == ["its sends and receives fit several orders alike"]
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize(
+    "left_out",
+    [
+        pytest.param("FALSE", id="labels", marks=pytest.mark.long),
+        pytest.param(f"{_TEXT} GLOB 'send *' OR {_TEXT} GLOB 'recv *'", id="record_param_comms"),
+        pytest.param(_MESSAGES, id="nothing"),
+    ],
+)
+@pytest.mark.parametrize(("order", "num_stages"), [("gpipe", 2), ("1f1b", 4), ("interleaved", 4)])
+def test_traces_of_torch_profiler(
+    tmp_path: Path, order: str, num_stages: int, left_out: str, is_named: bool
+) -> None:
+    """A trace for each rank: the same as in an export, if a label or PyTorch names the peers.
+
+    Where neither does, ranks that are named are a pipeline, and others are not.
+    """
+    plan = Plan(order, num_stages, 8, (1.0, 1.3, *(1.0,) * (num_stages - 2)), 2)
+    path = recorded(pipeline(np.random.default_rng(0), plan), tmp_path / "run.sqlite")
+    with closing(_analysis(path)) as analysis:
+        expected = bubbles(analysis)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"DELETE FROM NVTX_EVENTS WHERE {left_out}")
+        database.commit()
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    write_traces(path, folder, "run")
+    with closing(_analysis(folder, *range(num_stages if is_named else 0))) as analysis:
+        assert bubbles(analysis) == (expected if is_named or left_out != _MESSAGES else [])

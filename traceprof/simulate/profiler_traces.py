@@ -77,11 +77,9 @@ def write_traces(
         ]
         for path in paths:
             check_is_free(path)
-        ranks = _ranks(trace, processes)
-        for process, path, rank in zip(processes, paths, ranks, strict=True):
-            write_trace(
-                trace, process, path, rank=rank, num_ranks=max(ranks) + 1, with_waits=with_waits
-            )
+        ranks = dict(zip(processes, _ranks(trace, processes), strict=True))
+        for process, path in zip(processes, paths, strict=True):
+            write_trace(trace, process, path, ranks=ranks, with_waits=with_waits)
     finally:
         trace.close()
     return paths

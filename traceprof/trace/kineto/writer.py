@@ -11,6 +11,7 @@ import gzip
 import json
 import re
 from contextlib import ExitStack
+from operator import itemgetter
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -21,7 +22,7 @@ from traceprof.trace.model.kinds import SynchronizationKind
 from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.intervals import Int64
@@ -37,6 +38,7 @@ _FUNCTIONS = {
     "ReduceScatter": "_reduce_scatter_base", "Reduce": "reduce", "Send": "send", "Recv": "recv",
     "AlltoAll": "all_to_all", "Gather": "gather", "Scatter": "scatter",
 }  # fmt: skip
+_ENDS = {"send": "Dst", "recv": "Src"}
 _WAITS = {
     SynchronizationKind.HOST_FOR_EVENT: "Event Sync",
     SynchronizationKind.STREAM_FOR_EVENT: "Stream Wait Event",
@@ -46,7 +48,7 @@ _WAITS = {
 
 
 def write_trace(
-    trace: Trace, process: int, path: Path, *, rank: int, num_ranks: int, with_waits: bool = True
+    trace: Trace, process: int, path: Path, *, ranks: Mapping[int, int], with_waits: bool = True
 ) -> None:
     """Write one process of a report.
 
@@ -54,8 +56,7 @@ def write_trace(
         trace: the report.
         process: of the report.
         path: the file, which must not exist; it is compressed if its name ends with `.gz`.
-        rank: of the process in its run.
-        num_ranks: of the run.
+        ranks: of each process of the report in its run.
         with_waits: whether waits are written, as with torch.profiler's `enable_cuda_sync_events`.
     """
     with path.open("xb") as plain, ExitStack() as stack:
@@ -63,8 +64,8 @@ def write_trace(
         if path.suffix == ".gz":
             packed = gzip.GzipFile("", "wb", _GZIP_LEVEL, plain, mtime=0)
             file = cast("IO[bytes]", stack.enter_context(packed))
-        writer = _Writer(trace, process, with_waits=with_waits)
-        file.write(writer.head(rank, num_ranks).encode())
+        writer = _Writer(trace, process, ranks, with_waits=with_waits)
+        file.write(writer.head().encode())
         first = True
         for events in writer.events():
             text = ",\n".join(events)
@@ -75,16 +76,20 @@ def write_trace(
 
 
 class _Writer:
-    def __init__(self, trace: Trace, process: int, *, with_waits: bool) -> None:
+    def __init__(
+        self, trace: Trace, process: int, ranks: Mapping[int, int], *, with_waits: bool
+    ) -> None:
         self._trace, self._process, self._with_waits = trace, process, with_waits
+        self._ranks = ranks
         self._pid = trace.pid(process)
         self._keys = [key for key in trace.operations if key.process == process]
         start_ns = trace.session.start_utc_ns or 0
         self._base_ns = max(start_ns - _BASE_BEFORE_NS, 0)
         self._shift_ns = start_ns - self._base_ns
 
-    def head(self, rank: int, num_ranks: int) -> str:
+    def head(self) -> str:
         """Return the document up to its first event."""
+        rank, num_ranks = self._ranks[self._process], max(self._ranks.values()) + 1
         group = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": num_ranks}
         facts: dict[str, Any] = {
             "schemaVersion": 1,
@@ -214,10 +219,16 @@ class _Writer:
         calls = self._trace.communication_calls(self._process).nccl
         columns = (
             calls.thread, calls.operation, calls.bytes, calls.communicator, calls.world_size,
+            calls.peer,
         )  # fmt: skip
+        groups = self._groups(calls.communicators)
+        # PyTorch's operator holds the end of the group, too, that launches a call of its own.
+        alone = np.diff(calls.first_member) == 1
+        end_ns = calls.end_ns.copy()
+        end_ns[calls.members[calls.first_member[:-1][alone]]] = calls.launch_end_ns[alone]
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        for (thread, operation, size, group, num_ranks), times in zip(
-            rows, self._times(calls.start_ns, calls.end_ns), strict=True
+        for (thread, operation, size, group, num_ranks, peer), times in zip(
+            rows, self._times(calls.start_ns, end_ns), strict=True
         ):
             function = _FUNCTIONS.get(OPERATIONS[operation])
             if function is None:
@@ -228,11 +239,25 @@ class _Writer:
                 number = size * max(num_ranks, 1) if function == "all_to_all" else size
                 args += f', "In msg nelems": {number}, "Out msg nelems": {number}'
             if group != UNKNOWN:
-                args += f', "Process Group Name": "{group}"'
+                args += groups[group]
+            if peer != UNKNOWN and function in _ENDS:
+                args += f', "{_ENDS[function]} Rank": {peer}'
             if num_ranks != UNKNOWN:
                 args += f', "Group size": {num_ranks}'
             place = self._host_place(thread)
             yield self._event("cpu_op", '"record_param_comms"', place, times, args)
+
+    def _groups(self, names: Sequence[str]) -> list[str]:
+        """Return the arguments of these communicators: name, and ranks of the members."""
+        of_process = {
+            rank: self._trace.communication_calls(process).nccl.communicators
+            for process, rank in sorted(self._ranks.items(), key=itemgetter(1))
+        }
+        members = [[rank for rank, known in of_process.items() if name in known] for name in names]
+        return [
+            f', "Process Group Name": "{name}", "Process Group Ranks": "{ranks}"'
+            for name, ranks in zip(names, members, strict=True)
+        ]
 
     def _api_calls(self) -> Iterator[str]:
         calls = self._trace.api_calls(self._process)
