@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.claims import only_finding, only_gap
 from tests.support.nccl import ALL_GATHER, ALL_REDUCE, SEND_RECV, call, label, prepare
 from tests.support.opened import ranks_of
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import collectives
 from traceprof.analyses.collectives import CollectivesResult
 from traceprof.communication.latency import best_time_and_latency
-from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.findings import Severity
 from traceprof.run.opening import Window
 from traceprof.units import size_text
 
@@ -186,8 +187,7 @@ def small_ones(number: int, *, hidden: bool = False) -> TraceBuilder:
 
 def test_many_small_ones(tmp_path: Path) -> None:
     found = result(small_ones(20), tmp_path)
-    (finding,) = collectives.findings(found)
-    assert isinstance(finding, Finding)
+    finding = only_finding(collectives.findings(found))
     assert dict(finding.metrics) == {
         "num_operations": 20,
         "median_bytes": 4096,
@@ -211,18 +211,15 @@ def test_small_ones_that_compute_hides_cost_nothing(tmp_path: Path) -> None:
 
 
 def test_without_sizes_it_says_how_to_collect_them(tmp_path: Path) -> None:
-    (missing,) = collectives.findings(
-        result(TraceBuilder().kernel(0, 9, ALL_REDUCE, launch=(3, 5)), tmp_path)
-    )
-    assert isinstance(missing, NotApplicable)
+    builder = TraceBuilder().kernel(0, 9, ALL_REDUCE, launch=(3, 5))
+    missing = only_gap(collectives.findings(result(builder, tmp_path)))
     assert "--trace=cuda,nvtx" in missing.how_to_collect
     assert collectives.findings(result(TraceBuilder().kernel(0, 9), tmp_path / "..")) == []
 
 
 def test_calls_without_payloads_need_another_export_only(traces: Path) -> None:
     for found in results(traces / "h100x2_torchrun_nccl_on_compute_stream.sqlite"):
-        (missing,) = collectives.findings(found)
-        assert isinstance(missing, NotApplicable)
+        missing = only_gap(collectives.findings(found))
         assert "--include-blobs=true" in missing.how_to_collect
         assert found.num_with_call == 32
 

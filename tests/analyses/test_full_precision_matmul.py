@@ -6,6 +6,7 @@ import pytest
 
 from tests.reference.kernels import full_precision, kernels_of
 from tests.support.builders import TraceBuilder
+from tests.support.claims import only_finding, only_gap
 from tests.support.long import rows_long_after
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
@@ -72,8 +73,7 @@ def program(name: str = SGEMM, *, gpu: str | None = A100, torch: bool = True) ->
 
 
 def test_the_finding(tmp_path: Path) -> None:
-    (finding,) = judged(program().write(tmp_path / "t.sqlite"))
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(program().write(tmp_path / "t.sqlite")))
     assert (finding.id, finding.severity) == ("full-precision-matmul", Severity.HIGH)
     assert finding.metrics == {
         "kernel_ns": 5000,
@@ -99,8 +99,7 @@ def test_the_finding(tmp_path: Path) -> None:
 
 def test_of_tf32_and_attention_the_limit_goes_by_their_rates(tmp_path: Path) -> None:
     builder = program(TF32).kernel(10_000, 14_000, ATTENTION)
-    (finding,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(builder.write(tmp_path / "t.sqlite")))
     parts = ("kernel_ns", "attention_ns", "tf32_ns", "precision", "convolution_ns")
     assert [finding.metrics[part] for part in parts] == [9000, 4000, 5000, "tf32", 0]
     # An A100 multiplies BF16 16 times as fast as FP32 and twice as fast as TF32.
@@ -143,21 +142,18 @@ def test_the_impact_is_bounded_by_the_gpus_tensor_cores(
     if impact_ns is None:
         assert found == []
     else:
-        (finding,) = found
-        assert isinstance(finding, Finding)
+        finding = only_finding(found)
         assert finding.impact_ns == impact_ns
 
 
 def test_without_a_gpus_name_kernels_tell_what_it_is_at_least(tmp_path: Path) -> None:
-    (finding,) = judged(program(gpu=None).write(tmp_path / "t.sqlite"))
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(program(gpu=None).write(tmp_path / "t.sqlite")))
     assert finding.metrics["compute_capability"] == "8.0"
 
 
 def test_an_unknown_gpu_may_have_no_tensor_cores(tmp_path: Path) -> None:
     path = program("sgemm_32x32x32_NN_vec", gpu=None).write(tmp_path / "t.sqlite")
-    (missing,) = judged(path)
-    assert isinstance(missing, NotApplicable)
+    missing = only_gap(judged(path))
     assert "compute capability" in missing.how_to_collect
     little = program("sgemm_32x32x32_NN_vec", gpu=None).kernel(10**7, 2 * 10**7, "add")
     assert judged(little.write(tmp_path / "u.sqlite")) == []
@@ -177,8 +173,7 @@ def test_an_unknown_gpu_may_have_no_tensor_cores(tmp_path: Path) -> None:
 def test_advice_fits_gpu_program_and_kernels(
     tmp_path: Path, builder: TraceBuilder, said: str, unsaid: str
 ) -> None:
-    (finding,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(builder.write(tmp_path / "t.sqlite")))
     advice = " ".join(finding.advice)
     assert said in advice
     assert unsaid not in advice
@@ -241,6 +236,5 @@ def test_known_answers(traces: Path, name: str, severity: Severity | None) -> No
 def test_the_smaller_step_comes_first_where_it_is_fast(
     tmp_path: Path, gpu: str, place: int
 ) -> None:
-    (finding,) = judged(program(gpu=gpu).write(tmp_path / "t.sqlite"))
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(program(gpu=gpu).write(tmp_path / "t.sqlite")))
     assert "TF32" in finding.advice[place]

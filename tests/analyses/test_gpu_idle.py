@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder, global_tid
+from tests.support.claims import only_finding, only_gap
 from tests.support.opened import ranks_of
 from traceprof.analyses import gpu_idle
 from traceprof.analyses.gpu_idle import GpuIdleResult
-from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.findings import Finding, Severity
 from traceprof.host.idle_causes import IdleCause
 from traceprof.run.opening import Rank, Window, open_run
 from traceprof.trace.open import open_trace
@@ -30,9 +31,7 @@ def judged(tmp_path: Path, builder: TraceBuilder, window: Window | None = None) 
 
 
 def one(result: GpuIdleResult) -> Finding:
-    (finding,) = gpu_idle.findings(result)
-    assert isinstance(finding, Finding)
-    return finding
+    return only_finding(gpu_idle.findings(result))
 
 
 def late(kernel: str = TORCH) -> TraceBuilder:
@@ -184,8 +183,7 @@ def test_a_window_beyond_the_rank(tmp_path: Path) -> None:
     assert result.by_cause[IdleCause.LAUNCH_BOUND] == 80 * US
     assert result.by_cause[IdleCause.UNKNOWN] == 60 * US
     (tmp_path / "t.sqlite").unlink()
-    (missing,) = gpu_idle.findings(judged(tmp_path, late(), Window(-50 * US, -10 * US)))
-    assert isinstance(missing, NotApplicable)
+    only_gap(gpu_idle.findings(judged(tmp_path, late(), Window(-50 * US, -10 * US))))
 
 
 def test_a_busy_gpu_is_silent(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ import pytest
 
 from tests.reference.idle_causes import idle_causes
 from tests.support.builders import TraceBuilder
+from tests.support.claims import only_finding, only_gap
 from tests.support.long import long_after
 from tests.support.opened import ranks_of
 from traceprof.analyses import host_sync
 from traceprof.analyses.host_sync import HostSyncResult
-from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.findings import Finding, Severity
 from traceprof.run.opening import Window
 
 
@@ -46,8 +47,7 @@ def test_reads_in_steps(tmp_path: Path) -> None:
     assert result.metrics.blocked_ns == (102 + 2 + 152 + 2) * US
     assert result.metrics.blocked_per_step_ns == (104 + 154) * US // 2
     assert result.idle_ns == 50 * US
-    (finding,) = host_sync.findings(result)
-    assert isinstance(finding, Finding)
+    finding = only_finding(host_sync.findings(result))
     assert (finding.severity, finding.impact_ns) == (Severity.LOW, 50 * US)
     assert finding.title.startswith("The host synchronized 2 times in training steps, mostly in")
     # The evidence is the call that waited, not the gap that it left.
@@ -82,8 +82,7 @@ def one_wait(name: str = "cudaDeviceSynchronize_v3020") -> TraceBuilder:
 def test_without_steps_all_in_the_window_count(tmp_path: Path) -> None:
     builder = one_wait().api("cudaDeviceSynchronize_v3020", 300 * US, 305 * US)  # after the window
     (result,) = judged(builder.write(tmp_path / "t.sqlite"))
-    (finding,) = host_sync.findings(result)
-    assert isinstance(finding, Finding)
+    finding = only_finding(host_sync.findings(result))
     assert (finding.metrics["num_syncs"], finding.metrics["in_steps"]) == (1, 0)
     assert "synchronized once (no training step is marked)" in finding.title
     assert finding.metrics["blocked_per_step_ns"] is None
@@ -156,8 +155,7 @@ def test_advice_fits_the_program(
     for number in range(reads):
         at = (320 + 10 * number) * US
         builder.memcpy(at, at + US, "DtoH", launch=(198 * US, 199 * US))
-    (finding,) = host_sync.findings(judged(builder.write(tmp_path / "t.sqlite"))[0])
-    assert isinstance(finding, Finding)
+    finding = only_finding(host_sync.findings(judged(builder.write(tmp_path / "t.sqlite"))[0]))
     assert first in finding.advice[0]
     assert unsaid not in " ".join(finding.advice)
 
@@ -167,8 +165,7 @@ def test_no_pinning_where_copies_are_pinned(tmp_path: Path, *, pageable: bool) -
     builder = one_wait("cudaStreamSynchronize_v3020")
     builder.kernel(300 * US, 310 * US, "at::native::add", launch=(196 * US, 197 * US))
     builder.memcpy(310 * US, 311 * US, pageable=pageable, launch=(198 * US, 199 * US))
-    (finding,) = host_sync.findings(judged(builder.write(tmp_path / "t.sqlite"))[0])
-    assert isinstance(finding, Finding)
+    finding = only_finding(host_sync.findings(judged(builder.write(tmp_path / "t.sqlite"))[0]))
     assert ("pin_memory" in " ".join(finding.advice)) == pageable
 
 
@@ -187,8 +184,7 @@ def test_what_cannot_be_judged_is_said(tmp_path: Path, edge: str) -> None:
     else:
         builder = TraceBuilder().kernel(0, 9, launch=(9_000_000, 9_000_010))
     (result,) = judged(builder.write(tmp_path / "t.sqlite"))
-    (missing,) = host_sync.findings(result)
-    assert isinstance(missing, NotApplicable)
+    missing = only_gap(host_sync.findings(result))
     assert missing.id == "host-sync"
 
 

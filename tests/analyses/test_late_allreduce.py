@@ -9,7 +9,7 @@ import pytest
 
 from tests.reference.late_allreduce import moved_ns, reference
 from tests.support.builders import TraceBuilder
-from tests.support.claims import assert_missing
+from tests.support.claims import assert_missing, only_finding, only_gap
 from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER, WITH_DDP
@@ -100,8 +100,7 @@ def test_until_the_last_rank_has_come_a_rank_waits(name: str) -> None:
 def test_one_bucket_after_the_backward(tmp_path: Path) -> None:
     # compute  |0      600|             |900 990|
     # nccl                  |610    880|
-    (finding,) = judged(steps_of([(610, 880)]).write(tmp_path / "t.sqlite"))
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(steps_of([(610, 880)]).write(tmp_path / "t.sqlite")))
     assert (finding.id, finding.severity) == ("late-allreduce", Severity.MEDIUM)
     assert finding.impact_ns == 3 * 270
     assert finding.impact_fraction == 810 / 3990
@@ -153,8 +152,7 @@ def test_several_buckets_that_all_wait_for_the_end_are_late(tmp_path: Path) -> N
     # After each bucket DDP copies it into the gradients: that is no backward to hide behind.
     compute = ((0, 300), (300, 600), (700, 710), (800, 810), (900, 990))
     builder = steps_of([(600, 700), (700, 800), (800, 880)], compute=compute)
-    (finding,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(builder.write(tmp_path / "t.sqlite")))
     assert finding.metrics["num_buckets"] == 3
     assert finding.metrics["tail_ns"] == 3 * 260
     assert "when the backward is almost over" in finding.title
@@ -241,8 +239,7 @@ def test_steps_with_all_reduces_outside_the_window_are_not_judged(tmp_path: Path
 
 
 def test_a_step_without_compute_is_no_step_of_a_training(tmp_path: Path) -> None:
-    (missing,) = judged(steps_of([(0, 900)], compute=[]).write(tmp_path / "t.sqlite"))
-    assert isinstance(missing, NotApplicable)
+    missing = only_gap(judged(steps_of([(0, 900)], compute=[]).write(tmp_path / "t.sqlite")))
     assert "0 steps can be judged" in missing.reason
 
 

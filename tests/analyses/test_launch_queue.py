@@ -11,6 +11,7 @@ import pytest
 
 from tests.reference.launch_queue import Answer, Process, answers, read
 from tests.support.builders import TraceBuilder, global_tid
+from tests.support.claims import only_finding, only_gap
 from tests.support.long import long_after
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
@@ -155,8 +156,7 @@ def test_two_h100_by_either_way(traces: Path, tmp_path: Path, has_records: bool)
 def test_stalls_whose_records_were_not_exported(
     traces: Path, name: str, stall_ns: int, cap: int
 ) -> None:
-    (finding,) = judged(traces / name)
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(traces / name))
     assert finding.severity is Severity.INFO
     assert finding.metrics["stall_ns"] == pytest.approx(stall_ns, rel=0.001)
     assert finding.metrics["queue_cap"] == finding.metrics["max_queue_depth"] == cap
@@ -167,8 +167,7 @@ def test_each_stream_has_a_queue_of_its_own(traces: Path) -> None:
     # Two models in turn on two streams: 1550 pending in all, and each stream full at 1022.
     (result,) = results(traces / "inference_no_mangled_names.sqlite")
     assert (result.stalls.cap, result.metrics.max_queue_depth) == (CAP, 1550)
-    (finding,) = launch_queue.findings(result)
-    assert isinstance(finding, Finding)
+    finding = only_finding(launch_queue.findings(result))
     assert finding.severity is Severity.INFO
 
 
@@ -232,8 +231,7 @@ def test_the_cap_is_learned(tmp_path: Path, cap: int) -> None:
     *stalls, _ = planted(builder, cap + 200, cap)
     path = builder.shuffled(1).write(tmp_path / "t.sqlite")
     assert_agreement(path)
-    (finding,) = judged(path)
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(path))
     assert finding.metrics["queue_cap"] == finding.metrics["max_queue_depth"] == cap
     assert finding.metrics["stall_ns"] == sum(stalls)
     assert finding.metrics["num_stalls"] == len(stalls)
@@ -260,8 +258,7 @@ def test_what_is_launched_late_on_an_idle_stream(tmp_path: Path, others: str) ->
     assert_agreement(path)
     (result,) = results(path)
     assert (result.metrics.num_late_launches, result.metrics.late_launch_ns) == (1, sum(stalls))
-    (finding,) = launch_queue.findings(result)
-    assert isinstance(finding, Finding)
+    finding = only_finding(launch_queue.findings(result))
     # The device computes but for the 1 µs between kernels; only another GPU can have waited.
     if others == "communicate":
         assert finding.impact_ns == sum(stalls)
@@ -345,8 +342,7 @@ def test_what_was_queued_when_the_capture_began(tmp_path: Path) -> None:
         cut = "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId <= ?"
         database.execute(cut, [CAP])
     assert_agreement(path)
-    (finding,) = judged(path)
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(path))
     assert finding.metrics["queue_cap"] == CAP
     assert (finding.metrics["stall_ns"], finding.metrics["num_stalls"]) == (
         sum(stalls),
@@ -386,8 +382,7 @@ def test_records_count_before_inference(tmp_path: Path) -> None:
     )  # fmt: skip
     path = builder.write(tmp_path / "t.sqlite")
     assert_agreement(path)
-    (finding,) = judged(path)
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(path))
     assert finding.metrics["source"] == "overhead-records"
     assert (finding.metrics["stall_ns"], finding.metrics["num_stalls"]) == (10_000_000, 1)
 
@@ -399,8 +394,7 @@ def test_deep_queues_without_long_launches_are_silent(tmp_path: Path) -> None:
     assert judged(path) == []
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("INSERT INTO StringIds VALUES (99999, 'Command Buffer Full')")
-    (missing,) = judged(path)
-    assert isinstance(missing, NotApplicable)
+    missing = only_gap(judged(path))
     assert "2026.1" in missing.how_to_collect
 
 

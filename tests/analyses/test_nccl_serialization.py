@@ -11,6 +11,7 @@ from msgspec import structs
 from tests.reference import readiness
 from tests.reference.communication import kernels_of, uses
 from tests.support.builders import TraceBuilder
+from tests.support.claims import only_finding, only_gap
 from tests.support.nccl import ALL_REDUCE, SEND_RECV, call, label, prepare
 from tests.support.opened import ranks_of
 from tests.support.serialization import measured_numbers
@@ -18,7 +19,7 @@ from tests.support.streams import record, wait
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import collectives, nccl_serialization
 from traceprof.analyses.nccl_serialization import SerializationResult
-from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.findings import Finding, Severity
 from traceprof.run.opening import Window
 
 US, MS = 1_000, 1_000_000
@@ -35,9 +36,7 @@ def result(builder: TraceBuilder, tmp_path: Path, window: Window | None = None) 
 
 
 def only(found: SerializationResult) -> Finding:
-    (finding,) = nccl_serialization.findings(found)
-    assert isinstance(finding, Finding)
-    return finding
+    return only_finding(nccl_serialization.findings(found))
 
 
 def assert_agreement(path: Path, *, has_labels: bool = False) -> None:
@@ -215,8 +214,7 @@ def test_what_waits_for_its_input_is_not_blocked(tmp_path: Path) -> None:
 def test_without_launches_nothing_can_be_said(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 100, ALL_REDUCE).kernel(100, 200, ALL_REDUCE)
     found = result(builder.without("CUPTI_ACTIVITY_KIND_RUNTIME"), tmp_path)
-    (missing,) = nccl_serialization.findings(found)
-    assert isinstance(missing, NotApplicable)
+    missing = only_gap(nccl_serialization.findings(found))
     assert "--trace=cuda" in missing.how_to_collect
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.reference.overlap_slowdown import reference
 from tests.support.builders import TraceBuilder
-from tests.support.claims import assert_missing
+from tests.support.claims import assert_missing, only_finding, only_gap
 from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, WITH_DDP
@@ -314,8 +314,7 @@ def test_kernels_that_coincide_cost_nothing_that_is_known(tmp_path: Path) -> Non
     builder = run_of()
     for index in range(30):
         builder.kernel(3000 + 150 * index, 3150 + 150 * index, grid=(8, 1, 1), stream=8)
-    (missing,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert isinstance(missing, NotApplicable)
+    missing = only_gap(judged(builder.write(tmp_path / "t.sqlite")))
     assert "60 ran beside other compute" in missing.reason
 
 
@@ -324,8 +323,7 @@ def test_kernels_that_are_faster_are_taken_off_the_impact(tmp_path: Path) -> Non
     for index in range(30):
         builder.kernel(8000 + 100 * index, 8090 + 100 * index, grid=(8, 1, 1))
     builder.kernel(8000, 11000, NCCL, stream=20)
-    (finding,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(builder.write(tmp_path / "t.sqlite")))
     assert finding.metrics["excess_ns"] == 30 * 50 - 30 * 10
     assert finding.impact_ns == 1200
 
@@ -334,8 +332,7 @@ def test_kernels_that_are_faster_are_taken_off_the_impact(tmp_path: Path) -> Non
 
 
 def test_a_slowdown_says_what_it_costs_and_gains(tmp_path: Path) -> None:
-    (finding,) = judged(run_of().write(tmp_path / "t.sqlite"))
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(run_of().write(tmp_path / "t.sqlite")))
     assert (finding.id, finding.severity) == ("overlap-slowdown", Severity.MEDIUM)
     assert (finding.impact_ns, finding.impact_fraction) == (1500, 0.2)
     assert finding.metrics == {
@@ -365,14 +362,12 @@ def test_a_slowdown_says_what_it_costs_and_gains(tmp_path: Path) -> None:
 
 def test_a_tax_smaller_than_the_gain_is_not_high(tmp_path: Path) -> None:
     costly = run_of(beside=190, times=20).write(tmp_path / "costly.sqlite")
-    (finding,) = judged(costly)
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(costly))
     assert finding.impact_fraction > 0.25
     assert finding.severity == Severity.MEDIUM
     # Kernels that take three times as long cost twice what communication they can hide.
     worse = run_of(beside=300, times=20).write(tmp_path / "worse.sqlite")
-    (finding,) = judged(worse)
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(worse))
     assert finding.metrics["net_gain_ns"] == 2000
     assert finding.severity == Severity.MEDIUM
     # Peer copies during little more than half of each kernel: overlap gains less than it costs.
@@ -382,8 +377,7 @@ def test_a_tax_smaller_than_the_gain_is_not_high(tmp_path: Path) -> None:
     for index in range(30, 60):
         builder.kernel(1000 * index, 1000 * index + 900)
         builder.memcpy(1000 * index + 50, 1000 * index + 510, "PtoP")
-    (finding,) = judged(builder.write(tmp_path / "loss.sqlite"))
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(builder.write(tmp_path / "loss.sqlite")))
     assert finding.metrics["net_gain_ns"] == 30 * 460 - 30 * 800
     assert finding.severity == Severity.HIGH
 
@@ -512,8 +506,7 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
 def test_known_answers_on_four_a100(
     traces: Path, name: str, slowdown: float, excess_ns: int, num_overlapped: int, matched: float
 ) -> None:
-    (finding,) = judged(traces / f"{name}.sqlite")
-    assert isinstance(finding, Finding)
+    finding = only_finding(judged(traces / f"{name}.sqlite"))
     assert finding.metrics["slowdown"] == pytest.approx(slowdown, abs=5e-5)
     assert finding.metrics["excess_ns"] == excess_ns
     assert finding.metrics["num_overlapped"] == num_overlapped

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.claims import only_finding, only_gap
 from tests.support.opened import ranks_of
 from traceprof.analyses import pageable_copy
 from traceprof.analyses.pageable_copy import PageableCopyResult
-from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.findings import Finding, Severity
 from traceprof.run.opening import Window
 
 MIB = 1 << 20
@@ -20,9 +21,7 @@ def judged(path: Path, window: Window | None = None) -> list[PageableCopyResult]
 
 
 def one(result: PageableCopyResult) -> Finding:
-    (finding,) = pageable_copy.findings(result)
-    assert isinstance(finding, Finding)
-    return finding
+    return only_finding(pageable_copy.findings(result))
 
 
 def test_a_batch_from_pageable_memory(tmp_path: Path) -> None:
@@ -84,8 +83,7 @@ def test_copies_without_a_launch_tell_no_host_time(tmp_path: Path) -> None:
 def test_unknown_kinds_of_memory_are_said(tmp_path: Path) -> None:
     builder = TraceBuilder().memcpy(0, 100).without("CUPTI_ACTIVITY_KIND_MEMCPY", "srcKind")
     (result,) = judged(builder.write(tmp_path / "t.sqlite"))
-    (missing,) = pageable_copy.findings(result)
-    assert isinstance(missing, NotApplicable)
+    missing = only_gap(pageable_copy.findings(result))
     assert missing.id == "pageable-copy"
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from tests.reference.links import reference_staged
 from tests.support.builders import TraceBuilder
+from tests.support.claims import only_gap
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER
 from traceprof.analyses import peer_transfers
 from traceprof.analyses.peer_transfers.peer_findings import PeerTransfersResult
-from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.findings import Finding, Severity
 from traceprof.run.opening import Window
 
 SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -117,8 +118,7 @@ def test_without_kinds_of_memory_nothing_is_ruled_out(tmp_path: Path) -> None:
     builder = TraceBuilder().memcpy(0, 10)
     for column in ("srcKind", "dstKind"):
         builder.without("CUPTI_ACTIVITY_KIND_MEMCPY", column)
-    (missing,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert isinstance(missing, NotApplicable)
+    missing = only_gap(judged(builder.write(tmp_path / "t.sqlite")))
     assert missing.id == "peer-copy-through-host"
 
 
@@ -181,8 +181,7 @@ def test_waiting_is_not_slow(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_compared(tmp_path: Path, label: str, says: str) -> None:
-    (missing,) = judged(sending([2_000_000], label).write(tmp_path / "t.sqlite"))
-    assert isinstance(missing, NotApplicable)
+    missing = only_gap(judged(sending([2_000_000], label).write(tmp_path / "t.sqlite")))
     assert says in missing.reason
 
 
@@ -204,8 +203,7 @@ def test_ranks_that_all_see_device_0_do_not_tell_the_way(tmp_path: Path) -> None
     builder.nvtx("send dst=1 bytes=4194304", 0, 50, domain="traceprof")
     builder.kernel(100, 2_000_000, SEND, launch=(10, 40))
     builder.memcpy(2_000_000, 3_000_000, "PtoP", bytes=4 * MIB, source=0, destination=1)
-    (missing,) = judged(builder.write(tmp_path / "t.sqlite"))
-    assert isinstance(missing, NotApplicable)
+    only_gap(judged(builder.write(tmp_path / "t.sqlite")))
 
 
 def test_without_a_copy_there_is_nothing_to_compare_with(tmp_path: Path) -> None:

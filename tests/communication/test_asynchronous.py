@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.claims import only_finding
 from tests.support.opened import ranks_of
 from traceprof.analyses import exposed_communication
 from traceprof.communication.asynchronous import asynchronous_calls
-from traceprof.findings import Finding
 from traceprof.run.rank import Window
 
 COLLECTIVES, EXCHANGES = "collectives with async_op=True", "sends and receives with isend and irecv"
@@ -38,8 +38,9 @@ def test_ranks_without_a_gpu_that_only_send_and_receive(tmp_path: Path) -> None:
     advice = []
     with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
         for window in (rank.window, Window(100, 900)):
-            (finding,) = exposed_communication.findings(exposed_communication.run(rank, window))
-            assert isinstance(finding, Finding)
+            finding = only_finding(
+                exposed_communication.findings(exposed_communication.run(rank, window))
+            )
             advice.append(" ".join(finding.advice))
     assert ["async_op" in text for text in advice] == [True, False]
     assert ["bucket_cap_mb" in text for text in advice] == [True, False]
