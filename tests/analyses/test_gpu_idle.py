@@ -50,6 +50,18 @@ def test_a_late_launch(tmp_path: Path) -> None:
     assert "torch.compile" in finding.advice[0]
 
 
+def test_evidence_begins_with_the_cause_that_the_title_names(tmp_path: Path) -> None:
+    builder = TraceBuilder().kernel(0, 600 * US, TORCH, launch=(0, US))
+    for start in (1000, 2000, 3000):  # 400 us each of launching, most of all
+        begin, end = (start - 400) * US, start * US
+        builder.kernel(end, end + 600 * US, TORCH, launch=(begin - US, end - US))
+    builder.kernel(4500 * US, 4600 * US, TORCH, launch=(10 * US, 11 * US))  # 900 us, in the queue
+    first, *others = [evidence.label for evidence in one(judged(tmp_path, builder)).evidence]
+    assert first.startswith("launch-bound")
+    assert sum(label.startswith("launch-bound") for label in others) == 2
+    assert others[-1].startswith("unknown")
+
+
 @pytest.mark.parametrize("cause", ["launch", "sync", "data", "allocation", "waiting", "host code"])
 def test_advice_for_a_program_that_is_not_pytorch(cause: str, tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 100 * US, "jacobi", launch=(0, US))

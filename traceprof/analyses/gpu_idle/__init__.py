@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 from msgspec import structs
 from msgspec.structs import replace
 
@@ -157,7 +158,7 @@ class GpuIdleResult(RankResult, frozen=True):
         unknown_ns: the unknown time in three parts: the queue held work, no launch is known, and
             nothing is known of the host.
         details: ranges, calls and functions of the host, for the causes that matter.
-        evidence: the longest gaps, longest first.
+        evidence: the longest gaps, those first that are mostly of the largest cause.
         why_unknown: the reason why not all causes can be known, else None.
         is_pytorch: whether the program is known to be PyTorch.
         uses_dali: whether NVIDIA DALI loads the data.
@@ -223,7 +224,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         metrics=metrics,
         unknown_ns=(queued, unlaunched, silent),
         details={cause: details(rank, window, cause) for cause in matter},
-        evidence=_evidence(rank, idle, causes),
+        evidence=_evidence(rank, idle, causes, max(IdleCause, key=lambda cause: by_cause[cause])),
         why_unknown=why_unknown(rank),
         is_pytorch=rank.program.is_pytorch,
         uses_dali=rank.program.uses_dali,
@@ -301,9 +302,16 @@ def _that_matter(
     return [cause for cause in causes if by_cause[cause] >= least]
 
 
-def _evidence(rank: Rank, idle: intervals.Intervals, causes: IdleCauses) -> tuple[Evidence, ...]:
+def _evidence(
+    rank: Rank, idle: intervals.Intervals, causes: IdleCauses, main: IdleCause
+) -> tuple[Evidence, ...]:
+    """Return the longest gaps, those first that are mostly of the cause that the title names."""
+    length = idle.length_ns
+    of_main = intervals.covered_within(causes.of(main), idle.start_ns, idle.end_ns)
+    # The shortest of these is worth more than the longest of the others.
+    worth = length + np.where(2 * of_main >= length, int(length.max(initial=0)), 0)
     evidence = []
-    for gap in intervals.largest(idle.length_ns, MAX_EVIDENCE).tolist():
+    for gap in intervals.largest(worth, MAX_EVIDENCE).tolist():
         start, end = int(idle.start_ns[gap]), int(idle.end_ns[gap])
         where = Window(start, end)
         by_cause = causes.within(where)
