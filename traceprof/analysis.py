@@ -180,7 +180,7 @@ def analyze_in_child(
     options: Options | None = None,
     listener: Listener[Analysis] | None = None,
     jobs: int | None = None,
-    answer: Callable[[Analysis, Any], object] | None = None,
+    answer: Callable[[Analysis, Any, Progress], object] | None = None,
 ) -> Iterator[AnalysisFuture[Analysis]]:
     """Analyse the reports of one run in a child process while the block runs.
 

@@ -17,6 +17,18 @@ class Progress(Protocol):
         """Add to the number of rows that were read."""
 
 
+class _Unheard:
+    def expect(self, number: int, /) -> None:
+        """Ignore the number."""
+
+    def advance(self, number: int, /) -> None:
+        """Ignore the number."""
+
+
+UNHEARD: Progress = _Unheard()
+"""Receives progress that nobody wants."""
+
+
 class Listener(Progress, Protocol[Result_contra]):
     """Receives partial results as well, while the rest is still being read."""
 

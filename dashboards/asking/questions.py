@@ -16,9 +16,10 @@ from traceprof.errors import TraceprofError
 
 if TYPE_CHECKING:
     from traceprof.analysis import Analysis
+    from traceprof.progress import Progress
     from traceprof.run.opening import Run
 
-Ask = Callable[[Any], Any]  # a question in, its answer out
+Ask = Callable[[Any, "Progress"], Any]  # a question in, its answer out
 Question = WhatIfQuestion | CompareQuestion | PathQuestion
 
 _log = logging.getLogger("traceprof.dashboard")
@@ -26,8 +27,13 @@ _MAX_KEPT = 64  # answers
 _MAX_RUNS = 2
 
 
-def answered(analysis: Analysis, question: Question) -> object:
+def answered(analysis: Analysis, question: Question, progress: Progress) -> object:
     """Answer a question about a run whose reports are open.
+
+    Args:
+        analysis: of the run.
+        question: about it.
+        progress: receives the progress of the answer, where it is known.
 
     Raises:
         TraceprofError: it cannot be answered.
@@ -36,7 +42,7 @@ def answered(analysis: Analysis, question: Question) -> object:
         return compared_with(analysis, question)
     if isinstance(question, PathQuestion):
         return critical_path(analysis, question)
-    return replayed(analysis, question)
+    return replayed(analysis, question, progress)
 
 
 @dataclass
@@ -47,11 +53,23 @@ class Asked:
         answer: None as long as there is none.
         error: why there will be none.
         is_over: whether there is one of the two.
+        done: how many parts of the work are done.
+        expected: how many there are; 0 where that is not known.
     """
 
     answer: Any = None
     error: str | None = None
     is_over: bool = False
+    done: int = 0
+    expected: int = 0
+
+    def expect(self, number: int) -> None:
+        """Add to the number of parts."""
+        self.expected += number
+
+    def advance(self, number: int) -> None:
+        """Add to the number of parts that are done."""
+        self.done += number
 
 
 class Questions:
@@ -86,7 +104,7 @@ class Questions:
     def _answer(self, question: Hashable, asked: Asked) -> None:
         with self._one_by_one:
             try:
-                asked.answer = self._ask(question)
+                asked.answer = self._ask(question, asked)
             except TraceprofError as error:
                 asked.error = f"{error.what}: {error.why}"
             except Exception:  # noqa: BLE001  (said in the page and in the log)
@@ -123,9 +141,9 @@ def questions_about(analysis: Analysis) -> Questions:
 
 
 def _here(analysis: Analysis) -> Ask:
-    def ask(question: Question) -> object:
+    def ask(question: Question, progress: Progress) -> object:
         with analysis.run.in_use():
-            return answered(analysis, question)
+            return answered(analysis, question, progress)
 
     return ask
 

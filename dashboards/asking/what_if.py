@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from traceprof.progress import UNHEARD
 from traceprof.replay.answers.answers import answer
 from traceprof.replay.assumptions.assumption import combined, parse
 
 if TYPE_CHECKING:
     from traceprof.analysis import Analysis
+    from traceprof.progress import Progress
     from traceprof.replay.answers.answers import WhatIf
 
 
@@ -22,15 +24,18 @@ class WhatIfQuestion(NamedTuple):
     assumed: tuple[str, ...]
 
 
-def replayed(analysis: Analysis, question: WhatIfQuestion) -> WhatIf:
+def replayed(analysis: Analysis, question: WhatIfQuestion, progress: Progress = UNHEARD) -> WhatIf:
     """Answer what a step would take under assumptions: each, and if there are several, all.
 
     Args:
         analysis: of a run whose reports are open.
         question: what is assumed.
+        progress: receives the number of processes and assumptions that are replayed.
 
     Raises:
         UsageError: there is no such assumption.
     """
     chosen = [parse(text) for text in question.assumed]
-    return answer(analysis, [*chosen, combined(chosen)] if len(chosen) > 1 else chosen)
+    if len(chosen) > 1:
+        chosen.append(combined(chosen))
+    return answer(analysis, chosen, progress)

@@ -116,6 +116,16 @@ export function withChoice(here, reports, ranks) {
 }
 
 /**
+ * The address of the same page for these ranks, of the same reports.
+ * @param {string} here
+ * @param {number[]} ranks
+ */
+export function withRanks(here, ranks) {
+  const reports = chosen(new URL(here)).get("report");
+  return withChoice(here, reports ? reports.split(",").map(Number) : null, ranks);
+}
+
+/**
  * The address of the same page for a time range, in ns; null for all of the time.
  * @param {string} here
  * @param {string | null} start

@@ -7,6 +7,9 @@ import { button, make } from "./timeline/elements.js";
 /** @typedef {{ href: string, text: string, where: string }} Note */
 /** @typedef {{ file: string | null, notes: Note[] }} Notes */
 
+/** The event of the window when notes were read or changed; its detail is all of them. */
+export const KEPT = "traceprof:notes";
+
 const place = () => /** @type {HTMLElement} */ (document.getElementById("notes"));
 
 /**
@@ -39,8 +42,12 @@ function entryOf({ href, text, where }) {
 export const keptText = (file) =>
   (file ? `kept in ${file}` : "kept until traceprof ends; traceprof dashboard --notes FILE keeps them");
 
+/** What is kept now. */
+export const readNotes = () => ask("GET");
+
 /** @param {Notes} state */
 function show({ file, notes }) {
+  window.dispatchEvent(new CustomEvent(KEPT, { detail: notes }));
   const text = make("textarea", {
     rows: 3, maxlength: 2000, "aria-label": "note", placeholder: "what is to be seen here; without a text, a bookmark",
   });
@@ -76,7 +83,7 @@ export async function toggleNotes() {
   document.getElementById("notes-open")?.setAttribute("aria-expanded", String(!notes.hidden));
   if (notes.hidden) return;
   try {
-    show(await ask("GET"));
+    show(await readNotes());
     notes.querySelector("textarea")?.focus();
   } catch (error) {
     fail(error);

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from traceprof.ranks.comparison import RankComparison
 
 
+MAX_APART = 2
+"""Machines whose many ranks are drawn by themselves, as the two of a cell are once it is opened."""
 _MAX_TITLE = 24  # characters of a machine beside the matrix
+_Name = dict[str, Any]  # of a row or column: title, name, and of a machine the ranks
 
 
 def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str, Any] | None:
@@ -27,8 +30,9 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
 
     Args:
         comparison: of the ranks of the run.
-        shown: the numbers of the ranks to draw; many are drawn by machine. Of many machines, or
-            many ranks of one, those that waited and were waited for most are drawn.
+        shown: the numbers of the ranks to draw; many, of over two machines, are drawn by machine.
+            Of many machines, or many ranks of two, those that waited and were waited for most are
+            drawn.
     """
     order = sorted(
         (number, member) for member, number in enumerate(comparison.ranks) if number in shown
@@ -39,7 +43,7 @@ def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str,
         return None
     if len(order) > MAX_DRAWN:
         groups, names = _by_machine(comparison, order)
-        if len(names) > 1:
+        if len(names) > MAX_APART:
             waited = np.add.reduceat(waited[groups.order], groups.first, axis=0)
             waited = np.add.reduceat(waited[:, groups.order], groups.first, axis=1)
         else:
@@ -65,7 +69,7 @@ class _Groups(NamedTuple):
 
 def _by_machine(
     comparison: RankComparison, order: Sequence[tuple[int, int]]
-) -> tuple[_Groups, list[dict[str, str]]]:
+) -> tuple[_Groups, list[_Name]]:
     machines = [comparison.machines[member] for _, member in order]
     distinct = list(dict.fromkeys(machines))
     number = np.array([distinct.index(machine) for machine in machines])
@@ -74,11 +78,12 @@ def _by_machine(
     for machine in distinct:
         of_machine = [rank for rank, member in order if comparison.machines[member] == machine]
         name = f"{one_line(machine, MAX_NAME)} ({ranks_text(of_machine)})"
-        titles.append({"title": one_line(machine, _MAX_TITLE), "name": name})
+        title = one_line(machine, _MAX_TITLE)
+        titles.append({"title": title, "name": name, "ranks": of_machine})
     return _Groups(sorted_, np.searchsorted(number[sorted_], np.arange(len(distinct)))), titles
 
 
-def _names(comparison: RankComparison, order: Sequence[tuple[int, int]]) -> list[dict[str, str]]:
+def _names(comparison: RankComparison, order: Sequence[tuple[int, int]]) -> list[_Name]:
     return [
         {
             "title": f"rank {number}",
@@ -88,9 +93,7 @@ def _names(comparison: RankComparison, order: Sequence[tuple[int, int]]) -> list
     ]
 
 
-def _matrix(
-    waited: Int64, rows: Sequence[dict[str, str]], columns: Sequence[dict[str, str]]
-) -> dict[str, Any]:
+def _matrix(waited: Int64, rows: Sequence[_Name], columns: Sequence[_Name]) -> dict[str, Any]:
     return {
         "kind": "matrix",
         "axis": "the rank that came last",

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from dash import dcc, html
 
-from dashboards.figures.waits import wait_matrix
+from dashboards.figures.waits import MAX_APART, wait_matrix
 from dashboards.view import MAX_NAME, View, device_text
 from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import PARTS
@@ -140,7 +140,7 @@ def _waits(view: View) -> list[Component]:
     machines: dict[str, list[int]] = {}
     for rank in view.ranks:
         machines.setdefault(view.machines[rank.rank], []).append(rank.rank)
-    if len(machines) == 1:
+    if len(machines) <= MAX_APART:
         note += f"; of {len(view.ranks)} ranks those that waited and were waited for most"
         return [card(title, drawn, note=note)]
     links = [
@@ -153,7 +153,7 @@ def _waits(view: View) -> list[Component]:
         for machine, numbers in machines.items()
     ]
     opened = html.Details([html.Summary("Its ranks, of one machine"), html.Ul(links)])
-    note += "; by machine, each with its ranks together"
+    note += "; by machine; a click on a cell shows the ranks of both"
     if len(machines) > MAX_DRAWN:
         note += f"; of {len(machines)} those that waited and were waited for most"
     return [card(title, drawn, opened, note=note)]

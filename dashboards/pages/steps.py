@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from dash import dcc, html
+from dash import html
 
 from dashboards import address as addresses
 from dashboards.figures import steps as figures
@@ -13,6 +13,7 @@ from dashboards.view import View
 from dashboards.widgets.components import card, nothing, page
 from dashboards.widgets.palette import PARTS
 from dashboards.widgets.plots import plots
+from dashboards.widgets.tables import IDENTIFIER, Column, table
 from dashboards.widgets.worst import sorted_worst_first, with_table, worst_first
 from traceprof.analyses import breakdown
 from traceprof.analyses.steps.step_lengths import slowest_rank, steady_steps, step_lengths
@@ -34,6 +35,14 @@ PATH = "/steps"
 TITLE = "Steps"
 
 _MAX_STACKS = 5  # of many ranks
+_COLUMNS = (
+    Column("rank", "rank", IDENTIFIER, 60),
+    Column("steps", "steps", 0, 60),
+    Column("window_ns", "step (ms)", 3, 90),
+    *(Column(measure, f"{name} (ms)", 3, 90) for measure, name, _ in PARTS),
+    Column("slowest", "slowest step (ms)", 3, 90),
+    Column("number", "its number", IDENTIFIER, 70, "leads to it on the timeline", leads=True),
+)
 
 
 def layout(analysis: Analysis, address: Address) -> Component:
@@ -124,51 +133,33 @@ def _place(view: View, result: BreakdownResult, first: int, last: int) -> Addres
 
 
 def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
-    heads = [f"{name} (ms)" for _, name, _ in PARTS]
-    head = html.Tr(
-        [
-            html.Th("rank", scope="col"),
-            *(
-                html.Th(head, scope="col", className="number")
-                for head in ("steps", "step (ms)", *heads, "slowest step (ms)", "its number")
-            ),
-        ]
-    )
-    body = html.Tbody([_row(view, result) for result in results])
     slowest = slowest_rank(results)
     lengths = step_lengths(slowest)
     notes = [] if lengths is None else about_steps(slowest, lengths)
     about = [html.P(note, className="note") for note in notes]
+    rows = [_row(view, result) for result in results]
     return card(
         "Means over the steady steps",
-        with_table(
-            html.Div(html.Table([html.Thead(head), body]), className="scroll"), len(results)
-        ),
+        with_table(table("steps", _COLUMNS, rows, "steps.csv"), len(results)),
         *about,
         note="what the training pays for a step",
     )
 
 
-def _row(view: View, result: BreakdownResult) -> Component:
+def _row(view: View, result: BreakdownResult) -> dict[str, Any]:
     slowest = max(range(len(result.steps)), key=lambda at: result.steps[at].measures.window_ns)
     steady = steady_steps(result) or result.steps
-    means = (
-        mean(getattr(step.measures, measure) for step in steady) / 1e6
-        for measure in ("window_ns", *(part[0] for part in PARTS))
-    )
-    place = _place(view, result, slowest, slowest)
-    cells: list[Any] = [
-        str(len(steady)),
-        *(f"{value:.3f}" for value in means),
-        f"{result.steps[slowest].measures.window_ns / 1e6:.3f}",
-        dcc.Link(f"step {result.steps[slowest].number}", href=place.href()),
-    ]
-    return html.Tr(
-        [
-            html.Th(f"rank {result.rank}", scope="row"),
-            *(html.Td(cell, className="number") for cell in cells),
-        ]
-    )
+    return {
+        "rank": result.rank,
+        "steps": len(steady),
+        **{
+            measure: mean(getattr(step.measures, measure) for step in steady) / 1e6
+            for measure in ("window_ns", *(part[0] for part in PARTS))
+        },
+        "slowest": result.steps[slowest].measures.window_ns / 1e6,
+        "number": result.steps[slowest].number,
+        "href": _place(view, result, slowest, slowest).href(),
+    }
 
 
 def _no_steps(view: View) -> Component:

@@ -84,13 +84,7 @@ def assumed_in(address: Address) -> tuple[str, ...]:
 def answers(question: Asked) -> list[Component]:
     """Return the answers, or that they are being worked out."""
     if not question.is_over:
-        return [
-            html.Div(
-                [html.P("Replaying the steps …"), html.Progress()],
-                className="loading",
-                role="status",
-            )
-        ]
+        return [_waiting(question)]
     if question.answer is None:
         return [card("No answer", nothing(one_line(question.error or "")))]
     asked: WhatIf = question.answer
@@ -100,6 +94,18 @@ def answers(question: Asked) -> list[Component]:
         how = one_line(asked.how_to_collect or "")
         return [card("What a step would take", nothing(why, how)), *parts]
     return [_steps(asked), *parts, *_critical_path(asked)]
+
+
+def _waiting(question: Asked) -> Component:
+    """Say how far the replay is: of processes that are prepared, and assumptions answered."""
+    done, expected = question.done, question.expected
+    if not expected:
+        return html.Div(
+            [html.P("Replaying the steps …"), html.Progress()], className="loading", role="status"
+        )
+    bar = html.Progress(value=str(done), max=str(expected))
+    text = f"Replaying the steps: {percent(done / expected)}"
+    return html.Div([html.P(text), bar], className="loading", role="status")
 
 
 # -- what can be assumed --------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def _show_answers(app: Dash, analysis: Analysis | None) -> None:
         assert analysis is not None  # noqa: S101  (checked by the caller)
         assumed = what_if.assumed_in(parse(what_if.PATH, search))
         asked = questions_about(analysis).about(WhatIfQuestion(assumed))
-        return (what_if.answers(asked) if asked.is_over else no_update), asked.is_over
+        return what_if.answers(asked), asked.is_over
 
     def comparison(_search: str) -> tuple[Any, bool]:
         assert analysis is not None  # noqa: S101  (checked by the caller)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dash import dcc, html
 
 from dashboards.view import device_text
 from dashboards.widgets.components import UNKNOWN, card, folded
 from dashboards.widgets.palette import PARTS
+from dashboards.widgets.tables import IDENTIFIER, Column, table
 from dashboards.widgets.terms import PART_MEANINGS
 from dashboards.widgets.worst import MAX_DRAWN
 from traceprof.analyses import breakdown
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 TITLE = "Where the time went"
 MAX_ROWS = 8
 """Ranks that have a row of their own at once."""
+_HIDDEN = "comm. hidden (%)"
 _MAX_OUTLIERS = 3
 _MAX_MACHINES = 2  # of many ranks, that are not folded
 _MIN_AWAY = 0.02  # of the window, and three times the ranks' middle deviation
@@ -57,9 +59,7 @@ def breakdown_card(view: View, results: Sequence[BreakdownResult]) -> Component:
     if len(results) <= MAX_ROWS:
         return card(TITLE, _legend(), _scrolled(_table(view, results)), *outside)
     worst = sorted(results, key=lambda result: (-_lost(result.judged), result.rank))
-    every = folded(
-        f"All {len(worst)} ranks, those that lose most first", _scrolled(_table(view, worst))
-    )
+    every = folded(f"All {len(worst)} ranks, those that lose most first", _grid(view, worst))
     return card(
         TITLE, _legend(), _machines(view, results), *_outliers(view, results), every, *outside
     )
@@ -164,6 +164,36 @@ def _outliers(view: View, results: Sequence[BreakdownResult]) -> list[Component]
     return [html.H4("Ranks that stand out"), html.Ul(entries, className="notes")]
 
 
+def _grid(view: View, results: Sequence[BreakdownResult]) -> Component:
+    """Return a row for each of many ranks, of which the browser makes only those in sight."""
+    kind = breakdown.judged_kind(results)
+    several = len(view.analysis.run.traces) > 1
+    columns = (
+        Column("rank", "rank", IDENTIFIER, 60, leads=True),
+        Column("gpu", "GPU", None, 150, may_be_cut=True),
+        Column("report", "report", None, 150, is_hidden=not several, may_be_cut=True),
+        Column("window", f"{kind} (ms)", 3, 90),
+        *(Column(measure, f"{name} (%)", 1, 80) for measure, name, _ in PARTS),
+        Column("hidden", _HIDDEN, 1, 80),
+    )
+    rows = [_values(view, result) for result in results]
+    return table("breakdown", columns, rows, "breakdown.csv")
+
+
+def _values(view: View, result: BreakdownResult) -> dict[str, Any]:
+    rank, judged = view.rank(result.rank), result.judged
+    hidden = judged.hidden_fraction
+    return {
+        "rank": rank.rank,
+        "href": view.rank_address(rank.rank).href(),
+        "gpu": device_text(rank.device, rank.gpu),
+        "report": view.report_name(rank.report),
+        "window": judged.window_ns / 1e6,
+        **{measure: 100 * judged.fraction(measure) for measure, *_ in PARTS},
+        "hidden": None if hidden is None else 100 * hidden,
+    }
+
+
 # -- a row for each rank --------------------------------------------------------------------------
 
 
@@ -171,7 +201,7 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
     several = len(view.analysis.run.traces) > 1
     heads = ["rank", "GPU", *(["report"] if several else []), ""]
     kind = breakdown.judged_kind(results)
-    numbers = [f"{kind} (ms)", *(f"{name} (%)" for _, name, _ in PARTS), "comm. hidden (%)"]
+    numbers = [f"{kind} (ms)", *(f"{name} (%)" for _, name, _ in PARTS), _HIDDEN]
     head = html.Tr(
         [
             *(html.Th(text, scope="col") for text in heads),

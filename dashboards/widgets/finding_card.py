@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dash import dcc, html
 
 from dashboards.widgets.components import UNKNOWN, evidence_address, evidence_list, folded
+from dashboards.widgets.worst import worst_first
 from traceprof.errors import one_line
 from traceprof.findings import worst_of
 from traceprof.reports.findings_text import gain_text
@@ -155,8 +156,9 @@ def _ranks(
 ) -> list[Component]:
     if len(group) < 2:
         return []
-    rows = []
-    for finding in group:
+    rows: list[Component] = []
+    split = worst_first(group, lambda finding: finding.impact_ns)
+    for finding in split.drawn:
         name = f"rank {finding.rank}"
         if finding.evidence:
             href = evidence_address(finding, 0, address, clock).href()
@@ -171,6 +173,8 @@ def _ranks(
                 ]
             )
         )
+    if split.others:
+        rows.append(_others(split.others))
     heads = [
         html.Th("rank", scope="col"),
         html.Th("cost (ms)", scope="col", className="number"),
@@ -179,6 +183,20 @@ def _ranks(
     ]
     table = html.Table([html.Thead(html.Tr(heads)), html.Tbody(rows)])
     return [folded(f"All {len(group)} ranks", html.Div(table, className="scroll"))]
+
+
+def _others(group: Sequence[Finding]) -> Component:
+    """Return the row of the ranks where a finding costs less."""
+    costs = [finding.impact_ns / 1e6 for finding in group]
+    shares = [100 * finding.impact_fraction for finding in group]
+    return html.Tr(
+        [
+            html.Th(f"{len(group)} others", scope="row"),
+            html.Td(f"{min(costs):.3f} to {max(costs):.3f}", className="number"),
+            html.Td(f"{min(shares):.1f} to {max(shares):.1f}", className="number"),
+            html.Td("choose ranks above to see theirs"),
+        ]
+    )
 
 
 def _metrics(finding: Finding) -> Component:

@@ -131,7 +131,7 @@ def _no_finding(view: View) -> Component:
 def _causes(view: View, groups: Sequence[Sequence[Finding]]) -> Component:
     judged = breakdown.judged_kind(view.analysis.of(breakdown))
     worst = [*map(worst_of, groups)]
-    numbers = {finding.id: [one.rank for one in group] for group in groups for finding in group}
+    numbers = {group[0].id: [finding.rank for finding in group] for group in groups}
     most = max(finding.impact_fraction for finding in worst) or 1.0
     rows = [
         html.Tr(

@@ -126,18 +126,15 @@ def test_steps(page: Page, sample_url: str) -> None:
     expected = document("ddp")
     shown(page, f"{sample_url}/steps")
     page.wait_for_selector("#steps-bars .uplot canvas")
-    rows = cells(page, "#page table")
-    for row, rank in zip(rows, (0, 1), strict=True):
+    for row, rank in zip(grid(page, "steps"), (0, 1), strict=True):
         of_rank = [step for step in expected["steps"] if step["rank"] == rank]
         steps = [step for step in of_rank if step["left_out"] is None]
         assert 1 < len(steps) < len(of_rank)
         slowest = max(of_rank, key=lambda step: step["window_ns"])
-        assert row[:3] == [
-            f"rank {rank}",
-            str(len(steps)),
-            f"{mean(step['window_ns'] for step in steps) / 1e6:.3f}",
-        ]
-        assert row[-2:] == [f"{slowest['window_ns'] / 1e6:.3f}", f"step {slowest['step']}"]
+        assert (row["rank"], row["steps"]) == (str(rank), str(len(steps)))
+        assert row["window_ns"] == f"{mean(step['window_ns'] for step in steps) / 1e6:.3f}"
+        assert row["slowest"] == f"{slowest['window_ns'] / 1e6:.3f}"
+        assert row["number"] == str(slowest["step"])
     expect(page.locator("#steps-bars .uplot")).to_have_count(2)
 
 
@@ -346,7 +343,7 @@ def test_ranks_are_chosen_for_every_page_and_kept(page: Page, sample_url: str) -
     assert urlsplit(page.url).query == "rank=1"
     page.reload()
     page.wait_for_selector("h1:has-text('Steps')")
-    assert [row[0] for row in cells(page, "#page table")] == ["rank 1"]
+    assert [row["rank"] for row in grid(page, "steps")] == ["1"]
     expect(page.locator("#choose-rank")).to_contain_text("rank 1")
     expect(page).to_have_title("Steps · traceprof")
 

@@ -17,6 +17,7 @@ from traceprof.analysis import Analysis, analyze, analyze_in_child
 from traceprof.errors import TraceFormatError, UsageError
 from traceprof.execution import children, measuring, sections
 from traceprof.execution import measure_rank as runner
+from traceprof.progress import Progress
 from traceprof.reports import json
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
 from traceprof.trace.nsight.export import NsightTrace
@@ -199,8 +200,10 @@ main(["analyze", "--jobs", "2", {str(export)!r}])
     until(lambda: not any(map(is_running, pids)))
 
 
-def told_of(analysis: Analysis, question: object) -> tuple[int, object, int]:
+def told_of(analysis: Analysis, question: object, progress: Progress) -> tuple[int, object, int]:
     """Answer a question: by whom it was, and with what."""
+    progress.expect(2)
+    progress.advance(1)
     if question == "bad":
         raise UsageError("cannot answer", "it is bad", "ask another")
     if question == "die" and os.getpid() != HERE:
@@ -220,9 +223,12 @@ def test_the_process_that_analysed_answers_questions(export: Path) -> None:
         assert (question, count) == ("one", num)
         with pytest.raises(UsageError, match="it is bad"):
             future.ask("bad")
-        assert future.ask(["two", 2]) == (first, ["two", 2], num)
+        counted = Told()
+        assert future.ask(["two", 2], counted) == (first, ["two", 2], num)
+        assert (counted.expected, counted.read) == (2, 1)
         # Where it is killed, this process answers, now and from then on.
         assert future.ask("die") == (os.getpid(), "die", num)
-        assert future.ask("three") == (os.getpid(), "three", num)
+        assert future.ask("three", counted) == (os.getpid(), "three", num)
+        assert (counted.expected, counted.read) == (4, 2)
     until(lambda: not is_running(first))
     analysis.close()

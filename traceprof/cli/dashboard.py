@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dashboards.server.serving import DashboardServer
     from traceprof.analysis import Analysis
     from traceprof.execution.options import Options
+    from traceprof.progress import Progress
 
 
 @click.command("dashboard", short_help="Show the findings in a browser.")
@@ -127,11 +128,11 @@ def command(
                 reading.close()
 
 
-def _answer(analysis: Analysis, question: Question) -> object:
+def _answer(analysis: Analysis, question: Question, progress: Progress) -> object:
     """Answer a slow question, in the process that analysed the run."""
     from dashboards.asking.questions import answered
 
-    return answered(analysis, question)
+    return answered(analysis, question, progress)
 
 
 def _announce(server: DashboardServer, host: str, *, opens: bool) -> None:

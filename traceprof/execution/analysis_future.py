@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from traceprof.errors import TraceprofError
 from traceprof.execution import children
-from traceprof.execution.children import Child, ChildError, questions, send
+from traceprof.execution.children import Child, ChildError, ProgressOfAll, questions, send
 from traceprof.execution.memory import give_freed_memory_back
 from traceprof.execution.sections import ReadSection
+from traceprof.progress import UNHEARD
 from traceprof.run.failures import all_failed
 from traceprof.run.opening import attach_ranks
 from traceprof.run.summary import FailedReport
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.open_reports import Measurer
+    from traceprof.progress import Progress
     from traceprof.run.opening import Run
     from traceprof.run.rank import Rank
     from traceprof.trace.model.trace import Section, Trace
@@ -63,14 +65,15 @@ class AnalysisTask(Generic[Analysis]):
         measurer: measures them.
         analyze: measures and judges the reports.
         make: makes an analysis of its result and its open reports.
-        answer: answers questions about the analysis; None where none will be asked.
+        answer: answers questions about the analysis, and reports its progress; None where none
+            will be asked.
     """
 
     opened: Sequence[Trace | FailedReport]
     measurer: Measurer
     analyze: Callable[[Measurer, Sequence[Trace | FailedReport]], Analysis]
     make: Callable[[RunResult, Run], Analysis]
-    answer: Callable[[Analysis, Any], object] | None
+    answer: Callable[[Analysis, Any, Progress], object] | None
 
     @property
     def traces(self) -> dict[int, Trace]:
@@ -92,7 +95,7 @@ class AnalysisTask(Generic[Analysis]):
         if self.answer is not None:
             give_freed_memory_back()
             for question in questions():
-                yield _Answer.of(self.answer, analysis, question)
+                yield _Answer.of(self.answer, analysis, question, ProgressOfAll())
                 give_freed_memory_back()
 
 
@@ -144,11 +147,12 @@ class AnalysisFuture(Generic[Analysis]):
             self._analysis = self._finished()
         return self._analysis
 
-    def ask(self, question: object) -> Any:  # noqa: ANN401  (whatever answers say)
+    def ask(self, question: object, progress: Progress = UNHEARD) -> Any:  # noqa: ANN401  (any)
         """Return the answer to a question about the result; one thread at a time is answered.
 
         Args:
             question: as `answer` takes it; it can be pickled.
+            progress: receives the progress of the answer.
 
         Raises:
             TraceprofError: what the answer raises.
@@ -158,11 +162,11 @@ class AnalysisFuture(Generic[Analysis]):
         with self._lock:
             if self._child is not None:
                 with suppress(ChildError):
-                    self._child.ask(question)
+                    self._child.ask(question, ProgressOfAll(progress))
                     for item in self._items:
                         if isinstance(item, _Answer):
                             return item.value()
-            return _Answer.of(self._task.answer, self._analysis, question).value()
+            return _Answer.of(self._task.answer, self._analysis, question, progress).value()
 
     def _finished(self) -> Analysis:
         task = self._task
@@ -196,10 +200,14 @@ class _Answer(NamedTuple):
 
     @classmethod
     def of(
-        cls, answer: Callable[[Analysis, Any], object], analysis: Analysis, question: object
+        cls,
+        answer: Callable[[Analysis, Any, Progress], object],
+        analysis: Analysis,
+        question: object,
+        progress: Progress,
     ) -> _Answer:
         try:
-            return cls(answer(analysis, question), None)
+            return cls(answer(analysis, question, progress), None)
         except TraceprofError as error:
             return cls(None, error)
         finally:

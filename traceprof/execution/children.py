@@ -170,12 +170,17 @@ class Child(Generic[Item]):
         if self._state[_ENDED] != _WHOLE or self._is_broken:
             raise ChildError(was_killed=self._state[_ENDED] != _FAILED)
 
-    def ask(self, question: object) -> None:
+    def ask(self, question: object, progress: ProgressOfAll | None = None) -> None:
         """Send a question to a child that reads `questions`; the answer is its next item.
+
+        Args:
+            question: can be pickled.
+            progress: the object that counts what the child does for the answer.
 
         Raises:
             ChildError: the child has ended.
         """
+        self._progress = progress
         try:
             _send(question, self.socket)
         except OSError as error:
@@ -232,14 +237,15 @@ class Child(Generic[Item]):
 class ProgressOfAll:
     """Progress of this process and its children, reported to a listener in the first process."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress | None = None) -> None:
         self._progress = progress
 
     def report(self, expected: int, read: int) -> None:
         """Report further rows to be read, and rows that were read."""
         progress = _parent or self._progress
-        progress.expect(expected)
-        progress.advance(read)
+        if progress is not None:
+            progress.expect(expected)
+            progress.advance(read)
 
     def expect(self, number: int) -> None:
         """Report that this many rows more, or fewer, will be read."""

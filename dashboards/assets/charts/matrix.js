@@ -1,5 +1,7 @@
 // @ts-check
 // A matrix of ranks by ranks, with the values written into the cells where they fit.
+import { withRanks } from "../address.js";
+import { go } from "../navigation.js";
 import { CellsChart, widest } from "./cells.js";
 import { FONT, make, themeColor } from "./frame.js";
 
@@ -24,8 +26,19 @@ export function pairLines({ rows, columns, between }, row, column) {
   return [
     `${of_row?.name} ${between} ${columns[column]?.name}`,
     of_row?.notes?.[column] ?? of_row?.texts[column] ?? "nothing",
+    ...(of_row?.ranks ? ["a click shows the ranks of both"] : []),
   ];
 }
+
+/**
+ * The ranks behind a cell: those of its row and column, in order; none where these are ranks.
+ * @param {Matrix} drawn
+ * @param {number} row
+ * @param {number} column
+ */
+export const ranksOf = ({ rows, columns }, row, column) =>
+  [...new Set([...(rows[row]?.ranks ?? []), ...(columns[column]?.ranks ?? [])])]
+    .toSorted((one, other) => one - other);
 
 /** @param {Matrix} drawn */
 function around(drawn) {
@@ -82,5 +95,15 @@ export class MatrixChart extends CellsChart {
   /** @override @param {Cell} cell */
   lines({ row, column }) {
     return pairLines(this.drawn, row, column);
+  }
+
+  /** @override @param {Cell} cell */
+  leads({ row, column }) {
+    return ranksOf(this.drawn, row, column).length > 0;
+  }
+
+  /** @override @param {Cell} cell */
+  go(cell) {
+    if (this.leads(cell)) go(withRanks(location.href, ranksOf(this.drawn, cell.row, cell.column)));
   }
 }

@@ -108,6 +108,8 @@ export interface MatrixRow {
   texts: (string | null)[];
   /** What is said of a cell in place of its text. */
   notes: (string | null)[] | null;
+  /** Those of a machine. */
+  ranks?: number[];
 }
 
 export interface Matrix extends Drawn {
@@ -117,7 +119,7 @@ export interface Matrix extends Drawn {
   high: number;
   /** Between the names of row and column: "waited for". */
   between: string;
-  columns: { title: string; name: string }[];
+  columns: { title: string; name: string; ranks?: number[] }[];
   rows: MatrixRow[];
 }
 

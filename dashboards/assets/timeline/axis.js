@@ -1,6 +1,7 @@
 // @ts-check
 // Draws the axis of time: grid lines, their times, and the flags of findings.
 import { AXIS, FLAGS, GUTTER, flagSpan } from "./geometry.js";
+import { drawNoteMarks } from "./note_marks.js";
 import { duration, ticks, ticksFromZero } from "./time.js";
 
 /** @import { TimelinePainter } from "./painter.js" */
@@ -68,6 +69,7 @@ export function drawAxis(painter, grid, state) {
   painter.clip(GUTTER, 0, painter.plotWidth, AXIS, () => {
     drawFlags(painter, state.flags);
     drawHits(painter, state.hits);
+    drawNoteMarks(painter, state.notes);
   });
   context.fillStyle = theme["text-2"];
   if (state.flags.length) {

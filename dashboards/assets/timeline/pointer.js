@@ -91,13 +91,16 @@ export class TimelinePointer {
       hit.id === hover.id;
     if (!isSame) this.hover = hit ?? null;
     const part = this.#partAt(row, x);
+    const note = timeline.notes?.at(x, y);
     timeline.linked?.pointed(timeline, this.x);
-    const isButton = hit || finding || row?.foldable || part;
+    const isButton = hit || finding || note || row?.foldable || part;
     canvas.style.cursor = isButton ? "pointer" : x < GUTTER ? "default" : "grab";
     timeline.refresh();
     if (finding) {
       const title = `${finding.severity}: ${finding.finding}`;
       timeline.panel.showTooltip([title, finding.label], pageX, pageY);
+    } else if (note) {
+      timeline.panel.showTooltip(note.lines, pageX, pageY);
     } else if (part) {
       timeline.panel.showTooltip(partLines(part), pageX, pageY);
     } else if (!isSame) {
@@ -152,7 +155,9 @@ export class TimelinePointer {
     const finding = this.#flagAt(x, y);
     const { row, hit } = this.#hit(x, y);
     const part = this.#partAt(row, x);
-    if (finding) timeline.showEvidence(finding.rank, finding.source);
+    const note = timeline.notes?.at(x, y);
+    if (note) timeline.notes?.go(note);
+    else if (finding) timeline.showEvidence(finding.rank, finding.source);
     else if (part) timeline.path.choose(part);
     else if (row?.type === "path") timeline.path.describe();
     else if (row?.foldable) timeline.fold(row);

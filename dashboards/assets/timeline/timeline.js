@@ -22,6 +22,7 @@ import { TimelineTogether } from "./together.js";
 import { ViewHistory, bringingIn, centered, clamped, extentOf, framed, panned, zoomed } from "./view.js";
 
 /** @import { LinkedTimelines } from "./linked.js" */
+/** @import { TimelineNotes } from "./note_marks.js" */
 /** @import { Band, Block, Chosen, BriefEvent, EventDetails, Evidence, Flag, Interval, RankRows, Row, View } from "./types.d.ts" */
 
 const EVIDENCE_SHARE = 0.5; // of the view; the same for links from other pages
@@ -61,6 +62,8 @@ export class Timeline {
     this.areas = new TimelineAreas(this);
     this.together = new TimelineTogether(this);
     this.path = new TimelinePath(this);
+    /** @type {TimelineNotes | null} */
+    this.notes = null; // set where an address holds the view
     this.views = new ViewHistory();
     /** @type {View | null} */
     this.view = null;
@@ -265,6 +268,7 @@ export class Timeline {
       path: this.path.shown,
       clocks: this.layout.clocks,
       hits: this.data.hits,
+      notes: this.notes?.marks ?? [],
     });
     if (!this.view) return;
     const nearby = this.rows.filter((row) =>

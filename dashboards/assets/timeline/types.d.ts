@@ -28,6 +28,9 @@ export interface Evidence extends Interval {
 
 export interface Flag extends Evidence { rank: number; source: Evidence; chosen: boolean }
 
+/** A note of the reader's own on the axis: its time, the address of its view, and its text. */
+export interface NoteMark { at: number; href: string; lines: string[] }
+
 export interface Band extends Flag { top: number; bottom: number }
 
 /** What is known of a rank. */
@@ -172,6 +175,7 @@ export interface State {
   path: StepPath | null;
   clocks: Clocks;
   hits: Hits | null;
+  notes: NoteMark[];
 }
 
 /** What is being dragged over: all rows, or those between two heights. */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
-import { parameter, shownTime, timelineAt, withAssumptions, withChoice, withSteps, withTime, withTimeline } from "../../../dashboards/assets/address.js";
+import { parameter, shownTime, timelineAt, withAssumptions, withChoice, withRanks, withSteps, withTime, withTimeline } from "../../../dashboards/assets/address.js";
 import { TABLE } from "../../../dashboards/assets/address_table.js";
 
 const HERE = "http://127.0.0.1:8000/steps?rank=0,3&start=100&end=200&finding=gpu-idle&evidence=2";
@@ -10,6 +10,11 @@ test("another choice keeps the page and what it shows, but for evidence", () => 
   assert.equal(withChoice(HERE, [], [1, 2]), "/steps?rank=1,2&start=100&end=200");
   assert.equal(withChoice(HERE, [4], [0, 3]), "/steps?rank=0,3&start=100&end=200&report=4");
   assert.equal(withChoice(HERE, null, []), "/steps?start=100&end=200");
+});
+
+test("other ranks of the same reports", () => {
+  assert.equal(withRanks(HERE, [1, 2]), withChoice(HERE, null, [1, 2]));
+  assert.equal(withRanks("http://x/ranks?report=0,2&start=1&end=2", [5, 6]), "/ranks?report=0,2&start=1&end=2&rank=5,6");
 });
 
 test("the same choice changes nothing", () => {

@@ -4,7 +4,7 @@ import { cellLines, scaleEnds, strength } from "../../../dashboards/assets/chart
 import { decimalTexts } from "../../../dashboards/assets/charts/plot.js";
 import { depthLines } from "../../../dashboards/assets/charts/depth.js";
 import { extent, linearTicks, logTicks } from "../../../dashboards/assets/charts/lanes.js";
-import { pairLines } from "../../../dashboards/assets/charts/matrix.js";
+import { pairLines, ranksOf } from "../../../dashboards/assets/charts/matrix.js";
 import { limits, pieceLines } from "../../../dashboards/assets/charts/rates.js";
 import { axisRange, barLines, stacked } from "../../../dashboards/assets/charts/stacks.js";
 import { pieceAt, scaleOf, sharedTime, withPiece } from "../../../dashboards/assets/charts/time_rows.js";
@@ -110,6 +110,16 @@ test("a pair of ranks says both and how much", () => {
   assert.deepEqual(pairLines(drawn, 0, 0), ["rank 0 (a) waited for rank 0 (a)", "nothing"]);
   rows[0].notes = [null, "all of it"];
   assert.equal(pairLines(drawn, 0, 1)[1], "all of it");
+  assert.deepEqual(ranksOf(drawn, 0, 1), []);
+});
+
+const node = (name, ...ranks) => ({ name, ranks, texts: ["1 ms", "2 ms"], notes: null });
+
+test("a cell of a matrix by machine leads to the ranks of both machines", () => {
+  const drawn = { rows: [node("a", 8, 9), node("b", 0, 10)], columns: [node("a", 8, 9), node("b", 0, 10)], between: "to" };
+  assert.deepEqual(ranksOf(drawn, 0, 1), [0, 8, 9, 10]);
+  assert.deepEqual(ranksOf(drawn, 0, 0), [8, 9]);
+  assert.equal(pairLines(drawn, 0, 1)[2], "a click shows the ranks of both");
 });
 
 const lanes = (scale, ...x) => extent({ scale, series: [{ x }] });

@@ -110,7 +110,7 @@ def test_without_its_reports_a_side_cannot_be_drawn(analysis: Analysis, tmp_path
 
 
 def test_both_sides_are_answered(analysis: Analysis, compared: Compared) -> None:
-    answer_by(analysis, lambda _: compared, QUESTION)
+    answer_by(analysis, lambda *_: compared, QUESTION)
     browser = create_app(analysis).server.test_client()
 
     def ask(path: str) -> Any:
@@ -148,7 +148,7 @@ def test_both_sides_are_answered(analysis: Analysis, compared: Compared) -> None
 
 
 def test_without_a_comparison_there_is_no_other_side(analysis: Analysis) -> None:
-    answer_by(analysis, lambda _: None)
+    answer_by(analysis, lambda *_: None)
     response = create_app(analysis).server.test_client().get("/timeline-before/rank?rank=0")
     assert response.status_code == 404
 
@@ -171,7 +171,7 @@ def test_a_side_that_cannot_be_read_is_said(page: Page, analysis: Analysis) -> N
 @pytest.fixture
 def compared_url(analysis: Analysis, compared: Compared) -> Iterator[str]:
     with DashboardServer(has_token=False) as server:
-        server.show(analysis, ask=lambda _: compared, compared=QUESTION)
+        server.show(analysis, ask=lambda *_: compared, compared=QUESTION)
         yield f"{server.url}compare"
 
 

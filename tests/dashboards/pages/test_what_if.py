@@ -17,6 +17,7 @@ from tests.support.trees import named, text
 from tests.support.workers import until
 from traceprof.analysis import Analysis, analyze
 from traceprof.errors import UsageError
+from traceprof.progress import Progress
 from traceprof.replay.answers.answers import WhatIf
 from traceprof.replay.assumptions.assumption import defaults
 from traceprof.units import duration, percent
@@ -67,15 +68,23 @@ def test_what_cannot_be_said_is_refused_with_its_reason() -> None:
 def test_a_question_is_asked_once_and_nobody_waits(asked: WhatIf) -> None:
     may_go_on, times = threading.Event(), []
 
-    def ask(assumed: tuple[str, ...]) -> WhatIf:
+    def ask(assumed: tuple[str, ...], progress: Progress) -> WhatIf:
         times.append(assumed)
+        progress.expect(3)
+        progress.expect(5)
+        progress.advance(2)
         may_go_on.wait()
         return asked
 
     questions = Questions(ask)
     question = questions.about(ASSUMED)
     assert not question.is_over
-    assert "Replaying" in text(what_if.answers(question))
+    until(lambda: question.done == 2)
+    waiting = what_if.answers(question)
+    assert text(waiting) == "Replaying the steps: 25.0 %"
+    (bar,) = named(waiting, "Progress")
+    assert (bar.value, bar.max) == ("2", "8")
+    assert text(what_if.answers(Asked())) == "Replaying the steps …"
     assert questions.about(ASSUMED) is question
     other = questions.about(())
     may_go_on.set()
@@ -84,8 +93,15 @@ def test_a_question_is_asked_once_and_nobody_waits(asked: WhatIf) -> None:
     assert sorted(times) == [(), ASSUMED]
 
 
+def test_a_replay_counts_its_processes_and_assumptions(analysis: Analysis) -> None:
+    progress = Asked()
+    replayed(analysis, WhatIfQuestion(ASSUMED), progress)
+    num_processes = len({(rank.report, rank.process) for rank in analysis.run.ranks})
+    assert progress.done == progress.expected == num_processes + len(ASSUMED) + 1
+
+
 def test_an_answer_that_fails_says_so() -> None:
-    def ask(_: tuple[str, ...]) -> WhatIf:
+    def ask(*_: object) -> WhatIf:
         raise UsageError("cannot assume this", "it is nothing", "choose another")
 
     question = Questions(ask).about(())
@@ -96,7 +112,7 @@ def test_an_answer_that_fails_says_so() -> None:
 def test_the_form_offers_every_assumption_that_is_answered_by_default(
     analysis: Analysis, asked: WhatIf
 ) -> None:
-    answer_by(analysis, lambda _: asked)
+    answer_by(analysis, lambda *_: asked)
     (ticked,) = named(what_if.layout(analysis, Address("/what-if")), "Checklist")
     assert [option["value"] for option in ticked.options] == [one.text for one in defaults()]
     for option, one in zip(ticked.options, defaults(), strict=True):
@@ -104,7 +120,7 @@ def test_the_form_offers_every_assumption_that_is_answered_by_default(
 
 
 def test_an_address_says_what_is_assumed(analysis: Analysis, asked: WhatIf) -> None:
-    answer_by(analysis, lambda _: asked)
+    answer_by(analysis, lambda *_: asked)
     tree = what_if.layout(analysis, Address("/what-if", assume="no-sync;link=4x; "))
     (ticked,) = named(tree, "Checklist")
     assert ticked.value == ["no-sync"]

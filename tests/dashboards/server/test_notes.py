@@ -96,6 +96,12 @@ def test_notes_in_the_browser(page: Page, tmp_path: Path) -> None:
         notes.get_by_text("Keep this view").click()
         expect(notes.locator("li")).to_have_count(1)
         expect(notes.locator("li p")).to_have_text(VIEW.text)  # as text, not as markup
+        marks = "document.getElementById('timeline').timeline.notes.marks"
+        page.wait_for_function(f"() => {marks}.length === 1")  # of the view that was kept
+        t = "document.getElementById('timeline').timeline"
+        x, y = page.evaluate(f"[{t}.painter.x({marks}[0].at) + 3, 5]")
+        page.locator("#timeline canvas").first.hover(position={"x": x, "y": y})
+        expect(page.locator(".timeline-tooltip")).to_contain_text(VIEW.text)
         page.keyboard.press("Escape")
         page.goto(f"{url}steps")
         page.wait_for_selector("h1:text('Steps')")

@@ -19,6 +19,8 @@ from dashboards.figures.waits import wait_matrix
 from dashboards.pages import ranks as ranks_page
 from dashboards.pages import steps as steps_page
 from dashboards.view import View
+from dashboards.widgets.breakdown_table import breakdown_card
+from dashboards.widgets.finding_card import finding_card
 from dashboards.widgets.palette import GREY
 from dashboards.widgets.worst import MAX_DRAWN, sorted_worst_first, with_table, worst_first
 from tests.support.traces import SAMPLE
@@ -108,8 +110,8 @@ def test_steps_of_many_ranks(analysis: Analysis, many: list[BreakdownResult]) ->
         ],
         rel=1e-3,
     )
-    rows = [row for body in named(tree, "Tbody") for row in body.children]
-    assert [text(row.children[0]) for row in rows] == titles
+    (grid,) = named(tree, "AgGrid")
+    assert [row["rank"] for row in grid.rowData] == order
 
 
 def test_means_of_ranks_without_the_same_steps(analysis: Analysis) -> None:
@@ -144,10 +146,15 @@ def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
         for column in range(4):
             together = matrix[row::4, column::4].sum() / 1e6
             assert drawn["rows"][row]["values"][column] == pytest.approx(together)
-    alone = wait_matrix(dataclasses.replace(compared, machines=("one",) * NUM), range(NUM))
-    assert alone is not None
-    assert len(alone["rows"]) == len(alone["columns"]) == MAX_DRAWN
-    assert alone["rows"][-1]["values"][-1] == pytest.approx(matrix[-1, -1] / 1e6)
+    assert [row["ranks"] for row in drawn["rows"]] == [[*range(at, NUM, 4)] for at in range(4)]
+    assert drawn["columns"][3]["ranks"] == [*range(3, NUM, 4)]
+    # A click on a cell leads to the ranks of two machines, which are drawn one by one.
+    for few in (("one",) * NUM, ("one", "other") * (NUM // 2)):
+        apart = wait_matrix(dataclasses.replace(compared, machines=few), range(NUM))
+        assert apart is not None
+        assert len(apart["rows"]) == len(apart["columns"]) == MAX_DRAWN
+        assert apart["rows"][-1]["values"][-1] == pytest.approx(matrix[-1, -1] / 1e6)
+        assert not any("ranks" in row for row in apart["rows"])
     nodes = tuple(f"node-{rank // 2}" for rank in range(NUM))
     many = wait_matrix(dataclasses.replace(compared, machines=nodes), range(NUM))
     assert many is not None
@@ -178,6 +185,38 @@ def test_of_many_ranks_nccl_draws_the_worst_and_the_range_of_the_others(analysis
     points, middle = nccl_figures.bus_bandwidth(rates)["series"]
     assert points["x"] == [*range(MAX_DRAWN)]  # the slowest
     assert middle["notes"] == [["48 other ranks: 16.00 to 63.00 GB/s, median 39.50"]]
+
+
+def test_the_breakdown_of_many_ranks_is_a_table_of_those_in_sight(
+    analysis: Analysis, many: list[BreakdownResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = analysis.run.ranks[0]
+    monkeypatch.setattr(View, "rank", lambda *_: rank)
+    monkeypatch.setattr(View, "machines", dict.fromkeys(range(NUM), "node"))
+    card = breakdown_card(View(analysis, Address("/")), many)
+    (grid,) = named(card, "AgGrid")
+    assert len(grid.rowData) == NUM
+    assert all(row["href"].startswith("/timeline?rank=0") for row in grid.rowData)
+    (column, *_) = grid.columnDefs
+    assert (column["field"], column["cellRenderer"]) == ("rank", "Place")
+    assert grid.rowData[0]["window"] == pytest.approx(many[0].judged.window_ns / 1e6)
+
+
+def test_a_finding_of_many_ranks_has_the_worst_and_the_range_of_the_others(
+    analysis: Analysis,
+) -> None:
+    finding = analysis.findings[0]
+    group = [
+        structs.replace(finding, rank=rank, impact_ns=1_000_000 * (1 + rank * 37 % NUM))
+        for rank in range(NUM)
+    ]
+    view = View(analysis, Address("/"))
+    card = finding_card(group, view.address, view.clock, "training")
+    rows = [row for body in named(card, "Tbody") for row in body.children]
+    assert len(rows) == MAX_DRAWN + 1
+    assert [text(row.children[1]) for row in rows[:2]] == ["64.000", "63.000"]
+    assert text(rows[-1].children[:2]) == "48 others 1.000 to 48.000"
+    assert len([*named(finding_card(group[:3], view.address, view.clock, "training"), "Tr")]) == 4
 
 
 def test_the_table_of_many_ranks_is_folded() -> None:

@@ -137,7 +137,7 @@ def link_samples(rank: Rank) -> list[LinkSamples]:
     counters = rank.trace.counters
     gpu = None if rank.device is None else counters.gpu_of_rank.get(rank.key)
     samples = [] if gpu is None else list(counters.by_gpu.get(gpu, ()))
-    if _is_first(rank):
+    if counters.network and _is_first(rank):
         samples += counters.network
     return samples
 

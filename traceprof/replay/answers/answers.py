@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
+from traceprof.progress import UNHEARD
 from traceprof.replay.answers.blocked_sends import blocked_sends
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, Way, checked_replay
 from traceprof.replay.answers.critical_path import RankPath, critical_paths
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.progress import Progress
     from traceprof.replay.answers.blocked_sends import BlockedSend
     from traceprof.replay.answers.checked_replay import Baseline
     from traceprof.replay.assumptions.assumption import Assumption
@@ -114,7 +116,9 @@ class WhatIf(Record, frozen=True):
     schedules: tuple[ScheduleTime, ...] = ()
 
 
-def answer(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> WhatIf:
+def answer(
+    analysis: OpenAnalysis, assumptions: Sequence[Assumption], progress: Progress = UNHEARD
+) -> WhatIf:
     """Answer what a step would take under each assumption.
 
     Of a long run, steps from the middle of the training are replayed.
@@ -122,11 +126,13 @@ def answer(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> WhatIf:
     Args:
         analysis: of a run whose reports are open.
         assumptions: each by itself; all single ones where empty.
+        progress: receives the number of processes and assumptions that are replayed.
     """
     asked = list(assumptions) or defaults()
+    progress.expect(len(asked))
     measured = {result.rank: result for result in analysis.measured.of(breakdown)}
     sample = sample_of(analysis.run, measured)
-    replay = checked_replay(analysis, asked, sample, has_limits=True)
+    replay = checked_replay(analysis, asked, sample, has_limits=True, progress=progress)
     if isinstance(replay, Refusal):
         refused = tuple(
             Answer(
@@ -138,7 +144,10 @@ def answer(analysis: OpenAnalysis, assumptions: Sequence[Assumption]) -> WhatIf:
             for one in asked
         )
         return WhatIf(replay.baseline, refused, (), replay.why, replay.how_to_collect)
-    answers = [answered(replay, place, one) for place, one in enumerate(asked)]
+    answers = []
+    for place, one in enumerate(asked):
+        answers.append(answered(replay, place, one))
+        progress.advance(1)
     if not assumptions:  # what cannot be assumed of this run, however recorded, is no answer then
         answers = [one for one in answers if one.refused is None or one.how_to_collect]
     if any(replay.limit_ns(place, one) is not None for place, one in enumerate(asked)):

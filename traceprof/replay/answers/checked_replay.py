@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from traceprof.analyses import breakdown, gpu_idle
 from traceprof.analyses.steps.step_lengths import compute_ns, slowest_rank, steady_steps, step_ns
 from traceprof.host.idle_causes import why_unknown
+from traceprof.progress import UNHEARD
 from traceprof.replay.answers.gates import (
     failed,
     gates_of,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.verdict.savings import Gate
     from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.progress import Progress
     from traceprof.replay.assumptions.assumption import Assumption
     from traceprof.replay.assumptions.run_change import RunChange, StreamOrder
     from traceprof.replay.graph.longest_path import Float64
@@ -245,6 +247,7 @@ def checked_replay(
     keeps_processes: bool = False,
     has_limits: bool = False,
     share: Share = in_this_process,
+    progress: Progress = UNHEARD,
 ) -> CheckedReplay | Refusal:
     """Replay a run as it was measured, and under each assumption by itself.
 
@@ -255,6 +258,7 @@ def checked_replay(
         keeps_processes: whether other assumptions will follow.
         has_limits: whether limits are wanted where threads pace each other in unknown ways.
         share: shares the preparation among processes.
+        progress: receives the number of processes that are prepared.
     """
     refusal = _impossible(analysis)
     if refusal is not None:
@@ -268,6 +272,7 @@ def checked_replay(
             sample,
             keeps_processes=keeps_processes,
             share=share,
+            progress=progress,
         )
     except CircularError as error:
         why = f"calls and operations seem to wait for each other ({error})"

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
+from traceprof.progress import UNHEARD
 from traceprof.replay.graph.longest_path import schedule
 from traceprof.replay.graph.matched import (
     Matched,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
+    from traceprof.progress import Progress
     from traceprof.replay.graph.longest_path import Schedule
     from traceprof.replay.graph.marks import Marks
     from traceprof.replay.graph.process_facts import ProcessFacts
@@ -103,6 +105,7 @@ def run_graph(
     *,
     keeps_processes: bool = False,
     share: Share = in_this_process,
+    progress: Progress = UNHEARD,
 ) -> RunGraph:
     """Return the graph of a run whose reports are open.
 
@@ -116,6 +119,7 @@ def run_graph(
         keeps_processes: whether it will be weighed again; then memory grows with the number of
             operations.
         share: shares the processes of the run among processes of this machine.
+        progress: receives the number of processes that are prepared.
 
     Raises:
         CircularError: calls or operations seem to wait for each other.
@@ -132,6 +136,7 @@ def run_graph(
         shift = clock_shift(analysis, ranks[0][1])
         left_out = steps_left_out(analysis, ranks[0][1])
         part = process_part(ranks, shift, number, places, members, variants, sample, left_out)
+        progress.advance(1)
         return part if keeps_processes else part._replace(kept=None)
 
     node = 1
@@ -141,6 +146,7 @@ def run_graph(
     scales: list[dict[int, WeightSets]] = [{} for _ in places]
     num_operations = sum(len(rank.operations) for rank in analysis.run.ranks)
     processes = list(enumerate(owners.values()))
+    progress.expect(len(processes))
     parts = share(part_of, processes, partial(_reopen, analysis), num_operations)
     for ranks in owners.values():
         part = parts.pop(0).moved(node - FIRST_NODE)  # one at a time is in memory twice

@@ -174,10 +174,8 @@ class Target:
         if visible is not None:
             names = visible.split(",")
             ordinal = whole_number(names[key.device]) if 0 <= key.device < len(names) else None
-        candidates = [board for board in self._gpus if board["cuDevice"] == ordinal]
-        return (
-            _name_of_board(candidates[0]) if len(candidates) == 1 and ordinal is not None else None
-        )
+        candidates = self._by_ordinal.get(ordinal, []) if ordinal is not None else []
+        return _name_of_board(candidates[0]) if len(candidates) == 1 else None
 
     def num_threads(self, process: int) -> int | None:
         """Return the number of threads of the process with events; None if unknown."""
@@ -216,6 +214,14 @@ class Target:
     def _gpus(self) -> list[dict[str, Any]]:
         columns = {"id": int, "uuid": str, "busLocation": str, "cuDevice": int}
         return self._database.rows(schema.GPU_INFO, columns)
+
+    @cached_property
+    def _by_ordinal(self) -> dict[int | None, list[dict[str, Any]]]:
+        """The rows of boards by their ordinal."""
+        boards = defaultdict(list)
+        for board in self._gpus:
+            boards[board["cuDevice"]].append(board)
+        return dict(boards)
 
     @cached_property
     def _board_names(self) -> dict[int | None, str]:
