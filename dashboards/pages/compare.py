@@ -231,7 +231,7 @@ def _kernels(comparison: Comparison, rest: Sequence[Section]) -> Component:
             "ns_before": kernel.before_ns / 1e3,
             "ns_after": kernel.after_ns / 1e3,
             "change": kernel.change_ns / 1e3,
-            "sure": _sure(kernel.p_adjusted, is_significant=kernel.is_significant),
+            "sure": sure(kernel.p_adjusted, is_significant=kernel.is_significant),
             "rung": kernel.rung,
         }
         for kernel in comparison.kernels
@@ -248,7 +248,8 @@ def _name(name: str | None) -> str:
     return "–" if name is None else one_line(kernel_title(name), _MAX_NAME)  # noqa: RUF001
 
 
-def _sure(p_adjusted: float | None, *, is_significant: bool) -> str:
+def sure(p_adjusted: float | None, *, is_significant: bool) -> str:
+    """Write whether a change is significant."""
     if p_adjusted is None:
         return "not known"
     return "yes" if is_significant else "no"

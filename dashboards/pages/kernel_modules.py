@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dash import dcc, html
+
+from dashboards.asking.questions import questions_about
+from dashboards.pages.compare import sure
 from dashboards.widgets.components import card
 from dashboards.widgets.tables import Column, table
 from traceprof.analyses.kernels.launched_modules import SEPARATOR
@@ -15,12 +19,16 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
+    from dashboards.asking.questions import Asked
     from dashboards.view import View
     from traceprof.analyses.kernels.launched_modules import ModuleUse
+    from traceprof.documents.comparison import ModuleChange
 
 _MAX_ROWS = 500
 _MAX_NAME = 120  # characters
 _INDENT = "\u2003"
+_POLL_MS = 700
+_NOT_COMPARED = "one of the recordings has no modules to compare"
 
 _MODULES = (
     Column("module", "module", tip="inside the module above that stands further left"),
@@ -34,23 +42,62 @@ _MODULES = (
 )
 
 
-def modules_card(view: View) -> Component | None:
+_COMPARED = (
+    Column("before", "before (ms)", 3, 90, "in the mean step, over all ranks, as on Compare"),
+    Column("after", "after (ms)", 3, 90, "the same of this recording"),
+    Column("change", "change (ms)", 3, 90),
+    Column("sure", "significant", None, 90),
+)
+
+
+def modules_part(view: View) -> list[Component]:
+    """Return the card of modules, with a comparison as soon as it is made, where there is one."""
+    asked = comparison(view)
+    shown = modules_card(view, asked)
+    if asked is None or shown is None:
+        return [] if shown is None else [shown]
+    poll = dcc.Interval(id="modules-poll", interval=_POLL_MS, disabled=asked.is_over)
+    return [html.Div(shown, id="modules-answers"), poll]
+
+
+def comparison(view: View) -> Asked | None:
+    """Return the comparison with another recording, asked for by now; None where there is none."""
+    questions = questions_about(view.analysis)
+    return None if questions.compared is None else questions.about(questions.compared)
+
+
+def modules_card(view: View, asked: Asked | None = None) -> Component | None:
     """Return the modules of the rank whose modules take longest; None where none is known.
 
     They are of all of the time: where a time is chosen there is no card.
+
+    Args:
+        view: what is looked at.
+        asked: the comparison with another recording, whose changes stand beside them.
     """
     known = [one for one in view.analysis.result.launched if one.rank in view.numbers]
     chosen = max(known, key=lambda one: (total_ns(one.modules), -one.rank), default=None)
     if chosen is None or not chosen.modules or view.address.chosen.has_range:
         return None
     whole = total_ns(chosen.modules)
-    rows = [_row(use, whole) for use in chosen.modules[:_MAX_ROWS]]
-    note = f"of rank {chosen.rank}, whose modules take longest together" if len(known) > 1 else ""
-    if len(chosen.modules) > len(rows):
-        note = "; ".join(
-            filter(None, (note, f"{len(chosen.modules) - len(rows)} more are in JSON"))
-        )
-    return card("By module", table("modules", _MODULES, rows, "modules.csv"), note=note)
+    uses = chosen.modules[:_MAX_ROWS]
+    rows = [_row(use, whole) for use in uses]
+    notes = [f"of rank {chosen.rank}, whose modules take longest together"] * (len(known) > 1)
+    if len(chosen.modules) > len(uses):
+        notes.append(f"{len(chosen.modules) - len(uses)} more are in JSON")
+    columns = _MODULES
+    if asked is not None and asked.answer is not None:
+        changes = {change.module: change for change in asked.answer.comparison.modules}
+        there = {use.module for use in chosen.modules}
+        rows = [row | _change(changes.get(use.module)) for row, use in zip(rows, uses, strict=True)]
+        gone = [change for path, change in changes.items() if path not in there]
+        rows += [_gone(change) for change in gone[:_MAX_ROWS]]
+        columns = (*_MODULES, *_COMPARED) if changes else _MODULES
+        what = "at the end those of the other recording only" if changes else _NOT_COMPARED
+        notes.append(what)
+    elif asked is not None:
+        notes.append("there is no comparison" if asked.is_over else "being compared …")
+    return card("By module", table("modules", columns, rows, "modules.csv"), note="; ".join(notes))
 
 
 def total_ns(modules: Sequence[ModuleUse]) -> int:
@@ -71,3 +118,23 @@ def _row(use: ModuleUse, whole_ns: int) -> dict[str, Any]:
         "count": use.num_kernels,
         "path": one_line(use.module, 1000),
     }
+
+
+def _change(change: ModuleChange | None) -> dict[str, Any]:
+    """Return what became of a module, in the columns of a comparison."""
+    if change is None:
+        return {}
+    spent = (change.before_ns, change.after_ns)
+    before, after = (None if ns is None else ns / 1e6 for ns in spent)
+    return {
+        "before": before,
+        "after": after,
+        "change": change.change_ns / 1e6,
+        "sure": sure(change.p_adjusted, is_significant=change.is_significant),
+    }
+
+
+def _gone(change: ModuleChange) -> dict[str, Any]:
+    """Return the row of a module that the tree does not have."""
+    path = one_line(change.module, _MAX_NAME)
+    return {"module": path, "path": path, **_change(change)}

@@ -8,7 +8,7 @@ import numpy as np
 from dash import html
 
 from dashboards import address as addresses
-from dashboards.pages.kernel_modules import modules_card
+from dashboards.pages.kernel_modules import modules_part
 from dashboards.timeline.model import OPERATION
 from dashboards.view import View
 from dashboards.widgets.components import card, nothing, page
@@ -135,7 +135,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         lead,
         _categories(uses, total),
         _compute(view),
-        modules_card(view),
+        *modules_part(view),
         _table(view, uses, total, len(tables)),
     )
 

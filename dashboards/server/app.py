@@ -14,7 +14,7 @@ from dashboards import shell
 from dashboards.address import Address, parse
 from dashboards.asking.questions import questions_about
 from dashboards.asking.what_if import WhatIfQuestion
-from dashboards.pages import compare, overview, what_if
+from dashboards.pages import compare, kernel_modules, kernels, overview, what_if
 from dashboards.pages.registry import PAGES, page_at
 from dashboards.server import guard
 from dashboards.server.access import Access
@@ -200,6 +200,14 @@ def _show_answers(app: Dash, analysis: Analysis | None) -> None:
             except TraceprofError:  # the reader went on
                 return no_update, True
 
+    def modules(search: str) -> tuple[Any, bool]:
+        assert analysis is not None  # noqa: S101  (checked by the caller)
+        view = View(analysis, parse(kernels.PATH, search))
+        asked = kernel_modules.comparison(view)
+        is_over = asked is None or asked.is_over
+        return (kernel_modules.modules_card(view, asked) if is_over else no_update), is_over
+
+    register("modules", modules)
     register("what-if", what_if_answers)
     register("compare", comparison)
 

@@ -1,17 +1,22 @@
 """Kernels: the numbers of the analysis, and where on the timeline each is to be seen."""
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from playwright.sync_api import Page, expect
 
 from dashboards.address import Address, parse
+from dashboards.asking.compare import CompareQuestion
+from dashboards.asking.questions import Asked, answer_by
 from dashboards.pages import kernels
-from dashboards.pages.kernel_modules import modules_card
+from dashboards.pages.kernel_modules import comparison, modules_card, modules_part
 from dashboards.view import View
 from tests.support import profiler_events as profile
 from tests.support.builders import TraceBuilder
@@ -19,8 +24,12 @@ from tests.support.serving import Serve
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from tests.support.trees import named, text
+from tests.support.workers import until
 from traceprof.analyses import overlap_slowdown
+from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
+from traceprof.analyses.kernels.launched_modules import ModuleUse
 from traceprof.analysis import Analysis, analyze
+from traceprof.documents.comparison import ModuleChange
 from traceprof.execution.options import Options
 from traceprof.reports.compute_text import compute_lines, step_text
 from traceprof.units import percent
@@ -189,6 +198,49 @@ def test_in_the_browser_names_are_filtered_and_lead_to_the_timeline(
     expect(page.locator("#timeline input[type=search], #timeline input").first).not_to_have_value(
         ""
     )
+
+
+def test_the_tree_of_modules_has_what_they_took_before() -> None:
+    uses = (
+        ModuleUse("model", 9_000_000, 1_000_000, 0, 9, None),
+        ModuleUse("model.new", 5_000_000, 5_000_000, 0, 5, None),
+    )
+    changes = [
+        ModuleChange("model", 4_000_000, 3_000_000, -1_000_000, 0.01, is_significant=True),
+        ModuleChange("model.old", 2_000_000, None, -2_000_000, None, is_significant=False),
+    ]
+    compared = SimpleNamespace(comparison=SimpleNamespace(modules=changes))
+    with closing(analyze(SAMPLE)) as analysed:
+        launched = LaunchedKernels(rank=0, by_name={}, modules=uses)
+        measured = structs.replace(analysed.result.measured, launched=(launched,))
+        analysis = dataclasses.replace(
+            analysed, result=structs.replace(analysed.result, measured=measured)
+        )
+        view = View(analysis, Address("/kernels"))
+        (alone,) = named(modules_part(view), "AgGrid")
+        assert "before" not in {column["field"] for column in alone.columnDefs}
+        waiting = modules_card(view, Asked())
+        assert "being compared" in text(waiting)
+        card = modules_card(view, Asked(compared, is_over=True))
+        (grid,) = named(card, "AgGrid")
+        assert {"before", "after", "change"} < {column["field"] for column in grid.columnDefs}
+        outer, new, gone = grid.rowData
+        assert (outer["before"], outer["after"], outer["change"], outer["sure"]) == (
+            4,
+            3,
+            -1,
+            "yes",
+        )
+        assert "before" not in new
+        assert (gone["path"], gone["before"], gone["after"]) == ("model.old", 2, None)
+        assert "time" not in gone
+        compared.comparison.modules = []
+        (same,) = named(modules_card(view, Asked(compared, is_over=True)), "AgGrid")
+        assert len(same.rowData) == len(uses)
+        answer_by(analysis, lambda *_: compared, CompareQuestion(("before",), Options()))
+        until(lambda: (asked := comparison(view)) is not None and asked.is_over)
+        (poll,) = named(modules_part(view), "Interval")
+        assert poll.disabled
 
 
 def test_the_modules_of_the_model_are_a_tree(traces: Path) -> None:
