@@ -27,27 +27,33 @@ def gain_and_cost(
 
     Args:
         results: of ranks that have a row each.
-        others: of ranks that share the last row, which shows their means.
+        others: of ranks that share the last row, which shows their means. Cost and net gain are of
+            those whose kernels could be compared; without any they are not drawn.
     """
     hidden = Series("hidden behind compute", "bar", BLUE)
     cost = Series("cost: kernels run longer", "bar", COMMUNICATION)
     gain = Series("net gain", "diamond", None)
     for row, group in enumerate([*([one] for one in results), *([others] if others else [])]):
-        hidden_ms, cost_ms, gain_ms = (
-            fmean(times) / 1e6
-            for times in zip(
-                *((one.hidden_ns, one.wall_excess_ns, one.net_gain_ns) for one in group),
-                strict=True,
-            )
-        )
+        hidden_ms = fmean(one.hidden_ns for one in group) / 1e6
         hidden.add(row, hidden_ms, f"overlap hides {hidden_ms:.3f} ms")
+        known = [one for one in group if is_cost_known(one)]
+        if not known:
+            continue
+        cost_ms = fmean(one.wall_excess_ns for one in known) / 1e6
+        gain_ms = fmean(one.net_gain_ns for one in known) / 1e6
         cost.add(row, -cost_ms, f"kernels run {cost_ms:.3f} ms longer")
         gain.add(row, gain_ms, f"net gain {gain_ms:.3f} ms")
     rows = [Lane(f"rank {result.rank}", f"rank {result.rank}") for result in results]
     if others:
         rows.append(Lane(f"{len(others)} others", f"{len(others)} other ranks, the mean"))
     row_height = _ROW if len(rows) <= _MAX_HIGH else _LOW_ROW
-    return lanes("time (ms)", rows, [hidden, cost, gain], row_height=row_height)
+    drawn = [series for series in (hidden, cost, gain) if series.x]
+    return lanes("time (ms)", rows, drawn, row_height=row_height)
+
+
+def is_cost_known(result: OverlapSlowdownResult) -> bool:
+    """Say whether kernels could be compared, or there is nothing that could cost."""
+    return result.comparison.slowdown is not None or not result.hidden_ns
 
 
 def alone_against_overlapped(

@@ -99,14 +99,20 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def _summary(results: Sequence[OverlapSlowdownResult]) -> Component:
-    worst = max(results, key=lambda result: result.wall_excess_ns)
+    known = [result for result in results if figures.is_cost_known(result)]
     best = max(results, key=lambda result: result.hidden_ns)
     slowdowns = [result.comparison.slowdown for result in results if result.comparison.slowdown]
-    least = min(results, key=lambda result: result.net_gain_ns)
+    cost = ("cost", UNKNOWN, "kernels beside communication could not be compared")
+    gain = ("net gain", UNKNOWN, "without the cost it is not known")
+    if known:
+        worst = max(known, key=lambda result: result.wall_excess_ns)
+        least = min(known, key=lambda result: result.net_gain_ns)
+        cost = ("cost", duration(worst.wall_excess_ns), f"at most, on rank {worst.rank}")
+        gain = ("net gain", duration(least.net_gain_ns), f"at least, on rank {least.rank}")
     return numbers(
         ("hidden", duration(best.hidden_ns), f"at most, on rank {best.rank}"),
-        ("cost", duration(worst.wall_excess_ns), f"at most, on rank {worst.rank}"),
-        ("net gain", duration(least.net_gain_ns), f"at least, on rank {least.rank}"),
+        cost,
+        gain,
         (
             "slowdown",
             f"{max(slowdowns):.2f} ×" if slowdowns else UNKNOWN,
@@ -122,8 +128,8 @@ def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
         {
             "rank": result.rank,
             "hidden": result.hidden_ns / 1e6,
-            "cost": result.wall_excess_ns / 1e6,
-            "gain": result.net_gain_ns / 1e6,
+            "cost": result.wall_excess_ns / 1e6 if figures.is_cost_known(result) else None,
+            "gain": result.net_gain_ns / 1e6 if figures.is_cost_known(result) else None,
             "slowdown": result.comparison.slowdown,
             "compared": result.comparison.num_overlapped,
             "matched": 100 * result.matched_fraction,

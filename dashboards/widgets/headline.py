@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding
 
 _MAX_ROWS = 7  # the rest stands below, as cards
+_MAX_ON = 12  # characters of ranks
 
 
 def headline_card(view: View, what_if: str) -> Component | None:
@@ -141,7 +142,7 @@ def _causes(view: View, groups: Sequence[Sequence[Finding]]) -> Component:
                     f"{one_line(finding.title)}{same_time(finding, worst[:place])}",
                     className="what",
                 ),
-                html.Td(ranks_text(numbers[finding.id]), className="name"),
+                _on(numbers[finding.id]),
                 html.Td(_share_bar(finding, most), className="share-cell"),
                 html.Td(percent(finding.impact_fraction), className="number"),
                 html.Td(saving_text(finding.saving), className="number"),
@@ -160,6 +161,14 @@ def _causes(view: View, groups: Sequence[Sequence[Finding]]) -> Component:
     rest = len(worst) - _MAX_ROWS
     more = html.P(f"{rest} more below", className="note") if rest > 0 else None
     return html.Div([table, *([more] if more is not None else [])])
+
+
+def _on(ranks: Sequence[int]) -> Component:
+    """Return the cell of the ranks of a finding; where they take too long, how many they are."""
+    text = ranks_text(ranks)
+    if len(text) <= _MAX_ON:
+        return html.Td(text, className="name")
+    return html.Td(f"{len(ranks)} ranks", className="name", title=text)
 
 
 def _share_bar(finding: Finding, most: float) -> Component:

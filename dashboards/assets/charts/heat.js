@@ -1,12 +1,13 @@
 // @ts-check
 // A heat map: a row for each rank, a column for each step; the longest are darkest.
-import { CellsChart, opacity } from "./cells.js";
-import { follow, text, themeColor } from "./frame.js";
+import { CellsChart, opacity, widest } from "./cells.js";
+import { FONT, follow, make, text, themeColor } from "./frame.js";
 
 /** @import { Cell } from "./cells.js" */
 /** @import { Heat } from "./types.d.ts" */
 
-const AROUND = { left: 70, right: 74, top: 0, foot: 34 }; // names, scale of colours, steps and axis
+const AROUND = { left: 70, right: 74, top: 0, foot: 34 }; // names at least, scale of colours, steps and axis
+const BESIDE = 14; // a name
 const [MIN_ROW, MAX_ROW] = [4, 22]; // height of a row
 const HEIGHT = 480; // of many rows together
 const MIN_PLOT = 44; // least width of a readable scale of colours
@@ -44,6 +45,14 @@ export function cellLines({ rows, labels, unit }, row, column) {
   return [`${rows[row]?.title}, ${labels[column]}`, said];
 }
 
+/** @param {Heat} drawn */
+function around({ rows }) {
+  const context = /** @type {CanvasRenderingContext2D} */ (make("canvas").getContext("2d"));
+  context.font = FONT;
+  const names = widest(context, rows.map(({ title }) => title)) + BESIDE;
+  return { ...AROUND, left: Math.max(AROUND.left, names) };
+}
+
 export class HeatChart extends CellsChart {
   /**
    * @param {HTMLElement} root
@@ -54,7 +63,7 @@ export class HeatChart extends CellsChart {
     const count = drawn.rows.length;
     const rowHeight = Math.max(Math.min(Math.max(HEIGHT / count, MIN_ROW), MAX_ROW), MIN_PLOT / count);
     super(root, `${label}; arrow keys move through it, Enter shows a step`,
-      { ...AROUND, rows: drawn.rows, columns: drawn.x.length, rowHeight });
+      { ...around(drawn), rows: drawn.rows, columns: drawn.x.length, rowHeight });
     this.drawn = drawn;
     this.redraw();
   }
@@ -74,7 +83,7 @@ export class HeatChart extends CellsChart {
   #drawScale(context) {
     const { color, unit } = this.drawn;
     const [upper, lower] = scaleEnds(this.drawn);
-    const left = AROUND.left + this.plotWidth + 10;
+    const left = this.grid.left + this.plotWidth + 10;
     const height = Math.min(this.plotHeight, 160);
     context.fillStyle = color;
     for (let y = 0; y < height; y += 1) {

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from dashboards.address import Address
 from dashboards.figures import nccl as nccl_figures
 from dashboards.figures import steps as figures
-from dashboards.figures.overlap import gain_and_cost
+from dashboards.figures.overlap import gain_and_cost, is_cost_known
 from dashboards.figures.waits import wait_matrix
+from dashboards.pages import overlap as overlap_page
 from dashboards.pages import ranks as ranks_page
 from dashboards.pages import steps as steps_page
 from dashboards.view import View
@@ -131,6 +132,22 @@ def test_overlap_of_others_is_their_mean(analysis: Analysis) -> None:
     mean = (one.hidden_ns + two.hidden_ns) / 2e6
     assert hidden["x"] == pytest.approx([one.hidden_ns / 1e6, mean])
     assert drawn["rows"][1]["title"] == "2 others"
+
+
+def test_a_cost_of_overlap_that_cannot_be_known_is_no_zero(analysis: Analysis) -> None:
+    unknown = analysis.of(overlap_slowdown)[1]
+    assert unknown.hidden_ns
+    compared = replace(unknown.comparison, num_overlapped=9, overlapped_ns=3000, expected_ns=2000.0)
+    result = replace(unknown, rank=0, comparison=compared, wall_excess_ns=1000)
+    assert not is_cost_known(unknown)
+    hidden, cost, gain = gain_and_cost([result, unknown])["series"]
+    assert (hidden["rows"], cost["rows"], gain["rows"]) == ([0, 1], [0], [0])
+    mixed = gain_and_cost([], [result, unknown])["series"]
+    assert mixed[1]["x"] == pytest.approx([-result.wall_excess_ns / 1e6])
+    (alone,) = gain_and_cost([unknown])["series"]
+    assert alone["name"] == hidden["name"]
+    assert text(overlap_page._summary([unknown])).count("not") >= 2
+    assert text(overlap_page._summary([result, unknown])).count("on rank 0") >= 2
 
 
 def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
