@@ -85,7 +85,7 @@ def modules_card(view: View, asked: Asked | None = None) -> Component | None:
     notes = [f"of rank {chosen.rank}, whose modules take longest together"] * (len(known) > 1)
     if len(chosen.modules) > len(uses):
         notes.append(f"{len(chosen.modules) - len(uses)} more are in JSON")
-    columns = _MODULES
+    columns: Sequence[Column] = _MODULES
     if asked is not None and asked.answer is not None:
         changes = {change.module: change for change in asked.answer.comparison.modules}
         there = {use.module for use in chosen.modules}
