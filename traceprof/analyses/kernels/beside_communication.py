@@ -29,6 +29,7 @@ class BesideCommunication(Record, frozen=True):
         start_ns: int64[n].
         end_ns: int64[n].
         length_ns: int64[n].
+        beside_ns: int64[n], during which something communicated.
         is_judged: bool[n], beside no other compute, which may slow the others.
         is_beside: bool[n], during which something communicated.
         is_half: bool[n], during at least half of which something did.
@@ -39,6 +40,7 @@ class BesideCommunication(Record, frozen=True):
     start_ns: Int64
     end_ns: Int64
     length_ns: Int64
+    beside_ns: Int64
     is_judged: Mask
     is_beside: Mask
     is_half: Mask
@@ -67,39 +69,36 @@ class SlowedKernels(Record, frozen=True):
 
 def slowed_kernels(rank: Rank) -> SlowedKernels:
     """Return the compute kernels of a rank beside communication."""
-    return rank.cache.get(_slowed_kernels, rank)
+    return rank.cache.get_alone(_slowed_kernels, rank, rank.release)
 
 
 def _slowed_kernels(rank: Rank) -> SlowedKernels:
     kernels = rank.operations.kernels
     computes = np.flatnonzero(~rank.is_communication_kernel)
     signature = kernels.packed_signature.at(computes)
+    beside = beside_communication(rank, computes)
+    is_alone, is_half = beside.is_judged & ~beside.is_beside, beside.is_judged & beside.is_half
+    elsewhere = compare(
+        beside.length_ns, beside.beside_ns, signature, is_alone, is_half, MIN_ALONE
+    )
     rates = np.zeros((3, int(signature.max(initial=0)) + 1))
-    elsewhere = beside_communication(rank, computes, at_places=False).compared
     rate, error = elsewhere.rate, elsewhere.rate_error
     rate = np.where(np.abs(rate) > _MIN_ERRORS * error, rate, 0.0)
     rates[:, elsewhere.signature] = rate, np.minimum(rate, 0), np.maximum(rate, 0)
-    compared = beside_communication(rank, computes).compared
-    rate, error = compared.rate, _ERRORS * compared.rate_error
-    rates[:, compared.signature] = rate, rate - error, rate + error
-    beside = intervals.covered_within(
-        rank.communication, kernels.start_ns[computes], kernels.ends(computes)
+    rate, error = beside.compared.rate, _ERRORS * beside.compared.rate_error
+    rates[:, beside.compared.signature] = rate, rate - error, rate + error
+    of_kernel = rates[:, signature[beside.is_beside]]
+    return SlowedKernels(
+        computes[beside.is_beside], beside.beside_ns[beside.is_beside], *of_kernel
     )
-    is_beside = beside > 0
-    of_kernel = rates[:, signature[is_beside]]
-    return SlowedKernels(computes[is_beside], beside[is_beside], *of_kernel)
 
 
-def beside_communication(
-    rank: Rank, chosen: Int64, *, at_places: bool = True
-) -> BesideCommunication:
+def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
     """Compare kernels of a rank.
 
     Args:
         rank: the rank.
         chosen: int64[n], indices of compute kernels.
-        at_places: whether only those at the same place of their step are compared, where steps are
-            known.
     """
     kernels = rank.operations.kernels
     is_judged = ~beside_other_compute(rank)[chosen]  # first of all, since it takes memory
@@ -107,7 +106,7 @@ def beside_communication(
     beside = intervals.covered_within(rank.communication, start, end)
     is_beside, is_half = beside > 0, (beside > 0) & (beside >= end - start - beside)
     length = kernels.packed_length.at(chosen)
-    place = places(rank) if at_places else None
+    place = places(rank)
     compared = compare(
         length,
         beside,
@@ -117,4 +116,6 @@ def beside_communication(
         MIN_ALONE,
         None if place is None else lambda rows: place(chosen[rows]),
     )
-    return BesideCommunication(start, end, length, is_judged, is_beside, is_half, compared)
+    return BesideCommunication(
+        start, end, length, beside, is_judged, is_beside, is_half, compared
+    )
