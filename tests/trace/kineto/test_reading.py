@@ -20,6 +20,7 @@ from traceprof.run.opening import open_report
 from traceprof.trace.columns import Column
 from traceprof.trace.folder import reports_in
 from traceprof.trace.kineto import packing
+from traceprof.trace.kineto.events import EventDecoder, Kind
 from traceprof.trace.kineto.numbers import nanoseconds, nanoseconds_of_texts
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 from traceprof.trace.model.operations import RankKey
@@ -320,6 +321,27 @@ def test_times_of_numbers() -> None:
 
 
 # -- what events tell -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("odd", [None, "7", "none", 1 << 63, -(1 << 63) - 1, -(1 << 63)])
+def test_ids_are_the_same_beside_others(odd: object) -> None:
+    """Columns without odd values are made in another way than those with some."""
+    events = [{**call(1, 2, number=number), "tid": number} for number in range(3)]
+    plain = EventDecoder().text(json.dumps(events).encode())[Kind.API_CALL]
+    events[1] |= {"tid": odd}
+    mixed = EventDecoder().text(json.dumps(events).encode())[Kind.API_CALL]
+    assert plain.integers("tid").tolist() == [0, 1, 2]
+    assert plain.integer_arguments("correlation").tolist() == [0, 1, 2]
+    assert mixed.integers("tid").tolist() == [0, 7 if odd == "7" else NULL, 2]
+
+
+@pytest.mark.parametrize("odd", [None, 3, 10**400])
+def test_times_are_the_same_beside_others(odd: int | None) -> None:
+    events = [{**call(1, 2), "ts": time} for time in (1.5, odd, 2.25)]
+    for order in (events, events[::-1], events[1:]):
+        of = EventDecoder().text(json.dumps(order).encode())[Kind.API_CALL]
+        expected = {1.5: 1500, 3: 3000, 2.25: 2250}
+        assert of.start_ns.tolist() == [expected.get(one["ts"], NULL) for one in order]
 
 
 def test_a_rank_for_each_device(tmp_path: Path) -> None:

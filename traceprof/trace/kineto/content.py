@@ -16,7 +16,6 @@ from traceprof.trace.columns import ColumnBuilder
 from traceprof.trace.kineto import operator_bytes, operator_flops
 from traceprof.trace.kineto.document import KinetoDocument
 from traceprof.trace.kineto.events import EventDecoder, Kind
-from traceprof.trace.kineto.numbers import integers
 from traceprof.trace.model.limits import MAX_EVENT_NS, MAX_SUM_NS, clipped, known_sizes
 from traceprof.trace.model.special_values import NULL, UNKNOWN
 
@@ -82,6 +81,7 @@ _NOT_FIRST = frozenset({Kind.HOST_OPERATOR, Kind.PYTHON})  # times do not count 
 ANNOTATION = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):(\w+)")
 """Annotations of calls by back ends of PyTorch; the group is the function."""
 _UNKNOWN_WORK = NULL, UNKNOWN, UNKNOWN
+_APPENDED_AT_ONCE = 16  # lists of events
 _COMPLETE, _INSTANTS = "X", ("i", "I")
 _MAY_BE_MARKS = frozenset({Kind.MARK, Kind.ANNOTATION, Kind.OTHER})
 _BEYOND_NS = 1 << 61  # of any clock
@@ -225,6 +225,7 @@ class _Tables:
     def __init__(self) -> None:
         self._decoder = EventDecoder()
         self._tables: dict[Kind, dict[str, ColumnBuilder]] = {}
+        self._waiting: dict[Kind, list[Mapping[str, Int64]]] = {}  # to be appended together
         self._names, self._signatures = Texts(), Numbers()
         self._work = Numbers()
         self._work[_UNKNOWN_WORK]
@@ -253,6 +254,8 @@ class _Tables:
         """
         if self._sum_ns >= MAX_SUM_NS:
             raise document.damaged("its events take longer than any clock counts")
+        for kind in [*self._waiting]:
+            self._append_waiting(kind)
         tables: dict[Kind, Mapping[str, Column]] = {
             kind: {name: column.finish() for name, column in table.items()}
             for kind, table in self._tables.items()
@@ -291,7 +294,7 @@ class _Tables:
         """Add the instant events of threads; others are the profiler's own marks."""
         events = events.chosen(np.logical_or.reduce([events.have("ph", ph) for ph in _INSTANTS]))
         columns = {START: events.start_ns} | {
-            name: integers(events.values(of)) for name, of in _INTEGERS[Kind.MARK].items()
+            name: events.integers(of) for name, of in _INTEGERS[Kind.MARK].items()
         }
         is_usable = np.logical_and.reduce([values != NULL for values in columns.values()])
         is_usable &= np.abs(events.start_ns) < _BEYOND_NS
@@ -307,7 +310,7 @@ class _Tables:
             START: events.start_ns,
             LENGTH: events.length_ns,
             **{
-                name: integers(events.values(of) if name in _OF_HOST else events.arguments(of))
+                name: events.integers(of) if name in _OF_HOST else events.integer_arguments(of)
                 for name, of in _INTEGERS[kind].items()
             },
         }
@@ -339,9 +342,16 @@ class _Tables:
         self._append(kind, columns | self._more_columns(kind, events))
 
     def _append(self, kind: Kind, columns: Mapping[str, Int64]) -> None:
-        table = self._tables.setdefault(kind, {name: ColumnBuilder() for name in columns})
-        for name, values in columns.items():
-            table[name].append(values)
+        self._tables.setdefault(kind, {name: ColumnBuilder() for name in columns})
+        waiting = self._waiting.setdefault(kind, [])
+        waiting.append(columns)
+        if len(waiting) == _APPENDED_AT_ONCE:
+            self._append_waiting(kind)
+
+    def _append_waiting(self, kind: Kind) -> None:
+        waiting = self._waiting.pop(kind)
+        for name, column in self._tables[kind].items():
+            column.append(np.concatenate([columns[name] for columns in waiting]))
 
     def _more_columns(self, kind: Kind, events: Events) -> dict[str, Int64]:
         """Return the columns that some kinds of events have besides."""

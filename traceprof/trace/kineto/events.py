@@ -31,10 +31,11 @@ _NOTHING = msgspec.Raw(b"null")
 class Arguments(msgspec.Struct, gc=False, frozen=True):
     """Arguments of an event; None if missing."""
 
+    # First those of most events, in the order of the document: they are found at once.
+    external: int | None = msgspec.field(name="External id", default=None)
     device: int | None = None
     stream: int | None = None
     correlation: int | None = None
-    external: int | None = msgspec.field(name="External id", default=None)
     bytes: int | None = None
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
@@ -186,6 +187,16 @@ class Events:
             self._arguments = self.values("args")
         return [*map(attrgetter(name), self._arguments)]
 
+    def integers(self, name: str) -> Int64:
+        """Return an attribute of each as `numbers.integers` does, int64[n]."""
+        return _integers(name, self.rows)
+
+    def integer_arguments(self, name: str) -> Int64:
+        """Return an attribute of the arguments of each as `numbers.integers` does, int64[n]."""
+        if self._arguments is None:
+            self._arguments = self.values("args")
+        return _integers(name, self._arguments)
+
     def have(self, name: str, value: str) -> Mask:
         """Return which events have this value as an attribute, bool[n]."""
         values = self.values(name)
@@ -222,7 +233,7 @@ class EventDecoder:
         """
         if not self._is_exact:
             by_kind = {
-                kind: (rows, *(_array([*map(of, rows)]) for of in _TIMES))
+                kind: (rows, *(_times(of, rows) for of in _TIMES))
                 for kind, rows in _sorted_by_kind(_DECODER.decode(events)).items()
             }
             times = [column for _, *columns in by_kind.values() for column in columns]
@@ -278,8 +289,21 @@ def _sorted_by_kind(rows: Sequence[AnyEvent]) -> dict[Kind, Sequence[AnyEvent]]:
     return by_kind
 
 
-def _array(values: list[Any]) -> Any:  # noqa: ANN401
-    """Return int64[n] or float64[n]."""
+def _integers(name: str, rows: Sequence[Any]) -> Int64:
+    try:
+        return np.fromiter(map(attrgetter(name), rows), np.int64, len(rows))
+    except (TypeError, ValueError, OverflowError):
+        return numbers.integers([*map(attrgetter(name), rows)])
+
+
+def _times(of: attrgetter[Any], rows: Sequence[Any]) -> Any:  # noqa: ANN401
+    """Return an attribute of each row, int64[n] or float64[n]."""
+    if isinstance(of(rows[0]), float):
+        try:
+            return np.fromiter(map(of, rows), np.float64, len(rows))
+        except (TypeError, OverflowError):  # some are missing, or beyond any float
+            pass
+    values = [*map(of, rows)]
     times = np.array(values)
     if times.dtype in (np.int64, np.float64):
         return times
