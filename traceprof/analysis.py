@@ -13,6 +13,7 @@ from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.errors import TraceprofError
 from traceprof.execution.children import run_in_children
+from traceprof.execution.memory import drop_freed_memory
 from traceprof.execution.open_analysis import MeasuredReports
 from traceprof.execution.open_reports import Measurer
 from traceprof.execution.options import Options, check_listener, checked
@@ -342,6 +343,7 @@ def _concluded(
     verdict = judge(measured, only=options.only, skip=options.skip)
     if options.savings is not False and to_assume(verdict):
         verdict = replay(verdict)
+        drop_freed_memory()  # of the replay
     return RunResult(measured, verdict)
 
 

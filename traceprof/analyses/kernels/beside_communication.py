@@ -27,7 +27,6 @@ class BesideCommunication(Record, frozen=True):
 
     Attributes:
         start_ns: int64[n].
-        end_ns: int64[n].
         length_ns: int64[n].
         beside_ns: int64[n], during which something communicated.
         is_judged: bool[n], beside no other compute, which may slow the others.
@@ -38,13 +37,17 @@ class BesideCommunication(Record, frozen=True):
     """
 
     start_ns: Int64
-    end_ns: Int64
     length_ns: Int64
     beside_ns: Int64
     is_judged: Mask
     is_beside: Mask
     is_half: Mask
     compared: Compared
+
+    @property
+    def end_ns(self) -> Int64:
+        """The ends, int64[n]."""
+        return self.start_ns + self.length_ns
 
 
 class SlowedKernels(Record, frozen=True):
@@ -75,12 +78,10 @@ def slowed_kernels(rank: Rank) -> SlowedKernels:
 def _slowed_kernels(rank: Rank) -> SlowedKernels:
     kernels = rank.operations.kernels
     computes = np.flatnonzero(~rank.is_communication_kernel)
-    signature = kernels.packed_signature.at(computes)
     beside = beside_communication(rank, computes)
+    signature = kernels.packed_signature.at(computes)
     is_alone, is_half = beside.is_judged & ~beside.is_beside, beside.is_judged & beside.is_half
-    elsewhere = compare(
-        beside.length_ns, beside.beside_ns, signature, is_alone, is_half, MIN_ALONE
-    )
+    elsewhere = compare(beside.length_ns, beside.beside_ns, signature, is_alone, is_half, MIN_ALONE)
     rates = np.zeros((3, int(signature.max(initial=0)) + 1))
     rate, error = elsewhere.rate, elsewhere.rate_error
     rate = np.where(np.abs(rate) > _MIN_ERRORS * error, rate, 0.0)
@@ -88,9 +89,7 @@ def _slowed_kernels(rank: Rank) -> SlowedKernels:
     rate, error = beside.compared.rate, _ERRORS * beside.compared.rate_error
     rates[:, beside.compared.signature] = rate, rate - error, rate + error
     of_kernel = rates[:, signature[beside.is_beside]]
-    return SlowedKernels(
-        computes[beside.is_beside], beside.beside_ns[beside.is_beside], *of_kernel
-    )
+    return SlowedKernels(computes[beside.is_beside], beside.beside_ns[beside.is_beside], *of_kernel)
 
 
 def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
@@ -102,10 +101,9 @@ def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
     """
     kernels = rank.operations.kernels
     is_judged = ~beside_other_compute(rank)[chosen]  # first of all, since it takes memory
-    start, end = kernels.start_ns[chosen], kernels.ends(chosen)
-    beside = intervals.covered_within(rank.communication, start, end)
-    is_beside, is_half = beside > 0, (beside > 0) & (beside >= end - start - beside)
-    length = kernels.packed_length.at(chosen)
+    start, length = kernels.start_ns[chosen], kernels.packed_length.at(chosen)
+    beside = intervals.covered_within(rank.communication, start, start + length)
+    is_beside, is_half = beside > 0, (beside > 0) & (beside >= length - beside)
     place = places(rank)
     compared = compare(
         length,
@@ -116,6 +114,4 @@ def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
         MIN_ALONE,
         None if place is None else lambda rows: place(chosen[rows]),
     )
-    return BesideCommunication(
-        start, end, length, beside, is_judged, is_beside, is_half, compared
-    )
+    return BesideCommunication(start, length, beside, is_judged, is_beside, is_half, compared)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from traceprof.host.launch_stalls import find_stalls
 from traceprof.replay.graph.needed_waits import needed_at_once
 from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record
@@ -21,6 +20,7 @@ from traceprof.trace.model.special_values import NULL
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.event_waits import EventWaits
@@ -60,6 +60,7 @@ def host_waits(
     calls: HostCalls,
     work: GpuWork,
     events: EventWaits | None,
+    stalls: Stalls,
     shift_ns: int = 0,
 ) -> HostWaits:
     """Return what the host of a process waited for: synchronizing calls, copies, full queues.
@@ -71,13 +72,14 @@ def host_waits(
         calls: of the process.
         work: of all its ranks.
         events: what streams waited for, if event records show it.
+        stalls: launches that a full queue blocked.
         shift_ns: what was added to times of the report.
     """
     rank = ranks[0][1]
     call, operation = _synchronized(rank, calls, work, events)
     blocked = np.flatnonzero(work.blocks)
     free_call, freed_after = _freeing(rank, calls, work)
-    stall_call, stall_operation, stalled_ns = _stalled(rank, calls, work)
+    stall_call, stall_operation, stalled_ns = _stalled(stalls, calls, work)
     counts = [len(call) + len(blocked), len(free_call), len(stall_call)]
     is_freeing = np.repeat([False, True, False], counts)
     is_stall = np.repeat([False, False, True], counts)
@@ -254,9 +256,8 @@ def _behind_events(
     return events.behind(waiting[known], chain[known], place[known])
 
 
-def _stalled(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64, Int64]:
+def _stalled(stalls: Stalls, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64, Int64]:
     """Return the launches that a full queue blocked, what made room for each, and how long."""
-    stalls = find_stalls(rank)
     place = calls.place_of(stalls.call)
     known = place >= 0
     call = calls.outer[place[known]]

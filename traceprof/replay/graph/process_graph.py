@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.communication.messages import messages
+from traceprof.host.launch_stalls import find_stalls
 from traceprof.replay.graph.columns import COMMUNICATION, COPY, gpu_work, host_calls
 from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS, event_waits, lost_records
 from traceprof.replay.graph.hidden_host_waits import api_names, hidden_host_waits
@@ -182,11 +183,15 @@ def observe(
         span: of the host's time, in the report's own; all of it where not given.
     """
     first = ranks[0][1]
+    stalls = find_stalls(first)
+    for _, rank in ranks:  # the launch queue of the whole process takes much memory
+        rank.release()
+    first.process_cache.release()
     calls = host_calls(first, shift_ns, span)
     work = gpu_work(ranks, calls, shift_ns, span)
     lost = lost_records(first, calls)
     events = event_waits(ranks, calls, work) if lost <= MAX_LOST_RECORDS else None
-    waits = host_waits(ranks, calls, work, events, shift_ns)
+    waits = host_waits(ranks, calls, work, events, stalls, shift_ns)
     between = stream_waits(events, work)
     if between is None:
         latencies = measured_latencies(calls, work, NO_STREAM_WAITS)
