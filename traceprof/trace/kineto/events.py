@@ -188,11 +188,11 @@ class Events:
         return [*map(attrgetter(name), self._arguments)]
 
     def integers(self, name: str) -> Int64:
-        """Return an attribute of each as `numbers.integers` does, int64[n]."""
+        """Return an attribute of each, int64[n], NULL where it is no integer of 64 bits."""
         return _integers(name, self.rows)
 
     def integer_arguments(self, name: str) -> Int64:
-        """Return an attribute of the arguments of each as `numbers.integers` does, int64[n]."""
+        """Return an attribute of the arguments of each, as `integers` does, int64[n]."""
         if self._arguments is None:
             self._arguments = self.values("args")
         return _integers(name, self._arguments)
