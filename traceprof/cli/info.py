@@ -27,6 +27,8 @@ _UNWRAPPED = 10_000  # in a pipe a fact stays on its line, for grep
 def command(reports: tuple[str, ...]) -> None:
     """Say what each REPORT holds: versions, GPUs, ranks, tables, and which flags would add more.
 
+    Windows of ranks are exact: for them it reads every kernel and range, and counts all other rows.
+
     One that cannot be read is left out, and named on stderr; if none can be read that is an error.
     """
     from rich.console import Console
