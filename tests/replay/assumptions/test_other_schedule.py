@@ -40,7 +40,7 @@ def mean_step_ns(plan: Plan, seed: int) -> float:
         (_PLAN, 1),
         *(
             pytest.param(plan, 10, marks=pytest.mark.long)
-            for plan in (_PLAN, Plan("gpipe", 2, 4, (1.0, 1.2), 6))
+            for plan in (replace(_PLAN, num_micro_batches=4), Plan("gpipe", 2, 4, (1.0, 1.2), 6))
         ),
         pytest.param(Plan("1f1b", 8, 16, _MANY, 4), 1, marks=pytest.mark.long),
     ],
