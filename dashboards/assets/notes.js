@@ -71,6 +71,7 @@ const fail = (error) =>
 async function change(method, note) {
   try {
     show(await ask(method, note));
+    place().querySelector("textarea")?.focus(); // Escape closes what holds the focus
   } catch (error) {
     fail(error);
   }

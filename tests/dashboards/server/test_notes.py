@@ -103,6 +103,7 @@ def test_notes_in_the_browser(page: Page, tmp_path: Path) -> None:
         page.locator("#timeline canvas").first.hover(position={"x": x, "y": y})
         expect(page.locator(".timeline-tooltip")).to_contain_text(VIEW.text)
         page.keyboard.press("Escape")
+        expect(notes).to_be_hidden()
         page.goto(f"{url}steps")
         page.wait_for_selector("h1:text('Steps')")
         page.get_by_role("button", name="Notes").click()
