@@ -108,9 +108,10 @@ def layout(analysis: Analysis, address: Address) -> Component:
     )
 
 
-def _cost(result: LaunchQueueResult) -> tuple[float, float]:
-    """Return what a full queue cost a rank: by late launches, then by blocked ones."""
-    return result.costly.measure_ns, result.metrics.blocked_ns
+def _cost(result: LaunchQueueResult) -> tuple[float, float, float]:
+    """Return what a full queue cost a rank, by late launches, then blocked ones; then its depth."""
+    metrics = result.metrics
+    return result.costly.measure_ns, metrics.blocked_ns, metrics.max_queue_depth
 
 
 def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
@@ -151,7 +152,9 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
     if split.others:
         deepest = max(result.metrics.max_queue_depth for result in split.others)
         blocked = max(result.metrics.blocked_ns for result in split.others)
-        note += f"; {split.note('the costliest stalls')}: at most {deepest} pending, and blocked"
+        has_stalls = any(result.metrics.num_stalls for result in drawn)
+        subject = "the costliest stalls" if has_stalls else "the deepest queues"
+        note += f"; {split.note(subject)}: at most {deepest} pending, and blocked"
         note += f" for at most {duration(blocked)}"
     chart = plots(
         "queue-depth",

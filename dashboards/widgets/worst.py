@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
 Item = TypeVar("Item")
-Cost = TypeVar("Cost", float, "tuple[float, float]")
+Cost = TypeVar("Cost", float, "tuple[float, ...]")
 
 MAX_DRAWN = 16
 """Ranks that are drawn one by one."""

@@ -56,3 +56,9 @@ def test_a_link_to_a_finding_of_many_ranks_unfolds_its_card(page: Page, url: str
     page.locator(".causes a[href='#finding-gpu-idle']").click()
     expect(card).to_be_visible()
     expect(card).to_be_in_viewport()
+
+
+@pytest.mark.long
+def test_queues_without_stalls_are_not_said_to_have_some(page: Page, url: str) -> None:
+    page.goto(f"{url}{launch_queue.PATH}")
+    expect(page.locator("#page")).to_contain_text("the 8 ranks with the deepest queues")
