@@ -20,7 +20,7 @@ from traceprof.findings import Basis
 from traceprof.replay.answers.answers import answered
 from traceprof.replay.answers.checked_replay import CheckedReplay, Way, checked_replay
 from traceprof.replay.assumptions.assumption import parse
-from traceprof.replay.assumptions.equal_stages import equal_stages, stage_factors
+from traceprof.replay.assumptions.equal_work import equal_stages, stage_factors
 from traceprof.reports.text import render
 from traceprof.simulate.scenarios.pipelines import Plan, pipeline
 from traceprof.units import duration, percent

@@ -12,8 +12,12 @@ from traceprof import intervals, labels
 from traceprof.analyses.shape.results import RankResult
 from traceprof.analyses.unfused_kernels.advice import ALL_ADVICE, advice
 from traceprof.analyses.unfused_kernels.attention import attention_kernels, roles_of
-from traceprof.analyses.unfused_kernels.bytes_of_chains import longer_by_bytes
-from traceprof.analyses.unfused_kernels.chains import MIN_KERNELS, NameTraits, chains
+from traceprof.analyses.unfused_kernels.chains import (
+    MIN_KERNELS,
+    NameTraits,
+    chains,
+    longer_by_bytes,
+)
 from traceprof.findings import (
     MAX_EVIDENCE,
     Count,

@@ -14,7 +14,7 @@ from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, Way,
 from traceprof.replay.answers.critical_path import RankPath, critical_paths
 from traceprof.replay.answers.gates import MAX_BELOW_FLOOR, floor_gate
 from traceprof.replay.assumptions.assumption import defaults
-from traceprof.replay.assumptions.pipeline import pipeline_of
+from traceprof.replay.assumptions.other_schedule import pipeline_of
 from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
 from traceprof.replay.assumptions.schedules import ScheduleTime, schedule_times
 from traceprof.replay.assumptions.sends import sends_of

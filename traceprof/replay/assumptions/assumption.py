@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from msgspec.structs import replace
 
+from traceprof import intervals
+from traceprof.analyses import breakdown
+from traceprof.communication.messages import EXCHANGES
 from traceprof.errors import UsageError, closest
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.table import ASSUMPTIONS, name_of
-from traceprof.replay.assumptions.unmatched_sends import unmatched_sends
+from traceprof.replay.graph.matched import synchronizing_groups
 from traceprof.structs import Record
+from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +27,9 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.run_graph import RunGraph
     from traceprof.replay.graph.weights import Durations
+
+_SEND_RECV = "SendRecv"
+_MAX_UNMATCHED = 0.01  # of the training, that such kernels may take
 
 
 class Atom(Record, frozen=True):
@@ -157,7 +165,7 @@ class Assumption(Record, frozen=True):
     def refusal(self, analysis: OpenAnalysis) -> CannotChange | None:
         """Return why it cannot be assumed of a run, None if it can."""
         if any(atom.entry.needs_waits for atom in self.atoms):
-            unknown = unmatched_sends(analysis)
+            unknown = _unmatched_sends(analysis)
             if unknown is not None:
                 return unknown
         reasons = (
@@ -262,3 +270,39 @@ def _atom(text: str) -> Atom:
     else:
         why = f"only {forms} can be assumed"
     raise UsageError(f"cannot assume {text!r}", why, f"write {forms}")
+
+
+def _unmatched_sends(analysis: OpenAnalysis) -> CannotChange | None:
+    """Return why nothing that changes what ranks wait for can be assumed, None where it can.
+
+    A receive runs from when its rank comes until the data have come: if the send that it waits for
+    is not known, it would take as long whatever else changed.
+
+    Args:
+        analysis: of the run.
+    """
+    num_matched = np.zeros(len(analysis.measured.ranks.ranks), np.int64)
+    for waits, together in synchronizing_groups(analysis):
+        is_send = together & waits.group.is_one_of(EXCHANGES)
+        num_matched[list(waits.group.members)] += int(is_send.sum())
+    known = dict(zip(analysis.measured.ranks.ranks, num_matched.tolist(), strict=True))
+    judged = {result.rank: result.judged for result in analysis.measured.of(breakdown)}
+    for rank in analysis.run.ranks:
+        ids = [id_ for id_, name in rank.communication_operations.items() if name == _SEND_RECV]
+        kernels, window = rank.operations.kernels, judged[rank.rank]
+        since_ns = kernels.start_ns - window.window_start_ns
+        is_judged = (since_ns >= 0) & (since_ns < window.window_ns)
+        sends = np.flatnonzero(kernels.are_named(ids) & is_judged)
+        if not len(sends):
+            continue
+        taken = intervals.union(kernels.start_ns[sends], kernels.ends(sends)).measure_ns
+        unmatched = max(1 - known.get(rank.rank, 0) / len(sends), 0.0)
+        share = unmatched * taken / max(window.window_ns, 1)
+        if share > _MAX_UNMATCHED:
+            return CannotChange(
+                f"of sends and receives that take {100 * share:.1f} % of the time of rank"
+                f" {rank.rank} the other side is not known: how long they wait for it is not"
+                " known, either",
+                rank.trace.how_to_collect(Part.COMMUNICATION_CALLS),
+            )
+    return None

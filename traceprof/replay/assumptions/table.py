@@ -11,13 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from traceprof.replay.assumptions.bucket_cap import with_bucket_cap
-from traceprof.replay.assumptions.equal_kernels import (
+from traceprof.replay.assumptions.equal_work import (
     equal_lengths,
+    equal_stages,
     not_uneven,
     with_equal_kernels,
-)
-from traceprof.replay.assumptions.equal_stages import (
-    equal_stages,
     with_equal_stages,
     without_stages,
 )
