@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
+from xml.etree import ElementTree as ET
 
 import msgspec
 import numpy as np
@@ -60,6 +62,7 @@ def of_samples(names: set[str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("analysis", paths, indirect=True, ids=ids)
 
 
+SHAPES = {"svg", "style", "g", "rect", "line", "path", "text", "title"}  # of pictures
 ALL = {path.stem for path in GPU_SAMPLES}
 WITH_ALL_CHARTS = {
     *("training", "turnaround", "p2p-slower-than-copy", "mpi-wait", "link-counters"),
@@ -309,7 +312,14 @@ def test_axes_have_units_and_heads_too(trees: dict[str, Any]) -> None:
 def test_no_component_reads_text_as_markup(trees: dict[str, Any]) -> None:
     for page, tree in trees.items():
         kinds = {type(component).__name__ for component in components(tree)}
-        assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe", "Img"} & kinds, page
+        assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe"} & kinds, page
+        for image in named(tree, "Img"):
+            kind, _, drawing = unquote(image.src).partition(",")
+            assert kind == "data:image/svg+xml"
+            for element in ET.fromstring(drawing).iter():  # noqa: S314  (our own)
+                assert element.tag.rpartition("}")[2] in SHAPES, page
+                leading = [name for name in element.attrib if name[:2] == "on" or "href" in name]
+                assert leading == []
 
 
 def test_real_reports_have_every_page(real_trace: Path) -> None:

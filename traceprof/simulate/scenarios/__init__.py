@@ -77,7 +77,7 @@ SCENARIOS: dict[str, Scenario] = {
         host_tables=HOST_TABLES,
     ),
     "pipeline-bubble": Scenario(
-        "Three stages, one slower than the others, whose first one waits for data in each step.",
+        "Three stages, one of them slower; the first waits for data in each step.",
         pipelines.scenario(
             pipelines.Plan("1f1b", 3, 4, (1.0, 1.3, 1.0), num_steps=2, late_ns=3_000_000)
         ),
