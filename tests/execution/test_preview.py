@@ -70,7 +70,7 @@ def test_of_some_steps_nothing_is_known_yet() -> None:
 # -- while a report is read -----------------------------------------------------------------------
 
 
-class Told(RowCount):
+class Listener(RowCount):
     """Also keeps the partial results."""
 
     def __init__(self) -> None:
@@ -87,41 +87,41 @@ def still_read(monkeypatch: pytest.MonkeyPatch, *, is_so: bool = True) -> None:
 
 def test_it_is_told_rank_by_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     still_read(monkeypatch)
-    told = Told()
-    with closing(analyze(SAMPLE, listener=told)) as analysis:
+    listener = Listener()
+    with closing(analyze(SAMPLE, listener=listener)) as analysis:
         expected = without_steps(analysis.result.breakdown)
-        for number, partial in enumerate(told.partials, start=1):
+        for number, partial in enumerate(listener.partials, start=1):
             assert [*partial.result.breakdown] == expected[:number]
             others = (partial.findings, partial.not_applicable, partial.notes)
             assert [*others, partial.result.failed] == [()] * 4
             assert [rank.rank for rank in partial.run.ranks] == [
                 rank.rank for rank in analysis.run.ranks
             ]
-    assert len(told.partials) == len(expected) == 2
-    assert told.expected == told.read > 0
+    assert len(listener.partials) == len(expected) == 2
+    assert listener.expected == listener.read > 0
 
 
 def test_only_as_long_as_the_report_is_being_read() -> None:
-    told = Told()
-    analyze(SAMPLE, listener=told).close()
+    listener = Listener()
+    analyze(SAMPLE, listener=listener).close()
     # The other rank comes with all the rest.
-    assert [len(partial.result.breakdown) for partial in told.partials] == [1]
+    assert [len(partial.result.breakdown) for partial in listener.partials] == [1]
 
 
 @pytest.mark.parametrize("second", ["healthy", "missing"])
 def test_only_of_a_single_report(second: str, monkeypatch: pytest.MonkeyPatch) -> None:
     still_read(monkeypatch)
-    told = Told()
-    analyze(SAMPLE, SAMPLE.with_stem(second), listener=told).close()
-    assert told.partials == []
+    listener = Listener()
+    analyze(SAMPLE, SAMPLE.with_stem(second), listener=listener).close()
+    assert listener.partials == []
 
 
 def test_errors_are_those_of_the_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     still_read(monkeypatch)
-    told = Told()
+    listener = Listener()
     with pytest.raises(UsageError, match="time range"):
-        analyze(SAMPLE, options=Options(time_range=(5, 4)), listener=told)
+        analyze(SAMPLE, options=Options(time_range=(5, 4)), listener=listener)
     path = TraceBuilder().kernel(0, 10).without("CUPTI_ACTIVITY_KIND_KERNEL", "start")
     with pytest.raises(TraceFormatError, match="start"):
-        analyze(path.write(tmp_path / "t.sqlite"), listener=told)
-    assert told.partials == []
+        analyze(path.write(tmp_path / "t.sqlite"), listener=listener)
+    assert listener.partials == []

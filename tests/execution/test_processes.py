@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 
-class Told(RowCount):
+class Listener(RowCount):
     """Also receives partial results."""
 
     def __init__(self) -> None:
@@ -57,23 +57,23 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(export: Path) -> tuple[str, int]:
     """Return the result of one process, and how many rows it read."""
-    told = Told()
-    with closing(analyze(export, jobs=1, listener=told)) as analysis:
-        assert told.expected == told.read > 1800  # kernels and what launched them
-        return json.render(analysis.result), told.read
+    listener = Listener()
+    with closing(analyze(export, jobs=1, listener=listener)) as analysis:
+        assert listener.expected == listener.read > 1800  # kernels and what launched them
+        return json.render(analysis.result), listener.read
 
 
 def analysed(export: Path, jobs: int) -> tuple[str, int]:
     """Return the result, and how many rows were read, as this process was told."""
-    told = Told()
-    with closing(analyze(export, jobs=jobs, listener=told)) as analysis:
-        assert told.expected == told.read
-        return json.render(analysis.result), told.read
+    listener = Listener()
+    with closing(analyze(export, jobs=jobs, listener=listener)) as analysis:
+        assert listener.expected == listener.read
+        return json.render(analysis.result), listener.read
 
 
-def analysed_in_child(export: Path, told: Told) -> str:
+def analysed_in_child(export: Path, listener: Listener) -> str:
     """Return the result of an analysis in a child."""
-    with analyze_in_child(export, listener=told) as future:
+    with analyze_in_child(export, listener=listener) as future:
         analysis = future.result()
     with closing(analysis):
         (trace,) = analysis.run.traces
@@ -124,9 +124,9 @@ def test_killed_processes_cost_only_time(
 ) -> None:
     killed_elsewhere(monkeypatch, owner, name, is_afterwards=is_afterwards)
     if is_in_child:
-        told = Told()
-        assert analysed_in_child(export, told) == expected[0]
-        assert (told.expected, told.read) == (expected[1], expected[1])
+        listener = Listener()
+        assert analysed_in_child(export, listener) == expected[0]
+        assert (listener.expected, listener.read) == (expected[1], expected[1])
     else:
         assert analysed(export, 3) == expected
 
@@ -148,10 +148,10 @@ def test_only_the_child_reads_and_measures(
 
     monkeypatch.setattr(NsightTrace, "read_section", only_elsewhere(NsightTrace.read_section))
     monkeypatch.setattr(measuring, "measure_rank", only_elsewhere(runner.measure_rank))
-    told, before = Told(), len(shared_files())
-    assert analysed_in_child(export, told) == expected[0]
-    assert (told.expected, told.read) == (expected[1], expected[1])
-    assert told.num_breakdowns[0] == 1
+    listener, before = Listener(), len(shared_files())
+    assert analysed_in_child(export, listener) == expected[0]
+    assert (listener.expected, listener.read) == (expected[1], expected[1])
+    assert listener.num_breakdowns[0] == 1
     # Of however many processes the export is: dashboards keep many reports.
     assert len(shared_files()) - before <= 4
 
@@ -223,7 +223,7 @@ def test_the_process_that_analysed_answers_questions(export: Path) -> None:
         assert (question, count) == ("one", num)
         with pytest.raises(UsageError, match="it is bad"):
             future.ask("bad")
-        counted = Told()
+        counted = Listener()
         assert future.ask(["two", 2], counted) == (first, ["two", 2], num)
         assert (counted.expected, counted.read) == (2, 1)
         # Where it is killed, this process answers, now and from then on.

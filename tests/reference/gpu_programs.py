@@ -213,7 +213,7 @@ def pipeline(machine: Machine, seed: int, num_steps: int) -> None:
 
 
 def stages(layers: Sequence[int]) -> Callable[[Machine, int, int], None]:
-    """Return a pipeline whose stages have so many layers, one forward and one backward in turn."""
+    """Return a pipeline of stages with these numbers of layers, which run 1F1B."""
     num_stages = len(layers)
 
     def start(machine: Machine, seed: int, num_steps: int) -> None:

@@ -39,7 +39,7 @@ _MIN_NUMBER = 9  # pixels that a micro-batch's number needs
 _CHARACTER, _AFTER = 6, 30  # of the names of what is drawn: their width, and the space between two
 _MAX_DRAWN = 4  # pipelines of a run
 MAX_BOXES = 6_000
-"""Of a drawing: so many passes and waits can be distinguished."""
+"""The passes and waits of a drawing that can be distinguished."""
 
 
 class Box(Record, frozen=True):
