@@ -31,6 +31,8 @@ EXCHANGE = "SendRecv"
 ONE_SIDED = ("Send", "Recv")
 """The two sides of an exchange, where calls distinguish them."""
 BETWEEN_TWO = (EXCHANGE, *ONE_SIDED)
+SENDS, RECEIVES = 1, 2
+"""Bits of the direction of a message."""
 _COMPOSED = ("AlltoAll", "Gather", "Scatter")
 EXCHANGES = (*BETWEEN_TWO, *_COMPOSED)
 """Operations that NCCL makes of sends and receives: their kernels have one name."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.communication.messages import BETWEEN_TWO
+from traceprof.communication.messages import BETWEEN_TWO, RECEIVES, SENDS
 from traceprof.ranks.alignment import OperationList, shift_between
 from traceprof.ranks.operation_keys import members_of, peers_of
 from traceprof.ranks.passes import BACKWARD, FORWARD
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from traceprof.ranks.passes import RankPasses
     from traceprof.run.opening import Mask
 
-_SENDS, _RECEIVES = 1, 2  # bits of `Arrivals.direction`
 # A kernel that waited for a message starts after its end; torch.profiler rounds to microseconds.
 _ROUNDED_NS = 1_000
 _AGREE = 0.99  # of the passes of a rank must have one message in and one out
@@ -167,10 +166,10 @@ def _messages(
             for bit, peer, side in _sides(ranks, arrival, members[runs[place]]):
                 other = index.get(peer)
                 if other is not None and other != place and runs[other] == runs[place]:
-                    pair = (place, other) if bit == _SENDS else (other, place)
+                    pair = (place, other) if bit == SENDS else (other, place)
                     sides[pair][bit] = side
     for pair, side in _copies(ranks, passes):
-        sides[pair] = {_SENDS: side}
+        sides[pair] = {SENDS: side}
     found = {}
     for pair, both in sides.items():
         if not all(len(passes[member]) for member in pair):
@@ -193,7 +192,7 @@ def _sides(
     known = np.isin(arrivals.operation, np.array(exchanges, np.int64)) & arrivals.is_judged
     known &= (arrivals.direction > 0) & (arrivals.called_ns >= 0) & ~arrivals.is_mpi
     peers = peers_of(arrivals, members)
-    for bit in (_SENDS, _RECEIVES):
+    for bit in (SENDS, RECEIVES):
         chosen = known & ((arrivals.direction & bit) > 0) & (peers >= 0)
         for peer in np.unique(peers[chosen]).tolist():
             rows = np.flatnonzero(chosen & (peers == peer))
@@ -207,7 +206,7 @@ def _sides(
                     end_ns=ranks.clocks.to_run(arrivals.report, arrivals.end_ns[rows]),
                     size=arrivals.bytes[rows],
                     stream=arrivals.stream[rows],
-                    is_both=(arrivals.direction[rows] == (_SENDS | _RECEIVES)).astype(np.int64),
+                    is_both=(arrivals.direction[rows] == (SENDS | RECEIVES)).astype(np.int64),
                 ),
             )
 
@@ -241,7 +240,7 @@ def _joined(both: Mapping[int, _Side], *, one_clock: bool) -> tuple[_Side, _Side
 
     A copy has one side: the call and the operation of the sender are the receiver's, too.
     """
-    sent, received = both.get(_SENDS), both.get(_RECEIVES)
+    sent, received = both.get(SENDS), both.get(RECEIVES)
     if sent is None:
         return None
     if received is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof.communication.messages import BETWEEN_TWO
+from traceprof.communication.messages import BETWEEN_TWO, RECEIVES, SENDS
 from traceprof.run.pipeline_orders import ORDERS, interleaved
 from traceprof.structs import Record
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from traceprof.ranks.schedules import ScheduleName
     from traceprof.run.pipeline_orders import Pass
 
-_SENDS, _RECEIVES, _BOTH = 1, 2, 3  # as in `Arrivals.direction`
 _NO_PASS, _PASS, _ANY = range(3)  # between two messages
 _STYLES = ("sends first", "by parity", "in one kernel")
 _MAX_CHUNKS = 8
@@ -321,9 +320,9 @@ def _sequence(stage: int, passes: Sequence[tuple[int | None, int | None]], style
 
     for source, destination in passes:
         if source is not None and source == sent and style == _STYLES[2]:
-            add(_BOTH, source)
+            add(SENDS | RECEIVES, source)
         else:
-            ends = [(_SENDS, sent), (_RECEIVES, source)]
+            ends = [(SENDS, sent), (RECEIVES, source)]
             if _receives_first(style, stage, sent, source):
                 ends.reverse()
             for direction, peer in ends:
@@ -332,7 +331,7 @@ def _sequence(stage: int, passes: Sequence[tuple[int | None, int | None]], style
         between[-1] = _PASS
         sent = destination
     if sent is not None:
-        add(_SENDS, sent)
+        add(SENDS, sent)
     directions, peers = np.array(messages, np.int64).reshape(-1, 2).T
     return _Sequence(directions, peers, np.array(between, np.int64))
 
@@ -366,12 +365,12 @@ def _apart_ns(
             found = [
                 (sent[order[source].peer[sent] == destination], source, destination)
                 for source, destination in ((low, high), (high, low))
-                for sent in [np.flatnonzero(order[source].direction & _SENDS)]
+                for sent in [np.flatnonzero(order[source].direction & SENDS)]
             ]
             ends = []
             for sent, source, destination in found:
                 came = np.flatnonzero(
-                    (order[destination].direction & _RECEIVES > 0)
+                    (order[destination].direction & RECEIVES > 0)
                     & (order[destination].peer == source)
                 )
                 if len(sent) != len(came):

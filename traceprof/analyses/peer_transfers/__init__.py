@@ -16,7 +16,7 @@ from traceprof.analyses.peer_transfers.peer_findings import (
     PeerTransfersResult,
     StagedCopies,
 )
-from traceprof.communication.messages import messages
+from traceprof.communication.messages import RECEIVES, SENDS, messages
 from traceprof.findings import share
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
@@ -35,7 +35,6 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 FINDINGS = peer_findings.FINDINGS
 
 _SEND_RECV = "SendRecv"
-_SENDS, _RECEIVES = 1, 2  # Messages.direction
 # Smaller ones pay latency, which differs between a kernel and a copy engine for other reasons.
 MIN_BYTES = 1 << 20
 PAGE = {**peer_findings.PAGE, "min_mib": str(MIN_BYTES >> 20)}
@@ -169,13 +168,13 @@ def _sized(rank: Rank, chosen: Int64) -> _Sized:
     sent, devices = messages(rank), _devices_by_rank(rank)
     numbers = np.array(sorted(devices), np.int64)
     usable = np.isin(sent.kernel, chosen) & (sent.bytes > 0)
-    usable &= np.isin(sent.peer, numbers) & np.isin(sent.direction, (_SENDS, _RECEIVES))
+    usable &= np.isin(sent.peer, numbers) & np.isin(sent.direction, (SENDS, RECEIVES))
     ordinals = np.array([devices[number] for number in numbers.tolist()], np.int64)
     return _Sized(
         kernel=sent.kernel[usable],
         bytes=sent.bytes[usable],
         peer=ordinals[np.searchsorted(numbers, sent.peer[usable])],
-        sends=sent.direction[usable] == _SENDS,
+        sends=sent.direction[usable] == SENDS,
     )
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses import breakdown
-from traceprof.communication.messages import EXCHANGES
+from traceprof.communication.messages import EXCHANGE, EXCHANGES
 from traceprof.errors import UsageError, closest
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.table import ASSUMPTIONS, name_of
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.run_graph import RunGraph
     from traceprof.replay.graph.weights import Durations
 
-_SEND_RECV = "SendRecv"
 _MAX_UNMATCHED = 0.01  # of the training, that such kernels may take
 
 
@@ -288,7 +287,7 @@ def _unmatched_sends(analysis: OpenAnalysis) -> CannotChange | None:
     known = dict(zip(analysis.measured.ranks.ranks, num_matched.tolist(), strict=True))
     judged = {result.rank: result.judged for result in analysis.measured.of(breakdown)}
     for rank in analysis.run.ranks:
-        ids = [id_ for id_, name in rank.communication_operations.items() if name == _SEND_RECV]
+        ids = [id_ for id_, name in rank.communication_operations.items() if name == EXCHANGE]
         kernels, window = rank.operations.kernels, judged[rank.rank]
         since_ns = kernels.start_ns - window.window_start_ns
         is_judged = (since_ns >= 0) & (since_ns < window.window_ns)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from traceprof.analyses import breakdown, overlap_slowdown, pipeline_bubble
 from traceprof.analyses.kernels.beside_communication import slowed_kernels
 from traceprof.analyses.steps.step_lengths import slowest_rank, step_ns
+from traceprof.communication.messages import RECEIVES, SENDS
 from traceprof.ranks.passes import BACKWARD, FORWARD, OTHER
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.schedules import Pipeline, Stage, pipeline_ns
@@ -156,9 +157,6 @@ def _rest_ns(stages: Sequence[RankPasses]) -> float:
     return float(np.mean(sums))
 
 
-_SENDS = 1  # as `SendName.direction` has it
-
-
 def pipeline_of(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> Pipeline | None:
     """Return the pipeline of a run; None without one, or without ranges of its passes.
 
@@ -177,7 +175,7 @@ def pipeline_of(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> Pipeli
     numbers = {rank.rank: index for index, rank in enumerate(analysis.run.ranks)}
     peer = place[np.array([numbers[int(one)] for one in sends.peer.tolist()])]
     is_forward = peer > place[sends.rank]
-    is_send = sends.direction == _SENDS
+    is_send = sends.direction == SENDS
     edges = edges_of_graph(graph)
     moved = np.full(graph.plan.num_nodes, np.nan)
     transfers = np.flatnonzero(edges.kind == EdgeKind.TRANSFER)
@@ -231,11 +229,11 @@ def _sends_first(sends: Sends, rank: int) -> bool:
     )
     first = {
         direction: [row for row in of_rank.tolist() if sends.direction[row] == direction]
-        for direction in (_SENDS, 2)
+        for direction in (SENDS, RECEIVES)
     }
-    if not first[_SENDS] or not first[2]:
+    if not first[SENDS] or not first[RECEIVES]:
         return False
-    start = [int(sends.start_ns[rows].min()) for rows in (first[_SENDS], first[2])]
+    start = [int(sends.start_ns[rows].min()) for rows in (first[SENDS], first[RECEIVES])]
     return start[0] < start[1]
 
 
