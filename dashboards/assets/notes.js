@@ -9,6 +9,8 @@ import { button, make } from "./timeline/elements.js";
 
 /** The event of the window when notes were read or changed; its detail is all of them. */
 export const KEPT = "traceprof:notes";
+/** The event of the window before a view is kept: its address must hold all of the view. */
+export const KEEPING = "traceprof:keeping";
 
 const place = () => /** @type {HTMLElement} */ (document.getElementById("notes"));
 
@@ -51,7 +53,10 @@ function show({ file, notes }) {
   const text = make("textarea", {
     rows: 3, maxlength: 2000, "aria-label": "note", placeholder: "what is to be seen here; without a text, a bookmark",
   });
-  const keep = () => change("POST", { href: location.pathname + location.search, text: text.value });
+  const keep = () => {
+    window.dispatchEvent(new Event(KEEPING));
+    change("POST", { href: location.pathname + location.search, text: text.value });
+  };
   place().replaceChildren(
     make("header", {}, make("h2", {}, "Notes"), make("span", { class: "note" }, keptText(file)),
       button("×", "close the notes", toggleNotes)),

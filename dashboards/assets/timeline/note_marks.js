@@ -2,7 +2,7 @@
 // The reader's notes as marks on the axis of time: a pennant in the middle of the view of each.
 import { parameter } from "../address.js";
 import { go } from "../navigation.js";
-import { KEPT, readNotes } from "../notes.js";
+import { KEEPING, KEPT, readNotes } from "../notes.js";
 import { AXIS, FLAGS } from "./geometry.js";
 
 /** @import { Note } from "../notes.js" */
@@ -67,11 +67,14 @@ export class TimelineNotes {
     this.timeline = timeline;
     /** @type {NoteMark[]} */
     this.marks = [];
-    const onKept = (/** @type {Event} */ event) => {
-      if (timeline.root.isConnected) this.#show(/** @type {CustomEvent<Note[]>} */ (event).detail);
-      else window.removeEventListener(KEPT, onKept);
-    };
-    window.addEventListener(KEPT, onKept);
+    const removed = new AbortController();
+    const listen = (/** @type {string} */ name, /** @type {(event: Event) => void} */ react) =>
+      window.addEventListener(name, (event) => {
+        if (timeline.root.isConnected) react(event);
+        else removed.abort();
+      }, { signal: removed.signal });
+    listen(KEPT, (event) => this.#show(/** @type {CustomEvent<Note[]>} */ (event).detail));
+    listen(KEEPING, () => timeline.place.noteNow());
     this.#read();
   }
 

@@ -77,30 +77,39 @@ export class PageAddress {
    */
   note(jump) {
     clearTimeout(this.noting);
-    const write = () => {
-      const { timeline } = this;
-      this.noting = 0;
-      // Until the server has answered, this timeline stands under the address of what comes next.
-      if (scopeOf(location.href) !== this.scope) return;
-      if (!timeline.root.isConnected || !timeline.view) return;
-      // The address still holds a choice that is not applied yet, and would lose it.
-      if (this.numRestoring) {
-        this.noting = setTimeout(write, NOTE_MS);
-        return;
-      }
-      const href = withTimeline(location.href, {
-        start: timeline.data.toTime(timeline.view.start),
-        end: timeline.data.toTime(timeline.view.start + Math.max(timeline.view.span, 1)),
-        select: timeline.selected?.id ?? null,
-        finding: timeline.chosenEvidence?.finding ?? null,
-        evidence: timeline.chosenEvidence?.evidence ?? null,
-        search: timeline.panel.query.value || null,
-        path: timeline.path.step || null,
-        ...timeline.layout.arrangement.parameters,
-      });
-      history[jump ? "pushState" : "replaceState"](history.state, "", href);
-    };
-    if (jump) write();
-    else this.noting = setTimeout(write, NOTE_MS);
+    if (jump) this.#write("pushState");
+    else this.noting = setTimeout(() => this.#write("replaceState"), NOTE_MS);
+  }
+
+  /** Write what waits to be noted, before somebody reads the address. */
+  noteNow() {
+    if (!this.noting) return;
+    clearTimeout(this.noting);
+    this.#write("replaceState");
+  }
+
+  /** @param {"pushState" | "replaceState"} method */
+  #write(method) {
+    const { timeline } = this;
+    this.noting = 0;
+    // Until the server has answered, this timeline stands under the address of what comes next.
+    if (scopeOf(location.href) !== this.scope) return;
+    if (!timeline.root.isConnected || !timeline.view) return;
+    // The address still holds a choice that is not applied yet, and would lose it.
+    if (this.numRestoring) {
+      this.noting = setTimeout(() => this.#write(method), NOTE_MS);
+      return;
+    }
+    const href = withTimeline(location.href, {
+      start: timeline.data.toTime(timeline.view.start),
+      end: timeline.data.toTime(timeline.view.start + Math.max(timeline.view.span, 1)),
+      select: timeline.selected?.id ?? null,
+      finding: timeline.chosenEvidence?.finding ?? null,
+      evidence: timeline.chosenEvidence?.evidence ?? null,
+      search: timeline.panel.query.value || null,
+      path: timeline.path.step || null,
+      ...timeline.layout.arrangement.parameters,
+    });
+    history[method](history.state, "", href);
   }
 }

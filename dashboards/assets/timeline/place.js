@@ -23,6 +23,8 @@ class LinkedPlace {
 
   note() { /* the page that holds it does */ }
 
+  noteNow() { /* as above */ }
+
   /**
    * Other pages cannot show a part of a step's own time, so it is zoomed to.
    * @param {number} start

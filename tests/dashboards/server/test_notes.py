@@ -93,14 +93,20 @@ def test_notes_in_the_browser(page: Page, tmp_path: Path) -> None:
         notes = page.get_by_label("notes", exact=True)
         expect(notes).to_contain_text("kept in notes.json")
         notes.get_by_label("note", exact=True).fill(VIEW.text)
-        notes.get_by_text("Keep this view").click()
+        # Kept at once after a movement, before the address follows by itself.
+        t = "document.getElementById('timeline').timeline"
+        keep = "document.querySelector('#notes > button').click()"
+        page.evaluate(f"() => {{ {t}.zoom(0.5); {t}.pan(0.2); {keep} }}")
         expect(notes.locator("li")).to_have_count(1)
         expect(notes.locator("li p")).to_have_text(VIEW.text)  # as text, not as markup
-        marks = "document.getElementById('timeline').timeline.notes.marks"
-        page.wait_for_function(f"() => {marks}.length === 1")  # of the view that was kept
-        t = "document.getElementById('timeline').timeline"
-        x, y = page.evaluate(f"[{t}.painter.x({marks}[0].at) + 3, 5]")
-        page.locator("#timeline canvas").first.hover(position={"x": x, "y": y})
+        page.wait_for_function(f"() => {t}.notes.marks.length === 1")
+        # The time of the mark, the middle of the view, and the place of the mark.
+        at, middle, x = page.evaluate(
+            f"(({{ notes, view, painter }}) => [notes.marks[0].at, view.start + view.span / 2, "
+            f"painter.x(notes.marks[0].at)])({t})"
+        )
+        assert at == pytest.approx(middle, abs=2)
+        page.locator("#timeline canvas").first.hover(position={"x": x + 3, "y": 5})
         expect(page.locator(".timeline-tooltip")).to_contain_text(VIEW.text)
         page.keyboard.press("Escape")
         expect(notes).to_be_hidden()
