@@ -1,10 +1,13 @@
 """Files that are closed when no thread reads them any more."""
 
+import json
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.support.running import export, process
 from traceprof.errors import UsageError
 from traceprof.trace.file_use import FileUse
 
@@ -65,3 +68,23 @@ def test_another_thread_holds_it_open(use: FileUse, closed: list[str]) -> None:
     is_over.set()
     thread.join()
     assert closed == ["closed"]
+
+
+def test_a_report_stays_open_until_the_process_ends(tmp_path: Path) -> None:
+    # Threads of the dashboard may read it until then: what runs last of `atexit` still finds it.
+    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1}
+    kineto = tmp_path / "trace.json"
+    kineto.write_text(json.dumps({"traceEvents": [event | {"args": {"device": 0, "stream": 7}}]}))
+    code = """
+import atexit, sys
+from os.path import realpath
+def print_open():
+    links = [realpath(f"/proc/self/fd/{file}") for file in range(64)]
+    print([links.count(path) for path in sys.argv[1:]])
+atexit.register(print_open)
+from pathlib import Path
+from traceprof.trace.open import open_trace
+reports = [open_trace(Path(path)) for path in sys.argv[1:]]
+"""
+    done = process(sys.executable, "-c", code, kineto, export(tmp_path))
+    assert (done.out, done.err) == ("[1, 2]\n", "")  # SQLite has the export open, too

@@ -40,6 +40,7 @@ class TraceFile:
             ) from error
         # An unclosed descriptor lives as long as this object, not as long as the process.
         self._close = weakref.finalize(self, os.close, self._descriptor)
+        self._close.atexit = False  # a thread may still read when the process ends
         status = os.fstat(self._descriptor)
         self.num_bytes = status.st_size
         self._written_ns = status.st_mtime_ns

@@ -81,6 +81,7 @@ class Database:
             raise self._cannot_open(error.strerror or str(error)) from error
         # An unclosed descriptor lives as long as this object, not as long as the process.
         self._close_file = weakref.finalize(self, os.close, self.descriptor)
+        self._close_file.atexit = False  # a thread may still read when the process ends
         try:
             self._status = os.fstat(self.descriptor)
             self._check_complete(self.file)
