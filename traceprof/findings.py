@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import Enum, auto
+from math import ceil
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
 
@@ -209,6 +210,16 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
             why: the reason why nothing was replayed, where that is so.
         """
         return cls(None, None, high_ns, Basis.BOUND, assume, why)
+
+    @classmethod
+    def of_step(cls, impact_ns: int, share_per_step: float | None) -> Saving | None:
+        """Return the bound by what a finding costs in a step; None where that is not known.
+
+        Args:
+            impact_ns: what it costs in all that is judged.
+            share_per_step: the share of it that the mean steady step holds.
+        """
+        return None if share_per_step is None else cls.at_most(ceil(impact_ns * share_per_step))
 
     @classmethod
     def unknown(cls, why: str) -> Saving:

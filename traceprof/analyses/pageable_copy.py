@@ -19,6 +19,7 @@ from traceprof.findings import (
     NotApplicable,
     Ns,
     Number,
+    Saving,
     Sight,
     bullets,
     one_of,
@@ -26,6 +27,7 @@ from traceprof.findings import (
     share,
 )
 from traceprof.host.synchronization import MAX_STAGED_BYTES, clocks_disagree
+from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.model.kinds import MemoryKind, copy_label
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import NULL
@@ -75,6 +77,7 @@ class PageableCopyResult(RankResult, frozen=True):
         metrics: the numbers of its finding.
         cost_ns: time in which the GPU did nothing but these copies, or nothing at all while the
             host was inside their calls.
+        share_per_step: the share of it that the mean steady step holds; None without steps.
         is_pytorch: whether the program is known to be PyTorch.
         is_unknown: whether there are large copies, but none whose kinds of memory are known.
         evidence: the copies that took longest, longest first.
@@ -84,6 +87,7 @@ class PageableCopyResult(RankResult, frozen=True):
     window_ns: int
     metrics: PageableCopyMetrics
     cost_ns: int
+    share_per_step: float | None
     is_pytorch: bool
     is_unknown: bool
     evidence: tuple[Evidence, ...]
@@ -110,6 +114,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
     if rank.calls is not None and (len(called) or not len(chosen)):
         blocked = int((rank.calls.end_ns[called] - rank.calls.start_ns[called]).sum())
     exposed = _exposed(rank, window, chosen)
+    cost = _with_idle(rank, window, exposed, called)
     num_large, num_known = int(large.sum()), int(known.sum())
     metrics = PageableCopyMetrics(
         bytes=sum(carried.values()),
@@ -126,7 +131,8 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
         how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         metrics=metrics,
-        cost_ns=_with_idle(rank, window, exposed, called).measure_ns,
+        cost_ns=cost.measure_ns,
+        share_per_step=share_per_step(rank, window, cost),
         is_pytorch=rank.program.is_pytorch,
         is_unknown=num_large > 0 and not num_known,
         evidence=_evidence(rank, chosen),
@@ -169,6 +175,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             result.evidence,
             _ADVICE if result.is_pytorch else _CUDA_ADVICE,
+            Saving.of_step(result.cost_ns, result.share_per_step),
         )
     ]
 

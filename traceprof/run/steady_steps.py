@@ -65,6 +65,16 @@ def covered_per_step(rank: Rank, window: Window, covered: Intervals) -> int | No
     return round(intervals.total(of_step) / len(of_step))
 
 
+def share_per_step(rank: Rank, window: Window, covered: Intervals) -> float | None:
+    """Return which share of some intervals in a window the mean steady step holds.
+
+    None without steps, or without anything in the window.
+    """
+    in_step = covered_per_step(rank, window, covered)
+    whole_ns = intervals.clip(covered, window.start_ns, window.end_ns).measure_ns
+    return in_step / whole_ns if in_step is not None and whole_ns else None
+
+
 def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
     steps, none = rank.steps, np.empty(0, np.int64)
     one = np.array([start_ns], np.int64), np.array([end_ns], np.int64)

@@ -23,6 +23,7 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Saving,
     Sight,
     bullets,
     one_of,
@@ -37,13 +38,14 @@ from traceprof.kernel_names.tensor_cores import (
     capability_of_code,
     tensor_cores,
 )
+from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Intervals
     from traceprof.kernel_names.tensor_cores import Capability, TensorCores
-    from traceprof.run.rank import Rank, Window
+    from traceprof.run.rank import Mask, Rank, Window
 
 ID = "full-precision-matmul"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
@@ -98,6 +100,7 @@ class FullPrecisionMatmulResult(RankResult, frozen=True):
         attention_ns: the same of attention alone.
         plain_ns: the same of those that are not known to multiply in TF32.
         compute_ns: the measure of all compute.
+        share_per_step: the share of `kernel_ns` in the mean steady step; None without steps.
         num_kernels: how many of them start in the window.
         matrix_ns: durations of all kernels for matrix multiplication, attention or convolution.
         known_ns: durations of those of them whose names say whether they are such kernels.
@@ -113,6 +116,7 @@ class FullPrecisionMatmulResult(RankResult, frozen=True):
     attention_ns: int
     plain_ns: int
     compute_ns: int
+    share_per_step: float | None
     num_kernels: int
     matrix_ns: int
     known_ns: int
@@ -153,20 +157,24 @@ def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
     start, end = kernels.start_ns[slow], kernels.ends(slow)
     of_slow = of_signature[signature[slow]]
 
-    def measure(chosen_names: list[bool]) -> int:
-        chosen = np.array(chosen_names, np.bool_)[of_slow]
+    def cover(chosen: Mask | slice) -> Intervals:
         covered = intervals.union(start[chosen], end[chosen])
-        return intervals.clip(covered, window.start_ns, window.end_ns).measure_ns
+        return intervals.clip(covered, window.start_ns, window.end_ns)
 
+    def measure(chosen_names: list[bool]) -> int:
+        return cover(np.array(chosen_names, np.bool_)[of_slow]).measure_ns
+
+    covered = cover(slice(None))
     started = slow[inside[slow]]
     return FullPrecisionMatmulResult(
         rank=rank.rank,
         window_ns=window.length_ns,
-        kernel_ns=measure([True] * len(kinds)),
+        kernel_ns=covered.measure_ns,
         convolution_ns=measure([kind.category is Category.CONVOLUTION for kind in kinds]),
         attention_ns=measure([kind.category is Category.ATTENTION for kind in kinds]),
         plain_ns=measure([precision == FULL_PRECISION for precision in precisions]),
         compute_ns=intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns,
+        share_per_step=share_per_step(rank, window, covered),
         num_kernels=len(started),
         matrix_ns=intervals.total(length),
         known_ns=intervals.total(length[is_known[signature[matrix]]]),
@@ -256,6 +264,7 @@ def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]
                 is_plain=result.plain_ns > result.attention_ns,
                 categories=_categories(result),
             ),
+            saving=Saving.of_step(impact_ns, result.share_per_step),
         )
     ]
 

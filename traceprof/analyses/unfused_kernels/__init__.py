@@ -28,6 +28,7 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Saving,
     Sight,
     bullets,
     severity_of_cost,
@@ -35,6 +36,7 @@ from traceprof.findings import (
 )
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.kernel_names.titles import short_title
+from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration, percent
 
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.analyses.unfused_kernels.chains import Chains
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Intervals
     from traceprof.run.rank import Mask, Rank, Window
 
 ID = "unfused-kernels"
@@ -88,6 +90,7 @@ class UnfusedKernelsResult(RankResult, frozen=True):
         saved_ns: the time of kernels that one fused kernel for each chain would do without, and
             all of attention.
         saved_by_optimizer_ns: the part of it that is an optimizer's.
+        share_per_step: the share of it that the mean steady step holds; None without steps.
         is_pytorch: whether the program is known to use PyTorch.
         evidence: the longest row of attention, and the longest chain of each pattern that costs
             most.
@@ -97,6 +100,7 @@ class UnfusedKernelsResult(RankResult, frozen=True):
     metrics: UnfusedKernelsMetrics
     saved_ns: int
     saved_by_optimizer_ns: int
+    share_per_step: float | None
     is_pytorch: bool
     evidence: tuple[Evidence, ...]
 
@@ -128,13 +132,17 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     name = of_signature[kernels.packed_signature.at(found.kernel)]
     of_optimizer = np.repeat(found.is_optimizer, found.count)
 
-    def measure(*which: Int64) -> int:
+    def cover(*which: Int64) -> Intervals:
         kernel = np.concatenate(which)
         covered = intervals.union(kernels.start_ns[kernel], kernels.ends(kernel))
-        return intervals.clip(covered, window.start_ns, window.end_ns).measure_ns
+        return intervals.clip(covered, window.start_ns, window.end_ns)
+
+    def measure(which: Int64) -> int:
+        return cover(which).measure_ns
 
     compute_ns = intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns
     kernel_ns = measure(found.kernel)
+    spared_time = cover(found.kernel[~found.kept], attention)
     metrics = UnfusedKernelsMetrics(
         kernel_ns=kernel_ns,
         optimizer_ns=measure(found.kernel[of_optimizer]),
@@ -153,12 +161,13 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         rank=rank.rank,
         window_ns=window.length_ns,
         metrics=metrics,
-        saved_ns=max(measure(found.kernel[~found.kept], attention) - int(kept_longer_ns.sum()), 0),
+        saved_ns=max(spared_time.measure_ns - int(kept_longer_ns.sum()), 0),
         saved_by_optimizer_ns=max(
             measure(found.kernel[~found.kept & of_optimizer])
             - int(kept_longer_ns[found.is_optimizer].sum()),
             0,
         ),
+        share_per_step=share_per_step(rank, window, spared_time),
         is_pytorch=rank.program.is_pytorch,
         evidence=(
             *_row_of_attention(rank, attention, rows),
@@ -205,6 +214,7 @@ def findings(result: UnfusedKernelsResult) -> list[Finding | NotApplicable]:
                 by_optimizer=share(result.saved_by_optimizer_ns, result.saved_ns),
                 by_layout=share(metrics.layout_ns, metrics.kernel_ns),
             ),
+            saving=Saving.of_step(result.saved_ns, result.share_per_step),
         )
     ]
 

@@ -138,10 +138,11 @@ def _at_most(saving: Saving, most_ns: int) -> Saving:
 def _bound(finding: Finding, breakdown: BreakdownResult | None) -> Saving:
     if breakdown is None:
         return Saving.unknown(f"the time of rank {finding.rank} was not measured")
-    # Of the impact no more lies in steady steps than all of it.
     steps = [step.measures for step in steady_steps(breakdown)] or [breakdown.judged]
-    most = [-(-finding.impact_ns // len(steps)), step_ns(breakdown)]
-    part = FINDINGS[finding.id].part
+    # Of the impact no more lies in steady steps than all of it.
+    in_step = finding.saving.high_ns if finding.saving else -(-finding.impact_ns // len(steps))
+    most = [in_step or 0, step_ns(breakdown)]
+    part = FINDINGS[finding.part_of or finding.id].part
     if part is not None:
         most.append(-(-sum(getattr(one, _MEASURES[part]) for one in steps) // len(steps)))
     why = _NOT_REPLAYED if FINDINGS[finding.id].assumed([finding]) else _NOT_REMOVABLE
