@@ -10,7 +10,7 @@ from dashboards.widgets.components import UNKNOWN, evidence_address, evidence_li
 from dashboards.widgets.worst import worst_first
 from traceprof.errors import one_line
 from traceprof.findings import worst_of
-from traceprof.reports.findings_text import gain_text
+from traceprof.reports.findings_text import gain_text, no_cost
 from traceprof.units import duration, percent, ranks_text, size_text
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ _UNITS: dict[tuple[str, ...], Callable[[float], str]] = {
 
 def _cost(finding: Finding, judged: str) -> str:
     if not finding.impact_ns:
-        return "costs nothing"
+        return no_cost(finding)
     return f"{duration(finding.impact_ns)} · {percent(finding.impact_fraction)} of the {judged}"
 
 

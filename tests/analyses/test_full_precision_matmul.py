@@ -238,3 +238,15 @@ def test_the_smaller_step_comes_first_where_it_is_fast(
 ) -> None:
     finding = only_finding(judged(program(gpu=gpu).write(tmp_path / "t.sqlite")))
     assert "TF32" in finding.advice[place]
+
+
+@pytest.mark.parametrize(("num_rounded", "place"), [(6, 0), (30, 1), (120, None)])
+def test_tf32_is_advised_as_far_as_it_is_not_in_use(
+    tmp_path: Path, num_rounded: int, place: int | None
+) -> None:
+    builder = program()
+    for start in range(10_000, 10_000 + 500 * num_rounded, 500):
+        builder.kernel(start, start + 500, TF32)
+    advice = only_finding(judged(builder.write(tmp_path / "t.sqlite"))).advice
+    places = [index for index, line in enumerate(advice) if "set_float32_matmul" in line]
+    assert places == ([] if place is None else [place])

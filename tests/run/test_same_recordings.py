@@ -97,12 +97,17 @@ def test_machines(
     ]  # fmt: skip
     found = machines(paths)
     assert (None if None in found else len(set(found))) == expected
+    # Ranks are compared, and share cores, by the same machines.
+    compared = analyze(*paths).result.ranks.machines
+    assert len(set(compared)) == (expected or len(paths))
 
 
 def test_gpus_that_list_each_other_in_a_real_run(traces: Path) -> None:
     analysis = analyze(*sorted((traces / "kineto/dlrm_8ranks").glob("*.json.gz")))
     uses = [use for result in analysis.result.collectives for use in result.uses]
     assert {use.scope for use in uses} == {"intra-node"}
+    (late,) = (found for found in analysis.findings if found.id == "straggler")
+    assert late.title.startswith("On the machine of these GPUs, it arrives ")
 
 
 def test_amd_gpus_of_one_kind_have_its_name(tmp_path: Path) -> None:

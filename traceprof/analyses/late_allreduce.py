@@ -239,7 +239,7 @@ def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[Evidence,
     ):
         of_step = steps.is_late & (steps.tail_start_ns <= start) & (start < steps.tail_end_ns)
         number = steps.number[of_step.argmax()]
-        what = rank.name_at(end - 1) or "no operation"
+        what = rank.name_at(end - 1) or "idle time"
         evidence.append(Evidence(start, end, f"{what} of step {number}"))
     return tuple(evidence)
 

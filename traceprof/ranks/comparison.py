@@ -121,14 +121,17 @@ def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparis
     unmatched += [result for result in checked if isinstance(result, Unmatched)]
     in_mpi = [wait for wait in waits if wait.group.is_mpi]
     others = [wait for wait in waits if not wait.group.is_mpi]
+    machines = run.machines
     return RankComparison(
         ranks=tuple(arrival.rank for arrival in arrivals),
         reports=tuple(arrival.report for arrival in arrivals),
-        machines=tuple(clocks.of(arrival.report).host for arrival in arrivals),
+        machines=tuple(
+            machines[arrival.report] or clocks.of(arrival.report).host for arrival in arrivals
+        ),
         clocks=clocks,
         waits=tuple(waits),
         unmatched=tuple(unmatched),
-        transfers=transfers(others, arrivals, run.machines),
+        transfers=transfers(others, arrivals, machines),
         matrix_ns=wait_matrix(others, len(arrivals)) + mpi_matrix(in_mpi, arrivals),
         mpi_waits=mpi_waits(in_mpi, arrivals),
         lateness=tuple(lateness(waits, arrivals)),

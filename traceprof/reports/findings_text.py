@@ -230,9 +230,15 @@ def _indented(lines: Sequence[RenderableType]) -> RenderableType:
     return Padding(Group(*lines), (0, 0, 0, 3))
 
 
+def no_cost(finding: Finding) -> str:
+    """Say that a finding costs nothing, or only together with what else is there."""
+    gains = finding.saving is not None and finding.saving.low_ns
+    return "costs nothing by itself" if gains else "costs nothing"
+
+
 def _cost(finding: Finding, kind: WindowKind) -> str:
     if not finding.impact_ns:
-        return "costs nothing"
+        return no_cost(finding)
     return f"{percent(finding.impact_fraction)} of the {kind}"
 
 

@@ -159,7 +159,7 @@ class RunSummary(Record, frozen=True):
         if len(listed) == 1 and len(used) == len(set(used)) > 1 and None not in used:
             num_gpus = len(listed.pop())
             if all(device is not None and device < num_gpus for device in used):
-                return ["that of these GPUs" if name is None else name for name in names]
+                return ["the machine of these GPUs" if name is None else name for name in names]
         return list(names)
 
     def how_to_collect(self, part: Part) -> str:

@@ -261,7 +261,7 @@ def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]
             advice(
                 cores,
                 is_pytorch=result.is_pytorch,
-                is_plain=result.plain_ns > result.attention_ns,
+                plain=share(max(result.plain_ns - result.attention_ns, 0), result.kernel_ns),
                 categories=_categories(result),
             ),
             saving=Saving.of_step(impact_ns, result.share_per_step),

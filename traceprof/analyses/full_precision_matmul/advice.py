@@ -50,6 +50,7 @@ _FRAMEWORKS = (
     "TensorFlow: tf.keras.mixed_precision.set_global_policy('mixed_bfloat16'); JAX: arrays of"
     " bfloat16, or jax_default_matmul_precision='tensorfloat32'"
 )
+_MIN_PLAIN = 0.1  # of the time: else TF32 is in use, or next to nothing to gain
 _SLOW_TF32 = 2.5  # times FP32 on the largest board of a generation; on others often 1
 ALL_ADVICE = (
     _TORCH_BF16,
@@ -65,24 +66,25 @@ ALL_ADVICE = (
 
 
 def advice(
-    cores: TensorCores, *, is_pytorch: bool, is_plain: bool, categories: Collection[Category]
+    cores: TensorCores, *, is_pytorch: bool, plain: float, categories: Collection[Category]
 ) -> tuple[str, ...]:
     """Return what to do, most promising first.
 
     Args:
         cores: the formats and rates of the GPU's tensor cores.
         is_pytorch: whether the program is known to use PyTorch.
-        is_plain: whether multiplications or convolutions run without TF32.
+        plain: the share of the time that is multiplications or convolutions without TF32.
         categories: the kinds of work that they do.
     """
     multiplies = Category.MATMUL in categories
     convolves = Category.CONVOLUTION in categories
-    rounds = is_plain and multiplies and cores.tf32 is not None
+    rounds = plain >= _MIN_PLAIN and multiplies and cores.tf32 is not None
     if is_pytorch:
         lines = [_TORCH_BF16 if cores.has_bf16 else _TORCH_FP16]
         if rounds:
-            # The smaller step comes first where it is a fast one.
-            lines.insert(0 if (cores.tf32 or 0) > _SLOW_TF32 else 1, _TORCH_TF32)
+            # The smaller step comes first where it is a fast one, of most of the time.
+            is_fast = (cores.tf32 or 0) > _SLOW_TF32 and plain > 0.5
+            lines.insert(0 if is_fast else 1, _TORCH_TF32)
         attends = [_TORCH_ATTENTION] if Category.ATTENTION in categories else []
         return (*lines, *attends, *([_TORCH_CONVOLUTION] if convolves else []))
     return (
