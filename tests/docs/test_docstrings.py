@@ -48,13 +48,15 @@ class Code:
     used: set[str] = field(default_factory=lambda: set(ALWAYS_KNOWN))
     spelled: set[str] = field(default_factory=set)
 
-    def add(self, tree: ast.Module, module: str) -> None:
-        """Take in the names of one file."""
-        docstrings = {id(node) for node in docstring_nodes(tree)}
+    def add(self, tree: ast.Module, module: str) -> list[ast.Constant]:
+        """Take in the names of one file; return its docstrings, also of attributes."""
+        docstrings: dict[int, ast.Constant] = {}
         self.modules[module] |= set(defined_by(tree.body))
         self.used.add(module)
         for node in ast.walk(tree):
             match node:
+                case ast.Expr(value=ast.Constant(value=str()) as text):
+                    docstrings[id(text)] = text
                 case ast.ClassDef():
                     self._add_class(node)
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -65,8 +67,9 @@ class Code:
                     self.used.add(name)
                 case ast.alias(name=name, asname=other):
                     self.used |= {*name.split("."), other or ""}
-                case ast.Constant(value=str(text)) if id(node) not in docstrings:
-                    self.spelled |= set(WORD.findall(text))
+                case ast.Constant(value=str(words)) if id(node) not in docstrings:
+                    self.spelled |= set(WORD.findall(words))
+        return [*docstrings.values()]
 
     def _add_class(self, node: ast.ClassDef) -> None:
         self.used.add(node.name)
@@ -97,7 +100,7 @@ class Code:
     def knows(self, quoted: str) -> bool:
         """Whether what a docstring quotes exists, or is no name at all."""
         if FILE.fullmatch(quoted):
-            return any(f"/{path}".endswith(f"/{quoted}") for path in our_files())
+            return quoted in our_files()
         found = NAME.fullmatch(quoted)
         if found is None:
             return True
@@ -144,38 +147,32 @@ def defined_by(body: list[ast.stmt]) -> Iterator[str]:
                         yield node.id
 
 
-def docstring_nodes(tree: ast.Module) -> Iterator[ast.Constant]:
-    """Yield the strings that stand alone: docstrings, of attributes too."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Expr(value=ast.Constant(value=str()) as text):
-                yield text
-
-
 @lru_cache
-def our_files() -> list[str]:
-    return [
-        path.relative_to(ROOT).as_posix()
+def our_files() -> set[str]:
+    """Return the paths of our files, each also without its first folders."""
+    paths = [
+        path.relative_to(ROOT)
         for folder in (*PACKAGES, "tests", "docs")
         for path in (ROOT / folder).rglob("*.*")
     ]
+    return {"/".join(path.parts[first:]) for path in paths for first in range(len(path.parts))}
 
 
 @lru_cache
-def our_code() -> tuple[Code, dict[str, ast.Module]]:
-    """Return the names of our code, and the syntax tree of each file."""
-    code, trees = Code(), {}
+def our_code() -> tuple[Code, dict[str, list[ast.Constant]]]:
+    """Return the names of our code, and the docstrings of each file."""
+    code, docstrings = Code(), {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             name = path.parent.name if path.stem == "__init__" else path.stem
-            tree = trees[str(path.relative_to(ROOT))] = ast.parse(path.read_text())
-            code.add(tree, name)
-    return code, trees
+            tree = ast.parse(path.read_text())
+            docstrings[str(path.relative_to(ROOT))] = code.add(tree, name)
+    return code, docstrings
 
 
-def false_names(code: Code, tree: ast.Module) -> Iterator[tuple[int, str]]:
+def false_names(code: Code, docstrings: list[ast.Constant]) -> Iterator[tuple[int, str]]:
     """Yield the names in docstrings that do not exist, with their lines."""
-    for node in docstring_nodes(tree):
+    for node in docstrings:
         assert isinstance(node.value, str)
         for found in QUOTED.finditer(node.value):
             quoted = found[1] or found[2]
@@ -184,13 +181,13 @@ def false_names(code: Code, tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def test_names_in_docstrings_exist() -> None:
-    code, trees = our_code()
+    code, docstrings = our_code()
     wrong = [
         f"{path}:{line}: `{name}`"
-        for path, tree in trees.items()
-        for line, name in false_names(code, tree)
+        for path, of_file in docstrings.items()
+        for line, name in false_names(code, of_file)
     ]
-    assert len(trees) > 300
+    assert len(docstrings) > 300
     assert not wrong, "docstrings name what does not exist:\n" + "\n".join(wrong)
 
 
@@ -214,7 +211,7 @@ def test_names_that_do_not_exist_are_found(quoted: str) -> None:
     tree = ast.parse(
         f'def function():\n    """Return it.\n\n    See ``{quoted}`` and `{quoted}`.\n    """'
     )
-    assert list(false_names(code, tree)) == [(4, quoted), (4, quoted)]
+    assert list(false_names(code, Code().add(tree, "module"))) == [(4, quoted), (4, quoted)]
 
 
 @pytest.mark.parametrize(
