@@ -34,7 +34,7 @@ from traceprof.cli.main import OBJECTS_BETWEEN_COLLECTIONS
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
 _NUMBERS = {path.stem: number for number, path in enumerate(SAMPLES)}
 _MANY = len(SAMPLES) * 3 // 4  # some samples have no simulation, others no work on a GPU
-_EVERY = 4  # of the samples that are not quick, tests of all of them take one always
+_EVERY = 8  # of the samples that are not quick, tests of all of them take one always
 _FOREIGN_PROGRAMS = {"nsys", "browser", "scheduler"}  # fixtures; on a busy machine these may fail
 # No wrong result is among them: those are assertions.
 _THEIR_FAULTS = [
@@ -124,11 +124,11 @@ def _samples(item: pytest.Item) -> set[str]:
 def _is_in_turn(item: pytest.Item) -> bool:
     """Say whether a test is always run with its sample: with the others by `make verify`.
 
-    Each file of tests has some samples of its own beside the quick ones.
+    Each folder of tests has some samples of its own, read once, beside the quick ones.
     """
     if item.get_closest_marker("all_samples"):
         return True
-    turn = crc32(item.path.name.encode()) % _EVERY
+    turn = crc32(item.path.parent.name.encode()) % _EVERY
     return all(
         sample in QUICK_SAMPLES or _NUMBERS[sample] % _EVERY == turn for sample in _samples(item)
     )

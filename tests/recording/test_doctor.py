@@ -215,25 +215,22 @@ def test_a_folder_that_is_not_there_yet_has_the_space_of_its_disk(tmp_path: Path
     assert space.folder_bytes == pytest.approx(look_for_space(tmp_path).folder_bytes, rel=0.1)
 
 
-@pytest.mark.parametrize("version", ["installed", "0.2.11"])
-def test_the_installed_nsys_is_tried(
-    nsys: str, version: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+def test_ranges_of_an_old_nvtx_are_recorded(
+    nsys: str, nvtx_0_2_11: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if version == "0.2.11":
-        monkeypatch.setenv("PYTHONPATH", str(request.getfixturevalue("nvtx_0_2_11")))
-    found = Nsys(nsys)
-    probed = probe_ranges(found)
-    # Nsight Systems before 2024 does not report that it records a domain, which new nvtx asks for.
-    records_all = version == "0.2.11" or found.version >= (2025,)
-    assert probed.failure == ""
-    assert probed.of_instrument
-    if found.version < (2024,) or records_all:
-        assert probed.of_nvtx == records_all
+    monkeypatch.setenv("PYTHONPATH", str(nvtx_0_2_11))
+    assert probe_ranges(Nsys(nsys)) == ProbedRanges(of_instrument=True, of_nvtx=True)
 
 
-def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_this_machine_and_its_nsys(nsys: str, capsys: pytest.CaptureFixture[str]) -> None:
     diagnosis = diagnose()
     assert diagnosis.versions.torch.startswith("2.")
     assert render(diagnosis).startswith(f"{diagnosis.host}: what can be recorded")
     assert run("doctor", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["host"] == diagnosis.host
+    said = json.loads(capsys.readouterr().out)
+    assert said["host"] == diagnosis.host
+    assert (said["ranges"]["failure"], said["ranges"]["of_instrument"]) == ("", True)
+    # Nsight Systems before 2024 does not report that it records a domain, which new nvtx asks for.
+    version = Nsys(nsys).version
+    if not (2024,) <= version < (2025,):
+        assert said["ranges"]["of_nvtx"] == (version >= (2025,))

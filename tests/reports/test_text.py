@@ -2,12 +2,14 @@
 
 import io
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from tests.support.builders import TraceBuilder
+from tests.support.long import long_after
 from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import analysis_of
 from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER, SAMPLES
@@ -32,6 +34,10 @@ def many_ranks(tmp_path: Path, count: int) -> Path:
     return builder.write(tmp_path / "t.sqlite")
 
 
+def _smallest_first(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: path.stat().st_size)
+
+
 def test_every_real_export_is_shown(real_trace: Path) -> None:
     with analysis_of(real_trace) as analysis:
         shown_text = text.render(analysis.result)
@@ -50,7 +56,9 @@ def test_every_sample_fits_on_a_page(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "folder",
-    ["kineto/dlrm_8ranks", "jacobi_mpi", "rtx3090x9_3nodes_tree", "rtx3090x6_2nodes_ring"],
+    long_after(
+        1, ["kineto/dlrm_8ranks", "jacobi_mpi", "rtx3090x9_3nodes_tree", "rtx3090x6_2nodes_ring"]
+    ),
 )
 def test_every_real_run_fits_on_a_page(traces: Path, folder: str) -> None:
     names = {path.name for path in (traces / folder).iterdir()}
@@ -59,7 +67,7 @@ def test_every_real_run_fits_on_a_page(traces: Path, folder: str) -> None:
 
 @pytest.mark.parametrize(
     "trace",
-    sorted(REAL_FOLDER.glob("kineto/*.json.gz")) if REAL_FOLDER else [],
+    long_after(2, _smallest_first(REAL_FOLDER.glob("kineto/*.json.gz"))) if REAL_FOLDER else [],
     ids=lambda path: path.name[:40],
 )
 def test_every_real_trace_of_the_profiler_fits_on_a_page(trace: Path) -> None:
