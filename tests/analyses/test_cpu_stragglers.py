@@ -12,7 +12,7 @@ from dashboards.address import Address
 from dashboards.pages import ranks as page
 from tests.support import trees
 from tests.support.builders import TraceBuilder
-from tests.support.long import in_turn, long_after
+from tests.support.long import long_after, rows_long_after
 from tests.support.opened import ranks_of
 from tests.support.planted import analyzed, assert_clocks, made
 from tests.support.schema import validator
@@ -29,7 +29,10 @@ STRAGGLERS = [name for name in RUN_SCENARIOS if name.startswith("cpu-straggler-"
 BOUNDS = {"error_ns": 20_000, "uncertainty_ns": 1_000_000}  # clocks are up to 40 ms apart
 
 
-@pytest.mark.parametrize(("name", "per_rank"), in_turn(STRAGGLERS, [False, True]))
+@pytest.mark.parametrize(
+    ("name", "per_rank"),
+    rows_long_after(2, [(name, row % 2 == 1) for row, name in enumerate(STRAGGLERS)]),
+)
 def test_a_planted_straggler_is_found(tmp_path: Path, name: str, per_rank: bool) -> None:
     truth = made(name, tmp_path / "run", seed=3 + per_rank, per_rank=per_rank)
     analysis = analyzed(tmp_path / "run", truth)
@@ -45,7 +48,7 @@ def test_a_planted_straggler_is_found(tmp_path: Path, name: str, per_rank: bool)
     assert all(collective["num_matched"] for collective in document["collectives"])
 
 
-@pytest.mark.parametrize("seed", long_after(2, (0, 2, 1, 3)))
+@pytest.mark.parametrize("seed", long_after(1, (2, 0, 1, 3)))
 def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
     truth = made("cpu-ranks-balanced", tmp_path / "run", seed=seed, per_rank=seed > 1)
     analysis = analyzed(tmp_path / "run", truth)

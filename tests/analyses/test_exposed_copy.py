@@ -108,7 +108,7 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
 
 
 @pytest.mark.slow
-@few_and_many(15, 100)
+@few_and_many(8, 100)
 def test_agreement_on_generated_exports(
     num_examples: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -173,7 +173,7 @@ def trainings(draw: st.DrawFn) -> TraceBuilder:
 
 
 @pytest.mark.slow
-@few_and_many(15, 100)
+@few_and_many(8, 100)
 def test_gradients_agree_on_generated_steps(
     num_examples: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -7,7 +7,6 @@ import pytest
 from tests.reference.idle_causes import idle_causes
 from tests.support.builders import TraceBuilder
 from tests.support.claims import only_finding, only_gap
-from tests.support.long import long_after
 from tests.support.opened import ranks_of
 from traceprof.analyses import host_sync
 from traceprof.analyses.host_sync import HostSyncResult
@@ -195,16 +194,14 @@ def test_known_answers_on_a_real_trace(traces: Path) -> None:
     assert host_sync.findings(result) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
-    long_after(
-        1,
-        [
-            "h100x2_torchrun_nccl_on_compute_stream",
-            "pairs/h100x2_per_layer_sync",
-            "pairs/v100_mpas_0_noasync",
-        ],
-    ),
+    [
+        "h100x2_torchrun_nccl_on_compute_stream",
+        "pairs/h100x2_per_layer_sync",
+        "pairs/v100_mpas_0_noasync",
+    ],
 )
 def test_without_steps_the_impact_is_what_gpu_idle_lays_to_waits(traces: Path, name: str) -> None:
     expected = [found.causes["sync_ns"] for found in idle_causes(traces / f"{name}.sqlite")]

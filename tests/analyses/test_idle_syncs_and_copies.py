@@ -122,7 +122,7 @@ CUTS = st.sampled_from([None, (0.2, 0.7), (-0.3, 1.4)])
 
 
 @pytest.mark.slow
-@few_and_many(30, 150)
+@few_and_many(12, 150)
 def test_agreement_on_generated_exports(
     num_examples: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.reference import pipelines as reference
 from tests.support.changes import recorded
+from tests.support.long import long_after
 from tests.support.opened import analysis_of
 from tests.support.pipelines import bubbles
 from tests.support.traces import SAMPLE, SAMPLES
@@ -33,7 +34,6 @@ from traceprof.trace.nsight.writer import NsightWriter
 from traceprof.units import percent
 
 _NO_TIME = Rates(nccl=Fraction(10**9), nccl_latency_ns=1, peer=Fraction(10**9))
-STAGES = [2, 4, pytest.param(8, marks=pytest.mark.long)]
 _ONLY = Options(only=[ID], savings=False)
 _PIPELINES = {"pipeline-sends", "pipeline-copies", "pipeline-bubble"}
 
@@ -60,7 +60,7 @@ def assert_near(found: Sequence[dict[str, Any]], truth: Sequence[dict[str, Any]]
             assert one[name] == expected[name]
 
 
-@pytest.mark.parametrize("num_stages", STAGES)
+@pytest.mark.parametrize("num_stages", long_after(1, [4, 2, 8]))
 @pytest.mark.parametrize("order", ["gpipe", "1f1b", "interleaved"])
 @pytest.mark.parametrize("is_copying", [False, True])
 def test_unequal_stages(tmp_path: Path, order: str, num_stages: int, is_copying: bool) -> None:
@@ -76,7 +76,7 @@ def test_unequal_stages(tmp_path: Path, order: str, num_stages: int, is_copying:
 
 
 @pytest.mark.parametrize("order", ["gpipe", "1f1b", "interleaved"])
-@pytest.mark.parametrize("num_stages", STAGES)
+@pytest.mark.parametrize("num_stages", long_after(1, [2, 4, 8]))
 def test_the_closed_formula_holds_on_ideal_pipelines(
     tmp_path: Path, order: str, num_stages: int
 ) -> None:
@@ -96,8 +96,8 @@ def test_the_closed_formula_holds_on_ideal_pipelines(
 @pytest.mark.parametrize(
     "plan",
     [
-        Plan("1f1b", 4, 8, (1.0, 1.0, 1.2, 1.7), 3, 9_000_000, is_prefetching=True),
-        Plan("interleaved", 4, 8, num_steps=2, is_prefetching=True),
+        Plan("1f1b", 4, 4, (1.0, 1.0, 1.2, 1.7), 3, 9_000_000, is_prefetching=True),
+        Plan("interleaved", 4, 4, num_steps=2, is_prefetching=True),
         Plan("gpipe", 2, 5, (1.0, 1.6), 3, 4_000_000),
         Plan("1f1b", 3, 1, num_steps=3),
     ],
@@ -130,11 +130,11 @@ def test_the_sample_agrees_with_plain_python() -> None:
 
 
 def test_without_ranges_parts_are_near_and_the_schedule_is_unknown(tmp_path: Path) -> None:
-    plan = Plan("1f1b", 4, 8, num_steps=3, is_labelled=False)
+    plan = Plan("1f1b", 4, 4, num_steps=2, is_labelled=False)
     found, truth = simulated(plan, tmp_path / "run.sqlite")
     for one, expected in zip(found, truth, strict=True):
         assert one["schedule"] is None
-        assert one["num_micro_batches"] == 8
+        assert one["num_micro_batches"] == 4
         assert one["bubble_ns"] == expected["bubble_ns"]
         for part in PARTS:
             assert one[part] == pytest.approx(expected[part], abs=0.02 * expected["bubble_ns"])
@@ -150,7 +150,7 @@ def test_two_ranks_without_ranges_are_a_pipeline_only_if_named(tmp_path: Path) -
 
 
 def test_reports_of_several_machines(tmp_path: Path) -> None:
-    plan = Plan("1f1b", 4, 8, (1.0, 1.3, 1.0, 1.0), 3)
+    plan = Plan("1f1b", 4, 4, (1.0, 1.3, 1.0, 1.0), 3)
     setup, rng = pipeline(np.random.default_rng(0), plan), np.random.default_rng(1)
     result = setup.run()
     for stage in range(plan.num_stages):

@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,12 @@ import pytest
 
 from tests.reference.ranks import expected
 from tests.support.opened import closed_analysis
+from traceprof.analysis import Analysis
+
+
+@cache
+def analyzed(folder: Path) -> Analysis:
+    return closed_analysis(*sorted(folder.glob("*.sqlite")))
 
 
 @pytest.mark.parametrize(
@@ -20,7 +27,7 @@ from tests.support.opened import closed_analysis
 )
 def test_machines_are_brought_together(traces: Path, folder: str, numbers: list[int]) -> None:
     paths = sorted((traces / folder).glob("*.sqlite"))
-    analysis = closed_analysis(*paths)
+    analysis = analyzed(traces / folder)
     truth = expected(paths)
     met = analysis.ranks
     # Ranks stand by SLURM_PROCID, the reference's by the order of the files.
@@ -41,7 +48,7 @@ def test_machines_are_brought_together(traces: Path, folder: str, numbers: list[
 
 
 def test_the_ends_of_a_ring_agree_to_some_milliseconds_only(traces: Path) -> None:
-    analysis = closed_analysis(*sorted((traces / "rtx3090x6_2nodes_ring").glob("*.sqlite")))
+    analysis = analyzed(traces / "rtx3090x6_2nodes_ring")
     (other,) = [host for host in analysis.ranks.clocks.hosts if host.source == "operations"]
     # One operation, whose members on one machine leave it up to 7.4 ms apart.
     assert other.num_operations == 1
@@ -50,9 +57,9 @@ def test_the_ends_of_a_ring_agree_to_some_milliseconds_only(traces: Path) -> Non
     assert waits.is_resolved.all()  # rank 1 came 21 ms later than the median of the others
 
 
+@pytest.mark.long
 def test_a_run_without_kernels_that_communicate_shares_its_machines_clock(traces: Path) -> None:
-    paths = sorted((traces / "jacobi_mpi").glob("*.sqlite"))
-    analysis = closed_analysis(*paths)
+    analysis = analyzed(traces / "jacobi_mpi")
     assert analysis.run.rank_source == "mpi"
     assert analysis.ranks.ranks == (2, 3)
     (clock,) = analysis.ranks.clocks.hosts

@@ -69,11 +69,11 @@ def test_a_rank_late_to_the_first_of_three_operations_of_a_step(
             assert finding.metrics["share_last"] == 1 / 3
 
 
-# Every cause and every way to number the ranks; all combinations with `make verify`.
+# Every way to number the ranks, each with another cause; all combinations with `make verify`.
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        pytest.param(name, how, marks=[] if (row - column) % 3 == 0 else [pytest.mark.long],
+        pytest.param(name, how, marks=[] if row == column else [pytest.mark.long],
                      id=f"{name}-{source}")
         for row, name in enumerate(STRAGGLERS)
         for column, (source, how) in enumerate(
@@ -96,7 +96,7 @@ def test_a_planted_straggler_is_found(tmp_path: Path, name: str, how: dict[str, 
     assert_clocks(truth, analysis, error_ns=100_000, uncertainty_ns=100_000)
 
 
-@pytest.mark.parametrize("seed", long_after(2, range(5)))
+@pytest.mark.parametrize("seed", long_after(1, range(5)))
 def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
     truth = made("ranks-balanced", tmp_path / "run", seed=seed, is_labelled=seed % 2 == 0)
     analysis = analyzed(tmp_path / "run", truth)

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from tests.reference.streams import read
 from tests.reference.uneven import Expected, expected
 from tests.support.changes import recorded
+from tests.support.long import long_after
 from tests.support.opened import closed_analysis
-from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER
+from tests.support.traces import REAL_TRACES, SAMPLE_FOLDER
 from traceprof.analyses import uneven_kernels
 from traceprof.analyses.kernels.placed_kernels import PlacedKernels, pack_places
 from traceprof.analyses.kernels.unevenness import Unevenness, unevenness
@@ -47,8 +48,10 @@ def named(name: str) -> str:
     return function_name(name) if category in MAIN_COMPUTE else name
 
 
-def judged(path: Path) -> tuple[list[Finding], list[NotApplicable], Unevenness | None, Any]:
-    analysis = closed_analysis(path)
+def judged(
+    path: Path, **options: Any
+) -> tuple[list[Finding], list[NotApplicable], Unevenness | None, Any]:
+    analysis = closed_analysis(path, **options)
     found = [finding for finding in analysis.findings if finding.id == ID]
     missing = [gap for gap in analysis.not_applicable if gap.id == ID]
     return found, missing, analysis.measured.uneven, analysis.measured.placed
@@ -65,7 +68,11 @@ def of_reference(path: Path, placed: tuple[PlacedKernels, ...]) -> Expected:
     return expected(read(path), steps, named)
 
 
-REAL = [REAL_FOLDER / "h100x2_torchrun_nccl_on_compute_stream.sqlite"] if REAL_FOLDER else []
+REAL = [
+    pytest.param(path, marks=pytest.mark.long)
+    for path in REAL_TRACES
+    if path.stem == "h100x2_torchrun_nccl_on_compute_stream"
+]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +103,7 @@ def test_a_second_computation_agrees(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("num_ranks", [4, 8])
+@pytest.mark.parametrize("num_ranks", long_after(1, [4, 8]))
 @pytest.mark.parametrize("kind", ["clock", "experts"])
 def test_planted_excess(kind: str, num_ranks: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(num_ranks)
@@ -131,7 +138,7 @@ def test_planted_excess(kind: str, num_ranks: int, tmp_path: Path) -> None:
         assert finding.advice == ADVICE[CHANGING]
 
 
-@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+@pytest.mark.parametrize("num_ranks", long_after(2, [2, 4, 8]))
 def test_equal_ranks_are_silent(num_ranks: int, tmp_path: Path) -> None:
     setup = uneven.equal_ranks(np.random.default_rng(num_ranks), num_ranks)
     found, missing, measured, _ = judged(recorded(setup, tmp_path / "run.sqlite"))
@@ -352,7 +359,7 @@ def test_the_sample_has_its_truth() -> None:
     path = SAMPLE_FOLDER / "uneven-clock.sqlite"
     truth = json.loads(path.with_suffix("").with_suffix(".truth.json").read_text("utf-8"))
     (expected_finding,) = truth["findings"]
-    (finding,), *_ = judged(path)
+    (finding,), *_ = judged(path, savings=None)
     assert finding.rank == expected_finding["rank"]
     assert finding.saving is not None
     assert finding.saving.assume == "equal-kernels"

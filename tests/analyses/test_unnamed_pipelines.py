@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.changes import recorded
+from tests.support.long import long_after, rows_long_after
 from tests.support.pipelines import bubbles
 from traceprof import Options
 from traceprof.analyses.pipeline_bubble import ID, PARTS
@@ -52,9 +53,9 @@ def _reasons(path: Path, *order: int) -> list[str]:
         return [gap.reason.removeprefix(_UNNAMED) for gap in analysis.not_applicable]
 
 
-@pytest.mark.parametrize("num_stages", [2, 4, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_stages", long_after(1, [4, 2, 8]))
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("is_prefetching", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("is_prefetching", long_after(1, [False, True]))
 def test_sends_without_labels_give_the_same_as_with_them(
     tmp_path: Path, order: str, num_stages: int, is_prefetching: bool
 ) -> None:
@@ -70,7 +71,7 @@ def test_sends_without_labels_give_the_same_as_with_them(
         assert bubbles(analysis) == with_labels
 
 
-@pytest.mark.parametrize("num_stages", [2, 4, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_stages", long_after(1, [4, 2, 8]))
 @pytest.mark.parametrize("order", ORDERS)
 def test_without_any_range_the_bubble_is_the_same(
     tmp_path: Path, order: str, num_stages: int
@@ -279,32 +280,25 @@ def test_messages_without_any_time_of_their_own_are_refused(tmp_path: Path) -> N
     assert _reasons(path, 0, 1) == ["its sends and receives fit several orders alike"]
 
 
-@pytest.mark.parametrize("is_named", [False, True])
 @pytest.mark.parametrize(
-    "left_out",
-    [
-        pytest.param("FALSE", id="labels", marks=pytest.mark.long),
-        pytest.param(f"{_TEXT} GLOB 'send *' OR {_TEXT} GLOB 'recv *'", id="record_param_comms"),
-        pytest.param(_MESSAGES, id="nothing"),
-    ],
+    ("order", "num_stages"), rows_long_after(2, [("gpipe", 2), ("1f1b", 4), ("interleaved", 4)])
 )
-@pytest.mark.parametrize(("order", "num_stages"), [("gpipe", 2), ("1f1b", 4), ("interleaved", 4)])
-def test_traces_of_torch_profiler(
-    tmp_path: Path, order: str, num_stages: int, left_out: str, is_named: bool
-) -> None:
+def test_traces_of_torch_profiler(tmp_path: Path, order: str, num_stages: int) -> None:
     """A trace for each rank: the same as in an export, if a label or PyTorch names the peers.
 
     Where neither does, ranks that are named are a pipeline, and others are not.
     """
-    plan = Plan(order, num_stages, 8, (1.0, 1.3, *(1.0,) * (num_stages - 2)), 2)
+    plan = Plan(order, num_stages, 4, (1.0, 1.3, *(1.0,) * (num_stages - 2)), 2)
     path = recorded(pipeline(np.random.default_rng(0), plan), tmp_path / "run.sqlite")
     with closing(_analysis(path)) as analysis:
         expected = bubbles(analysis)
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(f"DELETE FROM NVTX_EVENTS WHERE {left_out}")
-        database.commit()
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    write_traces(path, folder, "run")
-    with closing(_analysis(folder, *range(num_stages if is_named else 0))) as analysis:
-        assert bubbles(analysis) == (expected if is_named or left_out != _MESSAGES else [])
+    labels = f"{_TEXT} GLOB 'send *' OR {_TEXT} GLOB 'recv *'"
+    for left_out in (None, labels, _MESSAGES):  # without labels `record_param_comms` are left
+        if left_out is not None:
+            _delete(path, "NVTX_EVENTS", left_out)
+        folder = tmp_path / f"without {left_out and len(left_out)}"
+        folder.mkdir()
+        write_traces(path, folder, "run")
+        for is_named in (False, True):
+            with closing(_analysis(folder, *range(num_stages if is_named else 0))) as analysis:
+                assert bubbles(analysis) == (expected if is_named or left_out != _MESSAGES else [])

@@ -69,7 +69,7 @@ def test_ranks_without_a_gpu_are_told_of_when_their_report_is_closed(tmp_path: P
         builder.label("all_reduce bytes=8 dtype=float32 group=0 size=2 seq=1", 60, 90, pid=pid)
         builder.label("to d2h bytes=8 pinned=1 non_blocking=0", 50, 60, pid=pid)
         paths.append(builder.write(tmp_path / f"{pid}.sqlite"))
-    analysis = closed_analysis(*paths)
+    analysis = closed_analysis(*paths, savings=True)
     assert any("copies to or from a GPU" in note for _, note in analysis.notes)
     assert written(analysis.result) == alone(paths)
 

@@ -153,10 +153,14 @@ def add_host(trace: TraceBuilder, chooser: random.Random, unit: int) -> None:
     ids=["few", "many"],
 )
 def test_agreement_on_generated_exports(seeds: range, tmp_path: Path) -> None:
+    num_stalls = 0
     for seed in seeds:
         path = generated(seed).write(tmp_path / f"{seed}.sqlite")
         assert_agreement(path, (0.31, 0.77))
+        with ranks_of(path) as ranks:
+            num_stalls += sum(len(host_stalls(rank)) for rank in ranks if rank.device is not None)
         path.unlink()
+    assert num_stalls > 10
 
 
 def test_a_range_belongs_to_the_thread_that_ended_it(tmp_path: Path) -> None:
@@ -197,12 +201,3 @@ def test_stalls_are_found_without_calls_of_operations(tmp_path: Path) -> None:
         trace.api("cudaEventQuery", (2 + start) * MS, (2 + start) * MS + 5 * US)
     trace.api("cudaEventQuery", 20 * MS, 90 * MS)
     assert_agreement(trace.write(tmp_path / "t.sqlite"))
-
-
-def test_generated_exports_have_stalls(tmp_path: Path) -> None:
-    """The comparison above would say little if there were none."""
-    num = 0
-    for seed in range(30):
-        with ranks_of(generated(seed).write(tmp_path / f"{seed}.sqlite")) as ranks:
-            num += sum(len(host_stalls(rank)) for rank in ranks if rank.device is not None)
-    assert num > 10

@@ -22,7 +22,7 @@ from traceprof.simulate import simulate_run
 pytestmark = pytest.mark.slow
 
 _BLOCK, _PAIRS = 8, 4
-_NUMBERS = (16, 32, 64)
+_NUMBERS = (8, 16, 32)
 _MAX_FACTOR = 2.2  # for twice as many more ranks; were it quadratic, it would be 4
 
 

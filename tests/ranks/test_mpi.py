@@ -10,8 +10,9 @@ import pytest
 from tests.reference import mpi as reference
 from tests.support.arrivals import arrivals
 from tests.support.builders import TraceBuilder, global_tid
+from tests.support.long import long_after
 from traceprof.analyses import gpu_idle
-from traceprof.analysis import RunResult, analyze_reports
+from traceprof.analysis import Options, RunResult, analyze_reports
 from traceprof.ranks.matching import match
 from traceprof.simulate import simulate_scenario
 from traceprof.trace.model.communication_calls import BARRIER
@@ -91,6 +92,10 @@ class Planted:
             self.waits[rank].append((start, end))
 
 
+def analyzed(*paths: Path) -> RunResult:
+    return analyze_reports(paths, Options(savings=False), jobs=1)
+
+
 def matrix_of(result: RunResult) -> dict[tuple[int, int], int]:
     """Return how long each rank waited for each other."""
     ranks, matrix = result.ranks.ranks, result.ranks.matrix_ns
@@ -110,12 +115,12 @@ def assert_near(
         assert found.get(key, 0) >= expected.get(key, 0) - short
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", long_after(1, [0, 1]))
 @pytest.mark.parametrize("num_ranks", [3, 4])
 def test_planted_waits_are_found(num_ranks: int, seed: int, tmp_path: Path) -> None:
     planted = Planted(num_ranks, seed)
     path = planted.builder.write(tmp_path / "ring.sqlite")
-    result = analyze_reports([path], jobs=1)
+    result = analyzed(path)
     assert_near(matrix_of(result), planted.matrix)
     expected = reference.expected(reference.read(path))
     assert matrix_of(result) == {key: wait for key, wait in expected.matrix.items() if wait}
@@ -142,13 +147,13 @@ def test_rows_in_any_order_and_one_report_for_each_rank(tmp_path: Path) -> None:
     planted = Planted(4, 3)
     random.Random(1).shuffle(planted.builder._raw)
     path = planted.builder.write(tmp_path / "ring.sqlite")
-    assert_near(matrix_of(analyze_reports([path], jobs=1)), planted.matrix)
+    assert_near(matrix_of(analyzed(path)), planted.matrix)
 
 
 def test_the_simulated_solver_waits_for_its_slower_rank(tmp_path: Path) -> None:
     path = tmp_path / "solver.sqlite"
     simulate_scenario("mpi-wait", path, seed=0)
-    result = analyze_reports([path], jobs=1)
+    result = analyzed(path)
     expected = reference.expected(reference.read(path)).matrix
     assert matrix_of(result) == {key: wait for key, wait in expected.items() if wait}
     assert matrix_of(result)[0, 1] > 10 * matrix_of(result).get((1, 0), 0)
@@ -261,10 +266,11 @@ def test_ranks_number_from_0_so_that_some_are_known_to_be_missing() -> None:
 # -- real -----------------------------------------------------------------------------------------
 
 
-def test_real_reductions_and_barriers(traces: Path) -> None:
+@pytest.mark.long
+def test_real_reductions_of_several_reports(traces: Path) -> None:
     folder = traces / "jacobi_mpi"
     paths = [folder / "rank_0.sqlite", folder / "rank_1.sqlite"]
-    result = analyze_reports(paths, jobs=1)
+    result = analyzed(*paths)
     seeds = result.ranks.clocks.seeds_ns
     calls: dict[int, list[reference.Call]] = {}
     for path, seed in zip(paths, seeds, strict=True):
@@ -272,8 +278,11 @@ def test_real_reductions_and_barriers(traces: Path) -> None:
     expected = reference.expected(calls).matrix
     assert matrix_of(result) == {key: wait for key, wait in expected.items() if wait}
     assert matrix_of(result)[2, 3] > 200 * MS
-    one = analyze_reports([traces / "v100x4_mpi_peer_copies.sqlite"], jobs=1)
+
+
+def test_real_barriers(traces: Path) -> None:
     path = traces / "v100x4_mpi_peer_copies.sqlite"
+    result = analyzed(path)
     expected = reference.expected(reference.read(path)).matrix
-    assert matrix_of(one) == {key: wait for key, wait in expected.items() if wait}
-    assert BARRIER in one.ranks.waits[0].group.operations
+    assert matrix_of(result) == {key: wait for key, wait in expected.items() if wait}
+    assert BARRIER in result.ranks.waits[0].group.operations

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ _ROUNDING = 1e-3  # of a step
 _CHANGED = 0.01  # of a step: less is no loss
 _MORE = ("training", "ddp", "busy-python", "exposed-late-input", "initialisation", "mpi-wait",
          "warm-up", "link-counters", "small-collectives", "exposed-waiting")  # fmt: skip
-_OFTEN = ("host-sync", "healthy", "buckets-of-100", "sleeping-loader")
+_OFTEN = ("host-sync", "buckets-of-100", "sleeping-loader")
 
 
 def programs() -> dict[str, Build]:
@@ -65,6 +66,7 @@ class Case:
     is_lost: bool
 
 
+@cache
 def asked(path: Path) -> WhatIf:
     return whatif(path, assume=_ASSUMED).whatif
 

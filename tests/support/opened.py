@@ -82,9 +82,9 @@ def analysis_of(path: Path) -> Iterator[Analysis]:
         yield analysis
 
 
-def closed_analysis(*paths: Path, **options: Any) -> Analysis:
+def closed_analysis(*paths: Path, savings: bool | None = False, **options: Any) -> Analysis:
     """Analyse reports with these options, and close them: what was found stays."""
-    analysis = analyze(*paths, options=Options(**options))
+    analysis = analyze(*paths, options=Options(savings=savings, **options))
     analysis.close()
     return analysis
 

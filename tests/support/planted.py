@@ -18,7 +18,7 @@ def made(name: str, folder: Path, **how: Any) -> dict[str, Any]:
 def analyzed(folder: Path, truth: dict[str, Any], **options: Any) -> Analysis:
     """Return what is found in the reports of a run."""
     files = [folder / report["file"] for report in truth["reports"]]
-    return closed_analysis(*files, **options, savings=False)
+    return closed_analysis(*files, **options)
 
 
 def assert_clocks(

@@ -18,7 +18,7 @@ _RANGE_NS = 250  # to open or close a range, in the simulation
 
 def all_ranks(rng: np.random.Generator) -> Setup:
     """Four ranks, each held up at launches of its own."""
-    hosts = planted.host_bound(rng, 4, num_steps=80, waits=True)
+    hosts = planted.host_bound(rng, 4, num_steps=40, waits=True)
 
     def stalls(host: Host) -> dict[int, int]:
         num = planted.num_launches(host)

@@ -24,7 +24,7 @@ WITHOUT_RANKS = {"no_gpu_info_3.16.1", "non_utf8_metadata_3.24.7", "runtime_only
 LIKE_ANOTHER = {
     *("a100_loader_1_8workers", "a100_loader_2_dali", "a100_loader_3_dali_amp"),
     *("a100x4_ddp_nobroadcast_rank0", "v100_mpas_1_async", "jacobi_mpi/rank_1"),
-    "pairs/h100x2_per_layer_sync",
+    *("pairs/h100x2_per_layer_sync", "openacc/after", "no_metadata_2020_08b5"),
     *(f"rtx3090x9_3nodes_tree/report_{number}" for number in range(1, 9)),
     *(f"rtx3090x6_2nodes_ring/report_{number}" for number in range(1, 6)),
 }
@@ -33,7 +33,7 @@ LIKE_ANOTHER = {
 LARGE = {
     *("a100_single_4workers_dataloader", "a100_single_dali_amp_bf16", "vector_add_streams"),
     *("inference_no_mangled_names", "v100_mpas_0_noasync", "warm_up_and_upload"),
-    *("no_metadata_2021_b", "icon_3.17.1"),
+    *("no_metadata_2021_b", "icon_3.17.1", "openacc/before"),
     *("v100_single_process_jacobi_peer_copies", "jacobi_mpi/rank_0"),
     *("a100x4_ddp_baseline_rank0", "a100_loader_0_baseline", "gpt2_result_2_7B_3.16.1"),
 }

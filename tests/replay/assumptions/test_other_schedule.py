@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from traceprof.replay.answers.answers import WhatIf
 
-_PLAN = Plan("1f1b", 4, 8, (1.0, 1.3, 1.0, 1.0), 5)
+_PLAN = Plan("1f1b", 4, 4, (1.0, 1.3, 1.0, 1.0), 4)
 _MANY = (1.0, 1.0, 1.3, 1.0, 0.7, 1.0, 1.2, 1.0)
 _ALL = ["micro-batches=2x", *(f"schedule={name}" for name in ORDERS)]
 
@@ -40,7 +40,7 @@ def mean_step_ns(plan: Plan, seed: int) -> float:
         (_PLAN, 1),
         *(
             pytest.param(plan, 10, marks=pytest.mark.long)
-            for plan in (replace(_PLAN, num_micro_batches=4), Plan("gpipe", 2, 4, (1.0, 1.2), 6))
+            for plan in (replace(_PLAN, num_micro_batches=8), Plan("gpipe", 2, 4, (1.0, 1.2), 6))
         ),
         pytest.param(Plan("1f1b", 8, 16, _MANY, 4), 1, marks=pytest.mark.long),
     ],
