@@ -375,7 +375,7 @@ def generated(seed: int) -> TraceBuilder:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", long_after(10, range(60)))
+@pytest.mark.parametrize("seed", long_after(6, range(60)))
 def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
     path = generated(seed).write(tmp_path / "t.sqlite")
     assert_agreement(path)

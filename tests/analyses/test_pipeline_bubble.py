@@ -12,7 +12,7 @@ import pytest
 
 from tests.reference import pipelines as reference
 from tests.support.changes import recorded
-from tests.support.long import long_after
+from tests.support.long import in_turn, long_after
 from tests.support.opened import analysis_of
 from tests.support.pipelines import bubbles
 from tests.support.traces import SAMPLE, SAMPLES
@@ -20,6 +20,7 @@ from traceprof import Options
 from traceprof.analyses.pipeline_bubble import ID, PARTS
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
+from traceprof.run.pipeline_orders import ORDERS
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.actions import Communicator
 from traceprof.simulate.event_model.answers import Ranks
@@ -61,8 +62,7 @@ def assert_near(found: Sequence[dict[str, Any]], truth: Sequence[dict[str, Any]]
 
 
 @pytest.mark.parametrize("num_stages", long_after(1, [4, 2, 8]))
-@pytest.mark.parametrize("order", ["gpipe", "1f1b", "interleaved"])
-@pytest.mark.parametrize("is_copying", [False, True])
+@pytest.mark.parametrize(("order", "is_copying"), in_turn(ORDERS, [False, True]))
 def test_unequal_stages(tmp_path: Path, order: str, num_stages: int, is_copying: bool) -> None:
     # One thread cannot launch 8 GPUs' interleaved passes in time: it has fewer to launch.
     num_stages = 4 if is_copying and order == "interleaved" else num_stages
@@ -75,7 +75,7 @@ def test_unequal_stages(tmp_path: Path, order: str, num_stages: int, is_copying:
     assert {one["schedule"] for one in found} == {order}
 
 
-@pytest.mark.parametrize("order", ["gpipe", "1f1b", "interleaved"])
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("num_stages", long_after(1, [2, 4, 8]))
 def test_the_closed_formula_holds_on_ideal_pipelines(
     tmp_path: Path, order: str, num_stages: int
@@ -98,7 +98,7 @@ def test_the_closed_formula_holds_on_ideal_pipelines(
     [
         Plan("1f1b", 4, 4, (1.0, 1.0, 1.2, 1.7), 3, 9_000_000, is_prefetching=True),
         Plan("interleaved", 4, 4, num_steps=2, is_prefetching=True),
-        Plan("gpipe", 2, 5, (1.0, 1.6), 3, 4_000_000),
+        Plan("gpipe", 2, 5, (1.0, 1.6), 2, 4_000_000),
         Plan("1f1b", 3, 1, num_steps=3),
     ],
 )
@@ -194,7 +194,7 @@ def test_other_samples_have_no_pipeline(sample: Path) -> None:
 
 
 @pytest.mark.parametrize("is_ring", [False, True])
-@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("num_ranks", long_after(1, [4, 2]))
 @pytest.mark.parametrize("sends_first", [False, True])
 def test_neighbours_that_exchange_their_edges_are_no_pipeline(
     tmp_path: Path, num_ranks: int, is_ring: bool, sends_first: bool

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.cli import run
 from traceprof.analyses.verdict.run_result import RunResult
-from traceprof.analysis import analyze_reports
+from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.frames.open_run import open_run
 from traceprof.simulate import RUN_SCENARIOS, simulate_run, simulate_scenario
@@ -18,8 +18,9 @@ from traceprof.trace.model.parts import Part
 from traceprof.trace.open import open_trace
 
 # Of what torch.profiler records as well as Nsight Systems: not of sleep, counters, MPI.
-QUICK = ("healthy", "launch-queue-stall", "pageable-copy", "host-sync", "exposed-late-launch")
+QUICK = ("healthy", "pageable-copy", "host-sync", "exposed-late-launch")
 LONG = (
+    "launch-queue-stall",
     "launch-queue-stall-unexported", "launch-queue-full-healthy", "exposed-copy", "peer-copies",
     "peer-copy-through-host", "launch-bound", "data-loading", "allocation-in-steps",
     "lost-run-ahead", "warm-up", "turnaround", "exposed-waiting", "full-precision-matmul",
@@ -29,7 +30,11 @@ REASONS = (
     "waiting_ns", "late_launch_ns", "queued_ns", "same_stream_ns", "needed_at_once_ns",
     "late_input_ns", "unknown_ns",
 )  # fmt: skip
-QUICK_RUNS = ("straggler-host", "cpu-straggler-upstream")
+QUICK_RUNS = ("cpu-straggler-upstream",)
+
+
+def analyzed(paths: Sequence[Path]) -> RunResult:
+    return analyze_reports(paths, Options(savings=False))
 
 
 def findings(result: RunResult, without: Sequence[str] = ()) -> list[Any]:
@@ -68,7 +73,7 @@ def test_a_scenario_has_the_same_results(name: str, tmp_path: Path) -> None:
     export = tmp_path / "run.sqlite"
     simulate_scenario(name, export)
     traces = write_traces(export, tmp_path, "run", ".json.gz")
-    assert_same(analyze_reports([export]), analyze_reports(traces))
+    assert_same(analyzed([export]), analyzed(traces))
 
 
 def test_marks_are_the_same_in_both_formats(tmp_path: Path) -> None:
@@ -98,8 +103,8 @@ def test_only_waiting_needs_one_clock(name: str, tmp_path: Path) -> None:
     export = tmp_path / "run.sqlite"
     simulate_scenario(name, export)
     results = [
-        analyze_reports([export]),
-        analyze_reports(write_traces(export, tmp_path, "run", ".json.gz")),
+        analyzed([export]),
+        analyzed(write_traces(export, tmp_path, "run", ".json.gz")),
     ]
     reasons = [
         {
@@ -130,7 +135,7 @@ def test_ranks_of_several_machines_have_the_same_results(name: str, tmp_path: Pa
     exports = sorted((tmp_path / "run").glob("*.sqlite"))
     assert len(exports) > 2
     traces = [trace for path in exports for trace in write_traces(path, tmp_path, path.stem)]
-    first, second = analyze_reports(exports), analyze_reports(traces)
+    first, second = analyzed(exports), analyzed(traces)
     assert_same(first, second)
     is_straggler = any(finding.id == "straggler" for finding in first.findings)
     assert is_straggler is ("straggler" in name)
@@ -148,7 +153,7 @@ def test_without_waits_the_option_that_is_missing_is_named(tmp_path: Path) -> No
     for part in (Part.SYNCHRONIZATIONS, Part.EVENT_RECORDS):
         assert [trace.holds(part) for trace in traces] == [True, False]
         assert "enable_cuda_sync_events=True" in traces[1].how_to_collect(part)
-    breakdowns = [[part.whole for part in analyze_reports(these).breakdown] for these in paths]
+    breakdowns = [[part.whole for part in analyzed(these).breakdown] for these in paths]
     assert breakdowns[0] == breakdowns[1]
     assert len(breakdowns[0]) == 2
 
@@ -161,5 +166,5 @@ def test_the_command_writes_a_trace_for_each_rank(arguments: list[str], tmp_path
     assert len(traces) > 1
     assert json.loads((tmp_path / "x.truth.json").read_text())["schema"] == "traceprof.truth/1"
     assert run("simulate", *arguments, "-o", target) == EXIT_ERROR  # they are there already
-    result = analyze_reports(traces)
+    result = analyzed(traces)
     assert [rank.rank for rank in result.run.ranks] == [*range(len(traces))]

@@ -11,7 +11,7 @@ SAMPLE = SAMPLE_FOLDER / "ddp.sqlite"
 CPU_SAMPLE = SAMPLE_FOLDER / "gloo.sqlite"
 SAMPLES = sorted(SAMPLE_FOLDER.glob("*.sqlite"))
 QUICK_SAMPLES = {
-    *("ddp", "gloo", "training", "mpi-wait", "host-sync", "peer-copies", "launch-queue-stall"),
+    *("ddp", "gloo", "mpi-wait", "host-sync", "peer-copies"),
 }
 """Of tests with every sample, those with these are quick: one of each kind of program."""
 GPU_SAMPLES = [path for path in SAMPLES if path != CPU_SAMPLE]

@@ -108,7 +108,7 @@ def test_cut_short_where_the_header_does_not_tell(samples: dict[str, bytes], pat
         old[92:96] = bytes(4)
         path.write_bytes(old)
         assert attempt(path).code == EXIT_DONE
-        for boundary in range(page_size(data), len(data), max(page_size(data), len(data) // 40)):
+        for boundary in range(page_size(data), len(data), max(page_size(data), len(data) // 20)):
             path.write_bytes(old[: boundary + 1])
             codes.append(attempt(path).code)
     assert codes.count(EXIT_ERROR) > len(codes) / 2
@@ -193,7 +193,8 @@ def test_a_wrong_value_in_any_column(untyped: bytes, path: Path, value: str, par
             f" WHERE rowid = (SELECT max(rowid) FROM {table_})",
         )
         outcome = attempt(path)
-        attempt(path, "info")
+        if part or value == "null":
+            attempt(path, "info")
         if value == "null":
             assert outcome.code == EXIT_DONE
         elif value in _NO_INTEGERS and (table, column) in _INTEGERS:
