@@ -350,9 +350,9 @@ class Thread:
         yield from self._asleep(batches, lambda: len(batches.events) >= batches.depth)
         batches.put(event)
 
-    def get(self, batches: Batches) -> Steps:
+    def get(self, batches: Batches, *, is_loader: bool = False) -> Steps:
         """Wait until a batch is there; `batches.get` takes it."""
-        if self.machine.change.loading:
+        if self.machine.change.loading or is_loader:
             yield from self._asleep(batches, lambda: not batches.events)
 
     def launch(self, stream: Stream, *kernels: Kernel) -> Steps:

@@ -34,6 +34,7 @@ LONG_GEMM = replace(GEMM, ns=2 * GEMM.ns)
 ATTENTION = Kernel("pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>(int)", 120 * US)
 GELU = Kernel("void at::native::vectorized_elementwise_kernel<4, gelu>(int)", 40 * US, 400)
 ADAM = Kernel("void at::native::multi_tensor_apply_kernel<fused_adam>(int)", 300 * US, 320)
+TRANSPOSE = Kernel("void dali::kernels::TransposeTiledBatched<float>(int)", 150 * US, 64)
 DECODE = Kernel("nvjpeg::decode_kernel(int)", 150 * US, 64)
 TINY = Kernel("void at::native::unrolled_elementwise_kernel<add>(int)", 3 * US, 8)
 LAYER = (GEMM, ATTENTION, WIDE, GELU)
@@ -297,6 +298,60 @@ def two_threads(ns: float) -> Callable[[Machine, int, int], None]:
     return start
 
 
+def stages_of_loader(ns: float, spread: float) -> Callable[[Machine, int, int], None]:
+    """Return a program whose loader has three stages, on a thread each, as NVIDIA DALI's has.
+
+    The first takes `ns` for a batch on the host, by up to `spread` more or less; the second copies
+    it, the third transforms it. Who trains takes a batch and asks for another one, two ahead.
+    """
+
+    def start(machine: Machine, seed: int, num_steps: int) -> None:
+        device = Device(machine, 0)
+        thread, *others = (Thread(device, seed, tid=tid) for tid in range(4))
+        compute, stream = device.stream(COMPUTE), device.stream(DECODING)
+        queues = [Batches(num_steps + 2) for _ in range(4)]
+        asked, ready = queues[0], queues[-1]
+
+        def read(other: Thread) -> Steps:
+            yield from other.sleep(ns * (1 + spread * (2 * other.chance() - 1)))
+
+        def copied(other: Thread) -> Steps:
+            yield from other.copy(stream, "HtoD", 1 << 22, 400 * US)
+
+        def transformed(other: Thread) -> Steps:
+            yield from other.launch(stream, *[TRANSPOSE] * 4)
+            yield from other.record(stream, 300)
+
+        def stage(other: Thread, place: int, work: Callable[[Thread], Steps]) -> Steps:
+            name = ("CPU", "Mixed", "GPU")[place]
+            while True:
+                yield from other.get(queues[place], is_loader=True)
+                queues[place].get()
+                yield from other.named(f"[DALI][Executor] Run{name}", work(other))
+                yield from other.put(queues[place + 1])
+
+        for place, (other, work) in enumerate(
+            zip(others, (read, copied, transformed), strict=True)
+        ):
+            machine.start(stage(other, place, work))
+        for _ in range(2):
+            asked.put()
+
+        def step(_: int) -> Steps:
+            yield from thread.get(ready)
+            if ready.events:
+                ready.get()
+            yield from thread.work(60 * US)
+            asked.put()
+            yield from thread.work(80 * US)
+            yield from thread.launch(compute, *LAYER * 6, ADAM)
+            yield from thread.item(compute)
+
+        _steps(thread, num_steps, step)
+
+    return start
+
+
 def serialized(machine: Machine, seed: int, num_steps: int) -> None:
     """Small statistics that compute needs stand behind gradients that nothing needs soon."""
     for rank in range(2):
@@ -402,6 +457,11 @@ STAGED = {
     "schedule=gpipe": Change(forwards_first=True),
     "micro-batches=2x": Change(split=2),
 }
+LOADED = {
+    "kernel:gemm=0.5x": HALF,
+    "kernel:dali=0.5x": Change(kernels={"dali": 0.5}),
+    "no-data-loading": Change(loading=False),
+}
 BESIDE = {"link=2x": Change(link=0.5), "no-overlap-slowdown": Change(slowdown=False)}
 PROGRAMS = {
     "launch-bound": Program(
@@ -481,6 +541,9 @@ PROGRAMS = {
             "no-data-loading": Change(loading=False),
         },
     ),
+    "loader-stages-fast": Program(stages_of_loader(2.5 * MS, 0.5), LOADED),
+    "loader-stages-slow": Program(stages_of_loader(6 * MS, 0.5), LOADED),
+    "loader-stages-even": Program(stages_of_loader(4.2 * MS, 0.9), LOADED),
     "serialized": Program(serialized, {"no-serialization": Change(one_stream=False)}),
     "full-queue": Program(full_queue, {"no-launch-stall": Change(limit=False)}, queue_limit=32),
     "copies": Program(

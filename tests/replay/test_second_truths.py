@@ -33,6 +33,10 @@ KNOWN: dict[tuple[str, str], str] = {
         "no-serialization",
     ): "communicators are not known, and taken to be one",
     ("all-at-once", "no-sync"): "8 of 10 hold: which batch the late rank waits for changes",
+    (
+        "loader-stages-even",
+        "kernel:gemm=0.5x",
+    ): "wide: who waits differs from step to step",
     **{("all-with-threads", assume): _PACED for assume in PROGRAMS["all-with-threads"].asked},
 }
 HOW = ("held", "wide", "refused", "missed")

@@ -106,6 +106,9 @@ HOST_WORK = re.compile(
 )
 """Ranges and functions of garbage collection and of checkpoints that are written."""
 
+LOADER_STAGE = re.compile(r"\A(?:\[DALI\])?\[Executor\] Run(CPU|Mixed|GPU)\Z")
+"""What a stage of a pipeline of NVIDIA DALI does for one batch, on a thread of its own."""
+
 HOST_RANGE = re.compile(
     "|".join(
         (

@@ -1,5 +1,6 @@
 """No answer and no saving is more than what runs lets go."""
 
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -72,32 +73,65 @@ def test_savings_that_are_too_large_are_limited_at_one_place() -> None:
     assert num_limited > 1
 
 
-@pytest.mark.parametrize("name", ["a100_loader_2_dali", "a100_loader_3_dali_amp"])
+_STAGE = "text LIKE '[DALI][Executor] Run%'"  # a loader's, each on a thread of its own
+DALI = pytest.mark.parametrize("name", ["a100_loader_2_dali", "a100_loader_3_dali_amp"])
+
+
+@DALI
 def test_threads_that_pace_each_other_leave_limits_by_the_busiest_stream(
-    name: str, traces: Path
+    name: str, traces: Path, tmp_path: Path
 ) -> None:
-    path = traces / "pairs" / f"{name}.sqlite"
+    """Without the ranges of a loader's stages it is not known what its threads wait for."""
+    path = tmp_path / "run.sqlite"
+    shutil.copyfile(traces / "pairs" / f"{name}.sqlite", path)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"DELETE FROM NVTX_EVENTS WHERE {_STAGE}")
+        database.commit()
     asked = ["kernel:.*=0.5x", "no-data-loading", "no-sync"]
     answers = {one.assume: one for one in traceprof.whatif(path, assume=asked).whatif.answers}
     assert answers["no-sync"].refused is not None  # kernels may take another time without waits
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        streams = [
-            database.execute(
-                "SELECT streamId, sum(end - start), count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL"
-                " WHERE start BETWEEN ? AND ? GROUP BY 1 ORDER BY 2 DESC",
-                window,
-            ).fetchone()
-            for window in steady_windows(path)
-        ]
-    kernels_ns = sum(total for _, total, _ in streams) / len(streams)
+    streams = in_steady_windows(
+        path,
+        "SELECT sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL"
+        " WHERE start BETWEEN ? AND ? GROUP BY streamId ORDER BY 1 DESC",
+    )
+    kernels_ns = sum(own for (own,), *_ in streams) / len(streams)
+    beside_ns = sum(other for _, *others in streams for (other,) in others) / len(streams)
     loaded, halved = answers["no-data-loading"], answers["kernel:.*=0.5x"]
     assert loaded.is_bound
     assert halved.is_bound
     assert loaded.step_ns is not None
     assert halved.step_ns is not None
-    # Copies and memory sets of that stream come on top.
-    assert kernels_ns <= loaded.step_ns <= 1.05 * kernels_ns
-    assert loaded.step_ns - halved.step_ns == pytest.approx(kernels_ns / 2, rel=0.05)
+    # Copies and memory sets of that stream come on top; the loader's kernels may slow it down.
+    assert kernels_ns - beside_ns <= loaded.step_ns <= 1.05 * kernels_ns
+    assert kernels_ns / 2 <= halved.step_ns <= 0.55 * kernels_ns
+
+
+@DALI
+def test_a_step_takes_no_less_than_the_loader_needs_for_a_batch(name: str, traces: Path) -> None:
+    path = traces / "pairs" / f"{name}.sqlite"
+    asked = ["kernel:.*=0.01x", "kernel:.*=0.635x", "no-data-loading"]
+    no_kernels, faster, loaded = traceprof.whatif(path, assume=asked).whatif.answers[:3]
+    # Of two windows that follow each other, each has its part of a range.
+    begun = in_steady_windows(
+        path,
+        f"SELECT end - start FROM NVTX_EVENTS WHERE {_STAGE[:-2]}CPU' AND start BETWEEN ? AND ?",
+    )
+    pace_ns = sum(length for rows in begun for (length,) in rows) / len(begun)
+    assert not no_kernels.is_bound
+    assert no_kernels.step_ns is not None
+    assert no_kernels.step_ns > 0.97 * pace_ns
+    # Mixed precision left kernels 0.635 of their time, and steps of 150.6 ms.
+    assert name.endswith("amp") or (faster.low_ns or 0) < 150.6e6 < (faster.high_ns or 0)
+    shortest_ns = min(end - start for start, end in steady_windows(path))
+    assert loaded.is_bound
+    assert (loaded.step_ns or 0) < 1.05 * shortest_ns
+
+
+def in_steady_windows(path: Path, query: str) -> list[list[tuple[int, ...]]]:
+    """Return the rows of a query about each steady step."""
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+        return [database.execute(query, window).fetchall() for window in steady_windows(path)]
 
 
 def steady_windows(path: Path) -> list[tuple[int, int]]:

@@ -124,7 +124,7 @@ def gates_of(
         ),
         _misfit(share, measured, *replayed[:2], has_events=graph.has_event_records),
         _gate("unexplained", _unexplained(analysis, facts), MAX_UNEXPLAINED),
-        _gate("host-floor", _off_floor(graph, measured, replayed[2]), MAX_OFF_FLOOR),
+        _gate("host-floor", _off_floor(graph, share, measured, replayed[2]), MAX_OFF_FLOOR),
     )
 
 
@@ -195,11 +195,15 @@ def _misfit(
     return _gate("misfit", error / step, max(_OF_SPREAD * spread / step, _OF_STEP))
 
 
-def _off_floor(graph: RunGraph, measured: Float64, without: Float64) -> float | None:
+def _off_floor(
+    graph: RunGraph, share: Float64, measured: Float64, without: Float64
+) -> float | None:
     """Return by how much a step without GPU time is off what the host needs by itself.
 
     That is from the launch of one step's first operation to that of the next one's, less the waits
     of the threads that launch; or as long as another thread takes by itself for what it hands over.
+    With a loader that varies, a mean step takes at least as long as the slower of both, and at most
+    as long as one after the other.
     """
     needed = []
     for mark in graph.marks:
@@ -210,7 +214,14 @@ def _off_floor(graph: RunGraph, measured: Float64, without: Float64) -> float | 
     if not step:
         return None
     # A rank that waits for others in between is as slow as the slowest of them.
-    low = float(np.median(by_number(graph.marks, needed)[:, 0]))
+    own = by_number(graph.marks, needed)[:, 0]
+    pace = max(one.pace_ns for one in graph.facts)
+    if pace == np.inf:
+        return None
+    if pace:
+        floor, mean = float(share @ without), float(share @ own)
+        return (floor - min(max(floor, pace, mean), pace + mean)) / step
+    low = float(np.median(own))
     high = max(low, *(float(np.median(of_rank)) for of_rank in needed))
     floor = float(np.median(without))
     paced = [one.paced_ns for one in graph.facts if one.paced_ns]

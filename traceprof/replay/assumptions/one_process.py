@@ -20,7 +20,7 @@ from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.slowdown import with_shorter_communication, without_slowdown
 from traceprof.replay.graph.columns import COMMUNICATION, COPY
 from traceprof.replay.graph.needed_waits import round_trips
-from traceprof.replay.graph.process_facts import training_threads
+from traceprof.replay.graph.thread_waits import training_threads
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
 
@@ -96,7 +96,8 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
     """Remove the time in which the GPU idled for data loading, and the time of copies to it.
 
     Threads that copy to the GPU, launch nothing to the stream which computes most and communicate
-    nothing bring batches: nobody waits for these, and they take no time of the GPU.
+    nothing bring batches: nobody waits for these, and they take no time of the GPU. How much their
+    kernels slow others down is not known: at most by all of the time in which both run.
     """
     before = durations.before_call_ns.copy()
     calls, work = process.calls, process.work
@@ -105,12 +106,16 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
         calls.thread[work.call[has_call & chosen]]
         for chosen in (work.is_to_device, work.kind == COMMUNICATION)
     )
-    others = np.union1d(training_threads(process), communicating)
+    others = np.union1d(training_threads(calls, work), communicating)
     is_loading = np.isin(calls.thread, np.setdiff1d(copying, others))
     brings = work.is_to_device | (has_call & is_loading[work.call])
     durations = _faster(durations, brings, 0.0)
     if is_loading.any():
-        durations = replace(durations, is_loading=is_loading)
+        beside = np.flatnonzero((work.group == 0) & brings)
+        running = intervals.union(work.start_ns[beside], work.end_ns[beside])
+        shared = intervals.covered_within(running, work.start_ns, work.end_ns)
+        length_ns = np.maximum(durations.length_ns - np.where(brings, 0, shared), 0.0)
+        durations = replace(durations, is_loading=is_loading, length_ns=length_ns)
     for _, rank in process.ranks:
         causes = idle_causes(rank)
         gaps = causes.gaps
@@ -168,7 +173,7 @@ def without_launch_time(process: Process, durations: Durations) -> Durations:
     since_ns = np.append(0, calls.end_ns[outer[:-1]])
     follows = np.append(False, calls.thread[outer[1:]] == calls.thread[outer[:-1]])
     over = np.searchsorted(outer, process.hand_overs.call)
-    since_ns[over] = np.maximum(since_ns[over], calls.end_ns[process.hand_overs.after])
+    np.maximum.at(since_ns, over, calls.end_ns[process.hand_overs.after])
     follows[over] = True
     later, gap = outer[follows], (calls.start_ns[outer] - since_ns)[follows]
     before[later] = _launching_ns(evidence, calls.index[later], gap)

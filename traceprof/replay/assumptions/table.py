@@ -187,8 +187,9 @@ ASSUMPTIONS = (
         changed=_HOST | _GPU,
         details="The time in which the GPU idled for data loading is removed from the host's time,"
         " and copies to the GPU take none. Neither does what is launched by threads that bring"
-        " batches, and nobody waits for these threads. There is no answer if most of the idle time"
-        " that may be data loading has no known cause, as in recordings without thread switches.",
+        " batches, and nobody waits for these threads; kernels beside theirs take less, by as long"
+        " as both run. There is no answer if most of the idle time that may be data loading has no"
+        " known cause, as in recordings without thread switches.",
         change=without_data_loading,
         is_bound=True,
         refusal=unknown_data_loading,

@@ -10,12 +10,14 @@ from traceprof import intervals
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.hidden_host_waits import seen_ns
 from traceprof.replay.graph.hidden_stream_waits import covered_ns, hidden_stream_ns
+from traceprof.replay.graph.thread_waits import training_threads
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceprof.intervals import Int64, Intervals
+    from traceprof.replay.graph.loader_queues import QueueWaits
     from traceprof.replay.graph.process_graph import Process
 
 
@@ -32,8 +34,8 @@ class ProcessFacts(Record, frozen=True):
         num_unlaunched: how many operations were launched before the capture began.
         num_operations: how many there are.
         has_event_records: whether the report shows which streams waited for which.
-        host_waits: when a thread that launches to the busiest stream waited for the GPU, or
-            for room in its queue.
+        host_waits: when a thread that launches to the busiest stream waited for the GPU, for
+            room in its queue, or for a loader's.
         lost_records: the share of calls that record an event whose record is lost; 0 if no stream
             waits for one.
         span_ns: how long the steps of the process take together.
@@ -41,6 +43,8 @@ class ProcessFacts(Record, frozen=True):
         hidden_stream_ns: how much its streams waited for each other by none.
         paced_ns: how long by itself a thread takes for what it hands over in a step to one that
             trains, the longest of them; 0 where none is known to.
+        pace_ns: how long a loader's first stage works in a step, the mean; 0 without one, infinite
+            where it is not known what a loader's stages wait for.
         late_ns: by rank, how much operations began late for no known reason.
     """
 
@@ -58,6 +62,7 @@ class ProcessFacts(Record, frozen=True):
     hidden_host_ns: int
     hidden_stream_ns: int
     paced_ns: float
+    pace_ns: float
     late_ns: Mapping[int, int]
 
 
@@ -84,9 +89,11 @@ def facts_of(process: Process, step_limits_ns: Int64) -> ProcessFacts:
         rows = np.flatnonzero((work.rank == index) & (late > 0))
         start = work.start_ns[rows]
         late_ns[rank.rank] = covered_ns(start - late[rows], start, limits_ns)
-    waits, training = process.host_waits, training_threads(process)
+    waits, training = process.host_waits, training_threads(calls, work)
     waiting = np.flatnonzero(np.isin(calls.thread[waits.call], training))
-    call = waits.call[waiting]
+    call, overs = waits.call[waiting], process.hand_overs
+    taken = np.isin(calls.thread[overs.call], training) & (overs.own_ns >= 0)
+    taking, own_ns = overs.call[taken], overs.own_ns[taken]
     return ProcessFacts(
         ranks=tuple(rank.rank for _, rank in process.ranks),
         host_node=process.host_node,
@@ -97,15 +104,28 @@ def facts_of(process: Process, step_limits_ns: Int64) -> ProcessFacts:
         num_operations=len(work),
         has_event_records=process.stream_waits.is_recorded,
         host_waits=intervals.union(
-            calls.start_ns[call] + waits.own_ns[waiting], calls.end_ns[call]
+            np.append(
+                calls.start_ns[call] + waits.own_ns[waiting],
+                calls.end_ns[calls.outer[taking - 1]] + own_ns,
+            ),
+            np.append(calls.end_ns[call], calls.start_ns[taking]),
         ),
         lost_records=process.lost_records,
         span_ns=max(limits_ns[1] - limits_ns[0], 1),
         hidden_host_ns=seen_ns(process.hidden_waits, calls, limits_ns),
         hidden_stream_ns=covered_ns(*hidden, limits_ns),
         paced_ns=_paced_ns(process, training, step_limits_ns),
+        pace_ns=_pace_ns(overs.queues, step_limits_ns),
         late_ns=late_ns,
     )
+
+
+def _pace_ns(queues: QueueWaits, limits_ns: Int64) -> float:
+    """Return how long a loader's first stage works in a mean step."""
+    if not queues.is_known:
+        return np.inf
+    num = max(len(limits_ns) - 1, 1)
+    return intervals.clip(queues.busy, int(limits_ns[0]), int(limits_ns[-1])).measure_ns / num
 
 
 def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
@@ -114,7 +134,9 @@ def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
     to_training = np.isin(calls.thread[overs.call], training)
     giver = calls.thread[overs.after]
     longest = 0.0
-    for thread in np.setdiff1d(giver[to_training], training).tolist():
+    for thread in np.setdiff1d(
+        giver[to_training], np.append(training, overs.queues.threads)
+    ).tolist():
         own = overs.own[calls.thread[overs.own] == thread]
         slept = intervals.union(calls.end_ns[calls.outer[own - 1]], calls.start_ns[own])
         made = np.flatnonzero(calls.is_outer & (calls.thread == thread))
@@ -133,18 +155,3 @@ def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
             of_steps = np.diff(intervals.covered_before(busy, given)) / np.diff(step)
             longest = max(longest, float(np.median(of_steps)))
     return longest
-
-
-def training_threads(process: Process) -> Int64:
-    """Return the threads that launch to the stream which computes most: a loader's do not.
-
-    Args:
-        process: with its pieces.
-    """
-    work = process.work
-    computes = (work.kind == COMPUTE) & (work.call >= 0)
-    if not computes.any():
-        return np.unique(process.calls.thread)
-    spent = np.bincount(work.chain[computes], work.length_ns[computes])
-    busiest = computes & (work.chain == int(np.argmax(spent)))
-    return np.unique(process.calls.thread[work.call[busiest]])

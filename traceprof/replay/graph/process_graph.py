@@ -21,9 +21,10 @@ from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS, event_waits, lo
 from traceprof.replay.graph.hidden_host_waits import api_names, hidden_host_waits
 from traceprof.replay.graph.host_waits import host_waits
 from traceprof.replay.graph.latencies import Latencies, measured_latencies
+from traceprof.replay.graph.loader_queues import queue_waits
 from traceprof.replay.graph.longest_path import ROOT
 from traceprof.replay.graph.stream_waits import NO_STREAM_WAITS, inferred_waits, stream_waits
-from traceprof.replay.graph.thread_waits import hand_overs, lock_waits
+from traceprof.replay.graph.thread_waits import hand_overs, lock_waits, training_threads
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -199,7 +200,9 @@ def observe(
         between = inferred_waits(first, late, calls, work)
     earliest_ns = int(calls.start_ns.min()) if len(calls) else 0
     begin_ns = earliest_ns if span is None else span[0] + shift_ns
-    overs = hand_overs(calls, work, begin_ns, api_names(first, calls))
+    training = training_threads(calls, work)
+    queues = queue_waits(first, calls, work, waits, between, training, shift_ns)
+    overs = hand_overs(calls, work, begin_ns, api_names(first, calls), queues)
     return Observed(
         ranks=tuple(ranks),
         calls=calls,

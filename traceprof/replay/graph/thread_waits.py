@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.replay.graph.columns import COMPUTE
 from traceprof.replay.graph.hidden_host_waits import numbered
 from traceprof.structs import Record
 
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.host_waits import HostWaits
+    from traceprof.replay.graph.loader_queues import QueueWaits
     from traceprof.replay.graph.longest_path import Float64
+    from traceprof.run.opening import Mask
 
 # Autograd's hand-over: a thread that made no call for longer than this waited for the other one.
 MIN_HAND_OVER_NS = 50_000
@@ -41,18 +44,29 @@ class HandOvers(Record, frozen=True):
     """The m places at which a thread goes on when a call of another thread has returned.
 
     Attributes:
-        call: int64[m], the call that the thread makes then, an index into `HostCalls`.
+        call: int64[m], the call that the thread makes then, an index into `HostCalls`; ascending.
         after: int64[m], the other thread's call.
+        gap_ns: int64[m], how long after that one's return.
+        own_ns: int64[m], and at least how long after that of its own call before; -1 if nothing
+            shows that it waited for both.
+        is_sure: bool[m], whether it waited for the other one; else it may have.
         own: int64[k], calls before which a thread slept or worked by itself: another thread's call
             returned meanwhile, and was not what it waited for.
+        queues: of a loader.
     """
 
     call: Int64
     after: Int64
+    gap_ns: Int64
+    own_ns: Int64
+    is_sure: Mask
     own: Int64
+    queues: QueueWaits
 
 
-def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int, name: Int64) -> HandOvers:
+def hand_overs(
+    calls: HostCalls, work: GpuWork, begin_ns: int, name: Int64, queues: QueueWaits
+) -> HandOvers:
     """Return where threads that launch wait for each other.
 
     A thread that sleeps or works by itself takes as long whenever another one's call returns
@@ -65,12 +79,42 @@ def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int, name: Int64) -> H
         begin_ns: when what is replayed begins: a thread that makes its first call later waited as
             one does that made a call before.
         name: int64[calls], a number for what each is.
+        queues: what the threads of a loader wait for, and others for them.
     """
-    launches = np.unique(calls.thread[work.call[work.call >= 0]])
+    call, after, own = _by_silence(calls, work, begin_ns, name, queues.threads)
+    is_other = ~np.isin(call, queues.call)
+    call, after = call[is_other], after[is_other]
+    num, gap_ns = len(call), calls.start_ns[call] - calls.end_ns[after]
+    call = np.append(queues.call, call)
+    order = np.argsort(call, kind="stable")
+    return HandOvers(
+        call=call[order],
+        after=np.append(queues.after, after)[order],
+        gap_ns=np.append(queues.gap_ns, gap_ns)[order],
+        own_ns=np.append(queues.own_ns, np.full(num, -1))[order],
+        is_sure=np.append(queues.is_sure, np.ones(num, np.bool_))[order],
+        own=own,
+        queues=queues,
+    )
+
+
+def _by_silence(
+    calls: HostCalls, work: GpuWork, begin_ns: int, name: Int64, known: Int64
+) -> tuple[Int64, Int64, Int64]:
+    """Return calls after silences, the others' calls that ended these, and those after own ones.
+
+    Args:
+        calls: of the process.
+        work: of all its ranks.
+        begin_ns: as in `hand_overs`.
+        name: as there.
+        known: int64[t], threads of which it is known what they wait for.
+    """
+    launches = np.setdiff1d(calls.thread[work.call[work.call >= 0]], known)
     chosen = np.flatnonzero(np.isin(calls.thread, launches) & calls.is_outer)
     nothing = np.empty(0, np.int64)
     if len(launches) < 2:
-        return HandOvers(nothing, nothing, nothing)
+        return nothing, nothing, nothing
     is_first = np.append(True, calls.thread[chosen[1:]] != calls.thread[chosen[:-1]])
     since_ns = np.where(is_first, begin_ns, np.append(0, calls.end_ns[chosen[:-1]]))
     is_long = calls.start_ns[chosen] - since_ns > MIN_HAND_OVER_NS
@@ -88,7 +132,7 @@ def hand_overs(calls: HostCalls, work: GpuWork, begin_ns: int, name: Int64) -> H
     own_ns = (calls.start_ns[after] - since_ns)[rows]
     handed_ns = (calls.start_ns[after] - calls.end_ns[other])[rows]
     is_own = _variance(handed_ns, place[rows]) > _variance(own_ns, place[rows])
-    return HandOvers(after[rows[~is_own]], other[rows[~is_own]], after[rows[is_own]])
+    return after[rows[~is_own]], other[rows[~is_own]], after[rows[is_own]]
 
 
 def _variance(values: Int64, place: Int64) -> Float64:
@@ -103,6 +147,21 @@ def _variance(values: Int64, place: Int64) -> Float64:
     square = np.bincount(place, (values - mean[place]) ** 2) / np.maximum(num, 1)
     of_places = np.where(num >= MIN_OF_A_PLACE, square, 0.0)
     return of_places[place]
+
+
+def training_threads(calls: HostCalls, work: GpuWork) -> Int64:
+    """Return the threads that launch to the stream which computes most: a loader's do not.
+
+    Args:
+        calls: of the process.
+        work: of all its ranks.
+    """
+    computes = (work.kind == COMPUTE) & (work.call >= 0)
+    if not computes.any():
+        return np.unique(calls.thread)
+    spent = np.bincount(work.chain[computes], work.length_ns[computes])
+    busiest = computes & (work.chain == int(np.argmax(spent)))
+    return np.unique(calls.thread[work.call[busiest]])
 
 
 def lock_waits(calls: HostCalls, work: GpuWork, waits: HostWaits) -> LockWaits:

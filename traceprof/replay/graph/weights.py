@@ -39,7 +39,7 @@ class Durations(Record, frozen=True):
         latency: by what the GPU's own delays are multiplied.
         unexplained: by what the delays without a known reason are multiplied.
         possible_waits: whether streams wait for all that they may have waited for, without event
-            records.
+            records, and threads for batches that they may have waited for.
         hidden_waits: whether silences that may be waits for the GPU are.
         frees_hidden_waits: whether what frees the host of its waits frees it of these, too.
         is_loading: bool[calls], those of threads for which no other waits any more; None for none.
@@ -97,6 +97,7 @@ _BY_SWITCHES = {
     EdgeKind.HOST_WAIT, EdgeKind.STALL, EdgeKind.STREAM, EdgeKind.STREAM_WAIT,
     EdgeKind.APART_BEGIN, EdgeKind.APART_END, EdgeKind.STREAM_END,
     EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT, EdgeKind.HAND_OVER, EdgeKind.NOT_HANDED_OVER,
+    EdgeKind.LOCK,
 }  # fmt: skip
 """The edges whose weights depend on more than what actions take."""
 
@@ -235,15 +236,17 @@ class Weigher:
         elif not durations.waits_for_kernels:
             is_gone[:] = self._process.is_kernel_awaited[edges.at]
         is_gone &= ~waits.is_needed[edges.at]
+        call = waits.call[edges.at]
         if durations.is_free_of_wait is not None:
-            is_gone |= durations.is_free_of_wait[waits.call[edges.at]]
+            is_gone |= durations.is_free_of_wait[call]
+        is_gone |= self._is_there(call, self._process.work.call[waits.operation[edges.at]])
         tails[is_gone] = NEVER
         return tails
 
     def _locked(self, edges: Edges) -> Float64:
         end_ns = self._process.calls.end_ns
-        later: Float64 = end_ns[edges.at] - end_ns[edges.other] + self._until_return(edges.other)
-        return later
+        later = end_ns[edges.at] - end_ns[edges.other] + self._until_return(edges.other)
+        return np.where(self._is_there(edges.at, edges.other), NEVER, later)
 
     def _launched(self, edges: Edges) -> Float64:
         return self._launch[edges.at]
@@ -281,9 +284,11 @@ class Weigher:
 
     def _handed_over(self, edges: Edges) -> Float64:
         calls = self._process.calls
-        gap = calls.start_ns[edges.at] - calls.end_ns[edges.other]
         before = self._durations.before_call_ns[edges.at]
-        times = gap - before + self._until_return(edges.other)
+        overs = self._process.hand_overs
+        times = overs.gap_ns - before + self._until_return(edges.other)
+        if not self._durations.possible_waits:
+            times[~overs.is_sure] = NEVER
         # A thread's first call has nothing else before it.
         follows = calls.thread[edges.at] == calls.thread[edges.at - 1]
         return np.where(self._is_there(edges.at, edges.other) & follows, NEVER, times)
@@ -291,10 +296,11 @@ class Weigher:
     def _not_handed_over(self, edges: Edges) -> Float64:
         """Return at most what threads still spend where they need not wait for another one."""
         process, overs, at = self._process, self._process.hand_overs, edges.at
-        other = overs.after[np.searchsorted(overs.call, at)]
+        row = np.searchsorted(overs.call, at)
+        other, own = overs.after[row], overs.own_ns[row]
         since = process.calls.start_ns[at] - process.calls.end_ns[other]
-        times = np.clip(self._between_calls(edges), 0, since)
-        return np.where(self._is_there(at, other), times, NEVER)
+        times = np.clip(self._between_calls(edges), 0, np.where(own < 0, since, own))
+        return np.where((own >= 0) | self._is_there(at, other), times, NEVER)
 
     def _until_return(self, call: Int64) -> Float64:
         """Return how long after their node (see `_return_node`) calls return."""

@@ -1,0 +1,74 @@
+"""What the stages of a loader wait for, beside what they really do in the second simulator."""
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.reference.gpu_machine import Machine
+from tests.reference.gpu_programs import PROGRAMS
+from traceprof.analysis import Options, analyze
+from traceprof.replay.graph.process_graph import Observed, observe
+from traceprof.trace.nsight import schema
+
+
+def observed(machine: Machine, folder: Path) -> Observed:
+    """Write what a machine did, and read it again."""
+    path = machine.write(folder / "run.sqlite")
+    with closing(analyze(path, options=Options(savings=False))) as analysis:
+        return observe(list(enumerate(analysis.run.ranks)), 0)
+
+
+@pytest.fixture
+def slow() -> Machine:
+    """A loader that sets the pace."""
+    return PROGRAMS["loader-stages-slow"].run(1)
+
+
+def test_each_step_takes_the_next_batch(slow: Machine, tmp_path: Path) -> None:
+    process = observed(slow, tmp_path)
+    calls, queues = process.calls, process.hand_overs.queues
+    training, last = 0, 2
+    rows = (calls.thread[queues.call] == training) & (calls.thread[queues.after] == last)
+    outer = np.flatnonzero(calls.thread == training)
+    # Of five calls of the last stage for a batch the latest one; a step of the other makes 27.
+    batch = (queues.after[rows] - np.flatnonzero(calls.thread == last)[0]) // 5
+    step = (queues.call[rows] - outer[0]) // 27
+    assert queues.is_known
+    assert queues.is_sure.all()
+    assert len(step) >= 12
+    assert step.tolist() == batch.tolist()
+
+
+def test_calls_begin_when_the_later_of_what_they_wait_for_allows(
+    slow: Machine, tmp_path: Path
+) -> None:
+    process = observed(slow, tmp_path)
+    calls, overs = process.calls, process.hand_overs
+    earliest = np.zeros(len(calls), np.int64)
+    np.maximum.at(earliest, overs.call, calls.end_ns[overs.after] + overs.gap_ns)
+    both = overs.own_ns >= 0
+    own = calls.end_ns[overs.call[both] - 1] + overs.own_ns[both]
+    np.maximum.at(earliest, overs.call[both], own)
+    assert earliest[overs.call].tolist() == calls.start_ns[overs.call].tolist()
+
+
+def test_stages_that_begin_at_any_time_are_not_understood(slow: Machine, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for row in slow.rows[schema.NVTX.name]:
+        if "Executor" in str(row["text"]):
+            moved = int(rng.integers(3_000_000))
+            row |= {"start": int(row["start"]) + moved, "end": int(row["end"]) + moved}
+    queues = observed(slow, tmp_path).hand_overs.queues
+    assert not queues.is_known
+    assert not len(queues.call)
+
+
+def test_few_batches_say_nothing(slow: Machine, tmp_path: Path) -> None:
+    ranges = slow.rows[schema.NVTX.name]
+    stages = [row for row in ranges if "Executor" in str(row["text"])]
+    slow.rows[schema.NVTX.name] = [row for row in ranges if row not in stages[15:]]
+    queues = observed(slow, tmp_path).hand_overs.queues
+    assert not queues.is_known
+    assert not len(queues.threads)
