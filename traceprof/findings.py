@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from math import ceil
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
-from msgspec import Meta, Struct
+from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, asdict, fields
 
 from traceprof.structs import Record
@@ -34,7 +34,7 @@ def one_of(*values: str | int) -> Meta:
     return Meta(extra_json_schema={"enum": list(values)})
 
 
-class Metric(NamedTuple):
+class Metric(Record, frozen=True):
     """The declaration of a metric, for the JSON schema and `traceprof explain`.
 
     Attributes:
@@ -66,7 +66,8 @@ class Metrics(Struct):
     def by_name(self) -> dict[str, MetricValue]:
         """Return the numbers by name, as a finding has them."""
         values = asdict(self)
-        optional = {field.name for field in fields(self) if not field.required}
+        from_last = zip(self.__struct_fields__[::-1], self.__struct_defaults__[::-1], strict=False)
+        optional = {name for name, default in from_last if default is not NODEFAULT}
         return {
             name: value
             for name, value in values.items()

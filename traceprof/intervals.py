@@ -6,11 +6,12 @@ A zero-length interval covers nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+
+from traceprof.structs import Record
 
 Int64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -21,8 +22,7 @@ _BLOCK = 1024
 _MANY_TIMES = 4  # times for each start, from which on searching for the starts is quicker
 
 
-@dataclass(frozen=True)
-class Intervals:
+class Intervals(Record, frozen=True, dict=True):
     """Disjoint, non-touching, non-empty intervals in ascending order.
 
     Attributes:

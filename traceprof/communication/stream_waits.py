@@ -8,7 +8,7 @@ itself is no wait, since operations of one stream are in order anyway.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -162,7 +162,7 @@ def _stream_waits(rank: Rank) -> StreamWaits | None:
     return all_waits.chosen(is_one & (recorded.stream[record] != awaiting.stream[wait]))
 
 
-class _Events(NamedTuple):
+class _Events(Record, frozen=True):
     """Records of events, or waits for them, in the host's order; int64[n] each."""
 
     place: Int64

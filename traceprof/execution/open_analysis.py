@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.analyses.measurements.measured import MeasuredRun
@@ -21,7 +23,7 @@ class OpenAnalysis(Protocol):
         """The reports and their ranks."""
 
 
-class MeasuredReports(NamedTuple):
+class MeasuredReports(Record, frozen=True):
     """A run that was measured, and whose reports are open.
 
     Attributes:

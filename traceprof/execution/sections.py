@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from traceprof.execution import children
 from traceprof.execution.children import Child, ChildError, send
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -24,7 +25,7 @@ MIN_SHARED_BYTES = 24 << 20
 _NICENESS = 5
 
 
-class ReadSection(NamedTuple):
+class ReadSection(Record, frozen=True):
     """A section that was read.
 
     Attributes:

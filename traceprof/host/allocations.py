@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.host.thread_evidence import calls_named
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _UNCACHED = 0.25
 _MIN_ALLOCATIONS = 20
 
 
-class Allocations(NamedTuple):
+class Allocations(Record, frozen=True):
     """Calls of a process in a window.
 
     Attributes:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.host.evidence_names import BEGIN_CAPTURE, END_CAPTURE
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.host import ApiCalls
 
 
-class Captures(NamedTuple):
+class Captures(Record, frozen=True):
     """Launches that were captured into graphs, so that none of them ran.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from traceprof import intervals
 from traceprof.host import evidence_names as names
 from traceprof.host.nesting import nested
 from traceprof.host.sleep import Sleep
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,7 +26,7 @@ _OF_FRAMEWORK = re.compile(r"(?:.*/)?(?:torch|torch_\w+|functorch)/|nn\.Module: 
 _AUTOGRAD = "autograd::engine::evaluate_function: "
 
 
-class CodeEvidence(NamedTuple):
+class CodeEvidence(Record, frozen=True):
     """What the operators and functions of a thread say about it.
 
     Attributes:

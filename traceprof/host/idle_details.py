@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.intervals import BEYOND_NS, Intervals
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     import re
@@ -34,7 +35,7 @@ _PYTHON = {
 _Named = tuple["Int64", "Int64", "list[str]"]  # starts, ends and names
 
 
-class Detail(NamedTuple):
+class Detail(Record, frozen=True):
     """A call, range or function by name, and how much of a cause's idle time the host was in it."""
 
     name: str

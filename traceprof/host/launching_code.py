@@ -6,11 +6,13 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof import labels
 from traceprof.host.graph_captures import captures, replays
 from traceprof.host.host_code import is_own_line, line_text
 from traceprof.host.nesting import nested
+from traceprof.structs import Record
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ _NUM_NAMES = 3
 _NOTHING = np.empty(0, np.int64)
 
 
-class LaunchingCode(NamedTuple):
+class LaunchingCode(Record, frozen=True):
     """The code around the launches of n kernels.
 
     Attributes:
@@ -130,7 +132,8 @@ def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         for number in numbers.tolist()
     ]
     is_labelled = label > 0
-    return code._replace(
+    return replace(
+        code,
         module=np.where(is_labelled, np.array(place, np.int32)[which], code.module),
         is_backward=np.where(is_labelled, label % 2 == 1, code.is_backward),
         modules=[*modules],

@@ -17,6 +17,7 @@ import numpy as np
 from traceprof.intervals import BEYOND_NS
 from traceprof.run.cache import Cache, derived
 from traceprof.run.launching_calls import launching_calls
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind, MemoryKind
 from traceprof.trace.model.operations import Copies
 from traceprof.trace.model.special_values import NULL
@@ -302,7 +303,7 @@ def _operations(group: Operations, call: Int64, stream: Int32) -> Launches:
     return Launches(call, group.start_ns, group.end_ns, stream, takes_place, is_pageable)
 
 
-class _WithoutCall(NamedTuple):
+class _WithoutCall(Record, frozen=True):
     """Operations without a call, int64[n] each.
 
     Attributes:

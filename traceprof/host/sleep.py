@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.host.evidence_names import BLOCKING_SYSTEM_CALL
 from traceprof.intervals import BEYOND_NS, Intervals
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.trace.model.host_activity import HostActivity, ThreadSpans
 
 
-class Sleep(NamedTuple):
+class Sleep(Record, frozen=True):
     """The times in which a thread was asleep and awake; for the rest nothing is known."""
 
     asleep: Intervals

@@ -9,7 +9,7 @@ the rank waited for a third rank, the causes of that rank are looked for in turn
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class Cause(Record, frozen=True):
     via: tuple[int, ...]
 
 
-class _Excess(NamedTuple):
+class _Excess(Record, frozen=True):
     """Time of each of the r members of a group before an operation, beyond that of the others.
 
     It counts from the end of the operation at which the members were last together.

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from traceprof.ranks.alignment import spread
 from traceprof.run.session_clocks import ONE_MACHINE_NS, MachineClock
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,7 @@ class _Times(NamedTuple):
     first: Int64
 
 
-class _Shared(NamedTuple):
+class _Shared(Record, frozen=True):
     """Operations that two machines share.
 
     Attributes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import field
 
 from traceprof.ranks.clocks import measured
 from traceprof.ranks.lateness import lateness
@@ -15,6 +15,7 @@ from traceprof.ranks.mpi_waits import mpi_matrix, mpi_waits
 from traceprof.ranks.rank_waits import RankWaits, waits_of_rank
 from traceprof.ranks.transfers import transfers
 from traceprof.ranks.waits import GroupWaits, split_by_leaving, wait_matrix, waits_of
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from traceprof.run.session_clocks import Clocks
 
 
-@dataclass(frozen=True)
-class RankComparison:
+class RankComparison(Record, frozen=True, dict=True):
     """The ranks of a run compared: matched operations, waits and lateness.
 
     Attributes:

@@ -17,11 +17,12 @@ sent, or any tag, no receive of the rank is matched: that one may have taken any
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from traceprof.communication.messages import BETWEEN_TWO, EXCHANGE
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 Source = Literal["labels", "communicator", "order", "mpi"]
 
 
-class Key(NamedTuple):
+class Key(Record, frozen=True):
     """The key by which the operations of one rank are sorted first.
 
     Attributes:

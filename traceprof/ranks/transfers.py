@@ -8,7 +8,7 @@ A small message is then judged by its latency, a large one by its rate.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -38,7 +38,7 @@ _SURE = 2.0  # standard deviations, within which 95 % lie
 _OF_ALL_RANKS = ("AllGather", "ReduceScatter", "AlltoAll")
 
 
-class Key(NamedTuple):
+class Key(Record, frozen=True):
     """The operations of one kind of one rank on one communicator.
 
     Attributes:

@@ -40,7 +40,7 @@ _ROUNDED_NS = 1_000
 _MAX_UNSURE_NS = 200_000  # beyond it the difference of two clocks is taken from the messages
 
 
-class _Stage(NamedTuple):
+class _Stage(Record, frozen=True):
     """The n messages of a stage, in the order of their launch.
 
     Attributes:
@@ -212,7 +212,7 @@ def _is_one_clock(ranks: RankComparison, members: Sequence[int]) -> bool:
 # -- orders ---------------------------------------------------------------------------------------
 
 
-class _Order(NamedTuple):
+class _Order(Record, frozen=True):
     stages: list[_Sequence]
     size: Size
 
@@ -228,7 +228,7 @@ def _order(stages: Sequence[_Stage], num_steps: int | None, *, is_one_clock: boo
             for name, value in found.size._asdict().items()
             if value != getattr(other.size, name)
         }
-        fitting[key] = found._replace(size=found.size._replace(**unequal))
+        fitting[key] = replace(found, size=found.size._replace(**unequal))
     if not fitting:
         return "its sends and receives follow none of the orders GPipe, 1F1B and interleaved"
     rated = [(_apart_ns(stages, one.stages, is_one_clock), one) for one in fitting.values()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -11,6 +11,7 @@ from traceprof.findings import share
 from traceprof.hardware import peak_memory_gb_per_s
 from traceprof.kernel_names.titles import kernel_title
 from traceprof.reports.tables import name_text, new_table
+from traceprof.structs import Record
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _reaching(analysis: RunResult, rank: int, uses: Sequence[KernelUse]) -> list
     return texts if any(texts) else []
 
 
-class Reached(NamedTuple):
+class Reached(Record, frozen=True):
     """What kernels of a name reach of the GPU's peak, by the shapes of operators.
 
     Attributes:

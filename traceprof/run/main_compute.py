@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
 from traceprof.kernel_names.categories import is_main_compute
 from traceprof.run.launching_calls import launching_calls
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-class MainCompute(NamedTuple):
+class MainCompute(Record, frozen=True):
     """The operations of a rank that are its main compute.
 
     Attributes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.units import duration, size_text
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.trace import Trace
 
 
-class OpenCall(NamedTuple):
+class OpenCall(Record, frozen=True):
     """A communication call that had not returned when the capture ended.
 
     Attributes:

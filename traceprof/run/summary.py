@@ -6,7 +6,7 @@ A report may be measured by another process or on another machine, which sends t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import field
 
@@ -52,7 +52,7 @@ class RankInfo:
         return self.report, self.process, self.device
 
 
-class CpuRankGaps(NamedTuple):
+class CpuRankGaps(Record, frozen=True):
     """Gaps in the ranges of a process without GPU work.
 
     Attributes:

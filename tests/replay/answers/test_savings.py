@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from msgspec.structs import astuple
 
 import traceprof
 from tests.support.builders import TraceBuilder
@@ -248,7 +249,7 @@ def test_processes_prepare_the_replay_that_one_does(
             assert np.array_equal(one.source, other.source)
             assert np.array_equal(one.target, other.target)
         for ours, theirs in zip(alone.matched, shared.matched, strict=True):
-            assert all(map(np.array_equal, ours, theirs))
+            assert all(map(np.array_equal, astuple(ours), astuple(theirs)))
         again = [reweighed(graph, variants[1:]) for graph in (alone, shared)]
         for first, second in ((alone, shared), again):
             assert np.array_equal(first.weights.columns(), second.weights.columns())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import structs
@@ -55,7 +55,7 @@ class ComputePart(Record, frozen=True):
         return None if not self.flops or not self.total_ns else self.flops * 1e9 / self.total_ns
 
 
-class SignatureUse(NamedTuple):
+class SignatureUse(Record, frozen=True):
     """The kernels of one name, grid and block.
 
     Attributes:
@@ -165,7 +165,7 @@ def _peak_of(rows: Iterable[ComputePart]) -> tuple[str | None, float | None]:
     return max(spent, key=lambda key: spent[key], default=(None, None))
 
 
-class _Signature(NamedTuple):
+class _Signature(Record, frozen=True):
     name: str
     grid: tuple[int, int, int] | None
     kind: KernelKind

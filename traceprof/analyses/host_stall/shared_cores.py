@@ -8,11 +8,12 @@ grid of 100 ms, the period after which Linux lets a container that has used up i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,7 @@ _MIN_EVIDENCE = 12.0  # n R²: by chance once in 160 000 (Rayleigh)
 _MIN_PERIODS = 5
 
 
-class SharedCores(NamedTuple):
+class SharedCores(Record, frozen=True):
     """The ranks of a machine that share cores.
 
     Attributes:

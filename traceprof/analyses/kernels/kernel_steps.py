@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.analyses.steps.step_means import block_of, num_blocks
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.run.steady_steps import SteadySteps
 
 
-class InSteadyStep(NamedTuple):
+class InSteadyStep(Record, frozen=True):
     """Time of the kernels of one name in a steady step of one rank.
 
     Attributes:

@@ -11,6 +11,7 @@ from traceprof.analyses.shape.results import RankResult
 from traceprof.host.launching_code import launching_code
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.run.steady_steps import steady_steps
+from traceprof.structs import Record
 from traceprof.trace.grouping import numbered
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Launcher(NamedTuple):
         return None if not self.moved_bytes or not total_ns else self.moved_bytes / total_ns
 
 
-class CountedFlops(NamedTuple):
+class CountedFlops(Record, frozen=True):
     """The FLOPs of kernels, by the shapes of operators.
 
     Attributes:
@@ -146,7 +147,7 @@ def _most(
     return [texts[number] if number >= 0 else None for number in of_most]
 
 
-class _Flops(NamedTuple):
+class _Flops(Record, frozen=True):
     """FLOPs of n kernels.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,8 +23,7 @@ _DIRECTIONS = {1: "send to", 2: "receive from", 3: "exchange with"}
 _USUAL_TURN_AROUND_NS = 1_500.0  # where no send follows another one closely
 
 
-@dataclass(frozen=True, order=True)
-class SendName:
+class SendName(Record, frozen=True, order=True):
     """A send or receive as it comes again in every step.
 
     Attributes:

@@ -6,7 +6,7 @@ the operation last put on its stream, and behind what that stream had been made 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,7 +28,7 @@ MAX_LOST_RECORDS = 0.01
 _NOTHING = np.empty(0, np.int64)
 
 
-class _Places(NamedTuple):
+class _Places(Record, frozen=True):
     """Places in streams: the stream by number, and the place in the host's order."""
 
     chain: Int64
@@ -216,7 +216,7 @@ def awaited(waits: EventWaits, work: GpuWork) -> tuple[Int64, Int64]:
     return what[differ], who[differ]
 
 
-class _Asked(NamedTuple):
+class _Asked(Record, frozen=True):
     """Records of events or waits for them, whose call is in the report."""
 
     place: Int64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -227,7 +227,7 @@ def _behind_others(
     return waiting[fits], other[fits]
 
 
-class _Asked(NamedTuple):
+class _Asked(Record, frozen=True):
     """Streams, events and devices that calls waited for, by call; `NULL` if not known."""
 
     stream: Int64

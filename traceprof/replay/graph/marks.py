@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
@@ -55,7 +55,7 @@ class Marks(Record, frozen=True):
         )  # fmt: skip
 
 
-class StepOperations(NamedTuple):
+class StepOperations(Record, frozen=True):
     """The operations at which the s steps of a rank begin and end, as indices into `GpuWork`.
 
     Attributes:

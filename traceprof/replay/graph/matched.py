@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.analyses import breakdown
 from traceprof.communication.messages import BETWEEN_TWO
 from traceprof.replay.graph.weight_sets import WeightSets, difference, or_known
+from traceprof.structs import Record
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _MAX_UNCERTAINTY = 0.01
 
 
-class Matched(NamedTuple):
+class Matched(Record, frozen=True):
     """The m matched operations of a group of r ranks as they were recorded; of one rank, without r.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec.structs import replace
@@ -51,7 +51,7 @@ class EdgeList(Record, frozen=True):
     target: Int64
 
 
-class Kept(NamedTuple):
+class Kept(Record, frozen=True):
     """A process with its edges, to be weighed again.
 
     Attributes:
@@ -67,7 +67,7 @@ class Kept(NamedTuple):
     places: Sequence[tuple[int, int]]
 
 
-class ProcessPart(NamedTuple):
+class ProcessPart(Record, frozen=True):
     """The part of a process in the graph, its nodes numbered as if it were the first of the run.
 
     Attributes:
@@ -121,9 +121,9 @@ class ProcessPart(NamedTuple):
                 replace(one, source=moved.source, target=moved.target)
                 for one, moved in zip(kept.edges, edges, strict=True)
             ]
-            kept = kept._replace(process=process, edges=again)
-        matched = [one._replace(node=one.node + by) for one in self.matched]
-        return self._replace(edges=edges, matched=matched, marks=marks, facts=facts, kept=kept)
+            kept = replace(kept, process=process, edges=again)
+        matched = [replace(one, node=one.node + by) for one in self.matched]
+        return replace(self, edges=edges, matched=matched, marks=marks, facts=facts, kept=kept)
 
 
 def _moved(nodes: Int64, by: int) -> Int64:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.weights import Durations
 
 
-class RemainingWork(NamedTuple):
+class RemainingWork(Record, frozen=True):
     """The work of one process in each step, by variant.
 
     Attributes:
@@ -52,7 +54,7 @@ class RemainingWork(NamedTuple):
             known[id(durations.length_ns)] = stream.astype(float), removed.astype(float)
         columns = [known[id(durations.length_ns)] for durations in sets]
         stream_ns, removed_ns = (np.stack(of_all, axis=1) for of_all in zip(*columns, strict=True))
-        return self._replace(stream_ns=stream_ns, removed_ns=removed_ns)
+        return replace(self, stream_ns=stream_ns, removed_ns=removed_ns)
 
 
 def _beside(start_ns: Int64, end_ns: Int64, chain: Int64) -> Int64:

@@ -137,7 +137,7 @@ def run_graph(
         left_out = steps_left_out(analysis, ranks[0][1])
         part = process_part(ranks, shift, number, places, members, variants, sample, left_out)
         progress.advance(1)
-        return part if keeps_processes else part._replace(kept=None)
+        return part if keeps_processes else replace(part, kept=None)
 
     node = 1
     edges: list[EdgeList] = []
@@ -163,7 +163,7 @@ def run_graph(
             scales[group][column] = scale
         if part.kept is not None:
             process = replace(part.kept.process, ranks=tuple(ranks))
-            kept.append(part.kept._replace(process=process))
+            kept.append(replace(part.kept, process=process))
     for of_group in matched:
         release = node + np.repeat(np.arange(len(of_group.node)), of_group.node.shape[1])
         node += len(of_group.node)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,7 +38,7 @@ _MIN_EXPLAINED = 0.9  # of what a lag leaves returns after a longer one: that on
 _MIN_GROUPS = 3  # of what a lag leaves: fewer are chance
 
 
-class Run(NamedTuple):
+class Run(Record, frozen=True):
     """A part of a sequence that repeats itself.
 
     Attributes:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from traceprof.errors import one_line
 from traceprof.run.steps.periods import Items, Periods, Phase, find_periods
@@ -157,7 +158,7 @@ def period_steps(
     busiest = _busiest(stream, end - start)
     if busiest is not None:
         on_stream = items.chosen(busiest)
-        alone = find_periods(on_stream._replace(signature=_narrow(on_stream.signature)))
+        alone = find_periods(replace(on_stream, signature=_narrow(on_stream.signature)))
         if alone is not None and (found is None or alone.match > found.match):
             found, chosen = alone, np.flatnonzero(busiest)
     if found is None:

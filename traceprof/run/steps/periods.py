@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof.run.steps.lags import best_lag, longest_run
+from traceprof.structs import Record
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,7 +32,7 @@ _SAMPLED = 64  # periods by which the longest gap is found
 _TRIED = 32  # kernels that may begin the period
 
 
-class Items(NamedTuple):
+class Items(Record, frozen=True):
     """The n operations by which periods are found, in order of start.
 
     Attributes:
@@ -49,7 +50,7 @@ class Items(NamedTuple):
         return Items(self.signature[chosen], self.start_ns[chosen], self.end_ns[chosen])
 
 
-class Phase(NamedTuple):
+class Phase(Record, frozen=True):
     """A part of a program that runs the same operations again and again.
 
     Attributes:
@@ -67,7 +68,7 @@ class Phase(NamedTuple):
     match: float
 
 
-class Periods(NamedTuple):
+class Periods(Record, frozen=True):
     """The periods of a program.
 
     Attributes:

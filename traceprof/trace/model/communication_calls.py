@@ -22,7 +22,7 @@ OPERATIONS = (
 """Operations of calls; `CommunicationCalls.operation` has indices into them."""
 
 
-class Fields(NamedTuple):
+class Fields(Record, frozen=True):
     """The facts of a range about its communication; None and -1 if unknown."""
 
     communicator: str | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
 _SOME = 1024  # operations that are searched first for the last end
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class RankKey:
+class RankKey(Record, frozen=True, order=True):
     """One process on one device.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.columns import ColumnBuilder, pack
 from traceprof.trace.model.limits import are_sizes, known_sizes
 from traceprof.trace.model.special_values import NULL
@@ -49,8 +49,7 @@ class Rows(NamedTuple):
 _NO_ROWS = Rows(pack(np.empty(0, np.int64)), {})
 
 
-@dataclass(frozen=True)
-class GpuTable:
+class GpuTable(Record, frozen=True, dict=True):
     """The rows of all ranks in the order of the export; those of a rank are selected on demand.
 
     So reading need not sort them, and several processes can, each for one rank.

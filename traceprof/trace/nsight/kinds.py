@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind, MemoryKind
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind", CopyKind, MemoryKind)
 
 
-class Kinds(NamedTuple):
+class Kinds(Record, frozen=True):
     """The kinds by the numbers of an export; other numbers are unknown kinds."""
 
     copies: Mapping[int, CopyKind]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +100,7 @@ class NamedRanges(Record, frozen=True):
         return rows
 
 
-@dataclass(frozen=True)
-class Events:
+class Events(Record, frozen=True, dict=True):
     """The NVTX ranges and names of an export.
 
     Attributes:
