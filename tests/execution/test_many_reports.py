@@ -26,11 +26,12 @@ from tests.support.workers import (
 from traceprof.analyses.measurements.measured import RankMeasurements
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
-from traceprof.errors import UsageError
+from traceprof.errors import UsageError, WorkerError
 from traceprof.execution import children, many_reports, measuring
 from traceprof.execution import measure_rank as runner
 from traceprof.execution.measuring import Task
 from traceprof.run.rank import Rank, Window
+from traceprof.run.summary import FailedReport
 
 pytestmark = pytest.mark.slow
 
@@ -187,6 +188,21 @@ def test_a_signal_right_before_the_wait_is_answered(
     with unnoticed_signal(signal.SIGINT), pytest.raises(KeyboardInterrupt):
         next(work)
     assert not is_over.exists()
+
+
+@pytest.mark.usefixtures("_can_fork")
+def test_a_process_measures_one_report_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(*_: object) -> FailedReport:
+        return FailedReport(Path(str(os.getpid())), WorkerError("not read", "a test", "nothing"))
+
+    monkeypatch.setattr(many_reports, "measure_file", failed)
+    path = Path("never read")
+    tasks = [Task(path, path, Options())] * 6
+    measured = [*many_reports.measured_in_processes(tasks, 2)]
+    assert sorted(index for index, _ in measured) == [0, 1, 2, 3, 4, 5]
+    processes = {str(report.path) for _, report in measured if isinstance(report, FailedReport)}
+    assert 1 <= len(processes) <= 2
+    assert str(os.getpid()) not in processes
 
 
 def test_jobs_are_chosen_on_the_command_line(

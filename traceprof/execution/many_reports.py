@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.errors import WorkerError
 from traceprof.execution import children
-from traceprof.execution.children import Child, ChildError, ProgressOfAll
+from traceprof.execution.children import Child, ChildError, ProgressOfAll, questions
 from traceprof.execution.measuring import Task, measure_file
 from traceprof.execution.options import num_jobs
 from traceprof.run.summary import FailedReport
@@ -90,7 +90,7 @@ def _num_bytes(tasks: Sequence[Task]) -> int:
 
 
 def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, Measured]]:
-    """Yield the same, each report measured by a child process of its own.
+    """Yield the same, measured by child processes: each takes the next report when it is done.
 
     Where a child is killed, another one tries again, once and alone.
 
@@ -104,37 +104,48 @@ def measured_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[in
     """
     waiting = deque(range(len(tasks)))
     running: dict[Child[Measured], tuple[int, ExitStack]] = {}
+    idle: list[tuple[Child[Measured], ExitStack]] = []
     killed: set[int] = set()
     with ExitStack() as stack:
         while waiting or running:
-            # A child that was killed has all memory for itself the second time.
             while waiting and len(running) < (1 if waiting[0] in killed else jobs):
                 index = waiting.popleft()
                 num_processes = jobs // min(jobs, len(running) + len(waiting) + 1)
-                process = stack.enter_context(ExitStack())
-                work = partial(_measured, tasks[index], num_processes)
-                running[process.enter_context(Child(work))] = index, process
+                # What a child was killed by has all memory for itself the second time.
+                while idle and index in killed:
+                    idle.pop()[1].close()
+                if idle:
+                    child, process = idle.pop()
+                else:
+                    process = stack.enter_context(ExitStack())
+                    child = process.enter_context(Child(partial(_measured, tasks)))
+                running[child] = index, process
+                with suppress(ChildError):  # which is also raised where the answer is read
+                    child.ask((index, num_processes))
             sockets = {child.socket: child for child in running}
             for socket in select.select([*sockets], [], [], _MAX_WAIT_S)[0]:
                 child = sockets[socket]
                 index, process = running.pop(child)
-                with process:
-                    try:
-                        (measured,) = child.items()
-                    except ChildError as error:
-                        if not error.was_killed:
-                            measured = measure_file(tasks[index])  # which raises the same error
-                        elif index not in killed:
-                            killed.add(index)
-                            waiting.append(index)
-                            continue
-                        else:
-                            measured = FailedReport(tasks[index].path, _killed(tasks[index]))
+                try:
+                    measured = next(child.items())
+                    idle.append((child, process))
+                except ChildError as error:
+                    process.close()
+                    if not error.was_killed:
+                        measured = measure_file(tasks[index])  # which raises the same error
+                    elif index not in killed:
+                        killed.add(index)
+                        waiting.append(index)
+                        continue
+                    else:
+                        measured = FailedReport(tasks[index].path, _killed(tasks[index]))
                 yield index, measured
 
 
-def _measured(task: Task, num_processes: int) -> Iterator[Measured]:
-    yield measure_file(task, None, num_processes)
+def _measured(tasks: Sequence[Task]) -> Iterator[Measured]:
+    """Yield the measurements of the reports that the parent asks for, in a child."""
+    for index, num_processes in questions():
+        yield measure_file(tasks[index], None, num_processes)
 
 
 def _killed(task: Task) -> WorkerError:
