@@ -104,6 +104,14 @@ def test_a_change_is_found_and_placed(changed: Comparison) -> None:
     told = {finding["id"] for finding in analysis(LATE)["findings"] if finding["saving"]}
     predicted = {finding.id for finding in changed.findings if finding.predicted is not None}
     assert predicted == told != set()
+    # What a finding costs per step is what the report says: of the steady steps.
+    per_step = [
+        finding["metrics"]["per_step_ns"]
+        for finding in analysis(LATE)["findings"]
+        if finding["id"] == "exposed-communication"
+    ]
+    before = {finding.id: finding.before_ns for finding in changed.findings}
+    assert before["exposed-communication"] == max(per_step)
     (reduced,) = [row for row in changed.communication if row.operation == "AllReduce"]
     assert reduced.wait_before_ns is not None
     assert reduced.transfer_after_ns is not None

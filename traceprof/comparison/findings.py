@@ -86,7 +86,7 @@ def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:
         of_capture: dict[str, _Claim] = {}
         for finding in capture.findings:
             ranks[finding.id].add(finding.rank)
-            claim = _Claim(finding, finding.impact_ns / steps.get(finding.rank, 1))
+            claim = _Claim(finding, _per_step(finding, steps.get(finding.rank, 1)))
             known = of_capture.get(finding.id)
             if known is None or known.ns < claim.ns:
                 of_capture[finding.id] = claim
@@ -98,6 +98,12 @@ def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:
         id_: _Claim(claim.finding, total[id_] / len(captures), frozenset(ranks[id_]))
         for id_, claim in worst.items()
     }
+
+
+def _per_step(finding: Finding, num_steps: int) -> float:
+    """Return what a finding costs in the mean step, by its own numbers where it has these."""
+    of_steady = finding.metrics.get("per_step_ns")
+    return of_steady if isinstance(of_steady, int) else finding.impact_ns / num_steps
 
 
 def _change(

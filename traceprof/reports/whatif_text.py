@@ -26,12 +26,12 @@ _MAX_PARTS = 20  # of a step's critical path; the JSON has them all
 _MIN_SHARE = 0.001  # of the critical path: less is not worth a word
 GATES = {
     "launches": "operations without the call that launched them:",
-    "records": "of the calls that record an event, so many without a record:",
-    "hidden-host-waits": "threads waited for the GPU by no call that is recorded, of the time:",
-    "hidden-stream-waits": "streams waited for each other by none, of the time:",
-    "misfit": "with the delays of other steps, what was measured is missed by",
-    "unexplained": "the GPU was idle for no known reason, of the time:",
-    "host-floor": "with GPU times at zero it misses the host's own time by",
+    "records": "calls that record an event, without its record in the report:",
+    "hidden-host-waits": "time in which threads waited for the GPU in no recorded call:",
+    "hidden-stream-waits": "time in which streams waited for each other by no recorded event:",
+    "misfit": "with the delays of other steps, the replay is off what was measured by",
+    "unexplained": "time in which the GPU was idle for no known reason:",
+    "host-floor": "with GPU times at zero, the replay is off the host's own time by",
     "floor": "answers lie below what must run by",
 }
 

@@ -35,7 +35,7 @@ def test_who_waits_for_other_stages_gains_no_more_than_the_wait() -> None:
     assert len(bubbles) == 4
     for result in analysis.result.breakdown:
         steady = [step.measures for step in result.steps if step.use is StepUse.STEADY]
-        waited = sum(step.exposed_communication_ns for step in steady) / len(steady)
+        waited = sum(step.window_ns - step.compute_ns for step in steady) / len(steady)
         saving = bubbles[result.rank].saving
         assert saving is not None
         assert saving.high_ns == pytest.approx(waited, abs=1)

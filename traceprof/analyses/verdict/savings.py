@@ -142,7 +142,9 @@ def _bound(finding: Finding, breakdown: BreakdownResult | None) -> Saving:
     # Of the impact no more lies in steady steps than all of it.
     in_step = finding.saving.high_ns if finding.saving else -(-finding.impact_ns // len(steps))
     most = [in_step or 0, step_ns(breakdown)]
-    part = FINDINGS[finding.part_of or finding.id].part
+    part = FINDINGS[finding.id].part
+    if finding.part_of is not None:  # a wait: nearly all of it is another one's, none computes
+        most.append(max(round(step_ns(breakdown) - compute_ns(breakdown)), 0))
     if part is not None:
         most.append(-(-sum(getattr(one, _MEASURES[part]) for one in steps) // len(steps)))
     why = _NOT_REPLAYED if FINDINGS[finding.id].assumed([finding]) else _NOT_REMOVABLE

@@ -142,7 +142,7 @@ def _model(analysis: OpenAnalysis, graph: RunGraph) -> _Model | CannotChange:
     off_ns = abs(measured_ns - passes_ns - _rest_ns(stages))
     if off_ns > MAX_OFF * measured_ns:
         off = percent(off_ns / measured_ns)
-        why = f"its passes and messages alone miss the measured step by {off}: it is late, too"
+        why = f"its passes and messages alone are {off} off the measured step: more made it late"
         return CannotChange(why)
     return _Model(pipeline, order, passes_ns, off_ns)
 

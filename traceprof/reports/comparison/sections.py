@@ -321,7 +321,7 @@ def _findings(changes: Sequence[FindingChange]) -> Section:
 
 def _gain(change: FindingChange) -> str:
     if change.came_ns is None:
-        return "unknown"
+        return "-" if change.before_ns is None else "unknown"
     return change_text(change.came_ns)
 
 
