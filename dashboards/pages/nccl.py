@@ -127,7 +127,7 @@ def _bandwidth(view: View, uses: Sequence[tuple[int, OperationUse]]) -> Componen
         "nccl-bandwidth", figures.bus_bandwidth(drawn), "bus bandwidth of each operation, by rank"
     )
     has_peak = any(use.peak_gb_per_s is not None for _, use in drawn)
-    note = None if has_peak else "no peak: the ranks may be on several machines"
+    note = None if has_peak else "no peak: no link that all ranks share is known"
     return card(title, chart, note=note)
 
 

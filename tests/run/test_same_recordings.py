@@ -106,6 +106,7 @@ def test_gpus_that_list_each_other_in_a_real_run(traces: Path) -> None:
     analysis = analyze(*sorted((traces / "kineto/dlrm_8ranks").glob("*.json.gz")))
     uses = [use for result in analysis.result.collectives for use in result.uses]
     assert {use.scope for use in uses} == {"intra-node"}
+    assert {use.peak_gb_per_s for use in uses} == {150.0}  # of NVLink of a V100
     (late,) = (found for found in analysis.findings if found.id == "straggler")
     assert late.title.startswith("On the machine of these GPUs, it arrives ")
 

@@ -46,6 +46,8 @@ from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import duration, size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from traceprof.communication.messages import Messages
     from traceprof.intervals import Int64
     from traceprof.ranks.comparison import RankComparison
@@ -202,7 +204,8 @@ class CollectivesResult(RankResult, frozen=True):
         num_sized: those of known size.
         small: the small operations, by their sizes.
         how_to_collect: what the trace may lack, should it be needed.
-        network_gb_per_s: the peak of the network, where the user gave it.
+        peaks_gb_per_s: by scope, of the links in a machine and of the network; None for one that
+            is not known.
     """
 
     uses: tuple[OperationUse, ...]
@@ -212,7 +215,7 @@ class CollectivesResult(RankResult, frozen=True):
     num_sized: int
     small: SmallMessages
     how_to_collect: HowToCollect
-    network_gb_per_s: float | None = None
+    peaks_gb_per_s: Mapping[str, float | None]
 
 
 def run(rank: Rank, window: Window) -> CollectivesResult:
@@ -222,9 +225,10 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     inside = window.holds_start(start)
     row = _rows(sent)
     uses = []
+    in_machine = _peak_in_machine(rank)
     for number in np.unique(row[inside]).tolist():
         chosen = np.flatnonzero(inside & (row == number))
-        peak = _peak(rank, sent.world_size[chosen])
+        peak = in_machine if _share_the_report(rank, sent.world_size[chosen]) else None
         uses.append(_use(sent, chosen, (end - start)[chosen], peak))
     uses.sort(key=by_cost)
     sized = inside & (sent.bytes != UNKNOWN)
@@ -237,7 +241,10 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
         num_with_call=int((inside & sent.has_call).sum()),
         num_sized=int(sized.sum()),
         small=small_messages(rank, window, sent, np.flatnonzero(sized), row),
-        network_gb_per_s=rank.peak_overrides.get("network"),
+        peaks_gb_per_s={
+            "intra-node": in_machine,
+            "inter-node": rank.peak_overrides.get("network"),
+        },
     )
 
 
@@ -250,33 +257,30 @@ def refined(result: CollectivesResult, ranks: RankComparison) -> CollectivesResu
     """
     transfers = ranks.transfers_of(result.rank)
     uses = tuple(
-        with_transfer(
-            use, transfers.get((use.operation, use.communicator)), result.network_gb_per_s
-        )
+        with_transfer(use, transfers.get((use.operation, use.communicator)), result.peaks_gb_per_s)
         for use in result.uses
     )
     return replace(result, uses=uses)
 
 
 def with_transfer(
-    use: OperationUse, transfer: Transfer | None, network_gb_per_s: float | None
+    use: OperationUse, transfer: Transfer | None, peaks_gb_per_s: Mapping[str, float | None]
 ) -> OperationUse:
     """Return the same with rates of its transfers, where there are any.
 
     Args:
         use: of one rank.
         transfer: of its operations, None where they were not matched.
-        network_gb_per_s: the peak between machines, None where not known.
+        peaks_gb_per_s: by scope; None, or absent, where not known.
     """
     if transfer is None:
         return use
     is_known = transfer.algbw_gb_per_s is not None
-    peaks = {"intra-node": use.peak_gb_per_s, "inter-node": network_gb_per_s, None: None}
     return structs.replace(
         use,
         algbw_gb_per_s=transfer.algbw_gb_per_s if is_known else use.algbw_gb_per_s,
         busbw_gb_per_s=transfer.busbw_gb_per_s if is_known else use.busbw_gb_per_s,
-        peak_gb_per_s=peaks[transfer.scope],
+        peak_gb_per_s=None if transfer.scope is None else peaks_gb_per_s.get(transfer.scope),
         is_lower_bound=not is_known,
         num_matched=transfer.num_matched,
         wait_ns=transfer.wait_ns,
@@ -332,10 +336,13 @@ def _rows(sent: Messages) -> Int64:
     return sent.operation * (len(sent.communicators) + len(sent.groups) + 1) + communicator + 1
 
 
-def _peak(rank: Rank, num_ranks: Int64) -> float | None:
-    """Return the peak between ranks that are known to share the report's machine."""
-    if not ((num_ranks > 1) & (num_ranks <= len(rank.trace.operations))).all():
-        return None
+def _share_the_report(rank: Rank, num_ranks: Int64) -> bool:
+    """Return whether ranks of communicators of these sizes are all in the rank's report."""
+    return bool(((num_ranks > 1) & (num_ranks <= len(rank.trace.operations))).all())
+
+
+def _peak_in_machine(rank: Rank) -> float | None:
+    """Return the peak between GPUs of one machine."""
     gpu_peaks = peaks(rank.gpu, rank.peak_overrides)
     # A ring goes over all of them.
     if gpu_peaks.nvlink is None or rank.links.is_all_nvlink is False:

@@ -118,15 +118,20 @@ def _rate(matrices: Sequence[ComputePart]) -> str:
     rate, peak = longest.flops_per_s, longest.peak_flops_per_s
     if rate is None:
         return ""
-    of_peak = "" if peak is None else f" of {peak / 1e12:.0f} ({percent(rate / peak)})"
+    of_peak = "" if peak is None else f" of {_peak(peak)} ({percent(rate / peak)})"
     return f"; {longest.category} reaches {rate / 1e12:.3g}{of_peak} TFLOP/s"
+
+
+def _peak(flops_per_s: float) -> str:
+    teraflops = flops_per_s / 1e12
+    return f"{teraflops:.0f}" if teraflops >= 100 else f"{teraflops:.3g}"
 
 
 def step_text(of_step: StepFlops) -> str:
     """Say what share of the GPU's peak a step reaches."""
     at_least = "at least " if of_step.coverage < 1 else ""
     rate, peak = of_step.flops_per_s, of_step.peak_flops_per_s
-    of_peak = "" if peak is None else f" of {peak / 1e12:.0f} ({of_step.precision})"
+    of_peak = "" if peak is None else f" of {_peak(peak)} ({of_step.precision})"
     why = "by the shapes of operators"
     if of_step.source == "given":
         why = "by --flops-per-step"

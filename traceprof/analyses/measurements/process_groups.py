@@ -116,7 +116,7 @@ def refined(result: ProcessGroupsResult, ranks: RankComparison) -> ProcessGroups
     """Return the same with rates of transfers, as `collectives.refined` does."""
     transfers = ranks.transfers_of(result.rank)
     uses = tuple(
-        with_transfer(use, transfers.get((use.operation, use.communicator)), None)
+        with_transfer(use, transfers.get((use.operation, use.communicator)), {})
         for use in result.uses
     )
     return replace(result, uses=uses)
