@@ -120,11 +120,16 @@ class RankIdle:
     def stalls(self) -> ProcessStalls:
         return ProcessStalls(self.evidence, self.process)
 
+    @cached_property
+    def whole(self) -> list[Piece]:
+        """The pieces of all gaps, whatever the window."""
+        return self.with_debts(self.pieces())
+
     def answer(self, window: Span | None = None) -> IdleCauses:
         low, high = window or self.span()
         pieces = [
             piece._replace(start=max(piece.start, low), end=min(piece.end, high))
-            for piece in self.with_debts(self.pieces())
+            for piece in self.whole
             if piece.start < high and piece.end > low
         ]
         causes = dict.fromkeys(CAUSES, 0)

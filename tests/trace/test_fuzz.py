@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.mark.slow
 def test_few_damaged_files(tmp_path: Path, restart_watchdog: Callable[[], None]) -> None:
-    assert_answers(tmp_path, restart_watchdog, 12)
+    assert_answers(tmp_path, restart_watchdog, 6)
 
 
 @pytest.mark.long
@@ -70,7 +70,7 @@ def accepting_all(path: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "problem"),
     rows_long_after(
-        2,
+        1,
         [
             (raising, "ValueError"),
             (endless, "more than 1 s of CPU time"),

@@ -58,6 +58,7 @@ _VALUES = {
     "greatest": "9223372036854775807",
     "beyond": "4611686018427387904",
 }
+_NUM_PARTS = 2 * len(_VALUES)
 _NO_INTEGERS = ("real", "text", "blank", "blob")
 
 
@@ -179,12 +180,12 @@ def test_rows_that_lead_in_circles(untyped: bytes, path: Path) -> None:
     assert "out of order" in attempt(path).line
 
 
-@pytest.mark.parametrize("part", long_after(1, range(len(_VALUES))))
+@pytest.mark.parametrize("part", long_after(1, range(_NUM_PARTS)))
 @pytest.mark.parametrize("value", _VALUES)
 def test_a_wrong_value_in_any_column(untyped: bytes, path: Path, value: str, part: int) -> None:
-    # Part 0 has every column with a value, and every value in an eighth of the columns.
-    first = ([*_VALUES].index(value) + part) % len(_VALUES)
-    for table, column in _COLUMNS[first :: len(_VALUES)]:
+    # Part 0 has every other column with a value, and every value in a sixteenth of the columns.
+    first = (2 * [*_VALUES].index(value) + part) % _NUM_PARTS
+    for table, column in _COLUMNS[first::_NUM_PARTS]:
         path.write_bytes(untyped)
         table_, column_ = quote(table), quote(column)
         alter(
@@ -239,4 +240,5 @@ def test_any_table_is_missing(untyped: bytes, path: Path) -> None:
         path.write_bytes(untyped)
         alter(path, f"DROP TABLE {quote(table)}")
         assert attempt(path).code == EXIT_DONE
-        assert attempt(path, "info").code == EXIT_DONE
+        if table in SMALL_TABLES:  # the others are events, which it only counts
+            assert attempt(path, "info").code == EXIT_DONE

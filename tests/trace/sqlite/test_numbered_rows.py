@@ -76,7 +76,7 @@ def expected(path: Path, names: Sequence[str], columns: Sequence[str]) -> list[A
     return [(row[: len(names)], *row[len(names) :]) for row in rows]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(ROWS)
 def test_they_mean_what_the_rows_have(folder: Path, rows: list[tuple[object, ...]]) -> None:
     path = written(folder, rows)
@@ -94,7 +94,7 @@ def test_they_mean_what_the_rows_have(folder: Path, rows: list[tuple[object, ...
         assert combinations(path, names, columns) == expected(path, names, columns)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(ROWS)
 def test_without_pages_they_are_the_same(folder: Path, rows: list[tuple[object, ...]]) -> None:
     path = written(folder, rows)
@@ -104,7 +104,7 @@ def test_without_pages_they_are_the_same(folder: Path, rows: list[tuple[object, 
         assert combinations(path, NAMES, ["start"]) == by_pages
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(ROWS)
 def test_page_by_page_they_are_the_same(folder: Path, rows: list[tuple[object, ...]]) -> None:
     path = written(folder, [*rows, *rows])
