@@ -14,10 +14,10 @@ from dashboards.address import Address
 from dashboards.pages import overview
 from dashboards.pages import timeline as timeline_page
 from dashboards.server.app import create_app
+from dashboards.server.serving import DashboardServer
 from dashboards.time_axis import Clock, RankClock
 from dashboards.view import View
 from tests.support.builders import TraceBuilder
-from tests.support.serving import serving
 from tests.support.timeline_page import Timeline, attributes_of
 from traceprof.analyses import breakdown, straggler
 from traceprof.analysis import Analysis, analyze
@@ -165,13 +165,11 @@ def test_one_all_to_all_of_eight_real_ranks_ends_within_2_us(traces: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_straggler_and_those_who_waited_are_seen_together(
-    page: Page, run: Analysis, tmp_path: Path
-) -> None:
+def test_a_straggler_and_those_who_waited_are_seen_together(page: Page, run: Analysis) -> None:
     (finding,) = (finding for finding in run.findings if finding.id == straggler.ID)
-    simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
-    with serving(*sorted((tmp_path / "run").glob("*.sqlite"))) as url:
-        page.goto(url)
+    with DashboardServer(has_token=False) as server:
+        server.show(run)
+        page.goto(server.url)
         page.locator(f"#finding-{finding.id} .evidence a").first.click()
         page.wait_for_url("**/timeline?*")
         shown = Timeline(page, page.url)

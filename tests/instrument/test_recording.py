@@ -45,7 +45,12 @@ def annotated(folder: Path) -> Counter[str]:
     return Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
 
 
-def test_a_script_records_its_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_shapes", [False, True])
+def test_a_script_records_its_steps_and_shapes_where_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_shapes: bool
+) -> None:
+    if has_shapes:
+        monkeypatch.setenv("SHAPES", "1")
     folder = tmp_path / "made" / "for it"
     assert run(folder) == (0, "True\n")
     names = annotated(folder)
@@ -53,16 +58,7 @@ def test_a_script_records_its_steps(tmp_path: Path) -> None:
         *("step 2", "step 3", "step 4")
     ]
     assert names["optimizer step"] == names["backward"] == 3
-
-
-@pytest.mark.parametrize("has_shapes", [False, True])
-def test_shapes_are_recorded_where_they_are_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_shapes: bool
-) -> None:
-    if has_shapes:
-        monkeypatch.setenv("SHAPES", "1")
-    assert run(tmp_path) == (0, "True\n")
-    (file,) = tmp_path.iterdir()
+    (file,) = folder.iterdir()
     with ranks_of(file) as (rank,):
         operators = rank.trace.operators(rank.process)
         assert operators is not None

@@ -1,14 +1,18 @@
 """Reports that are replaced, changed or gone: every page says so, and they can be read anew."""
 
+import re
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from dashboards.server.report_files import Change, ReportFiles
+from dashboards.server.serving import HOST
 from tests.support.serving import running
 from tests.support.traces import SAMPLE
+from tests.support.workers import MAX_WAIT_S
 
 
 def test_what_became_of_a_file(tmp_path: Path) -> None:
@@ -31,10 +35,12 @@ def test_what_became_of_a_file(tmp_path: Path) -> None:
 def test_every_page_says_that_a_report_is_no_longer_what_was_read(
     page: Page, tmp_path: Path
 ) -> None:
+    """It is served without a token, and ends cleanly by Ctrl-C."""
     report, newer = tmp_path / "run.sqlite", tmp_path / "newer.sqlite"
     shutil.copy(SAMPLE, report)
     shutil.copy(SAMPLE.with_stem("pipeline-sends"), newer)
-    with running("--port", "0", "--no-token", report=report) as (_, url):
+    with running("--port", "0", "--no-token", report=report) as (process, url):
+        assert re.fullmatch(rf"http://{re.escape(HOST)}:\d+/", url)
         page.goto(url)
         rows = page.locator("table.breakdown tbody tr")
         expect(rows).to_have_count(2)
@@ -54,3 +60,6 @@ def test_every_page_says_that_a_report_is_no_longer_what_was_read(
         expect(page.get_by_role("button", name="Read it anew")).to_have_count(0)
         assert page.request.post(f"{url}anew").status == 409
         page.goto("about:blank")
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=MAX_WAIT_S)[1].strip() == ""
+    assert process.returncode in {0, 130}
