@@ -84,6 +84,9 @@ def _exchange(pairs: list[tuple[object, object]]) -> None:
     """Replace the first of each pair by the second in the namespaces of all modules."""
     replacements = {id(old): new for old, new in pairs}
     for namespace in _namespaces():
+        # Most have none, which is seen without a step of Python for each name.
+        if replacements.keys().isdisjoint(map(id, list(namespace.values()))):
+            continue
         for name, value in list(namespace.items()):
             if id(value) in replacements:
                 namespace[name] = replacements[id(value)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.long import long_after
 from tests.support.step_series import drawn_from, rates
 from traceprof.analysis import Options, analyze_captures, analyze_reports
 from traceprof.comparison.ask import compare
@@ -65,11 +66,17 @@ def test_a_quicker_loader_takes_idle_time_away(
     assert comparison.idle[0].change_ns == pytest.approx(parts.idle_ns, rel=0.1)
 
 
-def test_reports_of_real_runs_are_one_recording_each(traces: Path) -> None:
-    for folder in ("jacobi_mpi", "rtx3090x9_3nodes_tree"):
-        reports = sorted((traces / folder).glob("*.sqlite"))
-        assert len(reports) > 1
-        assert len(analyze_captures(reports, OPTIONS)) == 1
+@pytest.mark.parametrize(
+    "folder",
+    long_after(1, ["rtx3090x6_2nodes_ring", "jacobi_mpi", "rtx3090x9_3nodes_tree"]),
+)
+def test_reports_of_a_real_run_are_one_recording(traces: Path, folder: str) -> None:
+    reports = sorted((traces / folder).glob("*.sqlite"))
+    assert len(reports) > 1
+    assert len(analyze_captures(reports, OPTIONS)) == 1
+
+
+def test_reports_of_several_real_runs_are_several_recordings(traces: Path) -> None:
     assert len(analyze_captures([traces / BASELINE, traces / CHANGED], OPTIONS)) == 2
     loaders = sorted((traces / "pairs").glob("a100_loader_*.sqlite"))[:2]
     assert len(analyze_captures(loaders, OPTIONS)) == 2

@@ -4,7 +4,7 @@ from dataclasses import fields
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboards.address import TABLE, Address, Scope, parse
@@ -56,6 +56,7 @@ def addresses(draw: st.DrawFn) -> Address:
     )
 
 
+@settings(max_examples=30)
 @given(addresses())
 def test_an_address_is_read_back_as_it_was_written(address: Address) -> None:
     url = urlsplit(address.href())

@@ -21,6 +21,7 @@ from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
+from tests.support.opened import analysis_of
 from tests.support.serving import Serve, serving
 from tests.support.traces import SAMPLE
 from traceprof.analyses.verdict.run_result import partial_result
@@ -44,7 +45,7 @@ def shown(page: Page, url: str) -> Page:
 
 def document(name: str) -> dict[str, Any]:
     """Return the analysis of a sample trace as JSON."""
-    with closing(analyze(SAMPLE.with_stem(name))) as analysis:
+    with analysis_of(SAMPLE.with_stem(name)) as analysis:
         plain: dict[str, Any] = msgspec.to_builtins(records.document(analysis.result))
         return plain
 

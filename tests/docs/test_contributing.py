@@ -57,14 +57,14 @@ def follow(checkout: Path, title: str, table: str) -> None:
         )
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A copy of the packages that a change is made in."""
-    ignored = shutil.ignore_patterns("__pycache__")
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the packages, also as they are compiled, that all changes are made in."""
+    folder = tmp_path_factory.mktemp("checkout")
     for name in ("traceprof", "tests"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
-    (tmp_path / "sample_traces").symlink_to(SAMPLE_FOLDER)
-    return tmp_path
+        shutil.copytree(ROOT / name, folder / name)
+    (folder / "sample_traces").symlink_to(SAMPLE_FOLDER)
+    return folder
 
 
 def run(checkout: Path, *arguments: str | Path) -> str:

@@ -43,7 +43,7 @@ def test_a_cluster_finds_what_one_process_finds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(reports[0].parent)
-    named = [report.name for report in reports]  # the workers are in another folder
+    named = [report.name for report in reports[:2]]  # the workers are in another folder
     assert run("analyze", "--format", "json", *named) == EXIT_DONE
     expected = capsys.readouterr().out
     assert run("analyze", "--format", "json", "--scheduler", scheduler, *named) == EXIT_DONE

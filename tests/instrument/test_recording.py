@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import instrument
+from tests.support.long import long_after
 from tests.support.opened import ranks_of
 from traceprof.trace.model.special_values import NULL
 
@@ -45,7 +46,7 @@ def annotated(folder: Path) -> Counter[str]:
     return Counter(event["name"] for event in events if event.get("cat") == "user_annotation")
 
 
-@pytest.mark.parametrize("has_shapes", [False, True])
+@pytest.mark.parametrize("has_shapes", long_after(1, [True, False]))
 def test_a_script_records_its_steps_and_shapes_where_they_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_shapes: bool
 ) -> None:

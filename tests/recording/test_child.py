@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 from tests.support.signals import unnoticed_signal
+from traceprof.recording import child
 from traceprof.recording.child import Child
+
+
+@pytest.fixture(autouse=True)
+def _others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no process ended, or waited for, that other tests have started."""
+    running = child._running
+    others = {*running()}
+    monkeypatch.setattr(
+        child, "_running", lambda *parent: [pid for pid in running(*parent) if pid not in others]
+    )
 
 
 @pytest.mark.slow
@@ -24,9 +35,9 @@ def test_a_signal_right_before_the_wait_is_passed_on(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     command = [sys.executable, "-c", program, str(ready)]
     with unnoticed_signal(signal.SIGTERM, ready.exists):
-        with Child(under_nsys=False, say=print) as child:
-            assert child.run(command, os.environ) == 128 + signal.SIGTERM
-        assert child.ended_by == signal.SIGTERM
+        with Child(under_nsys=False, say=print) as started:
+            assert started.run(command, os.environ) == 128 + signal.SIGTERM
+        assert started.ended_by == signal.SIGTERM
 
 
 # Its child ignores what ends programs, and outlives it.
@@ -59,11 +70,11 @@ def test_no_rank_is_left_running(tmp_path: Path, numbers: list[signal.Signals]) 
             os.kill(os.getpid(), number)
             os.kill(os.getpid(), number)
 
-    with Child(under_nsys=False, say=said.append) as child:
+    with Child(under_nsys=False, say=said.append) as started:
         sender = threading.Thread(target=send)
         sender.start()
-        assert child.run(command, os.environ) != 0
+        assert started.run(command, os.environ) != 0
     sender.join()
     with pytest.raises(ProcessLookupError):
         os.kill(int(file.read_text()), 0)
-    assert child.ended_by == (numbers[0] if numbers else None)
+    assert started.ended_by == (numbers[0] if numbers else None)

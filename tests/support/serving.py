@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from dashboards.server.serving import DashboardServer
+from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
 from traceprof.analysis import analyze
 
@@ -17,7 +18,8 @@ Serve = Callable[[Path], str]
 @contextmanager
 def serving(*paths: Path) -> Iterator[str]:
     """Serve a run's dashboard on a free port; yields its address without a slash at the end."""
-    with closing(analyze(*paths)) as analysis, DashboardServer(has_token=False) as server:
+    opened = analysis_of(*paths) if len(paths) == 1 else closing(analyze(*paths))
+    with opened as analysis, DashboardServer(has_token=False) as server:
         server.show(analysis)
         yield server.url.removesuffix("/")
 

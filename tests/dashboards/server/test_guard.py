@@ -133,7 +133,7 @@ anything = st.recursive(
 
 
 @pytest.mark.slow
-@few_and_many(50, 300)
+@few_and_many(20, 300)
 def test_whatever_is_sent_is_answered(num_examples: int, client: FlaskClient) -> None:
     def check(key: str, value: Any, pathname: Any, search: Any) -> None:
         for body in (call(**{key: value}), call(inputs=inputs(pathname, search)), value):

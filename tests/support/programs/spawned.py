@@ -1,6 +1,6 @@
 """Starts processes by mp.spawn; each says what was instrumented. `spawned.py FOLDER OTHERS`.
 
-Two are the ranks of a group; so many others communicate as little as a data loader's worker.
+One is the rank of a group; so many others communicate as little as a data loader's worker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-NUM_RANKS = 2
+NUM_RANKS = 1
 
 
 def work(rank: int, folder: str) -> None:
