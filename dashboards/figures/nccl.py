@@ -68,8 +68,9 @@ def bus_bandwidth(uses: Uses) -> dict[str, Any]:
     }
     for row, peak in sorted(known):
         peaks.add(row, peak, f"peak of the link: {peak:.1f} GB/s")
+    bound = ", a lower bound" if any(use.is_lower_bound for _, use in uses) else ""
     return lanes(
-        "bus bandwidth (GB/s), a lower bound",
+        f"bus bandwidth (GB/s){bound}",
         rows,
         [rates, *others.series, *([peaks] if known else [])],
         row_height=_ROW,

@@ -48,8 +48,14 @@ _OPERATIONS = (
     Column("bytes", "bytes", 0, 140, "of the messages, as NCCL counts them"),
     Column("total", "time (ms)", 3, 110, "the sum of the kernels' durations, waiting included"),
     Column("median", "median (µs)", 1, 110),
-    Column("algbw", "algbw (GB/s)", 2, 110, "bytes over time, a lower bound"),
-    Column("busbw", "busbw (GB/s)", 2, 110, "with nccl-tests' factor, a lower bound"),
+    Column(
+        "algbw",
+        "algbw (GB/s)",
+        2,
+        110,
+        "bytes over time, once all ranks had come where that is known; else a lower bound",
+    ),
+    Column("busbw", "busbw (GB/s)", 2, 110, "the same with nccl-tests' factor"),
     Column("peak", "peak (GB/s)", 1, 110, "of the link in one direction, by the GPU's name"),
     Column("utilization", "of the peak (%)", 1, 110),
 )
@@ -73,7 +79,8 @@ def layout(analysis: Analysis, address: Address) -> Component:
     results: tuple[CollectivesResult, ...] = view.of(collectives)
     lead = (
         "A collective's kernel runs from its rank's arrival until the last rank has arrived and all"
-        " is done: times hold waiting, and bandwidths are lower bounds."
+        " is done: times hold waiting. Bandwidths are of the time since the last one came where"
+        " ranks could be compared, else lower bounds."
     )
     gaps = missing(view.missing(*collectives.FINDINGS, *nccl_serialization.FINDINGS))
     uses = [(result.rank, use) for result in results for use in result.uses]

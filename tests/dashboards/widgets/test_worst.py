@@ -199,6 +199,10 @@ def test_of_many_ranks_nccl_draws_the_worst_and_the_range_of_the_others(analysis
     assert middle["notes"] == [["48 other ranks: 1.000 to 48.000 ms, median 24.500"]]
     assert drawn["joins"] == [{"row": 0, "from": 1.0, "to": 48.0, "color": GREY}]
     rates = [(rank, structs.replace(one, busbw_gb_per_s=float(rank))) for rank, one in uses]
+    compared = [(rank, structs.replace(one, is_lower_bound=False)) for rank, one in rates]
+    assert nccl_figures.bus_bandwidth(compared)["axis"] == "bus bandwidth (GB/s)"
+    unsure = [*compared[1:], (0, structs.replace(compared[0][1], is_lower_bound=True))]
+    assert nccl_figures.bus_bandwidth(unsure)["axis"] == "bus bandwidth (GB/s), a lower bound"
     points, middle = nccl_figures.bus_bandwidth(rates)["series"]
     assert points["x"] == [*range(MAX_DRAWN)]  # the slowest
     assert middle["notes"] == [["48 other ranks: 16.00 to 63.00 GB/s, median 39.50"]]
