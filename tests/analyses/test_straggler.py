@@ -1,6 +1,5 @@
 """Stragglers: planted ones are found with their cause, balanced runs stay silent."""
 
-import dataclasses
 import json
 import sqlite3
 from collections.abc import Callable
@@ -200,11 +199,9 @@ def test_ranks_closer_than_the_clocks_tell_are_not_resolvable(runs: Runs) -> Non
         )
         for wait in met.waits
     )
-    found = only_gap(
-        straggler.findings(StragglerResult(dataclasses.replace(met, waits=blurred), ()))
-    )
+    found = only_gap(straggler.findings(StragglerResult(replace(met, waits=blurred), ())))
     assert "not resolvable: the clocks of node-0, node-1, node-2, node-3" in found.reason
-    assert straggler.findings(StragglerResult(dataclasses.replace(met, waits=()), ())) == []
+    assert straggler.findings(StragglerResult(replace(met, waits=()), ())) == []
 
 
 def test_the_text_shows_the_ranks_on_one_clock(runs: Runs) -> None:

@@ -1,6 +1,5 @@
 """Many ranks: the worst one by one, the others together."""
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -153,7 +152,7 @@ def test_a_cost_of_overlap_that_cannot_be_known_is_no_zero(analysis: Analysis) -
 def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
     matrix = np.arange(NUM * NUM).reshape(NUM, NUM)
     machines = tuple(f"node-{rank % 4}" for rank in range(NUM))
-    compared: Any = dataclasses.replace(
+    compared: Any = replace(
         analysis.ranks, ranks=tuple(range(NUM)), machines=machines, matrix_ns=matrix
     )
     drawn = wait_matrix(compared, range(NUM))
@@ -167,13 +166,13 @@ def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
     assert drawn["columns"][3]["ranks"] == [*range(3, NUM, 4)]
     # A click on a cell leads to the ranks of two machines, which are drawn one by one.
     for few in (("one",) * NUM, ("one", "other") * (NUM // 2)):
-        apart = wait_matrix(dataclasses.replace(compared, machines=few), range(NUM))
+        apart = wait_matrix(replace(compared, machines=few), range(NUM))
         assert apart is not None
         assert len(apart["rows"]) == len(apart["columns"]) == MAX_DRAWN
         assert apart["rows"][-1]["values"][-1] == pytest.approx(matrix[-1, -1] / 1e6)
         assert not any("ranks" in row for row in apart["rows"])
     nodes = tuple(f"node-{rank // 2}" for rank in range(NUM))
-    many = wait_matrix(dataclasses.replace(compared, machines=nodes), range(NUM))
+    many = wait_matrix(replace(compared, machines=nodes), range(NUM))
     assert many is not None
     assert [row["title"] for row in many["rows"]] == [f"node-{node}" for node in range(16, 32)]
     assert many["rows"][-1]["values"][-1] == pytest.approx(matrix[-2:, -2:].sum() / 1e6)

@@ -96,7 +96,7 @@ def test_waits_taken_out_of_each_rank_by_itself(
     traces: Path, name: str, change_ms: dict[int, float], tolerance: float
 ) -> None:
     with closing(analyze(traces / f"{name}.sqlite", options=Options(period=False))) as opened:
-        ranks = dataclasses.replace(opened.ranks, waits=())
+        ranks = replace(opened.ranks, waits=())
         measured = replace(opened.result.measured, ranks=ranks)
         result = replace(opened.result, measured=measured)
         analysis = dataclasses.replace(opened, result=result)
