@@ -105,7 +105,8 @@ class Machine:
         slowdown: how many times as long compute takes beside communication.
         queue_limit: how many operations of a device may be launched and not over.
         is_labelled: whether ranges of `instrument` say what is communicated.
-        step_starts: when the first operation that a step launched began, per process and step.
+        step_starts: when the first operation began that a step's own thread launched, per process
+            and step.
     """
 
     def __init__(
@@ -193,7 +194,6 @@ class Device:
         self.num_communicating = 0
         self.changed = Signal()
         self.engines: dict[str, Signal] = {}
-        self.step: int | None = None
         self._streams: dict[int, Stream] = {}
         board: Row = {"vmId": schema.VM_ID, "id": number, "name": "NVIDIA A100-SXM4-40GB"}
         machine.rows[schema.GPU_INFO].append(board)
@@ -306,6 +306,7 @@ class Thread:
         self.device, self.machine = device, device.machine
         self.tid = global_tid(device.pid, device.pid + tid)
         self.pace_ns = pace_ns
+        self._step: int | None = None
         self._has_domain = False
         self._rng = random.Random(f"{seed} {device.pid} {tid}")
         self._correlations = count(tid * 1_000_000 + 1)
@@ -318,7 +319,7 @@ class Thread:
 
     def step(self, number: int, process: Steps) -> Steps:
         """Run a step, marked by a range."""
-        self.device.step = number
+        self._step = number
         yield from self.named(f"step {number}", process)
 
     def named(self, text: str, process: Steps) -> Steps:
@@ -467,7 +468,7 @@ class Thread:
         blocks: bool = False,
     ) -> Steps:  # fmt: skip
         machine, device = self.machine, self.device
-        began, correlation, step = machine.now, next(self._correlations), device.step
+        began, correlation, step = machine.now, next(self._correlations), self._step
         call_ns = self._noisy(self.pace_ns / 2, 0.1) * machine.change.launch
         yield call_ns * 0.7
         if device.num_pending >= machine.queue_limit:
