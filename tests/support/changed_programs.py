@@ -20,14 +20,14 @@ from tests.support.changes import (
     without_stalls,
     without_waits,
 )
-from tests.support.stalled_runs import PROGRAMS as STALLED
-from tests.support.stalled_runs import few_cores
+from tests.support.stalled_runs import all_ranks, few_cores
 from traceprof.run.pipeline_orders import ORDERS, one_forward_one_backward
 from traceprof.simulate import SCENARIOS, kernels
 from traceprof.simulate.event_model.actions import Communicator
 from traceprof.simulate.event_model.engine import Result
 from traceprof.simulate.event_model.gpu import Latencies
 from traceprof.simulate.event_model.program_writer import Host, Rates
+from traceprof.simulate.scenarios import stalls as planted
 from traceprof.simulate.scenarios.pipelines import Plan, pipeline
 from traceprof.simulate.scenarios.ranks import NUM_RANKS, STRAGGLERS, training
 from traceprof.simulate.scenarios.setup import Setup
@@ -320,7 +320,7 @@ PAIRS = (
     *(
         Pair(f"stalled: {name}", "no-host-stall", without_stalls, build)
         for name, build in (
-            ("one rank", STALLED["one rank"]), ("all ranks", STALLED["all ranks"]),
+            ("one rank", planted.one_rank), ("all ranks", all_ranks),
             ("few cores", partial(few_cores, since_ns=0)),
         )
     ),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -16,9 +17,9 @@ US, MS = 1_000, 1_000_000
 _RANGE_NS = 250  # to open or close a range, in the simulation
 
 
-def all_ranks(rng: np.random.Generator) -> Setup:
+def all_ranks(rng: np.random.Generator, num_steps: int = 80) -> Setup:
     """Four ranks, each held up at launches of its own."""
-    hosts = planted.host_bound(rng, 4, num_steps=40, waits=True)
+    hosts = planted.host_bound(rng, 4, num_steps=num_steps, waits=True)
 
     def stalls(host: Host) -> dict[int, int]:
         num = planted.num_launches(host)
@@ -99,9 +100,9 @@ def sliced(rng: np.random.Generator) -> Setup:
     return planted.held_up(hosts, stalls, "time slices")
 
 
-PROGRAMS = {
+PROGRAMS: dict[str, Callable[[np.random.Generator], Setup]] = {
     "one rank": planted.one_rank,
-    "all ranks": all_ranks,
+    "all ranks": partial(all_ranks, num_steps=40),
     "few cores": few_cores,
     "quota": throttled,
     "time slices": sliced,

@@ -25,7 +25,7 @@ LIKE_ANOTHER = {
     *("a100_loader_1_8workers", "a100_loader_2_dali", "a100_loader_3_dali_amp"),
     *("a100x4_ddp_nobroadcast_rank0", "v100_mpas_1_async", "jacobi_mpi/rank_1"),
     *("pairs/h100x2_per_layer_sync", "openacc/after", "no_metadata_2020_08b5"),
-    *(f"rtx3090x9_3nodes_tree/report_{number}" for number in range(1, 9)),
+    *(f"rtx3090x9_3nodes_tree/report_{number}" for number in range(9)),
     *(f"rtx3090x6_2nodes_ring/report_{number}" for number in range(1, 6)),
 }
 """Real exports of the same program and machine as another one, for `make verify`."""
