@@ -55,7 +55,8 @@ export function rowOptions({ height, width, isLast, axis, unit, top, sync, zooms
       },
       {
         stroke: textColor, font: FONT, labelFont: FONT, size: LEFT - 16, labelSize: 16, label: unit, gap: 3,
-        space: 18, grid: lines, ticks: { ...lines, size: 3 },
+        // Ticks are up to twice as far apart: a low row, too, shows one besides zero.
+        space: Math.min(18, height / 3), grid: lines, ticks: { ...lines, size: 3 },
       },
     ],
     ...more,

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { cellLines, scaleEnds, strength } from "../../../dashboards/assets/charts/heat.js";
-import { decimalTexts } from "../../../dashboards/assets/charts/plot.js";
+import { decimalTexts, rowOptions } from "../../../dashboards/assets/charts/plot.js";
 import { depthLines } from "../../../dashboards/assets/charts/depth.js";
 import { extent, linearTicks, logTicks } from "../../../dashboards/assets/charts/lanes.js";
 import { pairLines, ranksOf } from "../../../dashboards/assets/charts/matrix.js";
@@ -14,6 +14,13 @@ const PARTS = [[1, 2], [10, 20], [100, 200]];
 test("parts add up from the bottom", () => {
   assert.deepEqual(stacked(PARTS, new Set()), [[1, 2], [11, 22], [111, 222]]);
   assert.deepEqual(stacked([], new Set()), []);
+});
+
+test("the scale of a low row shows more than zero", () => {
+  for (const height of [40, 50, 90]) {
+    const [, left] = rowOptions({ height }, {}).axes;
+    assert.ok(2 * left.space < height - 6); // what is left of it for bars
+  }
 });
 
 test("a part that is left out has no height", () => {
