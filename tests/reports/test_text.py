@@ -16,7 +16,8 @@ from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER, SAMPLES
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import analyze_reports
 from traceprof.reports import html, text
-from traceprof.reports.detail import MAX_LINES
+from traceprof.reports.detail import MAX_LINES, Detail
+from traceprof.reports.text import SECTIONS
 from traceprof.units import duration
 
 MAX_TABLE_WIDTH = 130  # prose is narrower; tables are as wide as the longest GPU name needs
@@ -202,3 +203,7 @@ def test_a_report_without_gpu_work_says_what_it_holds(tmp_path: Path) -> None:
     shown_text = shown(path.write(tmp_path / "t.sqlite"))
     assert "no GPU operation, so no rank; it holds 1 CUDA API calls, 1 NVTX events" in shown_text
     assert "nsys profile --trace=cuda,nvtx" in shown_text
+
+
+def test_every_field_of_the_detail_belongs_to_a_section() -> None:
+    assert {name for names in SECTIONS.values() for name in names} == {*Detail.__struct_fields__}

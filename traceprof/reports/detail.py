@@ -37,6 +37,7 @@ class Detail(Record, frozen=True):
         has_compute: whether it says what compute consists of.
         has_kernels: whether it says which kernels take most.
         has_reasons: whether it says of each finding why it could not be analysed.
+        shows_kernels: whether there is a table of kernels, by name.
         max_notes: notes about the data.
     """
 
@@ -53,6 +54,7 @@ class Detail(Record, frozen=True):
     has_compute: bool = True
     has_kernels: bool = True
     has_reasons: bool = True
+    shows_kernels: bool = False
     max_notes: int = 10
 
 

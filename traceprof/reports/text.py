@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from rich.console import Group
 from rich.padding import Padding
 from rich.rule import Rule
@@ -12,7 +15,7 @@ from rich.text import Text
 from traceprof.errors import one_line
 from traceprof.reports.communication_text import communication_tables
 from traceprof.reports.compute_text import compute_lines
-from traceprof.reports.detail import WHOLE, fitting
+from traceprof.reports.detail import WHOLE, Detail, fitting
 from traceprof.reports.findings_text import findings_section, gaps
 from traceprof.reports.headline_text import headline_lines
 from traceprof.reports.kernels_text import kernel_tables
@@ -29,12 +32,14 @@ from traceprof.reports.time_text import breakdown_table, steps_table
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import TypeAlias
 
     from rich.console import Console, RenderableType
 
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.reports.detail import Detail
+
+    _Section: TypeAlias = Callable[[RunResult, Detail], Iterable[RenderableType]]
 
 _MAX_NAMED = 3  # reports, each on a line of its own
 
@@ -56,64 +61,71 @@ def render(
             table of kernels.
     """
     width = PLAIN_WIDTH if console is None else console.width
+
+    @cache  # with another detail most sections are the same
+    def drawn(section: _Section, of_section: Detail) -> str:
+        return plain(Escaped(Group(*section(analysis, of_section))), width)
+
+    def text(detail: Detail, left_out: str) -> str:
+        sections = "".join(drawn(*section) for section in _sections(analysis, detail))
+        return sections + plain(Group(*_what_verbose_adds(left_out)), width)
+
     detail, left_out = WHOLE, ""
-    drawn: dict[Detail, str] = {}
-
-    def num_lines(one: Detail, missing: str) -> int:
-        drawn[one] = plain(report(analysis, one, missing or "more"), width)
-        return drawn[one].count("\n")
-
     if not is_verbose:
-        detail, left_out = fitting(analysis, num_lines)
-    if console is None and left_out and not shows_kernels and detail in drawn:
-        return drawn[detail]
-    ascii_only = console is not None and console.options.ascii_only
-    shown = report(analysis, detail, left_out, ascii_only=ascii_only, shows_kernels=shows_kernels)
+        detail, left_out = fitting(
+            analysis, lambda one, missing: text(one, missing or "more").count("\n")
+        )
+    detail = replace(detail, shows_kernels=shows_kernels)
     if console is None:
-        return plain(shown)
-    console.print(shown)
+        return text(detail, left_out)
+    console.print(report(analysis, detail, left_out))
     return ""
 
 
-def report(
-    analysis: RunResult,
-    detail: Detail = WHOLE,
-    left_out: str = "",
-    *,
-    ascii_only: bool = False,
-    shows_kernels: bool = False,
-) -> RenderableType:
+def report(analysis: RunResult, detail: Detail = WHOLE, left_out: str = "") -> RenderableType:
     """Return the report for a rich console.
 
     Args:
         analysis: what was found out.
         detail: how much of it is shown.
         left_out: in words what is not.
-        ascii_only: whether the console has no other characters.
-        shows_kernels: whether there is a table of kernels in it.
     """
-    parts: list[RenderableType] = [_header(analysis)]
-    if analysis.breakdown:
-        parts += [Text(line) for line in headline_lines(analysis)]
-        table = breakdown_table(analysis, ascii_only=ascii_only, max_ranks=detail.max_ranks)
-        parts += [_heading("Where the time went"), table]
-        steps = steps_table(analysis, detail) if detail.has_steps else None
-        if steps is not None:
-            parts += [_heading("Per training step"), steps]
-        for heading, content in communication_sections(
-            analysis, detail, shows_kernels=shows_kernels
-        ):
-            parts += [_heading(heading), *content]
-        parts += [_heading("Findings"), *findings_section(analysis, detail)]
-    parts += _not_applicable(analysis, detail)
-    if analysis.notes or analysis.failed:
-        notes = note_lines(analysis)
-        more = len(notes) - detail.max_notes
-        notes[detail.max_notes :] = [f"… and {more} notes more"] if more > 0 else []
-        parts += [_heading("About the data"), *map(Text, notes)]
-    if left_out:
-        parts += [Text(""), OneLine(Text(f"--verbose adds: {left_out}", "bright_black"))]
-    return Escaped(Group(*parts))
+    sections = [section(analysis, shown) for section, shown in _sections(analysis, detail)]
+    return Escaped(Group(*chain(*sections, _what_verbose_adds(left_out))))
+
+
+def _sections(analysis: RunResult, detail: Detail) -> Iterator[tuple[_Section, Detail]]:
+    """Yield the sections of the report, each with what of the detail it depends on."""
+    for section, names in SECTIONS.items():
+        if analysis.breakdown or section in {_header, _not_applicable, _notes}:
+            yield section, Detail(**{name: getattr(detail, name) for name in names})
+
+
+def _header(analysis: RunResult, _: Detail) -> list[RenderableType]:
+    title, *lines = header_lines(analysis)
+    return [Text(title, "bold"), *map(Text, lines)]
+
+
+def _headline(analysis: RunResult, _: Detail) -> list[RenderableType]:
+    return [*map(Text, headline_lines(analysis))]
+
+
+def _times(analysis: RunResult, detail: Detail) -> list[RenderableType]:
+    return [_heading("Where the time went"), breakdown_table(analysis, detail.max_ranks)]
+
+
+def _steps(analysis: RunResult, detail: Detail) -> list[RenderableType]:
+    steps = steps_table(analysis, detail) if detail.has_steps else None
+    return [] if steps is None else [_heading("Per training step"), steps]
+
+
+def _communication(analysis: RunResult, detail: Detail) -> list[RenderableType]:
+    sections = communication_sections(analysis, detail, shows_kernels=detail.shows_kernels)
+    return [part for heading, content in sections for part in (_heading(heading), *content)]
+
+
+def _findings(analysis: RunResult, detail: Detail) -> list[RenderableType]:
+    return [_heading("Findings"), *findings_section(analysis, detail)]
 
 
 def _not_applicable(analysis: RunResult, detail: Detail) -> list[RenderableType]:
@@ -126,6 +138,34 @@ def _not_applicable(analysis: RunResult, detail: Detail) -> list[RenderableType]
         parts += [] if explained else [Text("")]
         parts.append(Text(f"{also} {', '.join(others)}{' be analysed' if explained else ''}."))
     return parts
+
+
+def _notes(analysis: RunResult, detail: Detail) -> list[RenderableType]:
+    notes = note_lines(analysis)
+    more = len(notes) - detail.max_notes
+    notes[detail.max_notes :] = [f"… and {more} notes more"] if more > 0 else []
+    return [_heading("About the data"), *map(Text, notes)] if notes else []
+
+
+SECTIONS: dict[_Section, tuple[str, ...]] = {
+    _header: (),
+    _headline: (),
+    _times: ("max_ranks",),
+    _steps: ("max_ranks", "has_all_steps", "has_steps"),
+    _communication: (
+        *("max_ranks", "has_transfers", "has_groups", "has_compute", "has_kernels"),
+        "shows_kernels",
+    ),
+    _findings: ("is_whole", "num_evidence", "num_advice", "num_first", "later"),
+    _not_applicable: ("is_whole", "has_reasons"),
+    _notes: ("max_notes",),
+}
+"""The sections of the report in their order, and the fields of `Detail` that each depends on."""
+
+
+def _what_verbose_adds(left_out: str) -> list[RenderableType]:
+    line = Text(f"--verbose adds: {left_out}", "bright_black")
+    return [Text(""), OneLine(line)] if left_out else []
 
 
 def communication_sections(
@@ -162,11 +202,6 @@ def communication_sections(
 
 def _heading(text: str) -> RenderableType:
     return Padding(Rule(Text(text, "bold"), align="left", style="bright_black"), (1, 0, 0, 0))
-
-
-def _header(analysis: RunResult) -> RenderableType:
-    title, *lines = header_lines(analysis)
-    return Group(Text(title, "bold"), *map(Text, lines))
 
 
 def header_lines(analysis: RunResult) -> list[str]:

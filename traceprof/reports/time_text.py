@@ -68,16 +68,23 @@ _PARTS = (
 )
 
 
-def breakdown_table(
-    analysis: RunResult, *, ascii_only: bool, max_ranks: int = MAX_RANKS
-) -> RenderableType:
+def breakdown_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> RenderableType:
     """Return the parts of the judged time by rank, and notes on the rest."""
-    legend = Text("  ").join(
-        Text.assemble((plain if ascii_only else mark, colour), f" {heading}".replace("\n", " "))
-        for _, heading, colour, mark, plain in _PARTS
-    )
     below = [Text(line) for line in below_the_table(analysis, max_ranks)]
-    return Group(parts_table(analysis, max_ranks), legend, *below)
+    return Group(parts_table(analysis, max_ranks), _Legend(), *below)
+
+
+class _Legend:
+    """What the marks of the bars stand for."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Text]:
+        del console
+        yield Text("  ").join(
+            Text.assemble(
+                (plain if options.ascii_only else mark, colour), f" {heading}".replace("\n", " ")
+            )
+            for _, heading, colour, mark, plain in _PARTS
+        )
 
 
 def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
