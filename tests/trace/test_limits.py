@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.attempts import alter, attempt
 from tests.support.builders import TraceBuilder
+from tests.support.long import in_turn
 from tests.support.profiler_events import annotation, call, event, kernel, write
 from tests.support.running import export, in_process
 from tests.support.traces import SAMPLE
@@ -49,8 +50,9 @@ def of_kineto(folder: Path, size: int) -> Path:
 
 
 @pytest.mark.parametrize("make", [of_nsight, of_kineto])
-@pytest.mark.parametrize("size", [(1 << 63) - 1, MAX_BYTES, -5])
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("size", "ending"), in_turn([(1 << 63) - 1, MAX_BYTES, -5], ["csv", "parquet"])
+)
 def test_sizes_beyond_any_memory_are_unknown(
     tmp_path: Path, make: object, size: int, ending: str
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.long import long_after
+from tests.support.long import in_turn, long_after
 from tests.support.pages import (
     BOUNDARIES,
     PAGE_SIZES,
@@ -54,8 +54,7 @@ def test_every_integer_of_a_real_export(real_trace: Path) -> None:
                 assert found == "read" or (found == "partly" and (some or table in _HOLDS_FILES))
 
 
-@pytest.mark.parametrize("page_size", PAGE_SIZES)
-@pytest.mark.parametrize("rows", [0, 1, 2, 7000])
+@pytest.mark.parametrize(("page_size", "rows"), in_turn(PAGE_SIZES, [7000, 0, 1, 2]))
 def test_all_widths_in_all_page_sizes(path: Path, page_size: int, rows: int) -> None:
     made(path, "CREATE TABLE t (a INTEGER, b INTEGER, c INTEGER)", page_size=page_size)
     values = [*BOUNDARIES, None]
@@ -72,7 +71,7 @@ def test_all_widths_in_all_page_sizes(path: Path, page_size: int, rows: int) -> 
     assert outcome(path, "ca") == "read"
 
 
-@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@pytest.mark.parametrize("page_size", long_after(2, PAGE_SIZES))
 def test_reserved_bytes(path: Path, page_size: int) -> None:
     for reserved in (1, 8, 32):
         reserve(path, page_size, reserved)
