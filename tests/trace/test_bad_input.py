@@ -303,3 +303,12 @@ def test_last_resort(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert _run(["analyze", str(SAMPLE)]) == EXIT_ERROR
     said = "traceprof: internal error: KeyError: 'a\\nb'; report it with the traceback, which"
     assert capsys.readouterr().err.startswith(said)
+
+
+def test_an_empty_trace_of_torch_profiler_is_not_to_be_exported(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.pt.trace.json"
+    path.touch()
+    with pytest.raises(TraceFileError, match="the file is empty") as error:
+        open_trace(path)
+    assert "record again with torch.profiler" in str(error.value)
+    assert "nsys" not in str(error.value)
