@@ -67,8 +67,7 @@ def test_a_script_records_its_steps_and_shapes_where_they_are_asked_for(
         assert max(flops.tolist()) == (2 * 4 * 8 * 8 if has_shapes else NULL)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", long_after(1, [signal.SIGTERM, signal.SIGHUP]))
 def test_a_process_that_a_signal_ends_leaves_a_trace(
     tmp_path: Path, number: signal.Signals
 ) -> None:

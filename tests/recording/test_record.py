@@ -71,7 +71,7 @@ def labels_of(trace: Path) -> list[tuple[str, bool]]:
 
 
 @pytest.mark.usefixtures("nsys")
-@pytest.mark.parametrize("tool", long_after(1, ["nsys", "torch"]))
+@pytest.mark.parametrize("tool", long_after(1, ["torch", "nsys"]))
 def test_only_the_steps_asked_for_on_all_ranks_alike(tmp_path: Path, tool: str) -> None:
     # One of the workers exits with 5, and torchrun with 1.
     options = ("--with", tool, "--steps", "3:6")
