@@ -171,7 +171,10 @@ def test_without_a_replay_a_finding_saves_at_most_what_it_costs() -> None:
             most.append(mean([getattr(step, parts[finding.id]) for step in of_rank]))
         if finding.id not in {"overlap-slowdown", "full-precision-matmul", "straggler"}:
             most.append(mean([step.window_ns - step.compute_ns for step in of_rank]))
-        assert saving.high_ns == pytest.approx(min(most), abs=1)
+        if finding.id == "unfused-kernels":  # beside four steady steps, one costs as much
+            assert saving.high_ns == pytest.approx(finding.impact_ns / 5, rel=0.01)
+        else:
+            assert saving.high_ns == pytest.approx(min(most), abs=1)
 
 
 def test_a_report_without_calls_is_not_replayed(tmp_path: Path) -> None:
