@@ -8,15 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from traceprof.errors import MissingExtraError, TraceFileError, TraceFormatError, UsageError
-from traceprof.trace.kineto import packing as packing_module
-from traceprof.trace.kineto.packing import (
-    MAX_BLOCK_BYTES,
-    NAMES,
-    NO_ZSTD,
-    ZSTD,
-    can_unpack,
-    packing,
-)
 from traceprof.trace.nsight import NSYS_REP
 
 if TYPE_CHECKING:
@@ -71,6 +62,8 @@ def open_trace(
         from traceprof.trace.kineto.trace import KinetoTrace
 
         return KinetoTrace(report, progress)
+    from traceprof.trace.kineto.packing import NO_ZSTD, can_unpack
+
     if not can_unpack(start):
         remedy = "unpack it with unzstd, or pip install backports.zstd"
         raise MissingExtraError(f"cannot read {report}", NO_ZSTD, remedy)
@@ -117,12 +110,18 @@ def unpacked_start(start: bytes) -> bytes | None:
     Returns:
         None if it is compressed and cannot be unpacked.
     """
-    return packing_module.unpacked_start(start, START_BYTES) if packing(start) else start
+    from traceprof.trace.kineto import packing
+
+    return packing.unpacked_start(start, START_BYTES) if packing.packing(start) else start
 
 
 def read_start(file: BinaryIO) -> bytes:
     """Return the bytes at the beginning of a file by which it is recognised."""
     start = file.read(START_BYTES)
+    if start.startswith((_SQLITE, NSYS_REP)):
+        return start
+    from traceprof.trace.kineto.packing import MAX_BLOCK_BYTES, ZSTD
+
     return start + file.read(MAX_BLOCK_BYTES) if start.startswith(ZSTD) else start
 
 
@@ -168,6 +167,8 @@ def _unreadable(start: bytes, unpacked: bytes | None) -> tuple[str, str]:
         start: its beginning.
         unpacked: its unpacked beginning; None if it cannot be unpacked.
     """
+    from traceprof.trace.kineto.packing import NAMES, packing
+
     name = NAMES.get(packing(start) or b"")
     if unpacked is None:
         return f"a damaged {name} file", f"copy it again, or {_GIVE_EXPORT}"
