@@ -33,7 +33,8 @@ LIKE_ANOTHER = {
 LARGE = {
     *("a100_single_4workers_dataloader", "a100_single_dali_amp_bf16", "vector_add_streams"),
     *("inference_no_mangled_names", "v100_mpas_0_noasync", "warm_up_and_upload"),
-    *("no_metadata_2021_b", "icon_3.17.1", "openacc/before"),
+    *("no_metadata_2021_b", "icon_3.17.1", "openacc/before", "cloverleaf_3.13.2"),
+    "h100x2_command_buffer_full",
     *("v100_single_process_jacobi_peer_copies", "jacobi_mpi/rank_0"),
     *("a100x4_ddp_baseline_rank0", "a100_loader_0_baseline", "gpt2_result_2_7B_3.16.1"),
 }
