@@ -7,6 +7,7 @@ import pytest
 
 import traceprof
 from tests.support.changes import recorded
+from tests.support.long import long_after
 from traceprof.simulate.scenarios import uneven
 from traceprof.simulate.scenarios.setup import Setup
 
@@ -18,7 +19,7 @@ def step_ns(path: Path) -> int:
 
 
 @pytest.mark.parametrize("num_ranks", [4, pytest.param(8, marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", ["clock", "experts"])
+@pytest.mark.parametrize("kind", long_after(1, ["clock", "experts"]))
 def test_the_limit_is_not_beaten_and_close(kind: str, num_ranks: int, tmp_path: Path) -> None:
     def built(size: float) -> Setup:
         rng = np.random.default_rng(7)  # the same noise with and without

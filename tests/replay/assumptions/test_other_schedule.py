@@ -10,6 +10,7 @@ import pytest
 
 import traceprof
 from tests.support.changes import recorded, step_ns
+from tests.support.long import long_after
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.errors import UsageError
 from traceprof.run.pipeline_orders import ORDERS
@@ -65,7 +66,7 @@ def test_nine_of_ten_intervals_hold_another_order(plan: Plan, seeds: int, tmp_pa
     assert min(held.values()) >= 0.9 * seeds
 
 
-@pytest.mark.parametrize("factor", [2, 1.5])
+@pytest.mark.parametrize("factor", long_after(1, [2, 1.5]))
 @pytest.mark.parametrize(
     "plan",
     [
