@@ -176,10 +176,9 @@ def _later(
         return
     if detail.later == "list":
         kind = judged_kind(analysis.breakdown)
-        costly = [worst for worst in map(worst_of, groups) if worst.impact_ns]
-        if costly:
-            words = ", ".join(f"{worst.id} {_cost(worst, kind)}" for worst in costly)
-            yield Text(f"Also: {words}.")
+        words = [f"{worst.id} {_cost(worst, kind)}" for worst in map(worst_of, groups)]
+        if words:
+            yield Text(f"Also: {', '.join(words)}.")
         return
     lines = []
     for group in groups:
