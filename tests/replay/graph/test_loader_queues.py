@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import traceprof
 from tests.reference.gpu_machine import Machine
 from tests.reference.gpu_programs import PROGRAMS
 from traceprof.analysis import Options, analyze
@@ -63,6 +64,22 @@ def test_stages_that_begin_at_any_time_are_not_understood(slow: Machine, tmp_pat
     queues = observed(slow, tmp_path).hand_overs.queues
     assert not queues.is_known
     assert not len(queues.call)
+
+
+@pytest.mark.parametrize(("kept", "holds"), [(1.0, True), (0.001, False)])
+def test_a_first_stage_is_waited_for_no_longer_than_it_works(
+    slow: Machine, tmp_path: Path, *, kept: float, holds: bool
+) -> None:
+    for row in slow.rows[schema.NVTX.name]:
+        if "RunCPU" in str(row["text"]):
+            end = int(row["end"])
+            row["start"] = end - int(kept * (end - int(row["start"])))
+    report = slow.write(tmp_path / "run.sqlite")
+    baseline = traceprof.whatif(report, assume=["no-sync"]).whatif.baseline
+    assert baseline is not None
+    (gate,) = (gate for gate in baseline.gates if gate.name == "host-floor")
+    assert gate.holds == holds
+    assert holds or (gate.value or 0) > 0.5  # of a step
 
 
 def test_few_batches_say_nothing(slow: Machine, tmp_path: Path) -> None:
