@@ -1,6 +1,6 @@
 """Starts processes by mp.spawn; each says what was instrumented. `spawned.py FOLDER OTHERS`.
 
-One is the rank of a group; so many others communicate as little as a data loader's worker.
+One is the rank of a group; OTHERS more do not communicate, as workers of a data loader.
 """
 
 from __future__ import annotations
