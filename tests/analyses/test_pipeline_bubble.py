@@ -14,7 +14,7 @@ from tests.reference import pipelines as reference
 from tests.support.changes import recorded
 from tests.support.long import in_turn, long_after
 from tests.support.opened import analysis_of
-from tests.support.pipelines import bubbles
+from tests.support.pipelines import bubbles, recorded_apart
 from tests.support.traces import SAMPLE, SAMPLES
 from traceprof import Options
 from traceprof.analyses.pipeline_bubble import ID, PARTS
@@ -24,14 +24,10 @@ from traceprof.run.pipeline_orders import ORDERS
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.actions import Communicator
 from traceprof.simulate.event_model.answers import Ranks
-from traceprof.simulate.event_model.fleet import Capture, Node, seen
+from traceprof.simulate.event_model.fleet import Node
 from traceprof.simulate.event_model.program_writer import Host, Rates
-from traceprof.simulate.event_model.records import Records
-from traceprof.simulate.machine import HOST_TABLES, SESSION_START_NS, Machine
 from traceprof.simulate.scenarios.pipelines import Plan, pipeline
 from traceprof.simulate.scenarios.setup import Setup
-from traceprof.trace.nsight.schema_layouts import PRODUCTS
-from traceprof.trace.nsight.writer import NsightWriter
 from traceprof.units import percent
 
 _NO_TIME = Rates(nccl=Fraction(10**9), nccl_latency_ns=1, peer=Fraction(10**9))
@@ -153,17 +149,13 @@ def test_reports_of_several_machines(tmp_path: Path) -> None:
     plan = Plan("1f1b", 4, 4, (1.0, 1.3, 1.0, 1.0), 3)
     setup, rng = pipeline(np.random.default_rng(0), plan), np.random.default_rng(1)
     result = setup.run()
-    for stage in range(plan.num_stages):
-        ahead, drift = int(rng.integers(-(10**7), 10**7)), int(rng.integers(-50_000, 50_000))
-        node = Node(f"node-{stage}", ahead, drift)
-        capture = Capture(node, (stage,), 200_000_000, 0, 1 << 60)
-        start = SESSION_START_NS + node.shown(capture.session_ns)
-        machine = Machine(
-            "traceprof test", setup.board, setup.devices_of_processes, host_tables=HOST_TABLES,
-            processes=(stage,), hostname=node.name, session_start_ns=start,
-        )  # fmt: skip
-        with NsightWriter(tmp_path / f"rank{stage}.sqlite", list(PRODUCTS)[-1]) as writer:
-            Records(writer, machine).write(seen(result, capture, rng))
+    nodes = (
+        Node(
+            f"node-{stage}", int(rng.integers(-(10**7), 10**7)), int(rng.integers(-50_000, 50_000))
+        )
+        for stage in range(plan.num_stages)
+    )
+    recorded_apart(setup, result, tmp_path, nodes, rng)
     with closing(analyze(tmp_path, options=_ONLY)) as analysis:
         found = bubbles(analysis)
     truth = [finding["metrics"] for finding in setup.findings(Ranks(result))]

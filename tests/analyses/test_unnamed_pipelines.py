@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.changes import recorded
 from tests.support.long import long_after, rows_long_after
-from tests.support.pipelines import bubbles
+from tests.support.pipelines import bubbles, recorded_apart
 from traceprof import Options
 from traceprof.analyses.pipeline_bubble import ID, PARTS
 from traceprof.analysis import Analysis, analyze
@@ -20,15 +20,11 @@ from traceprof.run.pipeline_orders import ORDERS
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.actions import Communicator
 from traceprof.simulate.event_model.answers import Ranks
-from traceprof.simulate.event_model.fleet import Capture, Node, seen
+from traceprof.simulate.event_model.fleet import Node
 from traceprof.simulate.event_model.program_writer import Host, Rates
-from traceprof.simulate.event_model.records import Records
-from traceprof.simulate.machine import HOST_TABLES, SESSION_START_NS, Machine
 from traceprof.simulate.profiler_traces import write_traces
 from traceprof.simulate.scenarios.pipelines import Plan, pipeline
 from traceprof.simulate.scenarios.setup import Setup
-from traceprof.trace.nsight.schema_layouts import PRODUCTS
-from traceprof.trace.nsight.writer import NsightWriter
 
 _TEXT = "coalesce(text, (SELECT value FROM StringIds WHERE id = textId))"
 _MESSAGES = f"{_TEXT} GLOB 'send *' OR {_TEXT} GLOB 'recv *' OR {_TEXT} GLOB 'nccl*'"
@@ -99,17 +95,11 @@ def test_reports_of_machines_whose_clocks_differ(tmp_path: Path) -> None:
     plan = Plan("1f1b", 4, 4, (1.0, 1.3, 1.0, 1.0), 3)
     setup, rng = pipeline(np.random.default_rng(0), plan), np.random.default_rng(1)
     result = setup.run()
-    for stage in range(plan.num_stages):
-        node = Node(f"node-{stage}", int(rng.integers(-(10**6), 10**6)), 0)
-        capture = Capture(node, (stage,), 200_000_000, 0, 1 << 60)
-        start = SESSION_START_NS + node.shown(capture.session_ns)
-        machine = Machine(
-            "traceprof test", setup.board, setup.devices_of_processes, host_tables=HOST_TABLES,
-            processes=(stage,), hostname=node.name, session_start_ns=start,
-        )  # fmt: skip
-        path = tmp_path / f"rank{stage}.sqlite"
-        with NsightWriter(path, list(PRODUCTS)[-1]) as writer:
-            Records(writer, machine).write(seen(result, capture, rng))
+    nodes = (
+        Node(f"node-{stage}", int(rng.integers(-(10**6), 10**6)), 0)
+        for stage in range(plan.num_stages)
+    )
+    for path in recorded_apart(setup, result, tmp_path, nodes, rng):
         _delete(path, "NVTX_EVENTS", _MESSAGES)
     truth = [finding["metrics"] for finding in setup.findings(Ranks(result))]
     with closing(_analysis(tmp_path, 0, 1, 2, 3)) as analysis:

@@ -1,9 +1,46 @@
-"""Bubbles of the stages of a pipeline, as an analysis finds them."""
+"""Pipelines whose stages have a report each, and bubbles as an analysis finds them."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from traceprof.analyses import pipeline_bubble
 from traceprof.analysis import Analysis
+from traceprof.simulate.event_model.engine import Result
+from traceprof.simulate.event_model.fleet import Capture, Node, seen
+from traceprof.simulate.event_model.records import Records
+from traceprof.simulate.machine import HOST_TABLES, SESSION_START_NS, Machine
+from traceprof.simulate.scenarios.setup import Setup
+from traceprof.trace.nsight.schema_layouts import PRODUCTS
+from traceprof.trace.nsight.writer import NsightWriter
+
+
+def recorded_apart(
+    setup: Setup, result: Result, folder: Path, nodes: Iterable[Node], rng: np.random.Generator
+) -> list[Path]:
+    """Write the export of each stage on a machine of its own, and return where.
+
+    Args:
+        setup: the program.
+        result: what happened.
+        folder: of the exports.
+        nodes: the machines.
+        rng: for the times at which members leave an operation.
+    """
+    paths = []
+    for stage, node in enumerate(nodes):
+        capture = Capture(node, (stage,), 200_000_000, 0, 1 << 60)
+        start = SESSION_START_NS + node.shown(capture.session_ns)
+        machine = Machine(
+            "traceprof test", setup.board, setup.devices_of_processes, host_tables=HOST_TABLES,
+            processes=(stage,), hostname=node.name, session_start_ns=start,
+        )  # fmt: skip
+        paths.append(folder / f"rank{stage}.sqlite")
+        with NsightWriter(paths[-1], list(PRODUCTS)[-1]) as writer:
+            Records(writer, machine).write(seen(result, capture, rng))
+    return paths
 
 
 def bubbles(analysis: Analysis) -> list[dict[str, Any]]:
