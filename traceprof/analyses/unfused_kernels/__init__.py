@@ -124,10 +124,10 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     is_known = np.array([kind.is_known for kind in kinds], np.bool_)
     found = chains(rank, chosen, which, traits, _in_optimizer(rank, chosen))
     attention, rows = attention_kernels(rank, chosen, roles_of(names, kinds)[which])
-    spared: Mask = np.isin(found.kernel, attention) | ~found.kept
     kept_longer_ns = longer_by_bytes(rank, found)
     if len(attention) and len(found.first):
-        kept_longer_ns[np.logical_or.reduceat(spared & found.kept, found.first)] = 0
+        goes_anyway = np.isin(found.kernel, attention) & found.kept
+        kept_longer_ns[np.logical_or.reduceat(goes_anyway, found.first)] = 0
     found = replace(found, saved_ns=found.saved_ns - kept_longer_ns)
     name = of_signature[kernels.packed_signature.at(found.kernel)]
     of_optimizer = np.repeat(found.is_optimizer, found.count)
