@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
 
 import numpy as np
 
+from traceprof.progress import UNHEARD
 from traceprof.structs import Record
 from traceprof.trace.programs import ending_with_parent
 from traceprof.trace.temporary_folder import remove_exports
@@ -237,15 +238,14 @@ class Child(Generic[Item]):
 class ProgressOfAll:
     """Progress of this process and its children, reported to a listener in the first process."""
 
-    def __init__(self, progress: Progress | None = None) -> None:
+    def __init__(self, progress: Progress = UNHEARD) -> None:
         self._progress = progress
 
     def report(self, expected: int, read: int) -> None:
         """Report further rows to be read, and rows that were read."""
         progress = _parent or self._progress
-        if progress is not None:
-            progress.expect(expected)
-            progress.advance(read)
+        progress.expect(expected)
+        progress.advance(read)
 
     def expect(self, number: int) -> None:
         """Report that this many rows more, or fewer, will be read."""
