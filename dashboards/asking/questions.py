@@ -101,6 +101,10 @@ class Questions:
                 work.start()
         return asked
 
+    def comparison(self) -> Asked | None:
+        """Return the comparison, asked for by now; None where there is no other side."""
+        return None if self.compared is None else self.about(self.compared)
+
     def _answer(self, question: Hashable, asked: Asked) -> None:
         with self._one_by_one:
             try:

@@ -56,14 +56,13 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "What changed from a recording before to this one: the unit is the step. The whole runs are"
         " compared, whatever ranks and time are chosen."
     )
-    questions = questions_about(analysis)
-    if questions.compared is None:
+    asked = questions_about(analysis).comparison()
+    if asked is None:
         empty = nothing(
             "There is nothing to compare this run with.",
             "traceprof dashboard REPORT... --before OTHER",
         )
         return page(TITLE, lead, card("No other side", empty))
-    asked = questions.about(questions.compared)
     return page(
         TITLE,
         lead,

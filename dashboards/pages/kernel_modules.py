@@ -52,18 +52,12 @@ _COMPARED = (
 
 def modules_part(view: View) -> list[Component]:
     """Return the card of modules, with a comparison as soon as it is made, where there is one."""
-    asked = comparison(view)
+    asked = questions_about(view.analysis).comparison()
     shown = modules_card(view, asked)
     if asked is None or shown is None:
         return [] if shown is None else [shown]
     poll = dcc.Interval(id="modules-poll", interval=_POLL_MS, disabled=asked.is_over)
     return [html.Div(shown, id="modules-answers"), poll]
-
-
-def comparison(view: View) -> Asked | None:
-    """Return the comparison with another recording, asked for by now; None where there is none."""
-    questions = questions_about(view.analysis)
-    return None if questions.compared is None else questions.about(questions.compared)
 
 
 def modules_card(view: View, asked: Asked | None = None) -> Component | None:

@@ -178,10 +178,9 @@ def _show_answers(app: Dash, analysis: Analysis | None) -> None:
 
     def comparison(_search: str) -> tuple[Any, bool]:
         assert analysis is not None  # noqa: S101  (checked by the caller)
-        questions = questions_about(analysis)
-        if questions.compared is None:
+        asked = questions_about(analysis).comparison()
+        if asked is None:
             return no_update, True
-        asked = questions.about(questions.compared)
         return (compare.answers(asked) if asked.is_over else no_update), asked.is_over
 
     def register(name: str, answered: Callable[[str], tuple[Any, bool]]) -> None:
@@ -203,7 +202,7 @@ def _show_answers(app: Dash, analysis: Analysis | None) -> None:
     def modules(search: str) -> tuple[Any, bool]:
         assert analysis is not None  # noqa: S101  (checked by the caller)
         view = View(analysis, parse(kernels.PATH, search))
-        asked = kernel_modules.comparison(view)
+        asked = questions_about(analysis).comparison()
         is_over = asked is None or asked.is_over
         return (kernel_modules.modules_card(view, asked) if is_over else no_update), is_over
 

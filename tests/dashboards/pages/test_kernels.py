@@ -14,9 +14,9 @@ from playwright.sync_api import Page, expect
 
 from dashboards.address import Address, parse
 from dashboards.asking.compare import CompareQuestion
-from dashboards.asking.questions import Asked, answer_by
+from dashboards.asking.questions import Asked, answer_by, questions_about
 from dashboards.pages import kernels
-from dashboards.pages.kernel_modules import comparison, modules_card, modules_part
+from dashboards.pages.kernel_modules import modules_card, modules_part
 from dashboards.view import View
 from tests.support import profiler_events as profile
 from tests.support.builders import TraceBuilder
@@ -238,7 +238,8 @@ def test_the_tree_of_modules_has_what_they_took_before() -> None:
         (same,) = named(modules_card(view, Asked(compared, is_over=True)), "AgGrid")
         assert len(same.rowData) == len(uses)
         answer_by(analysis, lambda *_: compared, CompareQuestion(("before",), Options()))
-        until(lambda: (asked := comparison(view)) is not None and asked.is_over)
+        asked = questions_about(analysis).comparison()
+        until(lambda: asked is not None and asked.is_over)
         (poll,) = named(modules_part(view), "Interval")
         assert poll.disabled
 
