@@ -52,12 +52,14 @@ _COMPARED = (
 
 def modules_part(view: View) -> list[Component]:
     """Return the card of modules, with a comparison as soon as it is made, where there is one."""
+    alone = modules_card(view)
+    if alone is None:
+        return []
     asked = questions_about(view.analysis).comparison()
-    shown = modules_card(view, asked)
-    if asked is None or shown is None:
-        return [] if shown is None else [shown]
+    if asked is None:
+        return [alone]
     poll = dcc.Interval(id="modules-poll", interval=_POLL_MS, disabled=asked.is_over)
-    return [html.Div(shown, id="modules-answers"), poll]
+    return [html.Div(modules_card(view, asked), id="modules-answers"), poll]
 
 
 def modules_card(view: View, asked: Asked | None = None) -> Component | None:

@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 
 from dashboards.address import Address, parse
 from dashboards.asking.compare import CompareQuestion
-from dashboards.asking.questions import Asked, answer_by, questions_about
+from dashboards.asking.questions import Asked, Questions, answer_by, questions_about
 from dashboards.pages import kernels
 from dashboards.pages.kernel_modules import modules_card, modules_part
 from dashboards.view import View
@@ -242,6 +242,13 @@ def test_the_tree_of_modules_has_what_they_took_before() -> None:
         until(lambda: asked is not None and asked.is_over)
         (poll,) = named(modules_part(view), "Interval")
         assert poll.disabled
+
+
+def test_without_modules_nothing_is_compared(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Questions, "comparison", lambda _: pytest.fail("it is asked for"))
+    assert modules_part(View(analysis, Address("/kernels"))) == []
 
 
 def test_the_modules_of_the_model_are_a_tree(traces: Path) -> None:
