@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from traceprof.trace.grouping import numbered, ordered
+from traceprof.trace.grouping import numbered, ordered, places
 
 RANDOM = np.random.default_rng(1)
 
@@ -21,3 +21,12 @@ def test_order_and_numbers(length: int, highest: int, lowest: int) -> None:
         expected = np.unique(values, return_inverse=True)
         assert distinct.tolist() == expected[0].tolist()
         assert which.tolist() == expected[1].tolist()
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 1000])
+def test_places_count_the_rows_of_the_same_keys(length: int) -> None:
+    first, second = (RANDOM.integers(-1, 5, length) for _ in range(2))
+    rows = list(zip(first.tolist(), second.tolist(), strict=True))
+    place, count = places(first, second)
+    assert place.tolist() == [rows[:at].count(row) for at, row in enumerate(rows)]
+    assert count.tolist() == [rows.count(row) for row in rows]

@@ -50,6 +50,25 @@ def numbered(values: Int64) -> tuple[Int64, Int64]:
     return np.flatnonzero(occurs) + low, (np.cumsum(occurs) - 1)[values - low]
 
 
+def places(*keys: Int64) -> tuple[Int64, Int64]:
+    """Return the place of each row among those that agree in every key, and how many these are.
+
+    Args:
+        keys: int64[n] each.
+    """
+    order = ordered(*keys)
+    is_new = np.ones(len(order), np.bool_)
+    is_new[1:] = False
+    for column in keys:
+        is_new[1:] |= np.diff(column[order]) != 0
+    first = np.flatnonzero(is_new)
+    size = np.diff(np.append(first, len(order)))
+    place, count = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) - np.repeat(first, size)
+    count[order] = np.repeat(size, size)
+    return place, count
+
+
 def groups(*keys: Int64) -> Iterator[Int64]:
     """Yield the indices of the rows that agree in every key, in the order of the rows."""
     indices: dict[tuple[int, ...], list[Int64]] = {}

@@ -14,7 +14,7 @@ import numpy as np
 from traceprof.analyses.kernels.placed_kernels import DISTURBED
 from traceprof.run.session_clocks import ONE_MACHINE_NS
 from traceprof.structs import Record
-from traceprof.trace.grouping import ordered
+from traceprof.trace.grouping import ordered, places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -168,7 +168,7 @@ def _matched(
     columns: Sequence[Int64], meets: Int64, category_of: Int64, num_ranks: int
 ) -> MatchedKernels:
     rank, row, step, part, name, length, blocks, beside = columns
-    number, count = _numbered(rank, step, part, name)
+    number, count = places(rank, step, part, name)
     order = ordered(step, part, name, count, number, rank)
     is_new = np.ones(len(order), np.bool_)
     is_new[1:] = False
@@ -214,21 +214,6 @@ def _meeting(placed: Sequence[PlacedKernels]) -> Int64:
         blocking[: len(one.num_blocking)] += one.num_blocking
         communicating[: len(one.num_communicating)] += one.num_communicating
     return (2 * blocking > communicating).astype(np.int64)
-
-
-def _numbered(*key: Int64) -> tuple[Int64, Int64]:
-    """Return the number of each row among those of the same key, and how many these are."""
-    order = ordered(*key)
-    is_new = np.ones(len(order), np.bool_)
-    is_new[1:] = False
-    for column in key:
-        is_new[1:] |= np.diff(column[order]) != 0
-    first = np.flatnonzero(is_new)
-    size = np.diff(np.append(first, len(order)))
-    number, count = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
-    number[order] = np.arange(len(order)) - np.repeat(first, size)
-    count[order] = np.repeat(size, size)
-    return number, count
 
 
 def _folds(part: Int64, mean_ns: Float64) -> Int64:

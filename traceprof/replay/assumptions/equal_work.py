@@ -15,6 +15,7 @@ from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.graph.columns import COMPUTE
 from traceprof.run.rank import Window
 from traceprof.structs import Record
+from traceprof.trace.grouping import places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -206,7 +207,7 @@ def stage_factors(stages: Sequence[RankPasses], numbers: Sequence[Int64]) -> Ite
     # Where a capture cuts a step, the n-th pass is not that of the same micro-batch on all stages.
     known = counts[:, OTHER + 1 :]
     is_whole = (known == known[:, :, :1]).all(axis=(1, 2)) & (counts.sum(axis=1) > 0).all(axis=1)
-    number = np.where(kind == OTHER, 0, _places(at))
+    number = np.where(kind == OTHER, 0, places(at)[0])
     keys = np.stack((step, kind, number))
     group = np.unique(keys, axis=1, return_inverse=True)[1].reshape(-1)
     of_stage = group * num + stage
@@ -220,11 +221,3 @@ def stage_factors(stages: Sequence[RankPasses], numbers: Sequence[Int64]) -> Ite
     factor = np.where(chosen, factor, otherwise[stage])
     for place, one in enumerate(stages):
         yield StageFactors(one, factor[stage == place], float(otherwise[place]))
-
-
-def _places(keys: Int64) -> Int64:
-    """Return how many of the same key come before each, int64[n]."""
-    order = np.argsort(keys, kind="stable")
-    places = np.empty(len(keys), np.int64)
-    places[order] = np.arange(len(keys)) - np.searchsorted(keys[order], keys[order])
-    return places
