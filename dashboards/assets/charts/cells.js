@@ -1,7 +1,7 @@
 // @ts-check
 // Rows of cells on a canvas: the common part of heat maps of steps and matrices of ranks.
 import { CanvasChart } from "./canvas.js";
-import { themeColor } from "./frame.js";
+import { FONT, make, themeColor } from "./frame.js";
 
 /** @typedef {{ row: number, column: number }} Cell */
 
@@ -14,6 +14,13 @@ const FAINTEST = 0.06; // the colour of the least value
  * @param {number} share from the least value, 0, to the greatest, 1
  */
 export const opacity = (share) => FAINTEST + (1 - FAINTEST) * share;
+
+/** Measures texts before there is a chart to draw them on. */
+export function measuring() {
+  const context = /** @type {CanvasRenderingContext2D} */ (make("canvas").getContext("2d"));
+  context.font = FONT;
+  return context;
+}
 
 /**
  * The widest of some texts.

@@ -1,7 +1,7 @@
 // @ts-check
 // A heat map: a row for each rank, a column for each step; the longest are darkest.
-import { CellsChart, opacity, widest } from "./cells.js";
-import { FONT, follow, make, text, themeColor } from "./frame.js";
+import { CellsChart, measuring, opacity, widest } from "./cells.js";
+import { follow, text, themeColor } from "./frame.js";
 
 /** @import { Cell } from "./cells.js" */
 /** @import { Heat } from "./types.d.ts" */
@@ -47,9 +47,7 @@ export function cellLines({ rows, labels, unit }, row, column) {
 
 /** @param {Heat} drawn */
 function around({ rows }) {
-  const context = /** @type {CanvasRenderingContext2D} */ (make("canvas").getContext("2d"));
-  context.font = FONT;
-  const names = widest(context, rows.map(({ title }) => title)) + BESIDE;
+  const names = widest(measuring(), rows.map(({ title }) => title)) + BESIDE;
   return { ...AROUND, left: Math.max(AROUND.left, names) };
 }
 

@@ -2,8 +2,8 @@
 // A matrix of ranks by ranks, with the values written into the cells where they fit.
 import { withRanks } from "../address.js";
 import { go } from "../navigation.js";
-import { CellsChart, widest } from "./cells.js";
-import { FONT, make, themeColor } from "./frame.js";
+import { CellsChart, measuring, widest } from "./cells.js";
+import { themeColor } from "./frame.js";
 
 /** @import { Cell } from "./cells.js" */
 /** @import { Matrix } from "./types.d.ts" */
@@ -42,8 +42,7 @@ export const ranksOf = ({ rows, columns }, row, column) =>
 
 /** @param {Matrix} drawn */
 function around(drawn) {
-  const context = /** @type {CanvasRenderingContext2D} */ (make("canvas").getContext("2d"));
-  context.font = FONT;
+  const context = measuring();
   const names = Math.min(widest(context, drawn.rows.map(({ title }) => title)) + 14, MAX_LEFT);
   const side = drawn.side ? context.measureText(drawn.side).width + 8 : 0;
   return { left: Math.max(names, side), right: 10, top: drawn.side ? 18 : 0, foot: 34 };
