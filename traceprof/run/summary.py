@@ -5,7 +5,9 @@ A report may be measured by another process or on another machine, which sends t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from msgspec import field
@@ -13,7 +15,7 @@ from msgspec import field
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
     from pathlib import Path
 
     from traceprof.errors import TraceprofError
@@ -105,7 +107,7 @@ class ReportSummary(Record, frozen=True):
         return self.identity.session
 
 
-class RunSummary(Record, frozen=True):
+class RunSummary(Record, frozen=True, dict=True):
     """The reports of one training run, open or not.
 
     Attributes:
@@ -132,18 +134,31 @@ class RunSummary(Record, frozen=True):
             device: the CUDA ordinal of that GPU as the rank's process sees it.
             gpu_id: of that GPU; None if unknown.
         """
-        (own,) = (one for one in self.ranks if one.rank == rank)
-        found = [one for one in self.ranks if one.place == (own.report, own.process, device)]
-        if not found and gpu_id is not None:
-            machines = [
-                (number, report if name is None else name)
-                for report, (number, name) in enumerate(
-                    zip(self.run_numbers, self.machines, strict=True)
-                )
-            ]
-            where = machines[own.report], gpu_id
-            found = [one for one in self.ranks if (machines[one.report], one.gpu_id) == where]
-        return found[0].rank if len(found) == 1 else None
+        report, process, machine = self._homes[rank]
+        found = self._ranks_at.get((report, process, device))
+        if found is None and gpu_id is not None:
+            found = self._ranks_at.get((machine, gpu_id))
+        return found[0] if found is not None and len(found) == 1 else None
+
+    @cached_property
+    def _homes(self) -> dict[int, tuple[int, int, Hashable]]:
+        """The report, the process and the machine of each rank."""
+        machines = [
+            (number, report if name is None else name)
+            for report, (number, name) in enumerate(
+                zip(self.run_numbers, self.machines, strict=True)
+            )
+        ]
+        return {one.rank: (one.report, one.process, machines[one.report]) for one in self.ranks}
+
+    @cached_property
+    def _ranks_at(self) -> dict[Hashable, list[int]]:
+        """The ranks on each GPU, by their place, and by machine and GPU."""
+        found: dict[Hashable, list[int]] = defaultdict(list)
+        for one in self.ranks:
+            found[one.place].append(one.rank)
+            found[self._homes[one.rank][2], one.gpu_id].append(one.rank)
+        return dict(found)
 
     @property
     def machines(self) -> list[str | None]:
