@@ -248,7 +248,7 @@ def _stage(rank: Rank, passes: RankPasses) -> Stage | None:
     if not len(passes) or rank.calls is None:
         return None
     kernels, launched_by = rank.operations.kernels, rank.launched_by[0]
-    length = kernels.packed_length.at(np.arange(len(kernels))).astype(np.float64)
+    length = kernels.packed_length.values.astype(np.float64)
     slowed = slowed_kernels(rank)
     length[slowed.kernel] -= slowed.rate * slowed.beside_ns
     length[rank.is_communication_kernel | (launched_by < 0)] = 0.0
