@@ -86,7 +86,7 @@ class ExposedCommunicationMetrics(Metrics):
         " and without a GPU, where the parts above but the first are null",
     ]
     per_step_ns: Annotated[
-        Ns | None, "exposed time of the median training step, null where no step was found"
+        Ns | None, "exposed time of the mean steady step, null where no step was found"
     ]
     coverage: Annotated[
         Fraction,
