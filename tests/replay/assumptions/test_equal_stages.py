@@ -121,6 +121,15 @@ def test_a_finding_and_whatif_say_the_same(plan: Plan, share: bool, tmp_path: Pa
     assert f"without {percent(part / whole)} of it {at_most}" in shown
 
 
+def test_all_stages_say_that_no_replay_removes_their_bubbles() -> None:
+    """Of one stage unequal stages make a tenth of its bubble, of all together less."""
+    result = analyze_reports([SAMPLE_FOLDER / "pipeline-bubble.sqlite"])
+    savings = [finding.saving for finding in result.findings if finding.id == ID]
+    assert len(savings) == 3
+    why = {None if saving is None else saving.why for saving in savings}
+    assert why == {"no replay can remove it: at most what it costs in a step"}
+
+
 def test_without_ranges_forwards_are_not_known(tmp_path: Path) -> None:
     setup = pipeline(np.random.default_rng(0), replace(_MORE, is_labelled=False))
     path = recorded(setup, tmp_path / "run.sqlite")

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.steps.step_lengths import compute_ns, steady_steps, step_ns
-from traceprof.findings import Count, Saving, TimePart
+from traceprof.findings import Count, Saving, TimePart, by_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,9 +91,13 @@ def bounded(
         breakdowns: where the time of its ranks went.
     """
     of_rank = {result.rank: result for result in breakdowns}
+    why = {
+        group[0].id: _NOT_REPLAYED if FINDINGS[group[0].id].assumed(group) else _NOT_REMOVABLE
+        for group in by_id(findings)
+    }
     return within_reach(
         [
-            replace(finding, saving=_bound(finding, of_rank.get(finding.rank)))
+            replace(finding, saving=_bound(finding, of_rank.get(finding.rank), why[finding.id]))
             for finding in findings
         ],
         breakdowns,
@@ -135,7 +139,7 @@ def _at_most(saving: Saving, most_ns: int) -> Saving:
     )
 
 
-def _bound(finding: Finding, breakdown: BreakdownResult | None) -> Saving:
+def _bound(finding: Finding, breakdown: BreakdownResult | None, why: str) -> Saving:
     if breakdown is None:
         return Saving.unknown(f"the time of rank {finding.rank} was not measured")
     steps = [step.measures for step in steady_steps(breakdown)] or [breakdown.judged]
@@ -147,5 +151,4 @@ def _bound(finding: Finding, breakdown: BreakdownResult | None) -> Saving:
         most.append(max(round(step_ns(breakdown) - compute_ns(breakdown)), 0))
     if part is not None:
         most.append(-(-sum(getattr(one, _MEASURES[part]) for one in steps) // len(steps)))
-    why = _NOT_REPLAYED if FINDINGS[finding.id].assumed([finding]) else _NOT_REMOVABLE
     return Saving.at_most(min(most), why=why)
