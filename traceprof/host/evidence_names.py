@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 
-SETUP_CALL = re.compile(
+from traceprof.patterns import lazy
+
+SETUP_CALL = lazy(
     # contexts, and access to other devices
     r"cuInit|cu(?:da)?Ctx(?:Create|Destroy|EnablePeer)"
     r"|cuDevicePrimaryCtx(?:Retain|Reset|Release)"
@@ -24,11 +26,11 @@ SETUP_CALL = re.compile(
 )
 """API calls, matched from their beginning, that prepare something once."""
 
-BEGIN_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")
-END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
+BEGIN_CAPTURE = lazy(r"(?:cuda|cu|hip)StreamBeginCapture")
+END_CAPTURE = lazy(r"(?:cuda|cu|hip)StreamEndCapture")
 """API calls between which a thread captures a graph: nothing that it launches runs."""
 
-SETUP_RANGE = re.compile(
+SETUP_RANGE = lazy(
     r"\Anccl(?:CommInit|CommSplit|CommShrink|CommRegister|CommWindowRegister|GetUniqueId)"
     r"|\A(?:cublas|cublasLt|cudnn|cusolver\w*|cusparse|cufft)Create"
     r"|\b(?:init_process_group|compile_fx|nvrtc)\b|dynamo_timed"
@@ -36,20 +38,20 @@ SETUP_RANGE = re.compile(
 )
 """Ranges and library calls for set-up: communicators, handles, compilation, warm-up."""
 
-SETUP_WORK = re.compile(r"Module Loading|Function Loading|JIT", re.IGNORECASE)
+SETUP_WORK = lazy(r"Module Loading|Function Loading|JIT", re.IGNORECASE)
 """Work inside a call, as CUDA reports it, that is set-up."""
 
-ALLOCATION_CALL = re.compile(
+ALLOCATION_CALL = lazy(
     r"(?:cuda|hip)(?:Malloc|Free|HostAlloc|HostMalloc|HostFree)"
     r"|cuMem(?:Alloc|Free|HostAlloc|Create|Release|Map|Unmap|Address|SetAccess)"
     r"|cu(?:da)?MemPool|cuArray(?:3D)?(?:Create|Destroy)|cuMipmappedArray(?:Create|Destroy)"
 )
 """API calls, matched from their beginning, that allocate, free, map or unmap memory."""
 
-MPI_RANGE = re.compile(r"\AMPI_[A-Z]|\Agloo:|\Auc[pxc]_")
+MPI_RANGE = lazy(r"\AMPI_[A-Z]|\Agloo:|\Auc[pxc]_")
 """Ranges that MPI, PyTorch's Gloo and UCX open around their calls."""
 
-BLOCKING_SYSTEM_CALL = re.compile(
+BLOCKING_SYSTEM_CALL = lazy(
     r"(?:futex|sem_(?:timed|clock)?wait|p?poll|p?select|epoll_p?wait2?|(?:clock_)?nanosleep"
     r"|u?sleep|pause|pthread_(?:cond_(?:timed|clock)?wait|mutex_(?:(?:timed|clock)?lock)|join"
     r"|barrier_wait|rwlock_(?:timed|clock)?(?:rd|wr)lock)|sigwait\w*|sigsuspend"
@@ -63,7 +65,7 @@ BLOCKING_SYSTEM_CALL = re.compile(
 # `dataloader next`, `data_loading`, `load_batch`, `get_batch`, `next(loader)`, PyTorch's
 # `enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__`, Lightning's
 # `[_TrainingEpochLoop].train_dataloader_next`, Megatron's `batch-generator`, and DALI's readers.
-DATA_LOADING = re.compile(
+DATA_LOADING = lazy(
     r"data[ _-]?load|load[ _-]?(?:data|batch)"
     r"|(?:fetch|get|next|load)[ _-]?batch|batch[ _-]?(?:fetch|load|generator|wait)"
     r"|fetch[ _-]?data|data[ _-]?(?:fetch|wait|iter|next)|\bnext\(|\Adata\Z"
@@ -72,32 +74,32 @@ DATA_LOADING = re.compile(
 )
 """Ranges in which data is loaded."""
 
-PYTHON_LOADING = re.compile(
+PYTHON_LOADING = lazy(
     r"(?:\A|/)(?:[^/(]*(?:data|loader)[^/(]*\.py|(?:dali|datapipes|torchdata|webdataset)/[^(]*)"
     r"\(\d+\): __next__"
 )
 """Functions of Python that return the next item of a data loader."""
 
-PYTHON_SETUP = re.compile(
+PYTHON_SETUP = lazy(
     r"(?:\A|/)torch/(?:distributed/(?:distributed_c10d|device_mesh)\.py\(\d+\): init_\w+"
     r"|_inductor/compile_fx\.py\(\d+\): compile_fx\w*)\Z"
     r"|(?:\A|/)triton/compiler/compiler\.py\(\d+\): compile\Z"
 )
 """Functions of Python that create communicators or compile."""
 
-PYTHON_SLEEP = re.compile(
+PYTHON_SLEEP = lazy(
     r"<(?:built-in )?(?:method|function) '?(?:sleep|acquire|select|poll|epoll|wait|waitpid|recv\w*"
     r"|accept)\b"
 )
 """Functions of Python in C that wait: for time, a lock, a socket, another process."""
 
-GARBAGE_COLLECTION = re.compile(
+GARBAGE_COLLECTION = lazy(
     r"\APython GC\b|\bgc[ _.-]collect|\bgarbage[ _-]?collect"
     r"|\A<built-in (?:function|method) collect\b"
 )
 """Ranges and functions of garbage collection."""
 
-HOST_WORK = re.compile(
+HOST_WORK = lazy(
     GARBAGE_COLLECTION.pattern
     + r"|(?i:(?<![a-z])(?:save|write|store|stage)[ _-]?(?:checkpoint|state_dict)"
     r"|(?<![a-z])checkpoint[ _-]?(?:sav|writ|stor|stag))|\btorch\.save\b"
@@ -106,10 +108,10 @@ HOST_WORK = re.compile(
 )
 """Ranges and functions of garbage collection and of checkpoints that are written."""
 
-LOADER_STAGE = re.compile(r"\A(?:\[DALI\])?\[Executor\] Run(CPU|Mixed|GPU)\Z")
+LOADER_STAGE = lazy(r"\A(?:\[DALI\])?\[Executor\] Run(CPU|Mixed|GPU)\Z")
 """What a stage of a pipeline of NVIDIA DALI does for one batch, on a thread of its own."""
 
-HOST_RANGE = re.compile(
+HOST_RANGE = lazy(
     "|".join(
         (
             SETUP_RANGE.pattern,

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _OPERATIONS = (
 
 
 def _pattern(expression: str, operation: str = UNKNOWN_OPERATION) -> Pattern:
-    return Pattern(re.compile(expression), operation)
+    return Pattern(lazy(expression), operation)
 
 
 PATTERNS: tuple[Pattern, ...] = (
@@ -135,7 +136,7 @@ def user_patterns(texts: Iterable[str]) -> list[Pattern]:
 
 
 # The beginning of the parameters: the type of a lambda among them names its operator().
-_PARAMETERS = re.compile(r"(?<!operator)\(")
+_PARAMETERS = lazy(r"(?<!operator)\(")
 
 
 def function_name(demangled_name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 
 PRECISIONS = (
@@ -45,7 +46,7 @@ class UnitRow(Record, frozen=True):
 
 
 def _format(precision: str, expression: str, source: str) -> FormatRow:
-    return FormatRow(precision, re.compile(expression), source)
+    return FormatRow(precision, lazy(expression), source)
 
 
 FORMATS: tuple[FormatRow, ...] = (
@@ -103,7 +104,7 @@ FORMATS: tuple[FormatRow, ...] = (
 
 
 def _unit(tensor_cores: bool | None, expression: str, source: str) -> UnitRow:
-    return UnitRow(tensor_cores, re.compile(expression), source)
+    return UnitRow(tensor_cores, lazy(expression), source)
 
 
 UNITS: tuple[UnitRow, ...] = (
@@ -158,13 +159,13 @@ UNITS: tuple[UnitRow, ...] = (
 )
 """The first matching row counts."""
 
-_NUMBER = re.compile(
+_NUMBER = lazy(
     r"(?<![A-Za-z_])(double|float|__half2?|half|Half|half_t|__nv_bfloat16|BFloat16|bfloat16_t)(?![A-Za-z_0-9])"
 )
 _NUMBER_FORMATS = {"double": "fp64", "float": "fp32"}
 # NCCL compiles a kernel per reduction and number format, and names it after both; kernels that only
 # move bytes are named `int8`.
-_REDUCED = re.compile(r"_sum_(bf16|f16|f32|f64|half|float|double)(?![a-z0-9])", re.IGNORECASE)
+_REDUCED = lazy(r"_sum_(bf16|f16|f32|f64|half|float|double)(?![a-z0-9])", re.IGNORECASE)
 _REDUCED_FORMATS = {
     "bf16": "bf16", "f16": "fp16", "half": "fp16",
     "f32": "fp32", "float": "fp32", "f64": "fp64", "double": "fp64",

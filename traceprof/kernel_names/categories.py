@@ -7,13 +7,17 @@ libraries use the name; it states only what the name itself says, never a guess.
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from traceprof.kernel_names import CommunicationPatterns, function_name
 from traceprof.kernel_names.arithmetic import arithmetic, reduced_format, single_format
+from traceprof.patterns import lazy
 from traceprof.structs import Record
+
+if TYPE_CHECKING:
+    import re
 
 
 class Category(str, Enum):
@@ -72,7 +76,7 @@ class CategoryRow(Record, frozen=True):
     functions: re.Pattern[str] | None = None
 
 
-_GENERIC = re.compile(
+_GENERIC = lazy(
     r"multi_tensor_apply_kernel|foreach_tensor|^cutlass|^(?:\w+::)*(?:device_)?[kK]ernel2?$"
 )
 """Functions with a generic name, whose template arguments show the work."""
@@ -81,7 +85,7 @@ _GENERIC = re.compile(
 def _row(
     category: Category, expression: str, source: str, functions: re.Pattern[str] | None = None
 ) -> CategoryRow:
-    return CategoryRow(category, re.compile(expression), source, functions)
+    return CategoryRow(category, lazy(expression), source, functions)
 
 
 CATEGORIES: tuple[CategoryRow, ...] = (

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from traceprof.hardware import board
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -76,14 +77,12 @@ _BOARDS: tuple[tuple[str, Capability], ...] = (
     (r"\bP(?:4|6|40|100)\b|\bGTX 10\d0|\bTITAN Xp?\b", (6, 0)),
 )
 # TU116 and TU117, of capability 7.5; and of AMD the capability is no CUDA capability.
-_WITHOUT = re.compile(r"\bAMD\b|\bGTX 16\d0|\bT(?:400|500|550|600|1000|1200|2000)\b|\bMX4[05]0\b")
+_WITHOUT = lazy(r"\bAMD\b|\bGTX 16\d0|\bT(?:400|500|550|600|1000|1200|2000)\b|\bMX4[05]0\b")
 # Code for one generation runs on none before it.
 _CODE_NAMES: dict[str, Capability] = {
     "volta": (7, 0), "turing": (7, 5), "ampere": (8, 0), "hopper": (9, 0), "nvjet": (9, 0),
 }  # fmt: skip
-_CODE = re.compile(
-    r"(?:\A|[\s<:])(?:(volta|turing|ampere|hopper|nvjet)_|(?:sm|cutlass_)(\d{2,3})_)"
-)
+_CODE = lazy(r"(?:\A|[\s<:])(?:(volta|turing|ampere|hopper|nvjet)_|(?:sm|cutlass_)(\d{2,3})_)")
 
 
 def capability_of_board(gpu: str | None) -> Capability | None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 from traceprof.kernel_names import function_name
+from traceprof.patterns import lazy
 
 # Functions that are named by a template argument: those of PyTorch, CUTLASS and cuDNN.
-_GENERIC = re.compile(r"elementwise_kernel|reduce_kernel|multi_tensor_apply|^cutlass|^xmma_cudnn::")
-_DETAIL = re.compile(
+_GENERIC = lazy(r"elementwise_kernel|reduce_kernel|multi_tensor_apply|^cutlass|^xmma_cudnn::")
+_DETAIL = lazy(
     r"\w*Functor\w*|\w+_kernel_(?:cuda|impl)\w*|\w+KernelImpl\w*|copy_device_to_device|\w+_functor"
     r"|_amp_foreach_\w+|\w*cutlass_\w+|(?:fprop|dgrad|wgrad|strided_dgrad)_indexed|FlashAttn\w+"
 )
-_WRAPPER = re.compile(r"^(?:Binary|BUnary|AUnary|Unary|UnaryOp|BinaryOp)Functor$|^gpu_kernel_impl")
+_WRAPPER = lazy(r"^(?:Binary|BUnary|AUnary|Unary|UnaryOp|BinaryOp)Functor$|^gpu_kernel_impl")
 
 
 def kernel_title(name: str) -> str:

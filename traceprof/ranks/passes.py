@@ -6,7 +6,6 @@ a forward or a backward. A rank without such messages has none.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from traceprof import intervals, labels
 from traceprof.communication.messages import BETWEEN_TWO, messages
 from traceprof.communication.readiness import readiness
 from traceprof.communication.stream_waits import stream_waits
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.model.special_values import NULL, UNKNOWN
 
@@ -32,9 +32,9 @@ _RANGES = {
     BACKWARD: rf"{labels.BACKWARD}|Backward \d+|PP:\d+[BI]\d*|backward_step|_exec_backward_pass",
     WEIGHTS: r"PP:\d+W\d*",
 }
-_ANY_RANGE = re.compile(rf"\A(?:{'|'.join(_RANGES.values())})\Z")
+_ANY_RANGE = lazy(rf"\A(?:{'|'.join(_RANGES.values())})\Z")
 _NOTHING = np.empty(0, np.int64)
-_COMPILED = {kind: re.compile(rf"\A(?:{text})\Z") for kind, text in _RANGES.items()}
+_COMPILED = {kind: lazy(rf"\A(?:{text})\Z") for kind, text in _RANGES.items()}
 
 
 class RankPasses(Record, frozen=True):

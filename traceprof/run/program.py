@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from traceprof.kernel_names import function_name
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from traceprof.trace.model.trace import Trace
 
 # Kernels that only PyTorch has: its own, and those that its compiler generates.
-_TORCH_KERNEL = re.compile(r"\bat::|\bc10::|\bat_cuda_detail::|\Atriton_(?:poi|red|per|tem)_fused")
+_TORCH_KERNEL = lazy(r"\bat::|\bc10::|\bat_cuda_detail::|\Atriton_(?:poi|red|per|tem)_fused")
 # Ranges that PyTorch opens itself: emit_nvtx, the profiler, torch.compile, torch.distributed.
-_TORCH_RANGE = re.compile(
+_TORCH_RANGE = lazy(
     r"\A(?:aten|autograd|c10d|torch)::|\AOptimizer\.(?:step|zero_grad)#|\AProfilerStep#"
     r"|\ATorch-Compiled Region|\Atorch\.distributed\b"
 )
-_TORCH_COMMAND = re.compile(
+_TORCH_COMMAND = lazy(
     r"(?:\A|[\s/])(?:torchrun|-m\s+(?:torch\.distributed\.(?:run|launch)|instrument))(?:\s|\Z)"
 )
 # Kernels that NVIDIA's compilers make of OpenACC and OpenMP: function, line, `gpu`.
-_OF_DIRECTIVES = re.compile(r"\w_\d+_gpu(?:__red)?\Z|\A__pgi_uacc_|\Anvkernel_\w+_F\d+L\d+_")
-_DALI = re.compile(r"(?:void )?dali::|\[DALI\]")  # a kernel's name, or a thread's
-_PYTHON = re.compile(r"(?:\A|/)(?:python[\d.]*(?:\.exe)?|pt_main_thread|torchrun)\Z")
+_OF_DIRECTIVES = lazy(r"\w_\d+_gpu(?:__red)?\Z|\A__pgi_uacc_|\Anvkernel_\w+_F\d+L\d+_")
+_DALI = lazy(r"(?:void )?dali::|\[DALI\]")  # a kernel's name, or a thread's
+_PYTHON = lazy(r"(?:\A|/)(?:python[\d.]*(?:\.exe)?|pt_main_thread|torchrun)\Z")
 
 
 class Program(Record, frozen=True):

@@ -10,6 +10,7 @@ import numpy as np
 
 from traceprof import intervals, labels
 from traceprof.errors import UsageError
+from traceprof.patterns import lazy
 from traceprof.structs import Record
 from traceprof.trace.model.special_values import OPEN_END
 
@@ -47,35 +48,35 @@ class StepPattern(Record, frozen=True):
 # In order of preference: the first pattern with matching ranges defines a process's steps.
 PATTERNS: tuple[StepPattern, ...] = (
     # `instrument.step`, and names written by hand
-    StepPattern(re.compile(r"\Astep (\d+)\Z")),
+    StepPattern(lazy(r"\Astep (\d+)\Z")),
     # torch.profiler's step, when it is emitted as NVTX
-    StepPattern(re.compile(r"\AProfilerStep#(\d+)\Z")),
+    StepPattern(lazy(r"\AProfilerStep#(\d+)\Z")),
     # iteration_12, Iteration 12, train_step 3, training_step_3, global_step 3, Step 3
     StepPattern(
-        re.compile(
+        lazy(
             r"\A(?:iteration|iter|train(?:ing)?[_ ]step|global_step|step)[ _#:]*(\d+)\Z",
             re.IGNORECASE,
         )
     ),
     # PyTorch Lightning's profiler (action `run_training_batch`)
-    StepPattern(re.compile(r"\A(?:\[pl\]\[profile\])?run_training_batch\Z")),
+    StepPattern(lazy(r"\A(?:\[pl\]\[profile\])?run_training_batch\Z")),
     # Megatron-LM and scripts that open one unnumbered range per step
-    StepPattern(re.compile(r"\A(?:train_step|training_step|train_batch)\Z")),
+    StepPattern(lazy(r"\A(?:train_step|training_step|train_batch)\Z")),
     # SGLang: step[DECODE bs=32 toks=32]; one of the next may be around it
-    StepPattern(re.compile(r"\Astep\[[A-Z_]+ bs=\d+.*\]\Z")),
+    StepPattern(lazy(r"\Astep\[[A-Z_]+ bs=\d+.*\]\Z")),
     # vLLM: execute_context_2(512)_generation_30(30), or execute_542_context_2(…)_generation_30(…)
-    StepPattern(re.compile(r"\Aexecute_(?:\d+_)?context_\d+\(.*\)_generation_\d+\(.*\)\Z")),
+    StepPattern(lazy(r"\Aexecute_(?:\d+_)?context_\d+\(.*\)_generation_\d+\(.*\)\Z")),
 )
 
 
 # A step ends with its optimizer step: a range of `instrument`, else PyTorch's own.
 _OPTIMIZER_STEPS = (
-    re.compile(rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)"),
-    re.compile(r"\AOptimizer\.step#\w+\.step\b"),
+    lazy(rf"\A{labels.OPTIMIZER_STEP}(?: |\Z)"),
+    lazy(r"\AOptimizer\.step#\w+\.step\b"),
 )
-_CUT = re.compile(rf"\A{labels.CUT} step \d+\Z")
+_CUT = lazy(rf"\A{labels.CUT} step \d+\Z")
 """The label which says that an exception ended a step: see `labels.cut`."""
-_WARM_UP = re.compile(r"\bwarm[ _-]?up\b", re.IGNORECASE)
+_WARM_UP = lazy(r"\bwarm[ _-]?up\b", re.IGNORECASE)
 
 
 class StepRanges(Record, frozen=True):

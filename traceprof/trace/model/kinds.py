@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from enum import IntEnum
+
+from traceprof.patterns import lazy
 
 
 class MemoryKind(IntEnum):
@@ -106,8 +107,8 @@ _KINDS_OF_CALLS = (
     # ROCm: hipExtModuleLaunchKernel, hipModuleLaunchKernel, hipExtLaunchKernel
     (ApiCallKind.LAUNCH, r"hip(?:Ext)?(?:Module)?Launch\w*"),
 )
-_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS_OF_CALLS)
-_RETURNS_AT_ONCE = re.compile(r"Async|\A(?:cuda|cu)MemcpyPeer")
+_PATTERNS = tuple((kind, lazy(pattern)) for kind, pattern in _KINDS_OF_CALLS)
+_RETURNS_AT_ONCE = lazy(r"Async|\A(?:cuda|cu)MemcpyPeer")
 
 
 def api_call_kind(name: str) -> ApiCallKind:
@@ -151,7 +152,7 @@ _WAITS = {
     "ThreadSynchronize": SynchronizationKind.HOST_FOR_DEVICE,
     "CtxSynchronize": SynchronizationKind.HOST_FOR_DEVICE,
 }
-_WAIT = re.compile(rf"(?:cuda|cu|hip)({'|'.join(_WAITS)})(?:WithFlags)?")
+_WAIT = lazy(rf"(?:cuda|cu|hip)({'|'.join(_WAITS)})(?:WithFlags)?")
 
 
 def synchronization_kind(name: str) -> SynchronizationKind:
