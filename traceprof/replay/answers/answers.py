@@ -201,10 +201,6 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     least = min(replay.least_ns(place, one), step)
     for other in under.otherwise:
         changes += (share @ (other - before)).tolist()
-    spread = [
-        min(_spread(lengths[:, way], share), _spread((lengths - before)[:, way], share))
-        for way in range(lengths.shape[1])
-    ]
     off = abs(min(changes) if is_bound else change) * max(
         misfit / step if step else 0.0, RESOLUTION
     )
@@ -216,8 +212,9 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
             one.text, is_bound=True, step_ns=at, low_ns=at, high_ns=at, change_ns=at - round(step),
             is_too_small=abs(min(changes)) <= misfit, note=one.condition,
         )  # fmt: skip
-    low = step + min(changes) - max(spread) - off
-    high = step + max(changes) + max(spread) + off
+    spread = np.minimum(_spreads(lengths, share), _spreads(lengths - before, share)).max()
+    low = step + min(changes) - spread - off
+    high = step + max(changes) + spread + off
     high = min(high, step) if max(changes) <= 0 else high
     below = max(1 - high / least, 0.0) if least else 0.0
     if below > MAX_BELOW_FLOOR:
@@ -245,17 +242,21 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     )  # fmt: skip
 
 
-def _spread(lengths: Float64, share: Float64) -> float:
-    """Return half of the 95 % interval of a mean, by bootstrap over the steps that count.
+def _spreads(lengths: Float64, share: Float64) -> Float64:
+    """Return half of the 95 % intervals of means, by bootstrap over the steps that count.
 
     Args:
-        lengths: float64[s], ns.
+        lengths: float64[s, w], ns.
         share: float64[s], what each counts for.
+
+    Returns:
+        float64[w].
     """
     counts = np.flatnonzero(share)
     if len(counts) < 2:
-        return 0.0
+        return np.zeros(lengths.shape[1])
     draws = counts[np.random.default_rng(_SEED).integers(0, len(counts), (_DRAWS, len(counts)))]
-    means = (lengths * share)[draws].sum(axis=1) / share[draws].sum(axis=1)
-    low, high = np.percentile(means, (2.5, 97.5))
-    return float(high - low) / 2
+    whole = share[draws].sum(axis=1)
+    means = [of_way[draws].sum(axis=1) / whole for of_way in lengths.T * share]
+    spreads: Float64 = np.diff(np.percentile(means, (2.5, 97.5), axis=1), axis=0)[0] / 2
+    return spreads
