@@ -29,7 +29,6 @@ import numpy as np
 from traceprof.progress import UNHEARD
 from traceprof.structs import Record
 from traceprof.trace.programs import ending_with_parent
-from traceprof.trace.temporary_folder import remove_exports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -154,6 +153,8 @@ class Child(Generic[Item]):
         _children.remove(self)
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
+        from traceprof.trace.temporary_folder import remove_exports  # noqa: PLC0415  (children only)
+
         remove_exports(self._pid)
         self.socket.close()
 

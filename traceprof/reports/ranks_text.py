@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from statistics import median
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.text import Text
 
 from traceprof.errors import one_line
@@ -165,7 +165,7 @@ def _known(nanoseconds: int, *, is_unknown: bool) -> str:
 
 def _median_wait(uses: Sequence[OperationUse]) -> str:
     waits = [use.wait_ns for use in uses if use.wait_ns is not None]
-    return duration(int(median(waits))) if waits else "unknown"
+    return duration(int(np.median(waits))) if waits else "unknown"
 
 
 def _short(communicator: str, description: str | None) -> Text:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import mean
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -295,8 +294,8 @@ def about_steps(result: BreakdownResult, lengths: StepLengths) -> list[str]:
 
 
 def _means(steps: Sequence[StepMeasures]) -> list[str]:
-    measures = [step.measures for step in steps]
-    return [duration(round(mean(getattr(step, name) for step in measures))) for name, *_ in _PARTS]
+    sums = [sum(getattr(step.measures, name) for step in steps) for name, *_ in _PARTS]
+    return [duration(round(whole / len(steps))) for whole in sums]
 
 
 def where_it_went(measures: Measures) -> str:

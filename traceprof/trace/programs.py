@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import signal
-import subprocess
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -31,6 +31,8 @@ def captured(*command: str | Path, max_s: float | None = None) -> subprocess.Com
     Raises:
         OSError: it does not start, or was killed at the time limit; `strerror` is a clause.
     """
+    import subprocess  # noqa: PLC0415  (few analyses run a program)
+
     if max_s is None:
         max_s = MAX_ANSWER_S
     try:

@@ -12,8 +12,6 @@ import warnings
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
-from string import whitespace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
 
 # numpy accepts these, which are in no integer's text, as 0 or as nothing.
-_READ_LAXLY = (*whitespace, "+", "-,")
+_READ_LAXLY = (*" \t\n\r\v\f", "+", "-,")
 _NO_TEXTS: Mapping[str, NumberedTexts] = MappingProxyType({})
 _NO_ROWS: Mapping[str, NumberedRows] = MappingProxyType({})
 _LAST_ROWID = int(np.iinfo(np.int64).max)
@@ -220,6 +218,7 @@ def _run(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the query's one row for each slice, in order; threads work ahead of the reader."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  (tables that need it are few)
+    from queue import SimpleQueue  # noqa: PLC0415  (the same)
 
     connections: list[sqlite3.Connection] = []
     pending: deque[Future[tuple[Any, ...]]] = deque()

@@ -7,7 +7,6 @@ NCCL; the fields' names do not.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -112,6 +111,8 @@ def _places(database: Database) -> dict[tuple[int, int], list[tuple[str, int, st
 
 
 def _of_json(text: str) -> dict[str, int] | None:
+    import json  # noqa: PLC0415  (payloads of few versions)
+
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
