@@ -25,8 +25,8 @@ from tests.support.traces import (
     REAL_FOLDER,
     REAL_TRACES,
     SAMPLES,
-    is_long,
     real_name,
+    real_turn,
 )
 from tests.support.workers import reports_of_run
 from traceprof.cli.main import OBJECTS_BETWEEN_COLLECTIONS
@@ -156,10 +156,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     if REAL_TRACES:
         # By its scope all tests of one export run together, and open and read it once.
+        turn = real_turn(metafunc.definition.nodeid.partition("::")[0])
         exports = [
-            pytest.param(
-                path, marks=[pytest.mark.long] if is_long(path) else [], id=real_name(path)
-            )
+            pytest.param(path, marks=[] if path in turn else [pytest.mark.long], id=real_name(path))
             for path in REAL_TRACES
         ]
         metafunc.parametrize("real_trace", exports, scope="session")

@@ -5,6 +5,7 @@ The environment variable TRACEPROF_TRACES names the folder of real exports.
 
 import os
 from pathlib import Path
+from zlib import crc32
 
 SAMPLE_FOLDER = Path(__file__).parents[2] / "sample_traces"
 SAMPLE = SAMPLE_FOLDER / "ddp.sqlite"
@@ -51,9 +52,17 @@ WITH_DDP = {
 """Real exports with training steps whose gradients are reduced, some beside the backward."""
 
 
-def is_long(path: Path) -> bool:
-    """Say whether tests of every real export read this one with `make verify` only."""
-    return not {path.stem, f"{path.parent.name}/{path.stem}"}.isdisjoint(LIKE_ANOTHER | LARGE)
+_NOT_LONG = [
+    path
+    for path in sorted(REAL_TRACES, key=lambda path: path.stat().st_size)
+    if {path.stem, f"{path.parent.name}/{path.stem}"}.isdisjoint(LIKE_ANOTHER | LARGE)
+]
+_TURNS = 3  # by size every third: large and small ones, of old and new formats, in each
+
+
+def real_turn(name: str) -> list[Path]:
+    """Return the real exports that a file of tests always reads: the others by `make verify`."""
+    return _NOT_LONG[crc32(name.encode()) % _TURNS :: _TURNS]
 
 
 def real_name(path: Path) -> str:
