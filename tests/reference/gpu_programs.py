@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tests.reference.gpu_machine import Steps
 
 NUM_STEPS = 14
+START_NS = 20.0 * MS
 COMPUTE, NCCL, COPIES, DECODING = 7, 20, 24, 28
 
 GEMM = Kernel("ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_tn", 180 * US)
@@ -35,6 +36,7 @@ ATTENTION = Kernel("pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>
 GELU = Kernel("void at::native::vectorized_elementwise_kernel<4, gelu>(int)", 40 * US, 400)
 ADAM = Kernel("void at::native::multi_tensor_apply_kernel<fused_adam>(int)", 300 * US, 320)
 TRANSPOSE = Kernel("void dali::kernels::TransposeTiledBatched<float>(int)", 150 * US, 64)
+ROTATE = replace(TRANSPOSE, name="void rotate_batched<float>(int)")
 DECODE = Kernel("nvjpeg::decode_kernel(int)", 150 * US, 64)
 TINY = Kernel("void at::native::unrolled_elementwise_kernel<add>(int)", 3 * US, 8)
 LAYER = (GEMM, ATTENTION, WIDE, GELU)
@@ -70,7 +72,7 @@ class Program:
 
 def _steps(thread: Thread, num_steps: int, step: Callable[[int], Steps]) -> None:
     def process() -> Steps:
-        yield 20.0 * MS  # what loads has begun before
+        yield START_NS  # what loads has begun before
         for number in range(num_steps):
             yield from thread.step(number, step(number))
             yield from thread.work(20 * US)
@@ -270,6 +272,38 @@ def _decoding(thread: Thread, batches: Batches, ns: float) -> Steps:
         yield from thread.put(batches, over)
 
 
+def worker(ns: float, spread: float) -> Callable[[Machine, int, int], None]:
+    """Return a program whose batches come from a thread without calls, two ahead.
+
+    It takes `ns` for one, by up to `spread` more or less, and begins when the training does.
+    """
+
+    def start(machine: Machine, seed: int, num_steps: int) -> None:
+        device, batches = Device(machine, 0), Batches(2)
+        thread, other = Thread(device, seed), Thread(device, seed, tid=1)
+        compute = device.stream(COMPUTE)
+
+        def loading() -> Steps:
+            yield START_NS
+            while True:
+                yield from other.sleep(ns * (1 + spread * (2 * other.chance() - 1)))
+                yield from other.put(batches)
+
+        machine.start(loading())
+
+        def step(_: int) -> Steps:
+            yield from thread.get(batches)
+            if batches.events:
+                batches.get()
+            yield from thread.copy(compute, "HtoD", 1 << 22, 300 * US)
+            yield from thread.launch(compute, *LAYER * 6, ADAM)
+            yield from thread.item(compute)
+
+        _steps(thread, num_steps, step)
+
+    return start
+
+
 def _batch(thread: Thread, batches: Batches) -> Steps:
     compute = thread.device.stream(COMPUTE)
     yield from thread.get(batches)
@@ -298,11 +332,14 @@ def two_threads(ns: float) -> Callable[[Machine, int, int], None]:
     return start
 
 
-def stages_of_loader(ns: float, spread: float) -> Callable[[Machine, int, int], None]:
+def stages_of_loader(
+    ns: float, spread: float, *, is_marked: bool = True
+) -> Callable[[Machine, int, int], None]:
     """Return a program whose loader has three stages, on a thread each, as NVIDIA DALI's has.
 
     The first takes `ns` for a batch on the host, by up to `spread` more or less; the second copies
-    it, the third transforms it. Who trains takes a batch and asks for another one, two ahead.
+    it, the third transforms it. Who trains takes a batch and asks for another one, two ahead. If
+    nothing marks the stages, the loader begins when the training does.
     """
 
     def start(machine: Machine, seed: int, num_steps: int) -> None:
@@ -319,15 +356,19 @@ def stages_of_loader(ns: float, spread: float) -> Callable[[Machine, int, int], 
             yield from other.copy(stream, "HtoD", 1 << 22, 400 * US)
 
         def transformed(other: Thread) -> Steps:
-            yield from other.launch(stream, *[TRANSPOSE] * 4)
+            yield from other.launch(stream, *[TRANSPOSE if is_marked else ROTATE] * 4)
             yield from other.record(stream, 300)
 
         def stage(other: Thread, place: int, work: Callable[[Thread], Steps]) -> Steps:
             name = ("CPU", "Mixed", "GPU")[place]
+            if not is_marked:
+                yield START_NS
             while True:
                 yield from other.get(queues[place], is_loader=True)
                 queues[place].get()
-                yield from other.named(f"[DALI][Executor] Run{name}", work(other))
+                own = work(other)
+                marked = other.named(f"[DALI][Executor] Run{name}", own) if is_marked else own
+                yield from marked
                 yield from other.put(queues[place + 1])
 
         for place, (other, work) in enumerate(
@@ -417,10 +458,9 @@ def all_at_once(loads_in_thread: bool) -> Callable[[Machine, int, int], None]:
     def start(machine: Machine, seed: int, num_steps: int) -> None:
         for rank in range(2):
             device = Device(machine, rank)
-            thread, other = Thread(device, seed), Thread(device, seed, tid=1)
-            batches = Batches(2) if loads_in_thread else None
+            thread, batches = Thread(device, seed), Batches(2) if loads_in_thread else None
             if batches is not None:
-                machine.start(_decoding(other, batches, 3 * MS))
+                machine.start(_decoding(Thread(device, seed, tid=1), batches, 3 * MS))
 
             def step(
                 _: int, thread: Thread = thread, batches: Batches | None = batches, rank: int = rank
@@ -461,6 +501,11 @@ LOADED = {
     "kernel:gemm=0.5x": HALF,
     "kernel:dali=0.5x": Change(kernels={"dali": 0.5}),
     "no-data-loading": Change(loading=False),
+}
+PACED = {
+    "kernel:gemm=0.5x": HALF,
+    "no-data-loading": Change(loading=False),
+    "no-sync": Change(waits=False),
 }
 BESIDE = {"link=2x": Change(link=0.5), "no-overlap-slowdown": Change(slowdown=False)}
 PROGRAMS = {
@@ -544,6 +589,10 @@ PROGRAMS = {
     "loader-stages-fast": Program(stages_of_loader(2.5 * MS, 0.5), LOADED),
     "loader-stages-slow": Program(stages_of_loader(6 * MS, 0.5), LOADED),
     "loader-stages-even": Program(stages_of_loader(4.2 * MS, 0.9), LOADED),
+    "loader-unmarked-slow": Program(stages_of_loader(6 * MS, 0.5, is_marked=False), PACED),
+    "loader-unmarked-even": Program(stages_of_loader(4.2 * MS, 0.9, is_marked=False), PACED),
+    "worker-slow": Program(worker(6 * MS, 0.5), PACED),
+    "worker-even": Program(worker(4.2 * MS, 0.9), PACED),
     "serialized": Program(serialized, {"no-serialization": Change(one_stream=False)}),
     "full-queue": Program(full_queue, {"no-launch-stall": Change(limit=False)}, queue_limit=32),
     "copies": Program(

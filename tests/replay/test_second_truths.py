@@ -22,6 +22,7 @@ NUM_STEPS_OF = dict.fromkeys(("pipeline", "pipeline-unlabelled", "two-stages", "
 SAME = 0.001  # of a step, by which bounds may be beaten besides
 LARGE, MAX_WIDTH = 0.05, 0.5  # of a step; of the true change
 _UNMATCHED = "refused: which send belongs to which receive is not in the recording"
+_UNSEEN = "wide: whether a loader without calls keeps up is not recorded"
 _PACED = "threads that wait for each other by locks are not modelled"
 # What is missed, or refused although the recording is intact, and why.
 KNOWN: dict[tuple[str, str], str] = {
@@ -37,6 +38,10 @@ KNOWN: dict[tuple[str, str], str] = {
         "loader-stages-even",
         "kernel:gemm=0.5x",
     ): "wide: who waits differs from step to step",
+    ("worker-even", "kernel:gemm=0.5x"): _UNSEEN,
+    ("loader-unmarked-even", "kernel:gemm=0.5x"): _UNSEEN,
+    ("loader-unmarked-slow", "no-sync"): f"6 of 10 hold, and 4 are refused: {_PACED}",
+    ("loader-unmarked-even", "no-sync"): "7 of 10 hold: who asks earlier gets its batch earlier",
     **{("all-with-threads", assume): _PACED for assume in PROGRAMS["all-with-threads"].asked},
 }
 HOW = ("held", "wide", "refused", "missed")

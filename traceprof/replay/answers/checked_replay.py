@@ -30,6 +30,7 @@ from traceprof.replay.graph.step_lengths import (
     replayed_steps,
     steady_shares,
 )
+from traceprof.replay.graph.thread_waits import MIN_UNSEEN
 from traceprof.run.steps.step_ranges import StepsSource
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.sample import Sample
     from traceprof.run.rank import Rank
 
+_UNSEEN = (
+    "threads slept until one that launches nothing may have woken them: such a thread, as a"
+    " loader's, may set the pace, and nothing be gained"
+)
 _OF_WORK = frozenset(("host", "gpu"))  # kinds of changes to what takes time
 
 
@@ -175,13 +180,20 @@ class CheckedReplay(Record, frozen=True):
             steps = self._steps(other, reading)
             if isinstance(steps, StepsUnder):
                 under = replace(under, otherwise=(*under.otherwise, steps.steps))
-        doubt = assumption.doubt(self.analysis)
+        doubt = assumption.doubt(self.analysis) or self._unseen_pace
         if doubt is not None:
             under = replace(under, otherwise=(*under.otherwise, self.as_it_is), note=doubt)
         if assumption.is_at_least_communication:
             least = self.communication[:, np.newaxis]
             under = replace(under, steps=np.maximum(under.steps, least))
         return under
+
+    @property
+    def _unseen_pace(self) -> str | None:
+        """Why nothing may be gained, whatever changes; None where the run shows what paces it."""
+        facts = self.graph.facts
+        is_unseen = any(one.unseen_pace_ns > MIN_UNSEEN * one.span_ns for one in facts)
+        return _UNSEEN if is_unseen else None
 
     def _steps(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         num_ways = self.as_it_is.shape[1]

@@ -10,7 +10,7 @@ from traceprof import intervals
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.hidden_host_waits import seen_ns
 from traceprof.replay.graph.hidden_stream_waits import covered_ns, hidden_stream_ns
-from traceprof.replay.graph.thread_waits import training_threads
+from traceprof.replay.graph.thread_waits import training_threads, unseen_pace_ns
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class ProcessFacts(Record, frozen=True):
         pace_ns: how long a loader's first stage works in a step, the mean; 0 without one, infinite
             where it is not known what a loader's stages wait for.
         late_ns: by rank, how much operations began late for no known reason.
+        unseen_pace_ns: how long its threads slept until one not seen may have woken them.
     """
 
     ranks: tuple[int, ...]
@@ -64,15 +65,17 @@ class ProcessFacts(Record, frozen=True):
     paced_ns: float
     pace_ns: float
     late_ns: Mapping[int, int]
+    unseen_pace_ns: int
 
 
-def facts_of(process: Process, step_limits_ns: Int64) -> ProcessFacts:
+def facts_of(process: Process, step_limits_ns: Int64, shift_ns: int) -> ProcessFacts:
     """Return the facts about a process.
 
     Args:
         process: its ranks are open.
         step_limits_ns: int64[s + 1], when its steps begin that are compared, and the last one
             ends, on the run's clock.
+        shift_ns: what was added to times of the report.
     """
     limits_ns = int(step_limits_ns[0]), int(step_limits_ns[-1])
     work, calls, first = process.work, process.calls, process.first_operation
@@ -117,6 +120,7 @@ def facts_of(process: Process, step_limits_ns: Int64) -> ProcessFacts:
         paced_ns=_paced_ns(process, training, step_limits_ns),
         pace_ns=_pace_ns(overs.queues, step_limits_ns),
         late_ns=late_ns,
+        unseen_pace_ns=unseen_pace_ns(process.ranks, calls, work, overs, shift_ns, limits_ns),
     )
 
 

@@ -201,7 +201,7 @@ def process_part(
         ],
         scales=scales,
         marks=marks,
-        facts=facts_of(process, marks[0].limits_ns),
+        facts=facts_of(process, marks[0].limits_ns, shift),
         remaining=remaining,
         kept=Kept(replace(process, ranks=()), edges, operations, places),
     )

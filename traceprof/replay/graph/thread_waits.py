@@ -1,22 +1,30 @@
-"""Waits between the threads of a process: for the driver's lock, and for another thread's work."""
+"""Waits between threads: for the driver's lock, for another one's work, and for one not seen."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof import intervals
+from traceprof.host.thread_evidence import host_evidence
 from traceprof.replay.graph.columns import COMPUTE
 from traceprof.replay.graph.hidden_host_waits import numbered
 from traceprof.structs import Record
+from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
+    from collections.abc import Sequence
+
+    from traceprof.host.thread_evidence import HostEvidence
+    from traceprof.intervals import Int64, Intervals
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.host_waits import HostWaits
     from traceprof.replay.graph.loader_queues import QueueWaits
     from traceprof.replay.graph.longest_path import Float64
-    from traceprof.run.opening import Mask
+    from traceprof.run.opening import Mask, Rank
+    from traceprof.trace.model.trace import Trace
 
 # Autograd's hand-over: a thread that made no call for longer than this waited for the other one.
 MIN_HAND_OVER_NS = 50_000
@@ -26,6 +34,14 @@ MIN_OF_A_PLACE = 6
 # The time from the return of the call that held the driver's lock to the return of the one that
 # waited (measured: 4 to 90 us, seldom more).
 MAX_UNLOCKING_NS = 250_000
+MIN_UNSEEN = 0.01
+"""So much of the training threads may sleep until another one wakes them, which paces them less."""
+_MIN_SILENCE_NS, _MUCH = 1_000_000, 0.05  # Python between two calls takes less
+_MAX_SLEEPS = 500  # the longest ones
+# System calls that are over by themselves, or when a file is written.
+_BY_ITSELF = re.compile(
+    r"(?:(?:clock_)?nanosleep|u?sleep|p?writev?(?:64|2|64v2)?|f(?:write|sync|datasync|flush))\Z"
+)
 
 
 class LockWaits(Record, frozen=True):
@@ -162,6 +178,111 @@ def training_threads(calls: HostCalls, work: GpuWork) -> Int64:
     spent = np.bincount(work.chain[computes], work.length_ns[computes])
     busiest = computes & (work.chain == int(np.argmax(spent)))
     return np.unique(calls.thread[work.call[busiest]])
+
+
+def unseen_pace_ns(
+    ranks: Sequence[tuple[int, Rank]],
+    calls: HostCalls,
+    work: GpuWork,
+    overs: HandOvers,
+    shift_ns: int,
+    limits_ns: tuple[int, int],
+) -> int:
+    """Return how long threads slept until one that launches nothing may have woken them.
+
+    Such a thread, of a loader, may set the pace of all: it makes no calls by which that shows. A
+    silence of a thread that trains may be such a sleep, and where such threads wait for others that
+    launch, a silence of these. If thread switches were recorded, somebody else was on a CPU right
+    before the sleep was over; else the thread was in a system call that waits for others. If
+    neither was, each long silence may be one, where they make much of the time.
+
+    Args:
+        ranks: of the process, each with its index among those of the run.
+        calls: of the process.
+        work: of all its ranks.
+        overs: between its threads.
+        shift_ns: what was added to times of the report.
+        limits_ns: the time to look at, by the run's clock.
+    """
+    rank, evidence = ranks[0][1], host_evidence(ranks[0][1])
+    launching = np.setdiff1d(calls.thread[work.call[work.call >= 0]], overs.queues.threads)
+    outer = np.flatnonzero(calls.is_outer & np.isin(calls.thread, launching))
+    follows = np.flatnonzero(calls.thread[outer[1:]] == calls.thread[outer[:-1]]) + 1
+    if evidence is None or not len(follows):
+        return 0
+    call, since = outer[follows], calls.end_ns[outer[follows - 1]]
+    training = training_threads(calls, work)
+    is_training = np.isin(calls.thread[call], training)
+    brought = overs.call[~np.isin(calls.thread[overs.after], training)]
+    waiting = is_training & np.isin(call, brought)
+    waited = intervals.union(since[waiting], calls.start_ns[call[waiting]])
+    enough = MIN_UNSEEN * (limits_ns[1] - limits_ns[0])
+    if intervals.clip(waited, *limits_ns).measure_ns <= enough:
+        call, since = call[is_training], since[is_training]
+    # What a thread is known to have waited for was over before.
+    handed = np.full(len(calls), limits_ns[0])
+    np.maximum.at(handed, overs.call, calls.end_ns[overs.after])
+    since, until = np.maximum(since, handed[call]), np.minimum(calls.start_ns[call], limits_ns[1])
+    starts, ends = [], []
+    for thread in np.unique(calls.thread[call]).tolist():
+        rows = np.flatnonzero((calls.thread[call] == thread) & (until > since))
+        if len(rows):
+            number = int(evidence.calls.packed_thread.at(calls.index[call[rows[:1]]])[0])
+            silent = intervals.union(since[rows] - shift_ns, until[rows] - shift_ns)
+            asleep = _waiting(evidence, number, silent, limits_ns[1] - limits_ns[0])
+            starts.append(asleep.start_ns)
+            ends.append(asleep.end_ns)
+    start, end = (np.concatenate([np.empty(0, np.int64), *parts]) for parts in (starts, ends))
+    longest = np.argsort(start - end, kind="stable")[:_MAX_SLEEPS]
+    length, woken = (end - start)[longest], end[longest]
+    if length.sum() <= enough:
+        return 0
+    ran = rank.trace.others_ran(woken, _launching_threads(rank.trace))
+    return int(length.sum() if ran is None else length[ran].sum())
+
+
+def _waiting(evidence: HostEvidence, thread: int, silent: Intervals, span_ns: int) -> Intervals:
+    """Return when a thread slept in some of its time until another one may have woken it.
+
+    Args:
+        evidence: of the process.
+        thread: the thread, by its number in the report.
+        silent: its time without calls.
+        span_ns: how long all of it takes, with calls.
+    """
+    of_thread, activity = evidence.thread(thread), evidence.activity
+    asleep, known = of_thread.sleep.asleep, (of_thread.mpi, of_thread.setup, of_thread.allocation)
+    if not len(asleep) and not len(of_thread.sleep.awake):
+        long = _longer(intervals.subtract(silent, intervals.merge(*known)), _MIN_SILENCE_NS)
+        return long if long.measure_ns > _MUCH * span_ns else intervals.empty()
+    if not (activity.switches.thread == thread).any():
+        spans = activity.system_calls
+        by_itself = [bool(_BY_ITSELF.match(name)) for name in spans.names]
+        own = np.array(by_itself, np.bool_)[spans.name] & (spans.thread == thread)
+        asleep = intervals.subtract(asleep, intervals.union(spans.start_ns[own], spans.end_ns[own]))
+    waiting = intervals.subtract(intervals.intersect(asleep, silent), intervals.merge(*known))
+    return _longer(waiting, MIN_HAND_OVER_NS)
+
+
+def _longer(spans: Intervals, than_ns: int) -> Intervals:
+    is_long = spans.length_ns > than_ns
+    return intervals.Intervals(spans.start_ns[is_long], spans.end_ns[is_long])
+
+
+def _launching_threads(trace: Trace) -> Int64:
+    """Return the threads that launch work to any GPU of a report, by their numbers there."""
+    launches = [
+        key
+        for key, name in trace.api_names.items()
+        if api_call_kind(name) in (ApiCallKind.LAUNCH, ApiCallKind.COPY, ApiCallKind.MEMORY_SET)
+    ]
+    threads = [np.empty(0, np.int64)]
+    for process in {key.process for key in trace.operations}:
+        calls = trace.api_calls(process)
+        if calls is not None:
+            made = np.flatnonzero(calls.packed_name.isin(launches))
+            threads.append(np.unique(calls.packed_thread.at(made)))
+    return np.unique(np.concatenate(threads))
 
 
 def lock_waits(calls: HostCalls, work: GpuWork, waits: HostWaits) -> LockWaits:

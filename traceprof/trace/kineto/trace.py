@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         LaunchStalls,
         Synchronizations,
     )
-    from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
+    from traceprof.trace.model.host_activity import HostActivity, Mask, ThreadSamples, ThreadSpans
     from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
@@ -234,6 +234,9 @@ class KinetoTrace(Trace):
     def host_activity(self, process: int) -> HostActivity:
         """Return CUDA's and the profiler's own work inside calls: nothing else is recorded."""
         return self._activity if process == self._process else NO_ACTIVITY
+
+    def others_ran(self, times_ns: Int64, threads: Int64) -> Mask | None:
+        """Return None: thread switches are not recorded."""
 
     def operators(self, process: int) -> HostCode | None:
         """Return the operators that a process ran, or None if there are none."""

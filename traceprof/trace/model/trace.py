@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         LaunchStalls,
         Synchronizations,
     )
-    from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
+    from traceprof.trace.model.host_activity import HostActivity, Mask, ThreadSamples, ThreadSpans
     from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.mpi_calls import MpiCalls
@@ -144,6 +144,17 @@ class Trace(Protocol):
 
     def host_activity(self, process: int) -> HostActivity:
         """Return the activity of a process's CUDA-calling threads outside of CUDA."""
+
+    def others_ran(self, times_ns: Int64, threads: Int64) -> Mask | None:
+        """Say right before which times any thread but some was on a CPU, of any process.
+
+        Args:
+            times_ns: int64[n].
+            threads: int64[t], those that do not count.
+
+        Returns:
+            bool[n]; None if thread switches were not recorded.
+        """
 
     def operators(self, process: int) -> HostCode | None:
         """Return the operators of a framework that a process ran, or None if unknown."""

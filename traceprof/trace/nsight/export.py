@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.counters import Counters
     from traceprof.trace.model.host import ApiCalls, LaunchStalls, Synchronizations
-    from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
+    from traceprof.trace.model.host_activity import HostActivity, Mask, ThreadSamples, ThreadSpans
     from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
@@ -186,6 +186,18 @@ class NsightTrace(SectionedExport):
     def host_activity(self, process: int) -> HostActivity:
         """Return the activity of a process's CUDA-calling threads outside of CUDA."""
         return self._host_activities.get(process, NO_ACTIVITY)
+
+    def others_ran(self, times_ns: Int64, threads: Int64) -> Mask | None:
+        """Say right before which times any thread but some was on a CPU, of any process.
+
+        Args:
+            times_ns: int64[n].
+            threads: int64[t], those that do not count.
+
+        Returns:
+            bool[n]; None if thread switches were not recorded.
+        """
+        return host_activity.others_ran(self._database, times_ns, threads)
 
     def samples(self, process: int) -> ThreadSamples:
         """Return the samples of a process's CUDA-calling threads."""

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceprof.intervals import Int64
+    from traceprof.trace.model.host_activity import Mask
     from traceprof.trace.sqlite.database import Database
 
 _MPI = re.compile(r"(?:MPI|UCP|UCX)_\w*EVENTS\Z")
 _JIT = "JIT"
 """The name for compilation, whose rows have no name."""
+_WOKE_NS = 50_000  # who wakes another thread may go to sleep so long before that one runs
 
 
 def read_host_activity(database: Database, threads: Int64) -> dict[int, HostActivity]:
@@ -119,6 +121,41 @@ def _read_switches(database: Database, threads: Int64) -> dict[int, ThreadSwitch
     switches = ThreadSwitches(time[order], thread[order], is_on[order] != 0)
     process = schema.process_of_thread(switches.thread)
     return {number: switches.chosen(process == number) for number in np.unique(process).tolist()}
+
+
+def others_ran(database: Database, times_ns: Int64, threads: Int64) -> Mask | None:
+    """Say right before which times any thread but some was on a CPU, of any process.
+
+    Args:
+        database: the export.
+        times_ns: int64[n].
+        threads: int64[t], those that do not count (globalTid).
+
+    Returns:
+        bool[n]; None if the export has no thread switches.
+    """
+    table, columns = schema.SWITCHES, ("start", "isSchedIn", "globalTid")
+    if not database.has(table, *columns):
+        return None
+    expect_rows(database, [table])
+    # Of each thread the last switch before each time: twice its time, and 1 if it went on the CPU.
+    last: dict[int, Int64] = {}
+    for chunk in read_columns(database, table, columns):
+        time, is_on, thread = (chunk[name] for name in columns)
+        rows = np.flatnonzero((time != NULL) & (is_on != NULL) & (thread != NULL))
+        rows = rows[~_is_of(thread[rows], threads)]
+        rows = rows[np.lexsort((is_on[rows], time[rows], thread[rows]))]
+        for of_thread in np.split(rows, np.flatnonzero(np.diff(thread[rows])) + 1):
+            if len(of_thread):
+                switches = np.append(-1, 2 * time[of_thread] + (is_on[of_thread] != 0))
+                known = switches[np.searchsorted(time[of_thread], times_ns)]
+                number = int(thread[of_thread[0]])
+                last[number] = np.maximum(last.get(number, known), known)
+    ran = np.zeros(len(times_ns), np.bool_)
+    for switch in last.values():
+        is_recent = times_ns - switch // 2 <= _WOKE_NS
+        ran |= (switch >= 0) & ((switch % 2 == 1) | is_recent)
+    return ran
 
 
 def _rows(

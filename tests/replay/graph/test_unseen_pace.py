@@ -1,0 +1,112 @@
+"""Threads without calls that may set the pace, in programs of the second simulator."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.reference.gpu_machine import Machine
+from tests.reference.gpu_programs import PROGRAMS
+from traceprof.analysis import Options, analyze
+from traceprof.replay.assumptions.assumption import Variant
+from traceprof.replay.graph.run_graph import run_graph
+from traceprof.trace.nsight import schema
+from traceprof.trace.open import open_trace
+
+
+def share(machine: Machine, folder: Path) -> float:
+    """Return how much of the steps threads slept until one without calls may have woken them."""
+    path = machine.write(folder / "run.sqlite")
+    with closing(analyze(path, options=Options(savings=False))) as analysis:
+        (facts,) = run_graph(analysis, [Variant()]).facts
+        return facts.unseen_pace_ns / facts.span_ns
+
+
+def without_switches(machine: Machine) -> None:
+    del machine.rows[schema.SWITCHES]
+
+
+def as_system_calls(name: str) -> Callable[[Machine], None]:
+    """Return what turns the sleeps of a training thread into a system call."""
+
+    def change(machine: Machine) -> None:
+        switches = machine.rows.pop(schema.SWITCHES)
+        thread = machine.rows[schema.API_CALL.name][0]["globalTid"]
+        own = [row for row in switches if row["globalTid"] == thread]
+        for off, on in pairwise(own):
+            if not off["isSchedIn"]:
+                row = {"start": off["start"], "end": on["start"], "globalTid": thread}
+                machine.rows[schema.OS_CALLS].append({**row, "nameId": name})
+
+    return change
+
+
+@pytest.mark.parametrize("name", ["worker-slow", "loader-unmarked-slow"])
+def test_threads_that_others_wake_may_be_paced(name: str, tmp_path: Path) -> None:
+    assert share(PROGRAMS[name].run(0), tmp_path) > 0.2
+
+
+@pytest.mark.parametrize("name", ["loader-steady", "loader-stages-slow", "two-threads-slow"])
+def test_threads_that_nobody_without_calls_wakes_set_their_own_pace(
+    name: str, tmp_path: Path
+) -> None:
+    assert share(PROGRAMS[name].run(0), tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "is_unseen"),
+    [
+        (without_switches, True),
+        (as_system_calls("pthread_cond_wait"), True),
+        (as_system_calls("clock_nanosleep"), False),
+    ],
+)
+def test_without_thread_switches_what_is_recorded_decides(
+    change: Callable[[Machine], None], is_unseen: bool, tmp_path: Path
+) -> None:
+    machine = PROGRAMS["worker-slow"].run(0)
+    change(machine)
+    assert (share(machine, tmp_path) > 0.2) == is_unseen
+
+
+def test_others_run_from_a_switch_to_the_next_and_shortly_after(tmp_path: Path) -> None:
+    machine = PROGRAMS["worker-slow"].run(0)
+    training, worker = (row["globalTid"] for row in machine.rows[schema.SWITCHES][:2])
+    machine.rows[schema.SWITCHES] = [
+        {"cpu": 0, "globalTid": training, "start": 0, "isSchedIn": 1},
+        {"cpu": 1, "globalTid": worker, "start": 3_000_000, "isSchedIn": 0},
+        {"cpu": 1, "globalTid": worker, "start": 1_000_000, "isSchedIn": 1},
+        {"cpu": 1, "globalTid": worker, "start": 9_000_000, "isSchedIn": 1},
+    ]
+    times_ns = 1000 * np.array([900, 1_000, 1_001, 3_000, 3_050, 3_051, 8_000, 9_001])
+    with closing(open_trace(machine.write(tmp_path / "run.sqlite"))) as trace:
+        ran = trace.others_ran(times_ns, np.array([training], np.int64))
+        alone = trace.others_ran(times_ns, np.array([training, worker], np.int64))
+    assert ran is not None
+    assert alone is not None
+    assert ran.tolist() == [False, False, True, True, True, False, False, True]
+    assert not alone.any()
+
+
+def test_others_that_ran_agree_with_a_plain_loop_over_real_switches(traces: Path) -> None:
+    path = traces / "pairs" / "a100_loader_1_8workers.sqlite"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        rows = database.execute(
+            "SELECT start, isSchedIn, globalTid FROM SCHED_EVENTS ORDER BY start, isSchedIn"
+        ).fetchall()
+    threads = sorted({thread for _, _, thread in rows})
+    times_ns = [time for time, *_ in rows[::40]] + [time + 20_000 for time, *_ in rows[::40]]
+    with closing(open_trace(path)) as trace:
+        ran = trace.others_ran(np.array(times_ns), np.array(threads[::2]))
+    assert ran is not None
+    expected = []
+    for wanted in times_ns:
+        last = {thread: (time, is_on) for time, is_on, thread in rows if time < wanted}
+        others = [last[thread] for thread in threads[1::2] if thread in last]
+        expected.append(any(is_on or wanted - time <= 50_000 for time, is_on in others))
+    assert ran.tolist() == expected
+    assert 0 < sum(expected) < len(expected)
