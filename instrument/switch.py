@@ -7,7 +7,7 @@ import logging
 import threading
 
 from instrument.core import nvtx_ranges
-from instrument.core.patching import Patches
+from instrument.core.patching import Exchange, Patches
 
 _log = logging.getLogger("traceprof.instrument")
 
@@ -30,6 +30,7 @@ PARTS: tuple[str, ...] = (
 they import torch. None of them depends on another."""
 
 _lock = threading.Lock()
+_everywhere = Exchange()
 _installed: list[Patches] | None = None
 
 
@@ -45,6 +46,7 @@ def enable() -> None:
         if _installed is None:
             parts = PARTS if nvtx_ranges.is_recording() else ()
             _installed = [patches for part in parts if (patches := _install(part)) is not None]
+            _everywhere.run()
 
 
 def disable() -> None:
@@ -53,6 +55,7 @@ def disable() -> None:
     with _lock:
         for patches in reversed(_installed or ()):
             patches.restore()
+        _everywhere.run()
         _installed = None
 
 
@@ -63,7 +66,7 @@ def is_enabled() -> bool:
 
 def _install(part: str) -> Patches | None:
     """Install one part; return its patches, or None if it cannot be installed."""
-    patches = Patches()
+    patches = Patches(_everywhere)
     try:
         importlib.import_module(part).install(patches)
     except Exception as error:  # noqa: BLE001  (an observer must not stop the training)

@@ -16,10 +16,16 @@ _ABSENT = object()
 
 
 class Patches:
-    """A list of replacements that can be undone. Not thread-safe: its owner locks."""
+    """A list of replacements that can be undone. Not thread-safe: its owner locks.
 
-    def __init__(self) -> None:
+    Args:
+        everywhere: collects what is replaced in all modules, for its owner to do in one pass;
+            without it each replacement is done at once.
+    """
+
+    def __init__(self, everywhere: Exchange | None = None) -> None:
         self._undo: list[Callable[[], object]] = []
+        self._everywhere = everywhere
 
     def replace(self, owner: object, name: str, new: object) -> None:
         """Set an attribute of a module, class or object.
@@ -41,8 +47,8 @@ class Patches:
     def replace_each_everywhere(self, pairs: Iterable[tuple[object, object]]) -> None:
         """Do `replace_everywhere` for each pair of original and wrapper, in one pass."""
         pairs = list(pairs)
-        self._undo.append(partial(_exchange, [(wrapper, original) for original, wrapper in pairs]))
-        _exchange(pairs)
+        self._undo.append(partial(self._exchange, [(new, original) for original, new in pairs]))
+        self._exchange(pairs)
 
     def on_restore(self, callback: Callable[[], object]) -> None:
         """Call this when restoring, for example to remove a hook or to reset a state."""
@@ -52,6 +58,40 @@ class Patches:
         """Undo everything, last first; failures are logged and do not stop the rest."""
         while self._undo:
             _attempt(self._undo.pop())
+
+    def _exchange(self, pairs: list[tuple[object, object]]) -> None:
+        """Replace the first of each pair by the second in all modules, or have it collected."""
+        exchange = self._everywhere or Exchange()
+        exchange.add(pairs)
+        if self._everywhere is None:
+            exchange.run()
+
+
+class Exchange:
+    """Replacements in the namespaces of all modules, of which there may be thousands."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[int, tuple[object, object]] = {}
+
+    def add(self, pairs: list[tuple[object, object]]) -> None:
+        """Collect the replacement of the first of each pair by the second, after those before."""
+        later = {id(old): (old, new) for old, new in pairs}
+        earlier = {
+            key: (old, later[id(new)][1] if id(new) in later else new)
+            for key, (old, new) in self._pairs.items()
+        }
+        self._pairs = {**later, **earlier}
+
+    def run(self) -> None:
+        """Make all replacements that were collected, in one pass."""
+        pairs, self._pairs = self._pairs, {}
+        for namespace in _namespaces():
+            # Most have none, which is seen without a step of Python for each name.
+            if pairs.keys().isdisjoint(map(id, list(namespace.values()))):
+                continue
+            for name, value in list(namespace.items()):
+                if id(value) in pairs:
+                    namespace[name] = pairs[id(value)][1]
 
 
 def _attempt(undo: Callable[[], object]) -> None:
@@ -78,18 +118,6 @@ def _put_back(owner: object, name: str, new: object, stored: object) -> None:
         delattr(owner, name)
     else:
         setattr(owner, name, stored)
-
-
-def _exchange(pairs: list[tuple[object, object]]) -> None:
-    """Replace the first of each pair by the second in the namespaces of all modules."""
-    replacements = {id(old): new for old, new in pairs}
-    for namespace in _namespaces():
-        # Most have none, which is seen without a step of Python for each name.
-        if replacements.keys().isdisjoint(map(id, list(namespace.values()))):
-            continue
-        for name, value in list(namespace.items()):
-            if id(value) in replacements:
-                namespace[name] = replacements[id(value)]
 
 
 def _namespaces() -> Iterator[dict[str, Any]]:

@@ -50,13 +50,9 @@ def run(python: Path, *arguments: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long  # always, those that are forked
 @pytest.mark.parametrize(
-    ("variables", "said"),
-    [
-        ({VARIABLE: "1"}, "True"),
-        pytest.param({VARIABLE: "0"}, "False", marks=pytest.mark.long),
-        pytest.param({}, "False", marks=pytest.mark.long),
-    ],
+    ("variables", "said"), [({VARIABLE: "1"}, "True"), ({VARIABLE: "0"}, "False"), ({}, "False")]
 )
 def test_spawned_ranks_are_instrumented(
     python: Path,

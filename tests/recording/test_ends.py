@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.long import long_after
 from tests.support.nsys import has_failed
 
 ROOT = Path(__file__).parents[2]
@@ -31,10 +32,9 @@ for _ in range(int(sys.argv[1])):
     optimizer.step()
 """
 
-TOOLS = ["nsys", "torch"]
 
 pytestmark = pytest.mark.usefixtures("nsys")
-with_each_tool = pytest.mark.parametrize("tool", TOOLS)
+with_each_tool = pytest.mark.parametrize("tool", long_after(1, ["nsys", "torch"]))
 
 
 class Recording:
@@ -160,21 +160,11 @@ ENDS = {
     "twice in 5 s": [(signal.SIGINT, 0), (signal.SIGINT, 5)],
     "hangup": [(signal.SIGHUP, 0)],
 }
-QUICK = ("nsys", "as timeout sends them")  # torch alone: tests/instrument/test_recording.py
 
 
-@pytest.mark.parametrize(
-    ("tool", "signals"),
-    [
-        pytest.param(
-            *(tool, signals),
-            marks=[] if (tool, end) == QUICK else pytest.mark.long,
-            id=f"{tool}-{end}",
-        )
-        for tool in TOOLS
-        for end, signals in ENDS.items()
-    ],
-)
+@pytest.mark.long  # always: tests/instrument/test_recording.py and tests/recording/test_child.py
+@pytest.mark.parametrize("signals", ENDS.values(), ids=ENDS)
+@with_each_tool
 def test_a_signal_leaves_the_recording_and_no_rank(
     tmp_path: Path, tool: str, signals: list[tuple[signal.Signals, float]]
 ) -> None:

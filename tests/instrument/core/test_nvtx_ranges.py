@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from instrument.core import nvtx_package, nvtx_ranges
+from tests.support.long import long_after
 from tests.support.nsys import profile
 from traceprof import labels
 
@@ -118,7 +119,7 @@ def test_beyond_the_bound_texts_have_no_sizes(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("text", "written"), [("step 1", b"step "), ("é", "é".encode()), ("\ud800", b"?")]
 )
-@pytest.mark.parametrize("way", ["message", "prepare"])
+@pytest.mark.parametrize("way", long_after(1, ["message", "prepare"]))
 def test_texts_arrive_whatever_they_are(tool: Path, text: str, written: bytes, way: str) -> None:
     code = (
         COUNTS

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from instrument.core.patching import Patches
+from instrument.core.patching import Exchange, Patches
 
 
 class Base:
@@ -133,6 +133,26 @@ def test_several_at_once_may_even_be_exchanged(
     assert (one.a, one.b) == (b, a)
     patches.restore()
     assert (one.a, one.b) == (a, b)
+
+
+@pytest.mark.parametrize("exchange", [None, Exchange()], ids=["at once", "in one pass"])
+def test_replacements_follow_each_other(
+    modules: tuple[types.ModuleType, types.ModuleType], exchange: Exchange | None
+) -> None:
+    one, _ = modules
+    a, b, c = object(), object(), object()
+    one.a, one.b, one.c = a, b, c  # type: ignore[attr-defined]
+    patches = Patches(exchange)
+    patches.replace_each_everywhere([(a, b), (b, a)])
+    patches.replace_each_everywhere([(b, c)])
+    if exchange is not None:
+        assert (one.a, one.b) == (a, b)
+        exchange.run()
+    assert (one.a, one.b, one.c) == (c, a, c)
+    patches.restore()
+    if exchange is not None:
+        exchange.run()
+    assert (one.a, one.b, one.c) == (a, b, a)
 
 
 def test_modules_that_load_lazily_are_not_woken(monkeypatch: pytest.MonkeyPatch) -> None:
