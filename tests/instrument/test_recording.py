@@ -52,7 +52,7 @@ def greatest_flops(file: Path) -> int:
     with ranks_of(file) as (rank,):
         operators = rank.trace.operators(rank.process)
         assert operators is not None
-        return max(operators.work_of(slice(None))[0].tolist())
+        return int(operators.work_of(slice(None))[0].max())
 
 
 @pytest.mark.long
