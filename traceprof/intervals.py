@@ -7,6 +7,7 @@ A zero-length interval covers nothing.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ Mask = npt.NDArray[np.bool_]
 BEYOND_NS = 1 << 62
 """146 years: no clock shows it, and differences of times before it fit 64 bits."""
 _BLOCK = 1024
-_MANY_TIMES = 4  # times for each start, from which on searching for the starts is quicker
+_MANY_TIMES = 4  # as many of one kind as of another: searching for these is quickest
 
 
 class Intervals(Record, frozen=True, dict=True):
@@ -211,7 +212,7 @@ def covered_before(covered: Intervals, times_ns: Int64) -> Int64:
     """Return how much of `covered` lies before each time: int64[m] ns for int64[m] times."""
     if len(covered) == 0:
         return np.zeros(len(times_ns), np.int64)
-    index = np.searchsorted(covered.start_ns, times_ns, side="left")
+    index = num_before(covered.start_ns, times_ns)
     before: Int64 = covered.before_ns[index]
     unfinished = covered.end_ns[np.maximum(index - 1, 0)] - times_ns
     unfinished[index == 0] = 0
@@ -230,7 +231,7 @@ def covered_within(covered: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
     if len(covered) == 0:
         return np.zeros(len(start_ns), np.int64)
     # Most windows end before another interval begins.
-    index = _num_before(covered.start_ns, start_ns)
+    index = num_before(covered.start_ns, start_ns)
     within = np.minimum(end_ns, covered.end_ns[index - 1])
     within -= start_ns
     np.maximum(within, 0, out=within)
@@ -242,14 +243,27 @@ def covered_within(covered: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
     return within
 
 
-def _num_before(start_ns: Int64, times_ns: Int64) -> Int64:
-    """Return how many of the ascending starts are before each time, int64[m]."""
-    if len(times_ns) < _MANY_TIMES * len(start_ns) or (times_ns[1:] < times_ns[:-1]).any():
-        return np.searchsorted(start_ns, times_ns, side="left")
-    # Search for few starts among many times, not for many times among few starts.
-    place = np.searchsorted(times_ns, start_ns, side="right")
-    num_times = np.diff(place, prepend=0, append=len(times_ns))
-    return np.repeat(np.arange(len(start_ns) + 1), num_times)
+def num_before(limits_ns: Int64, times_ns: Int64, side: Literal["left", "right"] = "left") -> Int64:
+    """Return what `np.searchsorted` does, quicker where times ascend and there are many of both.
+
+    Args:
+        limits_ns: int64[n], ascending.
+        times_ns: int64[m], in any order.
+        side: "left" to count the limits before each time, "right" to count those at it, too.
+    """
+    num, counts_equal = len(times_ns), side == "right"
+    if len(limits_ns) > _MANY_TIMES * num or (times_ns[1:] < times_ns[:-1]).any():
+        return np.searchsorted(limits_ns, times_ns, side)
+    if num >= _MANY_TIMES * len(limits_ns):
+        # Search for few limits among many times, not for many times among few limits.
+        place = np.searchsorted(times_ns, limits_ns, "left" if counts_equal else "right")
+        num_times = np.diff(place, prepend=0, append=num)
+        return np.repeat(np.arange(len(limits_ns) + 1), num_times)
+    # Merged: a stable sort of two ascending rows takes a third of the time of as many searches.
+    both = (limits_ns, times_ns) if counts_equal else (times_ns, limits_ns)
+    order = np.argsort(np.concatenate(both), kind="stable")
+    is_time = order >= len(limits_ns) if counts_equal else order < num
+    return np.flatnonzero(is_time) - np.arange(num)
 
 
 def num_inside(

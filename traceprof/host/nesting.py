@@ -79,14 +79,16 @@ def nested(start_ns: Int64, end_ns: Int64) -> Nested:
         start_ns: int64[n], ascending; of equal starts the longer spans come first.
         end_ns: int64[n].
     """
-    num = len(start_ns)
-    end = np.maximum(end_ns, start_ns + 1)
-    if (start_ns[1:] >= end[:-1]).all():  # one after the other, as most calls are
-        return Nested(start_ns, end, np.full(num, -1), np.zeros(num, np.int64))
-    index = np.arange(num)
-    depth = index - np.searchsorted(np.sort(end), start_ns, side="right")
-    keys = np.sort(depth * num + index)
-    place = np.searchsorted(keys, (depth - 1) * num + index) - 1
-    parent = np.where(depth > 0, keys[place] % max(num, 1), -1)
-    parent[end[parent] <= start_ns] = -1  # spans that overlap, but do not nest
-    return Nested(start_ns, end, parent, np.where(parent >= 0, depth, 0))
+    num, end = len(start_ns), np.maximum(end_ns, start_ns + 1)
+    parent, depth = np.full(num, -1), np.zeros(num, np.int64)
+    # Most calls are one after the other: only spans around others, or inside, are looked at.
+    is_inside = start_ns[1:] < np.maximum.accumulate(end[:-1])
+    rows = np.flatnonzero(np.append(False, is_inside) | np.append(is_inside, False))
+    start, stop, index = start_ns[rows], end[rows], np.arange(len(rows))
+    level = index - np.searchsorted(np.sort(stop), start, side="right")
+    keys = np.sort(level * len(rows) + index)
+    place = keys[np.searchsorted(keys, (level - 1) * len(rows) + index) - 1] % max(len(rows), 1)
+    is_inner = (level > 0) & (stop[place] > start)  # others overlap, but do not nest
+    parent[rows] = np.where(is_inner, rows[place], -1)
+    depth[rows] = np.where(is_inner, level, 0)
+    return Nested(start_ns, end, parent, depth)
