@@ -208,13 +208,16 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
     for key, operations in rank.trace.operations.items():
         if key.process != rank.process:
             continue
-        for group in operations.groups:
-            call = launching_calls(group, calls)
+        launched_by = (
+            rank.launched_by
+            if key == rank.key
+            else [launching_calls(group, calls) for group in operations.groups]
+        )
+        for group, call in zip(operations.groups, launched_by, strict=True):
             known = call >= 0
             launches.append(calls.start_ns[call[known]])
             ends.append(group.end_ns[known])
-        kernels = operations.kernels
-        call = launching_calls(kernels, calls)
+        kernels, call = operations.kernels, launched_by[0]
         order = np.flatnonzero(call >= 0)
         order = order[are_first(kernels.packed_signature.at(order), calls.start_ns[call[order]])]
         order = order[np.lexsort((calls.start_ns[call[order]], kernels.name[order]))]
@@ -222,7 +225,8 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
         firsts.append(call[order[is_first]])
         if key != rank.key:
             operations.release()
-    launched, ended = np.sort(np.concatenate(launches)), np.sort(np.concatenate(ends))
+    # Both are nearly in order: stable sorts are quick.
+    launched, ended = (np.sort(np.concatenate(of), kind="stable") for of in (launches, ends))
     pending = np.searchsorted(launched, start, side="right") - np.searchsorted(ended, start)
     excluded |= pending >= MIN_PENDING
     excluded |= np.searchsorted(ended, end - MAX_AFTER_NS) < np.searchsorted(ended, end, "right")
@@ -266,7 +270,7 @@ def _recurring(rank: Rank, events: HostEvents, rows: Int64) -> Mask:
     of_row = events.name[rows]
     for name in np.unique(of_row).tolist():
         here = np.flatnonzero(of_row == name)
-        same = np.sort(events.start_ns[events.name == name])
+        same = np.sort(events.start_ns[events.name == name], kind="stable")
         excluded[here] |= len(here) > max(MAX_RECURRING * len(same), 1)
         if len(starts) < MIN_STEPS:
             continue

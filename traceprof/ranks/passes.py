@@ -223,7 +223,7 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     steps = rank.host_steps
     begins = _NOTHING if steps is None else steps.start_ns
     limits.append(begins)
-    part = np.searchsorted(np.unique(np.concatenate(limits)), launch, side="right")
+    part = intervals.num_before(np.unique(np.concatenate(limits)), launch, "right")
     first = np.flatnonzero(np.append(True, part[1:] != part[:-1]))
     reached = np.maximum.accumulate(np.maximum.reduceat(end, first))
     begun = np.minimum.reduceat(start, first)
@@ -240,7 +240,7 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
 
 def _ranges(rank: Rank) -> dict[int, Intervals]:
     """Return the time of the host in the ranges of each kind of pass; those that there are."""
-    named = rank.trace.ranges(_ANY_RANGE).get(rank.process)
+    named = rank.trace.ranges(_ANY_RANGE, rank.process).get(rank.process)
     if named is None:
         return {}
     end = np.minimum(named.end_ns, intervals.BEYOND_NS)

@@ -14,7 +14,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.structs import Record
-from traceprof.trace.grouping import ordered
+from traceprof.trace.grouping import numbered, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,20 +165,20 @@ def compare(
     may = np.bincount(signature[is_alone], minlength=size) >= least_alone
     may &= np.bincount(signature[is_overlapped], minlength=size) > 0
     rows = np.flatnonzero((is_alone | is_overlapped) & may[signature])
-    group = signature[rows]
+    group, num_places = signature[rows], 1
     if places is not None:
         place = places(rows)
         rows, group, place = rows[place >= 0], group[place >= 0], place[place >= 0]
-        group = group * (int(place.max(initial=0)) + 1) + place
+        num_places = int(place.max(initial=0)) + 1
+        group = group * num_places + place
     over = is_overlapped[rows]
-    keys, first_of = np.unique(group[over], return_index=True)
-    of_group = signature[rows[over][first_of]]
-    group, rows, over = _within(keys, group, rows, over)
-    num_alone = np.bincount(group[~over], minlength=len(keys))
+    groups, group = numbered(group)
+    num_alone = np.bincount(group[~over], minlength=len(groups))
     is_used = num_alone >= least_alone
+    is_used &= np.bincount(group[over], minlength=len(groups)) > 0
     used = is_used[group]
     group, rows, over = (np.cumsum(is_used) - 1)[group[used]], rows[used], over[used]
-    of_group, num_alone = of_group[is_used], num_alone[is_used]
+    of_group, num_alone = groups[is_used] // num_places, num_alone[is_used]
     alone_ns = sorted_by_signature(length_ns[rows[~over]], group[~over])
     expected, variance = _expected(alone_ns, num_alone)
     paired, group = rows[over], group[over]
@@ -192,9 +192,11 @@ def compare(
     signature_of_pair = of_signature[group]
     took = summed(length_ns[paired], signature_of_pair)
     beside = summed(beside_ns[paired], signature_of_pair)
-    of_signatures = np.flatnonzero(is_overlapped)
-    of_signatures = of_signatures[np.isin(signature[of_signatures], chosen)]
-    index = np.searchsorted(chosen, signature[of_signatures])
+    index_of = np.full(size, -1)
+    index_of[chosen] = np.arange(num)
+    index = np.where(is_overlapped, index_of[signature], -1)
+    of_signatures = np.flatnonzero(index >= 0)
+    index = index[of_signatures]
     # By how much more the others of these signatures ran beside communication.
     scale = summed(beside_ns[of_signatures], index) / np.maximum(beside, 1)
     excess = np.stack([took - summed(num_paired * one) for one in expected], axis=1)
@@ -217,15 +219,6 @@ def compare(
         rate=rate,
         rate_error=error / np.maximum(beside, 1),
     )
-
-
-def _within(keys: Int64, group: Int64, rows: Int64, over: Mask) -> tuple[Int64, Int64, Mask]:
-    """Return the groups that are among the keys, as indices into these, with rows and mask."""
-    if len(keys) == 0:
-        return group[:0], rows[:0], over[:0]
-    at = np.minimum(np.searchsorted(keys, group), len(keys) - 1)
-    known = keys[at] == group
-    return at[known], rows[known], over[known]
 
 
 def _expected(alone_ns: Int64, num: Int64) -> tuple[tuple[Float64, ...], Float64]:

@@ -9,6 +9,7 @@ import numpy as np
 from traceprof.analyses.kernels.launched_modules import ModuleUse, modules
 from traceprof.analyses.shape.results import RankResult
 from traceprof.host.launching_code import launching_code
+from traceprof.intervals import num_before
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
@@ -137,6 +138,8 @@ def _most(
     which: Int64, values: Int32, length_ns: Int64, num_names: int, texts: Sequence[str]
 ) -> list[str | None]:
     """Return the value of most of the time of each name; None where that is not known."""
+    if not len(texts):
+        return [None] * num_names
     width = len(texts) + 1
     pairs, place = numbered(which * width + values + 1)
     spent = np.bincount(place, length_ns + 1)  # those without length count a little
@@ -212,6 +215,8 @@ def _by_name(
     values: npt.NDArray[np.float64], are_known_of: Mask, which: Int64, num_names: int
 ) -> list[int | None]:
     """Return the sum over the kernels of each name; None where one of them is not known."""
+    if not are_known_of.any():
+        return [None] * num_names
     of_name = np.bincount(which, values, num_names)
     num_known = np.bincount(which, are_known_of, num_names)
     are_known = (num_known == np.bincount(which, minlength=num_names)) & (of_name > 0)
@@ -227,7 +232,7 @@ def _in_steps(
     """Count the kernels that start in steady steps; none where graphs hide some."""
 
     def within(times_ns: Int64) -> Mask:
-        step = np.searchsorted(steps.start_ns, times_ns, side="right") - 1
+        step = num_before(steps.start_ns, times_ns, "right") - 1
         inside: Mask = (step >= 0) & (times_ns < steps.end_ns[np.maximum(step, 0)])
         return inside
 

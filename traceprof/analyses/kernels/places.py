@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import labels
+from traceprof.intervals import num_before
+from traceprof.trace.grouping import numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,24 +34,27 @@ def places(rank: Rank) -> Callable[[Int64], Int64] | None:
 
     def of(chosen: Int64) -> Int64:
         kernels = rank.operations.kernels
-        signature = kernels.packed_signature.values
+        signature = kernels.packed_signature.kept
         call = rank.launched_by[0]
         wanted = np.zeros(int(signature.max(initial=0)) + 1, np.bool_)
         wanted[signature[chosen]] = True
         known = np.flatnonzero(wanted[signature] & (call >= 0))
         # By signature, then launch: launches are nearly in order, and narrow numbers sort quickly.
-        known = known[np.argsort(calls.start_ns[call[known]], kind="stable")]
+        launch = calls.start_ns[call[known]]
+        order = np.argsort(launch, kind="stable")
+        known, unit = known[order], num_before(starts_ns, launch[order], "right") - 1
         narrow = signature[known].astype(np.min_scalar_type(len(wanted)))
-        known = known[np.argsort(narrow, kind="stable")]
-        unit = np.searchsorted(starts_ns, calls.start_ns[call[known]], side="right") - 1
-        begins = np.diff(unit, prepend=-2) != 0
-        begins |= np.diff(signature[known], prepend=-1) != 0
+        order = np.argsort(narrow, kind="stable")
+        known, unit, narrow = known[order], unit[order], narrow[order]
+        begins = np.ones(len(known), np.bool_)
+        begins[1:] = (unit[1:] != unit[:-1]) | (narrow[1:] != narrow[:-1])
         first = np.flatnonzero(begins)
         num = np.diff(np.append(first, len(known)))
         place = np.full(len(kernels), -1, np.int64)
         numbers = np.arange(len(known)) - np.repeat(first, num)
         numbers *= int(num.max(initial=0)) + 1
         numbers += np.repeat(num, num)
+        numbers = numbered(numbers)[1]
         numbers[unit < 0] = -1
         place[known] = numbers
         return place[chosen]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.host.launching_code import launching_code
+from traceprof.intervals import num_before
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import Category
 from traceprof.structs import Record
@@ -130,7 +131,7 @@ def chains(
     begins[1:] = (stream[1:] != stream[:-1]) | (np.diff(_num_before(rank, kernel, stream)) != 1)
     begins[1:] |= splits[1:] != splits[:-1]
     if rank.steps is not None:
-        step = np.searchsorted(rank.steps.start_ns, kernels.start_ns[kernel], side="right")
+        step = num_before(rank.steps.start_ns, kernels.start_ns[kernel], "right")
         begins[1:] |= step[1:] != step[:-1]
     # A list of tensors may take several kernels.
     goes_on = np.zeros(len(kernel), np.bool_)
@@ -201,7 +202,7 @@ def _mixed(name: Int64, first: Int64, count: Int64) -> npt.NDArray[np.uint64]:
 
 
 def _num_before(rank: Rank, kernel: Int64, stream: Int64) -> Int64:
-    """Return how many operations of its stream start before each kernel, int64[k].
+    """Return how many operations of its stream start up to each kernel, int64[k].
 
     Of several that start at once, kernels come in their order, and before others.
 
@@ -214,13 +215,11 @@ def _num_before(rank: Rank, kernel: Int64, stream: Int64) -> Int64:
     before = np.empty(len(kernel), np.int64)
     for number in np.unique(stream).tolist():
         here = slice(*np.searchsorted(stream, (number, number + 1)).tolist())
-        before[here] = np.searchsorted(
-            np.flatnonzero(kernels.packed_stream.isin([number])), kernel[here]
-        )
+        before[here] = np.cumsum(kernels.packed_stream.isin([number]))[kernel[here]]
         start = kernels.start_ns[kernel[here]]
         for group in others:
             on_stream = group.start_ns[group.packed_stream.isin([number])]
-            before[here] += np.searchsorted(on_stream, start)
+            before[here] += num_before(on_stream, start)
     return before
 
 

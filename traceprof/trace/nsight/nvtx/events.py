@@ -197,9 +197,11 @@ class Events(Record, frozen=True, dict=True):
             chosen: int64[k], ascending.
         """
         ids = [key for key, name in self.strings.items() if of_string(name)]
+        is_like = np.array([*map(of_text, self.columns.texts), False], np.bool_)
+        if not ids and not is_like.any():
+            return chosen[:0]
         like = self.columns.text_id.taken(chosen).isin(ids)
         if self.columns.texts:
-            is_like = np.array([*map(of_text, self.columns.texts), False], np.bool_)
             text = self.columns.text.at(chosen)
             like = np.where(text == NONE, like, is_like[text])
         return chosen[like]
