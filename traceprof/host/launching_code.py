@@ -12,6 +12,7 @@ from traceprof import labels
 from traceprof.host.graph_captures import captures, replays
 from traceprof.host.host_code import is_own_line, line_text
 from traceprof.host.nesting import nested
+from traceprof.intervals import num_before
 from traceprof.structs import Record
 from traceprof.trace.model.special_values import NULL
 
@@ -155,7 +156,9 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     paths = _Paths([*texts.known[_MODULES]], are_whole=rank.trace.operators(rank.process) is None)
     for number in np.unique(spans.thread).tolist():
         rows = np.flatnonzero(spans.thread == number)
-        rows = rows[np.lexsort((spans.kind[rows], -spans.end_ns[rows], spans.start_ns[rows]))]
+        start = spans.start_ns[rows]
+        if (start[1:] <= start[:-1]).any():
+            rows = rows[np.lexsort((spans.kind[rows], -spans.end_ns[rows], start))]
         nest = nested(spans.start_ns[rows], spans.end_ns[rows])
         kind, text = spans.kind[rows], spans.text[rows]
         own = [np.where(kind == of, text, -1) for of in (_OPERATOR, _MODULES, _LINES)]
@@ -233,7 +236,7 @@ def _innermost(nest: Nested, at_ns: Int64) -> Int64:
     begin, stop, span = nest.innermost()
     if len(begin) == 0:
         return np.full(len(at_ns), -1, np.int64)
-    place = np.maximum(np.searchsorted(begin, at_ns, side="right") - 1, 0)
+    place = np.maximum(num_before(begin, at_ns, "right") - 1, 0)
     is_inside = (begin[place] <= at_ns) & (at_ns < stop[place])
     return np.where(is_inside, span[place], -1)
 

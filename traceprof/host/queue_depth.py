@@ -210,13 +210,9 @@ class LaunchQueue:
         """Return how many of the chosen launches were pending when each of them was called."""
         called = self.called_ns[chosen]
         # All times are nearly in order: stable sorts are quick.
-        order = np.argsort(called, kind="stable")
-        called = called[order]
         entered = num_before(np.sort(self.enter_ns[chosen], kind="stable"), called)
-        left = num_before(np.sort(self.leave_ns[chosen], kind="stable"), called, "right")
-        pending = np.empty_like(called)
-        pending[order] = entered - left
-        return pending
+        entered -= num_before(np.sort(self.leave_ns[chosen], kind="stable"), called, "right")
+        return entered
 
 
 def _sorted_ends(queue: LaunchQueue) -> Int64:

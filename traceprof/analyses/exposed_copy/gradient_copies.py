@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.analyses.gradients.gradient_buckets import of_operation
+from traceprof.intervals import num_before
 from traceprof.labels import OPTIMIZER_STEP
 from traceprof.trace.model.kinds import CopyKind
 
@@ -147,7 +148,7 @@ class _Between:
     def _launches(self, group: int, index: Int64) -> tuple[Int64, Int64]:
         """Return when operations were launched, and in which step; -1 for none."""
         launch = self.calls.start_ns[self.launched_by[group][index]]
-        step = np.searchsorted(self.ranges.start_ns, launch, side="right") - 1
+        step = num_before(self.ranges.start_ns, launch, "right") - 1
         inside = (step >= 0) & (launch < self.ranges.end_ns[step])
         return launch, np.where(inside, step, -1)
 
@@ -173,7 +174,7 @@ class _Between:
         chosen = (step >= 0) & (self.last_reduce[step] >= 0) & (launch >= self.after[step])
         index, launch, step = index[chosen], launch[chosen], step[chosen]
         is_optimizer = np.zeros(len(index), np.bool_)
-        if group <= 1:  # kernels and graphs
+        if group <= 1 and len(launch):  # kernels and graphs
             is_optimizer = self._in_update_range(launch)
         if group == 0:
             names = self.rank.kernel_names
@@ -187,8 +188,8 @@ class _Between:
         ranges = self.rank.trace.ranges(OPTIMIZER_RANGES, self.rank.process).get(self.rank.process)
         if ranges is None:
             return np.zeros(len(launch), np.bool_)
-        begun = np.searchsorted(ranges.start_ns, launch, side="right")
-        ended = np.searchsorted(np.sort(ranges.end_ns), launch, side="right")
+        begun = num_before(ranges.start_ns, launch, "right")
+        ended = num_before(np.sort(ranges.end_ns), launch, "right")
         inside: Mask = begun > ended
         return inside
 

@@ -61,12 +61,12 @@ def copy_parts(rank: Rank, window: Window, owners: CopyOwners) -> tuple[CopyPart
     is_gradient = _are_gradients(rank, owners)
     is_first = owners.end_ns <= _first_compute(rank, window)
     keys = (owners.direction, owners.memory, owners.is_same_stream, is_gradient, is_first)
-    distinct, place = np.unique(
-        np.stack([key.astype(np.int64) for key in keys], axis=1), axis=0, return_inverse=True
-    )
+    sizes = [int(key.max(initial=0)) + 1 for key in keys]
+    number = np.ravel_multi_index([key.astype(np.int64) for key in keys], sizes)
     parts = []
-    for number, (direction, memory, same, gradient, first) in enumerate(distinct.tolist()):
-        chosen = place.reshape(-1) == number
+    for part in np.unique(number).tolist():
+        chosen = number == part
+        direction, memory, same, gradient, first = map(int, np.unravel_index(part, sizes))
         size = intervals.total(owners.bytes[chosen])
         busy = intervals.union(owners.start_ns[chosen], owners.end_ns[chosen]).measure_ns
         parts.append(

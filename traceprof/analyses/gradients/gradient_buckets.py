@@ -68,7 +68,7 @@ def steps_of_kernels(rank: Rank) -> Int64:
         return np.full(len(launched_by), -1, np.int64)
     launch = rank.calls.start_ns[launched_by]
     ranges = rank.step_ranges
-    step = np.searchsorted(ranges.start_ns, launch, side="right") - 1
+    step = intervals.num_before(ranges.start_ns, launch, "right") - 1
     known = (launched_by >= 0) & (step >= 0) & (launch < ranges.end_ns[step])
     return np.where(known, step, -1)
 

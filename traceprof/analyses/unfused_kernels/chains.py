@@ -12,6 +12,7 @@ from traceprof.intervals import num_before
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import Category
 from traceprof.structs import Record
+from traceprof.trace.grouping import numbered, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,9 +140,8 @@ def chains(
     chain = np.cumsum(begins) - 1
     keep = np.bincount(chain, ~goes_on)[chain] >= MIN_KERNELS if len(chain) else begins
     kernel, name, chain = kernel[keep], name[keep], chain[keep]
-    unit = np.where(
-        is_of_list[keep], -1 - np.cumsum(~goes_on)[keep], kernels.packed_signature.at(kernel)
-    )
+    of_list = -1 - np.cumsum(is_of_list & ~goes_on)[keep]
+    unit = np.where(is_of_list[keep], of_list, kernels.packed_signature.at(kernel))
     length = kernels.packed_length.at(kernel)
     kept = _longest_pass(chain, name, unit, length)
     first = np.flatnonzero(begins[keep])
@@ -170,27 +170,45 @@ def _longest_pass(chain: Int64, name: Int64, unit: Int64, length_ns: Int64) -> M
     """
     if len(chain) == 0:
         return np.zeros(0, np.bool_)
-    # By unit, the longest kernel first; of equal ones the first in time.
-    order = np.lexsort((-length_ns, unit, np.where(unit < 0, unit, name), chain))
-    chain, name, unit, length = chain[order], name[order], unit[order], length_ns[order]
-    is_first = np.ones(len(order), np.bool_)
-    is_first[1:] = (unit[1:] != unit[:-1]) | (chain[1:] != chain[:-1])
-    counts = is_first | (unit < 0)
-    begins = np.ones(len(order), np.bool_)
-    begins[1:] = (chain[1:] != chain[:-1]) | np.where(
-        (unit[1:] < 0) | (unit[:-1] < 0), is_first[1:], name[1:] != name[:-1]
-    )
-    group = np.cumsum(begins) - 1
-    starts = np.flatnonzero(begins)
-    took = np.add.reduceat(np.where(counts, length, 0), starts)
-    of_chain = chain[starts]
-    by_length = np.lexsort((np.arange(len(starts)), -took, of_chain))
-    longest = by_length[np.unique(of_chain[by_length], return_index=True)[1]]
-    is_longest = np.zeros(len(starts), np.bool_)
-    is_longest[longest] = True
+    # Each list is a pass of its own; the others are one by name, and by unit within it.
+    units, which = numbered(unit)
+    pass_of = np.empty(len(units), np.int64)
+    pass_of[which] = np.where(unit < 0, unit, name)
+    by_pass = np.lexsort((units, pass_of))
+    rank_of = np.empty_like(by_pass)
+    rank_of[by_pass] = np.arange(len(units))
+    order = ordered(chain, rank_of[which])
+    chain, which, length = chain[order], which[order], length_ns[order]
+    counts = (units < 0)[which]
+    counts[_longest(length, _differ(chain, which))] = True
+    begins = _differ(chain, pass_of[which])
+    first = np.flatnonzero(begins)
+    took = np.add.reduceat(np.where(counts, length, 0), first)
+    is_longest = np.zeros(len(first), np.bool_)
+    is_longest[_longest(took, _differ(chain[first]))] = True
     kept = np.zeros(len(order), np.bool_)
-    kept[order] = is_longest[group] & counts
+    kept[order] = is_longest[np.cumsum(begins) - 1] & counts
     return kept
+
+
+def _differ(*keys: Int64) -> Mask:
+    """Return which rows differ from the row before in any key, bool[n]; the first one does."""
+    differ = np.ones(len(keys[0]), np.bool_)
+    differ[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+    return differ
+
+
+def _longest(length_ns: Int64, begins: Mask) -> Int64:
+    """Return the longest row of each group, of equal ones the first: int64[groups], ascending.
+
+    Args:
+        length_ns: int64[n], n > 0.
+        begins: bool[n], where a group begins.
+    """
+    group = np.cumsum(begins) - 1
+    most = np.maximum.reduceat(length_ns, np.flatnonzero(begins))
+    rows = np.flatnonzero(length_ns == most[group])
+    return rows[_differ(group[rows])]
 
 
 def _mixed(name: Int64, first: Int64, count: Int64) -> npt.NDArray[np.uint64]:
