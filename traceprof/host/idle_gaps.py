@@ -111,7 +111,8 @@ def _starting(
         for first in range(0, len(group) if len(times) else 0, _ROWS_AT_ONCE):
             part = slice(first, first + _ROWS_AT_ONCE)
             start, call = group.start_ns[part], launched_by[part]
-            gap = np.searchsorted(times, start)
+            before, stop = np.searchsorted(times, (start[0], start[-1] + 1)).tolist()
+            gap = intervals.num_before(times[before:stop], start) + before
             gap[gap == len(times)] = 0
             rows = np.flatnonzero((times[gap] == start) & (call >= 0))
             rows = rows[group.packed_length.at(rows + first) > 0]
