@@ -20,6 +20,7 @@ Mask = npt.NDArray[np.bool_]
 BEYOND_NS = 1 << 62
 """146 years: no clock shows it, and differences of times before it fit 64 bits."""
 _BLOCK = 1024
+_ROWS_AT_ONCE = 1 << 15  # of times, with their limits in the processor's cache
 _LENGTH_OF_RUN = 32  # of times in order, from which on sorting them all is quick
 _MANY_TIMES = 4  # as many of one kind as of another: searching for these is quickest
 
@@ -267,10 +268,17 @@ def num_before(limits_ns: Int64, times_ns: Int64, side: Literal["left", "right"]
         num_times = np.diff(place, prepend=0, append=num)
         return np.repeat(np.arange(len(limits_ns) + 1), num_times)
     # Merged: a stable sort of two ascending rows takes a third of the time of as many searches.
-    both = (limits_ns, times_ns) if counts_equal else (times_ns, limits_ns)
-    order = np.argsort(np.concatenate(both), kind="stable")
-    is_time = order >= len(limits_ns) if counts_equal else order < num
-    return np.flatnonzero(is_time) - np.arange(num)
+    before = np.empty(num, np.int64)
+    for first in range(0, num, _ROWS_AT_ONCE):
+        times = times_ns[first : first + _ROWS_AT_ONCE]
+        low, high = np.searchsorted(limits_ns, times[[0, -1]], side).tolist()
+        limits = limits_ns[low:high]
+        both = (limits, times) if counts_equal else (times, limits)
+        order = np.argsort(np.concatenate(both), kind="stable")
+        is_time = order >= len(limits) if counts_equal else order < len(times)
+        before[first : first + len(times)] = np.flatnonzero(is_time) + low
+    before -= np.arange(num) % _ROWS_AT_ONCE
+    return before
 
 
 def num_inside(

@@ -171,29 +171,37 @@ def _learned(queue: LaunchQueue, blocked: Mask) -> tuple[int | None, str | None,
     Returns:
         The limit, its scope, and which launches were made at a limit, bool[n].
     """
-    at_cap = np.zeros(len(blocked), np.bool_)
-    of_streams = [
-        limit
-        for stream in range(len(queue.streams))
-        if (limit := _limit(queue.stream_depth, queue.launches.stream == stream, blocked, at_cap))
-    ]
-    of_process = _limit(queue.depth, queue.launches.call >= 0, blocked, at_cap)
-    if of_streams:
-        return max(of_streams), "stream", at_cap
+    at_cap, launches, of_streams = np.zeros(len(blocked), np.bool_), queue.launches, []
+    for stream in range(len(queue.streams)):
+        rows = np.flatnonzero((launches.stream == stream) & launches.takes_place)
+        if np.count_nonzero(blocked[rows]) >= _MIN_AT_CAP:  # else it has no limit
+            depth = queue.depth_within(rows)
+            of_streams.append(_limit(depth, rows, blocked, at_cap))
+    rows = np.flatnonzero(launches.call >= 0)
+    of_process = _limit(queue.depth[rows], rows, blocked, at_cap)
+    if any(of_streams):
+        return max(filter(None, of_streams)), "stream", at_cap
     return of_process, "process" if of_process else None, at_cap
 
 
-def _limit(depth: Int64, of_queue: Mask, blocked: Mask, at_cap: Mask) -> int | None:
-    """Return the limit of one queue, None if it reached none, and mark its launches in `at_cap`."""
-    greatest = int(depth[of_queue].max(initial=0))
+def _limit(depth: Int64, rows: Int64, blocked: Mask, at_cap: Mask) -> int | None:
+    """Return the limit of one queue, None if it reached none, and mark its launches in `at_cap`.
+
+    Args:
+        depth: int64[m], of its launches.
+        rows: int64[m], indices of these.
+        blocked: bool[n], which launches look blocked.
+        at_cap: bool[n], which were made at a limit.
+    """
+    greatest = int(depth.max(initial=0))
     if greatest < MIN_CAP:
         return None
-    at_limit = of_queue & (100 * depth >= _AT_CAP_PERCENT * greatest)
-    num_there = np.count_nonzero(at_limit & blocked)
-    num_deep = np.count_nonzero(of_queue & blocked & (2 * depth >= greatest))
+    at_limit, deep = 100 * depth >= _AT_CAP_PERCENT * greatest, depth[blocked[rows]]
+    num_there = np.count_nonzero(100 * deep >= _AT_CAP_PERCENT * greatest)
+    num_deep = np.count_nonzero(2 * deep >= greatest)
     if num_there < _MIN_AT_CAP or 2 * num_there < num_deep:
         return None
-    at_cap |= at_limit
+    at_cap[rows[at_limit]] = True
     return greatest
 
 

@@ -181,18 +181,21 @@ class LaunchQueue:
         stop = int(np.searchsorted(times, end_ns, side="right"))
         return times[first:stop], depth[first:stop]
 
-    @derived
+    @property
     def depth(self) -> Int64:
         """The number of the process's pending launches when each launch was called, int64[n]."""
-        return self._pending(np.arange(len(self.launches.call)))
+        return self.times.get(_depth, self)
 
-    @derived
-    def stream_depth(self) -> Int64:
-        """The number of pending launches on each launch's stream, int64[n]; -1 if not counted."""
-        depth = np.full(len(self.launches.call), -1, np.int64)
-        for stream in range(len(self.streams)):
-            indices = np.flatnonzero((self.launches.stream == stream) & self.launches.takes_place)
-            depth[indices] = self._pending(indices)
+    def depth_within(self, chosen: Int64 | slice) -> Int64:
+        """Return how many of m chosen launches were pending when each was called, int64[m]."""
+        # All times are nearly in order: stable sorts are quick.
+        called, entered = self.called_ns[chosen], self.enter_ns[chosen]
+        entered.sort(kind="stable")
+        depth = num_before(entered, called)
+        del entered
+        left = self.leave_ns[chosen]
+        left.sort(kind="stable")
+        depth -= num_before(left, called, "right")
         return depth
 
     def release(self) -> None:
@@ -206,19 +209,15 @@ class LaunchQueue:
         device: Int64 = devices[self.launches.stream]
         return device
 
-    def _pending(self, chosen: Int64) -> Int64:
-        """Return how many of the chosen launches were pending when each of them was called."""
-        called = self.called_ns[chosen]
-        # All times are nearly in order: stable sorts are quick.
-        entered = num_before(np.sort(self.enter_ns[chosen], kind="stable"), called)
-        entered -= num_before(np.sort(self.leave_ns[chosen], kind="stable"), called, "right")
-        return entered
-
 
 def _sorted_ends(queue: LaunchQueue) -> Int64:
     ends = np.concatenate([operation.end_ns for operation in queue.operations])
     ends.sort(kind="stable")
     return ends
+
+
+def _depth(queue: LaunchQueue) -> Int64:
+    return queue.depth_within(slice(None))
 
 
 def _called(queue: LaunchQueue) -> Int64:
