@@ -14,7 +14,7 @@ import numpy as np
 from traceprof.analyses.kernels.placed_kernels import DISTURBED
 from traceprof.run.session_clocks import ONE_MACHINE_NS
 from traceprof.structs import Record
-from traceprof.trace.grouping import ordered, places
+from traceprof.trace.grouping import numbered, ordered, places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -186,7 +186,7 @@ def _matched(
     own[own == 0] = np.nan
     others = (np.bincount(place, own)[place] - own) / (num[place] - 1)
     meeting = meets[np.minimum(part[order], len(meets) - 1)]
-    parts, part_of = np.unique(step[order] * len(meets) + meeting, return_inverse=True)
+    parts, part_of = numbered(step[order] * len(meets) + meeting)
     number_in_step = np.zeros(len(parts), np.int64)
     np.maximum.at(number_in_step, part_of, part[order])
     first = np.append(0, np.cumsum(num))[:-1]
@@ -220,7 +220,7 @@ def _folds(part: Int64, mean_ns: Float64) -> Int64:
     """Share the places of each part out among folds, the longest first, back and forth."""
     order = np.lexsort((-mean_ns, part))
     number = np.empty(len(order), np.int64)
-    first = np.searchsorted(part[order], part[order])
-    number[order] = np.arange(len(order)) - first
+    size = np.bincount(part)
+    number[order] = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
     within = number % (2 * NUM_FOLDS)
     return np.minimum(within, 2 * NUM_FOLDS - 1 - within)

@@ -64,9 +64,9 @@ class Places(Record, frozen=True):
         Returns:
             int64[5, k]: step and part, as in `runs`, and what `kinds` holds.
         """
-        runs = self.runs.values.reshape(-1, 3)
-        run = np.searchsorted(np.cumsum(runs[:, 2]), row, side="right")
-        return np.concatenate((runs[run, :2], self.kinds[self.kind.at(row)]), axis=1).T
+        runs = self.runs.values.reshape(-1, 3).T
+        run = intervals.num_before(np.cumsum(runs[2]), row, "right")
+        return np.concatenate((runs[:2, run], self.kinds.T[:, self.kind.at(row)]))
 
 
 def pack_places(step: Int64, part: Int64, name: Int64, blocks: Int64, beside: Int64) -> Places:
