@@ -1,5 +1,9 @@
 """Interval sets against sets of single nanoseconds."""
 
+import random
+from bisect import bisect_left, bisect_right
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -91,9 +95,9 @@ def test_covered_before(pairs: Pairs, times: list[int]) -> None:
 
 
 @given(PAIRS, st.randoms(use_true_random=False))
-def test_order_means_nothing(pairs: Pairs, random: object) -> None:
+def test_order_means_nothing(pairs: Pairs, chooser: object) -> None:
     shuffled = list(pairs)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    chooser.shuffle(shuffled)  # type: ignore[attr-defined]
     assert of(shuffled).start_ns.tolist() == of(pairs).start_ns.tolist()
     assert of(shuffled).end_ns.tolist() == of(pairs).end_ns.tolist()
 
@@ -107,6 +111,26 @@ def test_many_windows(pairs: Pairs, windows: Pairs, *, in_order: bool) -> None:
     start, end = np.array([*windows, (0, 0)], np.int64)[:-1].T
     within = intervals.covered_within(found, start, end)
     assert within.tolist() == [len(held & moments([window])) for window in windows]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("num_falls", [0, 3, 300])
+@pytest.mark.parametrize("sizes", [(0, 9), (9, 0), (40, 700), (700, 40), (500, 600)])
+def test_limits_before_times(
+    sizes: tuple[int, int],
+    num_falls: int,
+    side: Literal["left", "right"],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(intervals, "_ROWS_AT_ONCE", 64)
+    chooser = random.Random(1)
+    limits, times = (sorted(chooser.choices(range(300), k=size)) for size in sizes)
+    for _ in range(num_falls if times else 0):
+        place = chooser.randrange(len(times))
+        times[place], times[0] = times[0], times[place]
+    counted = bisect_left if side == "left" else bisect_right
+    found = intervals.num_before(np.array(limits, np.int64), np.array(times, np.int64), side)
+    assert found.tolist() == [counted(limits, time) for time in times]
 
 
 @given(st.lists(st.integers(-9, 9), max_size=6000), st.integers(1, 7))
