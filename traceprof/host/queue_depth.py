@@ -74,7 +74,7 @@ class LaunchQueue:
 
     Attributes:
         calls: the process's API calls.
-        launches: n launches, in no particular order.
+        launches: n launches, in the order of their calls' starts.
         streams: (device, stream) pairs.
         operations: the operations of the process.
         cache: values derived from these, kept.
@@ -221,16 +221,18 @@ def _depth(queue: LaunchQueue) -> Int64:
 
 
 def _called(queue: LaunchQueue) -> Int64:
-    return _times_of_calls(queue, queue.calls.start_ns.__getitem__)
+    return _times_of_calls(queue.launches, queue.calls, queue.calls.start_ns.__getitem__)
 
 
 def _returned(queue: LaunchQueue) -> Int64:
-    return _times_of_calls(queue, queue.calls.ends)
+    return _times_of_calls(queue.launches, queue.calls, queue.calls.ends)
 
 
-def _times_of_calls(queue: LaunchQueue, time_of: Callable[[Int64], Int64]) -> Int64:
-    call = queue.launches.call
-    if len(queue.calls) == 0:
+def _times_of_calls(
+    launches: Launches, calls: ApiCalls, time_of: Callable[[Int64], Int64]
+) -> Int64:
+    call = launches.call
+    if len(calls) == 0:
         return np.full(len(call), -BEYOND_NS)
     times = time_of(call)  # the index -1 takes the last
     times[call < 0] = -BEYOND_NS
@@ -255,7 +257,8 @@ def _build(rank: Rank) -> LaunchQueue:
     unrecorded = _unrecorded(launches, calls)
     if len(unrecorded.call):
         launches = _joined([launches, unrecorded])
-    return LaunchQueue(calls, launches, streams, operations)
+    order = np.argsort(_times_of_calls(launches, calls, calls.start_ns.__getitem__), kind="stable")
+    return LaunchQueue(calls, launches.at(order), streams, operations)
 
 
 def _rows(

@@ -101,8 +101,8 @@ def slowest_rank(results: Sequence[BreakdownResult]) -> BreakdownResult:
 
 def step_ns(result: BreakdownResult) -> int:
     """Return what a step of a rank takes; without steps all that is judged is one."""
-    lengths = step_lengths(result)
-    return result.judged.window_ns if lengths is None else lengths.mean_ns
+    lengths = [step.measures.window_ns for step in steady_steps(result)]
+    return _mean(np.array(lengths, np.int64)) if lengths else result.judged.window_ns
 
 
 def compute_ns(result: BreakdownResult) -> float:
