@@ -19,6 +19,10 @@ def beside_other_compute(rank: Rank) -> Mask:
     Kernels and whole graphs of the rank, and of other processes on the same GPU, if there are some.
     Touching is not beside, and a kernel without length has nothing beside it.
     """
+    return rank.cache.get(_beside_other_compute, rank)
+
+
+def _beside_other_compute(rank: Rank) -> Mask:
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     computing = np.flatnonzero(~rank.is_communication_kernel)
     start = [kernels.start_ns[computing], graphs.start_ns]

@@ -275,13 +275,9 @@ def _blocking(
 def _beside(rank: Rank, kernel: Int64) -> Int64:
     """Return what ran beside some kernels, int64[n]."""
     kernels = rank.operations.kernels
-    order = np.argsort(kernel)
-    start, end = kernels.start_ns[kernel[order]], kernels.ends(kernel[order])
-    covered = np.empty(len(kernel), np.int64)
-    covered[order] = intervals.covered_within(rank.communication, start, end)
-    length = np.empty(len(kernel), np.int64)
-    length[order] = end - start
-    beside = np.where(2 * covered >= length, BESIDE, DISTURBED)
+    start, end = kernels.start_ns[kernel], kernels.ends(kernel)
+    covered = intervals.covered_within(rank.communication, start, end)
+    beside = np.where(2 * covered >= end - start, BESIDE, DISTURBED)
     beside[covered == 0] = ALONE
     beside[beside_other_compute(rank)[kernel]] = DISTURBED
     return beside

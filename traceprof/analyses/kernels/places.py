@@ -42,10 +42,13 @@ def places(rank: Rank) -> Callable[[Int64], Int64] | None:
         # By signature, then launch: launches are nearly in order, and narrow numbers sort quickly.
         launch = calls.start_ns[call[known]]
         order = np.argsort(launch, kind="stable")
-        known, unit = known[order], num_before(starts_ns, launch[order], "right") - 1
+        known, launch = known[order], launch[order]
+        unit = (num_before(starts_ns, launch, "right") - 1).astype(np.int32)
+        del launch
         narrow = signature[known].astype(np.min_scalar_type(len(wanted)))
         order = np.argsort(narrow, kind="stable")
         known, unit, narrow = known[order], unit[order], narrow[order]
+        del order
         begins = np.ones(len(known), np.bool_)
         begins[1:] = (unit[1:] != unit[:-1]) | (narrow[1:] != narrow[:-1])
         first = np.flatnonzero(begins)
@@ -54,9 +57,7 @@ def places(rank: Rank) -> Callable[[Int64], Int64] | None:
         numbers = np.arange(len(known)) - np.repeat(first, num)
         numbers *= int(num.max(initial=0)) + 1
         numbers += np.repeat(num, num)
-        numbers = numbered(numbers)[1]
-        numbers[unit < 0] = -1
-        place[known] = numbers
+        place[known] = np.where(unit < 0, -1, numbered(numbers)[1])
         return place[chosen]
 
     return of
