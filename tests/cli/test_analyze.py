@@ -10,6 +10,7 @@ from click import Context
 
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
+from tests.support.long import rows_long_after
 from tests.support.traces import SAMPLE
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, EXIT_LEFT_OUT, cli
@@ -39,10 +40,10 @@ def test_json_goes_to_stdout_alone(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("output_format", ["text", "json", "html"])
 def test_output_to_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], output_format: str
+    tmp_path: Path, idle: Path, capsys: pytest.CaptureFixture[str], output_format: str
 ) -> None:
     target = tmp_path / "out"
-    assert run("analyze", "--format", output_format, "-o", target, SAMPLE) == EXIT_DONE
+    assert run("analyze", "--format", output_format, "-o", target, idle) == EXIT_DONE
     assert target.stat().st_size > 500
     assert capsys.readouterr() == ("", "")
 
@@ -213,6 +214,7 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert "6 training steps" in shown
 
 
+@pytest.mark.long
 def test_info_of_every_real_export(real_trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("info", real_trace) == EXIT_DONE
     assert "exported by" in capsys.readouterr().out
@@ -224,13 +226,6 @@ def test_info_names_ranges_that_may_be_steps(
     builder = TraceBuilder().nvtx("my epoch 1", 0, 90).kernel(10, 20)
     assert run("info", builder.write(tmp_path / "t.sqlite")) == EXIT_DONE
     assert "'my epoch 1'" in capsys.readouterr().out
-
-
-def test_simulate_refuses_to_overwrite(idle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = idle.read_bytes()
-    assert run("simulate", "ddp", "-o", idle) == EXIT_ERROR
-    assert idle.read_bytes() == before
-    assert "it exists already" in capsys.readouterr().err
 
 
 def test_as_a_module_in_a_process_of_its_own() -> None:
@@ -249,13 +244,16 @@ def test_importing_traceprof_is_light() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "most", "absent"),
-    [
-        (["--help"], 26, ["numpy", "rich", "traceprof.trace", "traceprof.analyses"]),
-        (["info", str(SAMPLE)], 112, ["traceprof.analyses", "traceprof.replay"]),
-        (["analyze", str(SAMPLE), "--format", "json"], 338, ["rich"]),
-        (["analyze", str(HEALTHY)], 291, ["traceprof.replay"]),
-    ],
-    ids=["help", "info", "analyze", "nothing to replay"],
+    rows_long_after(
+        2,
+        [
+            (["--help"], 26, ["numpy", "rich", "traceprof.trace", "traceprof.analyses"]),
+            (["analyze", str(SAMPLE), "--format", "json"], 338, ["rich"]),
+            (["info", str(SAMPLE)], 112, ["traceprof.analyses", "traceprof.replay"]),
+            (["analyze", str(HEALTHY)], 291, ["traceprof.replay"]),
+        ],
+    ),
+    ids=["help", "analyze", "info", "nothing to replay"],
 )
 def test_commands_import_what_they_need(arguments: list[str], most: int, absent: list[str]) -> None:
     never = [

@@ -74,7 +74,7 @@ SHELL = f"set -o pipefail; unset PYTHONUNBUFFERED; '{sys.executable}' -m tracepr
 
 @pytest.mark.parametrize(
     "command",
-    [f"analyze '{SAMPLE}'", *long_after(0, [f"info '{SAMPLE}'", "explain gpu-idle", "--help"])],
+    long_after(1, ["explain gpu-idle", f"analyze '{SAMPLE}'", f"info '{SAMPLE}'", "--help"]),
 )
 @pytest.mark.parametrize(
     ("redirection", "code", "said"),

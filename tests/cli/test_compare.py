@@ -43,6 +43,7 @@ def test_the_exit_status_tells_whether_gates_are_met(
     assert capsys.readouterr().out or code == EXIT_ERROR
 
 
+@pytest.mark.long
 def test_options_and_places_name_the_same_sides(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("compare", BEFORE, AFTER) == EXIT_DONE
     expected = capsys.readouterr().out

@@ -1,13 +1,11 @@
 """What the shell completes, by the protocol that its script speaks."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
+from tests.support.cli import run
+from traceprof.cli.main import EXIT_DONE
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -18,26 +16,25 @@ import pytest
         ("traceprof simulate data", {"data-loading"}),
     ],
 )
-def test_a_word_is_completed(line: str, expected: set[str]) -> None:
-    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
-    done = subprocess.run(
-        [sys.executable, "-m", "traceprof"],
-        env={**os.environ, "_TRACEPROF_COMPLETE": "bash_complete", **words},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert {answer.partition(",")[2] for answer in done.stdout.splitlines()} == expected
-    assert not done.stderr
+def test_a_word_is_completed(
+    line: str,
+    expected: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("_TRACEPROF_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+    assert run() == EXIT_DONE
+    out, err = capsys.readouterr()
+    assert {answer.partition(",")[2] for answer in out.splitlines()} == expected
+    assert not err
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_script_of_a_shell_is_written(shell: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "traceprof"],
-        env={**os.environ, "_TRACEPROF_COMPLETE": f"{shell}_source"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "_TRACEPROF_COMPLETE" in done.stdout
+def test_the_script_of_a_shell_is_written(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_TRACEPROF_COMPLETE", f"{shell}_source")
+    assert run() == EXIT_DONE
+    assert "_TRACEPROF_COMPLETE" in capsys.readouterr().out

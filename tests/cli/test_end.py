@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.long import long_after
 from tests.support.traces import SAMPLE
 from tests.support.workers import MAX_WAIT_S
 from traceprof.cli.main import EXIT_ERROR
@@ -72,7 +73,7 @@ def test_a_signal_ends_the_command_without_a_traceback(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", ["csv", "perfetto"])
+@pytest.mark.parametrize("ending", long_after(1, ["csv", "perfetto"]))
 def test_sighup_leaves_nothing_beside_the_output(ending: str, tmp_path: Path) -> None:
     # While the output is written, when something lies beside it.
     program = f"""

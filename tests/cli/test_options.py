@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import in_process
+from tests.support.running import export, in_process
 from tests.support.traces import SAMPLE
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 
@@ -70,8 +70,9 @@ def test_several_files_are_not_written_to_stdout(
 
 
 def test_a_folder_is_made_in_one_that_exists(tmp_path: Path) -> None:
+    report = export(tmp_path)
     for _ in range(2):
-        outcome = in_process("export", "csv", SAMPLE, "-o", tmp_path / "new")
+        outcome = in_process("export", "csv", report, "-o", tmp_path / "new")
         assert outcome.code == EXIT_DONE
     (tmp_path / "file").touch()
-    assert "it is no folder" in in_process("export", "csv", SAMPLE, "-o", tmp_path / "file").line
+    assert "it is no folder" in in_process("export", "csv", report, "-o", tmp_path / "file").line

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import run
+from tests.support.long import long_after
 from tests.support.solver import US, solver
 
 _ITERATION = (20 + 4 * 32) * US
@@ -32,7 +33,7 @@ def document(traceprof: Command, path: Path, *options: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("format_", ["text", "markdown", "html"])
+@pytest.mark.parametrize("format_", long_after(1, ["text", "markdown", "html"]))
 def test_a_report_says_from_where_to_where_a_step_goes(
     format_: str, tmp_path: Path, traceprof: Command
 ) -> None:

@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import msgspec
 import pytest
 
-import traceprof
 from tests.support.cli import run
 from tests.support.traces import CPU_SAMPLE, SAMPLE, SAMPLE_FOLDER
 from traceprof.documents.schema import texts
@@ -22,10 +22,22 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert "critical path" in text
 
 
+def answer(capsys: pytest.CaptureFixture[str], report: Path, *more: str) -> dict[str, Any]:
+    """Return what is answered as JSON, which follows the schema."""
+    assert run("whatif", report, *more, "--format", "json") == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(json.loads(texts()["whatif-1.schema.json"])).validate(document)
+    return document
+
+
 def test_json_is_the_document(capsys: pytest.CaptureFixture[str]) -> None:
-    assumed = ("--assume", "no-sync", "--assume", "link=2x")
-    assert run("whatif", SAMPLE, *assumed, "--format", "json") == 0
-    document = msgspec.convert(json.loads(capsys.readouterr().out), WhatIfDocument)
+    assumed = ("--assume", "no-sync", "--assume", "link=2x", "--path-of", "3")
+    found = answer(capsys, SAMPLE, *assumed)
+    assert found["step_paths"]
+    for path in found["step_paths"]:
+        parts = path["parts"]
+        assert sum(part["end_ns"] - part["start_ns"] for part in parts) == path["length_ns"]
+    document = msgspec.convert(found, WhatIfDocument)
     assert document.schema == "traceprof.whatif/1"
     assert [one.assume for one in document.answers] == ["no-sync", "link=2x", "no-sync + link=2x"]
     assert document.baseline is not None
@@ -38,21 +50,6 @@ def test_json_is_the_document(capsys: pytest.CaptureFixture[str]) -> None:
         assert one.change_ns == one.step_ns - document.baseline.step_ns
 
 
-@pytest.mark.parametrize(
-    ("report", "more"),
-    [(SAMPLE, ("--path-of", "3")), (CPU_SAMPLE, ()), (SAMPLE, ("--assume", "no-straggler"))],
-)
-def test_json_follows_the_schema(
-    report: Path, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("whatif", report, *more, "--format", "json") == 0
-    document = json.loads(capsys.readouterr().out)
-    jsonschema.Draft202012Validator(json.loads(texts()["whatif-1.schema.json"])).validate(document)
-    for path in document["step_paths"]:
-        parts = path["parts"]
-        assert sum(part["end_ns"] - part["start_ns"] for part in parts) == path["length_ns"]
-
-
 def test_the_path_of_a_step_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("whatif", SAMPLE, "--assume", "no-sync", "--path-of", "3") == 0
     assert "Critical path of step 3, 3.55 ms on rank 0: " in capsys.readouterr().out
@@ -60,8 +57,7 @@ def test_the_path_of_a_step_is_shown(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_bounds_have_one_number(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("whatif", SAMPLE, "--assume", "perfect-overlap", "--format", "json") == 0
-    (only,) = json.loads(capsys.readouterr().out)["answers"]
+    (only,) = answer(capsys, SAMPLE, "--assume", "perfect-overlap")["answers"]
     assert only["kind"] == "bound"
     assert only["low_ns"] == only["step_ns"] == only["high_ns"]
 
@@ -69,6 +65,7 @@ def test_bounds_have_one_number(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run_without_a_gpu_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("whatif", CPU_SAMPLE) == 0
     assert "This report cannot answer it: a rank has no GPU" in capsys.readouterr().out
+    assert answer(capsys, CPU_SAMPLE)["refused"]
 
 
 @pytest.mark.parametrize(("assume", "said"), [("no-snyc", "did you mean"), ("link", "value")])
@@ -77,9 +74,3 @@ def test_mistakes_are_one_line(assume: str, said: str, capsys: pytest.CaptureFix
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
-
-
-def test_the_package_is_its_own_door() -> None:
-    asked = traceprof.whatif(SAMPLE, assume=["no-sync"])
-    again = traceprof.whatif(SAMPLE, assume=["no-sync"])
-    assert asked.whatif.answers == again.whatif.answers

@@ -180,6 +180,7 @@ def test_nccl(page: Page, serve: Serve) -> None:
     assert number(waits["blocked"]) == pytest.approx(metrics["blocked_ns"] / 1e6, abs=5e-4)
 
 
+@pytest.mark.long
 def test_launch_queue(page: Page, serve: Serve) -> None:
     expected = document("launch-queue-stall")
     (finding,) = (
@@ -220,6 +221,7 @@ def test_links(page: Page, serve: Serve) -> None:
     expect(page.locator("#link-rates .uplot")).to_have_count(num_drawn)
 
 
+@pytest.mark.long
 def test_links_between_gpus(page: Page, serve: Serve) -> None:
     shown(page, f"{serve(SAMPLE.with_stem('peer-copies'))}/links")
     page.wait_for_selector("#peer-matrix canvas")
@@ -493,6 +495,7 @@ def test_hostile_names_are_shown_as_they_are(page: Page, hostile_url: str) -> No
 # -- while the reports are read -------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_progress_gives_way_to_the_overview(page: Page) -> None:
     with DashboardServer(has_token=False) as server:
         page.goto(f"{server.url}?rank=1")
@@ -501,7 +504,7 @@ def test_progress_gives_way_to_the_overview(page: Page) -> None:
         server.progress.advance(50)
         page.wait_for_selector("text=50 of 200 rows")
         page.evaluate("window.isStillTheSame = true")
-        with closing(analyze(SAMPLE)) as analysis:
+        with analysis_of(SAMPLE) as analysis:
             server.show(analysis)
             page.wait_for_selector("table.breakdown")
             assert page.evaluate("window.isStillTheSame") is True
@@ -511,7 +514,7 @@ def test_progress_gives_way_to_the_overview(page: Page) -> None:
 
 
 def test_a_preview_gives_way_to_the_overview(page: Page) -> None:
-    with DashboardServer(has_token=False) as server, closing(analyze(SAMPLE)) as analysis:
+    with DashboardServer(has_token=False) as server, analysis_of(SAMPLE) as analysis:
         page.goto(server.url)
         page.wait_for_selector(".loading progress")
         server.progress.expect(200)

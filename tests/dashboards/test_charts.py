@@ -152,6 +152,7 @@ def test_bars_of_gain_say_what_overlap_hides(page: Page, serve: Serve) -> None:
     expect(note).to_be_hidden()
 
 
+@pytest.mark.long
 def test_a_cell_says_what_ranks_copied(page: Page, serve: Serve) -> None:
     open_page(page, f"{serve(SAMPLE.with_stem('peer-copies'))}/links", "peer-matrix")
     drawn = json.loads(page.locator("#peer-matrix").get_attribute("data-plots") or "")

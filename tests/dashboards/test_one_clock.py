@@ -147,6 +147,7 @@ def test_ranks_that_cannot_be_compared_stand_apart(tmp_path: Path) -> None:
         assert "does not say when the recording began" in clocks["panels"][1]["why"]
 
 
+@pytest.mark.long
 def test_one_all_to_all_of_eight_real_ranks_ends_within_2_us(traces: Path) -> None:
     folder = traces / "kineto/dlrm_8ranks"
     with closing(analyze(*sorted(folder.glob("*.json.gz")))) as analysis:
@@ -164,6 +165,7 @@ def test_one_all_to_all_of_eight_real_ranks_ends_within_2_us(traces: Path) -> No
         assert number >= 3
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_straggler_and_those_who_waited_are_seen_together(page: Page, run: Analysis) -> None:
     (finding,) = (finding for finding in run.findings if finding.id == straggler.ID)

@@ -165,6 +165,7 @@ def slowly(route: Route) -> None:
     route.continue_()
 
 
+@pytest.mark.long
 def test_what_a_timeline_still_had_to_note_changes_no_address_of_the_next_page(
     page: Page, sample_url: str
 ) -> None:

@@ -12,7 +12,6 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
-from tests.support.long import rows_long_after
 from traceprof.analysis import analyze_reports
 from traceprof.reports.json import render
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
@@ -88,9 +87,8 @@ def run(script: str, place: Path, report: str) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.parametrize(
-    ("report", "code"), rows_long_after(1, [("again", 0), ("late-allreduce", 1)])
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("report", "code"), [("again", 0), ("late-allreduce", 1)])
 def test_the_job_of_github_tells_of_gates(place: Path, report: str, code: int) -> None:
     steps, _, _ = jobs()
     done = [run(step, place, report) for step in steps]

@@ -57,48 +57,58 @@ def follow(checkout: Path, title: str, table: str) -> None:
         )
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the packages, also as they are compiled, that all changes are made in."""
-    folder = tmp_path_factory.mktemp("checkout")
+_PROGRAM = """
+import contextlib, io, json, runpy, sys
+from traceprof.cli.main import main
+printed = []
+for module, *arguments in json.load(sys.stdin):
+    sys.argv[1:] = arguments
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            main(arguments) if module == "traceprof" else runpy.run_module(module, None, "__main__")
+        except SystemExit as end:
+            assert not end.code, out.getvalue()
+    printed.append(out.getvalue())
+json.dump(printed, sys.stdout)
+"""
+
+
+def test_an_analysis_and_an_assumption_are_added_as_described(tmp_path: Path) -> None:
+    """All in a copy of the packages, also as they are compiled."""
+    checkout = tmp_path / "checkout"
     for name in ("traceprof", "tests"):
-        shutil.copytree(ROOT / name, folder / name)
-    (folder / "sample_traces").symlink_to(SAMPLE_FOLDER)
-    return folder
-
-
-def run(checkout: Path, *arguments: str | Path) -> str:
+        shutil.copytree(ROOT / name, checkout / name)
+    (checkout / "sample_traces").symlink_to(SAMPLE_FOLDER)
+    follow(checkout, "Add an analysis", "ANALYSES = (")
+    follow(checkout, "Add an assumption", "ASSUMPTIONS")
+    report = TraceBuilder().kernel(0, 400).memset(500, 900).write(tmp_path / "memsets.sqlite")
+    reports = checkout / "traceprof" / "reports"
+    test = checkout / "tests" / "replay" / "assumptions" / "test_memsets.py"
+    asked = ("--assume", "no-memsets", "--format", "json")
+    commands = [
+        ("traceprof", "explain", "memsets"),
+        ("traceprof", "analyze", "--format", "json", str(report)),
+        ("traceprof.documents.schema", str(reports)),
+        ("traceprof", "whatif", str(SAMPLE_FOLDER / "healthy.sqlite"), *asked),
+        ("traceprof", "whatif", "--help"),
+        ("pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(checkout), str(test)),
+    ]
     done = subprocess.run(
-        [sys.executable, "-m", *arguments],
+        [sys.executable, "-c", _PROGRAM],
         cwd=checkout,
         env={**os.environ, "PYTHONPATH": str(checkout)},
+        input=json.dumps(commands),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout
-
-
-def test_an_analysis_is_added_as_described(checkout: Path, tmp_path: Path) -> None:
-    follow(checkout, "Add an analysis", "ANALYSES = (")
-    report = TraceBuilder().kernel(0, 400).memset(500, 900).write(tmp_path / "memsets.sqlite")
-    assert "The GPU sets memory" in run(checkout, "traceprof", "explain", "memsets")
-    document = json.loads(run(checkout, "traceprof", "analyze", "--format", "json", report))
-    (finding,) = (finding for finding in document["findings"] if finding["id"] == "memsets")
+    explained, analyzed, _, answered, options, _ = json.loads(done.stdout)
+    assert "The GPU sets memory" in explained
+    (finding,) = (one for one in json.loads(analyzed)["findings"] if one["id"] == "memsets")
     assert finding["metrics"] == {"exposed_ns": 400, "num_memsets": 1, "coverage": 1.0}
-    reports = checkout / "traceprof" / "reports"
-    run(checkout, "traceprof.documents.schema", reports)
     assert '"memsets"' in (reports / "analysis-1.schema.json").read_text(encoding="utf-8")
-
-
-def test_an_assumption_is_added_as_described(checkout: Path) -> None:
-    follow(checkout, "Add an assumption", "ASSUMPTIONS")
-    sample = SAMPLE_FOLDER / "healthy.sqlite"
-    asked = ("traceprof", "whatif", sample, "--assume", "no-memsets", "--format", "json")
-    (answer,) = json.loads(run(checkout, *asked))["answers"]
+    (answer,) = json.loads(answered)["answers"]
     assert answer["assume"] == "no-memsets"
     assert answer["change_ns"] <= 0
-    assert "no-memsets" in run(checkout, "traceprof", "whatif", "--help")
-    test = checkout / "tests" / "replay" / "assumptions" / "test_memsets.py"
-    run(checkout, "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(checkout), test)
+    assert "no-memsets" in options

@@ -33,6 +33,7 @@ def cells_of(content: nbformat.NotebookNode) -> list[tuple[str, list[str]]]:
     ]
 
 
+@pytest.mark.long
 def test_it_gives_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     made = runpy.run_path(str(ROOT / "docs" / "notebook.py"))["executed"]()

@@ -81,6 +81,7 @@ def test_duckdb_answers_what_the_page_shows() -> None:
     assert len(names["frame"]) == 8  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_every_command_for_agents_answers(capsys: pytest.CaptureFixture[str]) -> None:

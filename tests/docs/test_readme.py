@@ -1,13 +1,14 @@
 """The commands of the README and of docs/export.md do what these pages show."""
 
 import re
+import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from traceprof.cli.main import cli
+from tests.support.cli import run
+from traceprof.cli.main import EXIT_DONE, cli
 
 pytestmark = pytest.mark.slow
 
@@ -27,17 +28,19 @@ def sessions() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("command", "output"), sessions())
-def test_commands_print_what_the_page_shows(command: str, output: str, tmp_path: Path) -> None:
+def test_commands_print_what_the_page_shows(
+    command: str,
+    output: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     (tmp_path / "sample_traces").symlink_to(ROOT / "sample_traces")
-    done = subprocess.run(  # noqa: S602  (commands of our own README)
-        command.replace("traceprof ", f"{sys.executable} -m traceprof ", 1),
-        shell=True,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout + done.stderr == output
+    monkeypatch.chdir(tmp_path)
+    first, _, others = command.removeprefix("traceprof ").partition("; ")
+    assert run(*shlex.split(first)) == EXIT_DONE
+    subprocess.run(others, shell=True, check=True)  # noqa: S602  (commands of our own README)
+    assert "".join(capfd.readouterr()) == output
 
 
 def test_every_command_is_in_the_readme() -> None:

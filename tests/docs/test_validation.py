@@ -23,6 +23,7 @@ def validation() -> ModuleType:
 WRITTEN = (DOCS / "validation.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_pair_is_in_the_page_as_it_is_found(validation: ModuleType, traces: Path) -> None:
     first, others = validation._rows(traces, validation.PAIRS[1])

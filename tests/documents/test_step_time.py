@@ -21,6 +21,7 @@ from traceprof.store.runs import save, stored_runs
 from traceprof.units import duration
 
 _WITHIN = 0.001
+_QUICK = {"ddp", "gloo"}  # with ranks on GPUs, and without
 
 
 def assert_all_say_the_same(report: Path, store: Path) -> None:
@@ -64,7 +65,13 @@ def assert_all_say_the_same(report: Path, store: Path) -> None:
         assert baseline.step_ns == same
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "sample",
+    [
+        pytest.param(path, marks=[] if path.stem in _QUICK else [pytest.mark.long], id=path.stem)
+        for path in SAMPLES
+    ],
+)
 def test_in_samples(sample: Path, tmp_path: Path) -> None:
     assert_all_say_the_same(sample, tmp_path / "runs.db")
 

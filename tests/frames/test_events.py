@@ -12,6 +12,7 @@ import pytest
 
 import traceprof
 from tests.support.builders import TraceBuilder
+from tests.support.opened import closed_analysis
 from tests.support.profiler_events import PID, event, kernel, write
 from tests.support.traces import CPU_SAMPLE, GPU_SAMPLES, SAMPLE, SAMPLES
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError
@@ -114,8 +115,7 @@ def test_operators_are_those_of_the_profile(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
 def test_counts_are_those_of_the_breakdown(path: Path) -> None:
-    with closing(traceprof.analyze(path)) as analysis:
-        breakdown = analysis.to_pandas("breakdown").set_index("rank")
+    breakdown = closed_analysis(path).to_pandas("breakdown").set_index("rank")
     with traceprof.open_run(path) as run:
         assert [*run.ranks] == [*breakdown.index]
         for rank in run.ranks:

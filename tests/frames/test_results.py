@@ -1,13 +1,12 @@
 """Frames of results are the lists of the JSON document."""
 
 import json
-from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-import traceprof
+from tests.support.opened import analysis_of
 from tests.support.traces import CPU_SAMPLE, SAMPLE, SAMPLE_FOLDER
 from traceprof.documents.analysis.records import TABLES
 from traceprof.errors import UsageError
@@ -18,7 +17,7 @@ PATHS = [SAMPLE, CPU_SAMPLE, SAMPLE_FOLDER / "link-counters.sqlite"]
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_frames_are_the_lists_of_the_document(path: Path) -> None:
-    with closing(traceprof.analyze(path)) as analysis:
+    with analysis_of(path) as analysis:
         document = json.loads(render(analysis.result))
         assert {name for name, rows in document.items() if isinstance(rows, list)} == {*TABLES}
         num_rows = 0
@@ -33,7 +32,7 @@ def test_frames_are_the_lists_of_the_document(path: Path) -> None:
 def test_columns_and_their_types_do_not_depend_on_the_rows() -> None:
     frames = {}
     for path in PATHS:
-        with closing(traceprof.analyze(path)) as analysis:
+        with analysis_of(path) as analysis:
             frames[path] = {name: analysis.to_pandas(name) for name in TABLES}
     is_empty_somewhere = set()
     for name in TABLES:
@@ -48,7 +47,7 @@ def test_columns_and_their_types_do_not_depend_on_the_rows() -> None:
 
 
 def test_severities_are_in_order_and_names_are_categories() -> None:
-    with closing(traceprof.analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         findings, kernels = analysis.to_pandas("findings"), analysis.to_pandas("kernels")
         owners = analysis.to_pandas("owners")
     assert isinstance(owners["part"].dtype, pd.CategoricalDtype)
@@ -62,7 +61,7 @@ def test_severities_are_in_order_and_names_are_categories() -> None:
 
 
 def test_a_table_that_is_not_there_is_refused() -> None:
-    with closing(traceprof.analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         with pytest.raises(UsageError, match="did you mean kernels"):
             analysis.to_pandas("kernel")
         with pytest.raises(UsageError, match="choose one of"):

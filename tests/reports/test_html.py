@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
+from tests.support.long import long_after
 from tests.support.opened import analysis_of
 from traceprof.analyses.breakdown import StepMeasures
 from traceprof.analysis import Options
@@ -51,7 +52,7 @@ class _Page(HTMLParser):
         self.text += data
 
 
-@pytest.mark.parametrize("name", ["training", "gloo", "healthy", "link-counters"])
+@pytest.mark.parametrize("name", long_after(2, ["training", "gloo", "healthy", "link-counters"]))
 def test_a_page_is_one_file_that_needs_nothing(name: str, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     assert run("analyze", "--format", "html", "-o", path, SAMPLES / f"{name}.sqlite") == 0

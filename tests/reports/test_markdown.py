@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from tests.support.cli import run
+from tests.support.long import long_after
 from tests.support.opened import analysis_of
 from traceprof.reports.markdown import escaped, render
 
@@ -47,7 +48,7 @@ def test_nobody_is_mentioned_and_nothing_linked() -> None:
     assert "http://" not in escaped("see http://x")
 
 
-@pytest.mark.parametrize("name", ["training", "healthy", "gloo"])
+@pytest.mark.parametrize("name", long_after(2, ["training", "gloo", "healthy"]))
 def test_it_has_what_the_text_report_has(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = SAMPLES / f"{name}.sqlite"
     assert run("analyze", "--format", "markdown", "--kernels", path) == 0

@@ -12,6 +12,7 @@ from pyarrow import parquet
 
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
+from tests.support.long import long_after
 from tests.support.opened import analysis_of
 from traceprof.cli import export
 from traceprof.documents.analysis.records import TABLES
@@ -31,7 +32,7 @@ def as_csv(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["training", "gloo"])
+@pytest.mark.parametrize("name", long_after(1, ["ddp", "gloo", "training"]))
 def test_events_come_back(name: str, tmp_path: Path) -> None:
     report = SAMPLES / f"{name}.sqlite"
     for ending in ("parquet", "csv"):

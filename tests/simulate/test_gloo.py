@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tests.reference.host_ranks import HostStep, host_ranks
+from tests.support.long import long_after
 from traceprof.analysis import analyze
 from traceprof.documents.analysis.records import document
 from traceprof.simulate import simulate_gloo
@@ -20,7 +21,9 @@ RUNS = [
 ]
 
 
-@pytest.fixture(scope="module", params=RUNS, ids=lambda run: "-".join(map(str, run.values())))
+@pytest.fixture(
+    scope="module", params=long_after(3, RUNS), ids=lambda run: "-".join(map(str, run.values()))
+)
 def run(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, Any]]:

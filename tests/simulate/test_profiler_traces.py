@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import run
+from tests.support.long import long_after
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import Options, analyze_reports
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
@@ -18,8 +19,8 @@ from traceprof.trace.model.parts import Part
 from traceprof.trace.open import open_trace
 
 # Of what torch.profiler records as well as Nsight Systems: not of sleep, counters, MPI.
-QUICK = ("healthy", "pageable-copy", "host-sync", "exposed-late-launch")
-LONG = (
+NAMES = (
+    "host-sync", "healthy", "pageable-copy", "exposed-late-launch",
     "launch-queue-stall",
     "launch-queue-stall-unexported", "launch-queue-full-healthy", "exposed-copy", "peer-copies",
     "peer-copy-through-host", "launch-bound", "data-loading", "allocation-in-steps",
@@ -30,7 +31,6 @@ REASONS = (
     "waiting_ns", "late_launch_ns", "queued_ns", "same_stream_ns", "needed_at_once_ns",
     "late_input_ns", "unknown_ns",
 )  # fmt: skip
-QUICK_RUNS = ("cpu-straggler-upstream",)
 
 
 def analyzed(paths: Sequence[Path]) -> RunResult:
@@ -68,7 +68,7 @@ def assert_same(first: RunResult, second: RunResult, *, without: Sequence[str] =
     assert missing[0] == missing[1]
 
 
-@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.long) for n in LONG)])
+@pytest.mark.parametrize("name", long_after(1, NAMES))
 def test_a_scenario_has_the_same_results(name: str, tmp_path: Path) -> None:
     export = tmp_path / "run.sqlite"
     simulate_scenario(name, export)
@@ -88,14 +88,11 @@ def test_marks_are_the_same_in_both_formats(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "exposed-queued",
-        *(
-            pytest.param(name, marks=pytest.mark.long)
-            for name in ("exposed-needed-at-once", "exposed-late-input", "overlap-slowdown",
-                         "nccl-serialization", "compute-stream-collective")
-        ),
-    ],
+    long_after(
+        1,
+        ["exposed-queued", "exposed-needed-at-once", "exposed-late-input", "overlap-slowdown",
+         "nccl-serialization", "compute-stream-collective"],
+    ),
 )  # fmt: skip
 def test_only_waiting_needs_one_clock(name: str, tmp_path: Path) -> None:
     # An export of all ranks has one clock. Traces of ranks have one each, and few operations to
@@ -123,13 +120,8 @@ def test_only_waiting_needs_one_clock(name: str, tmp_path: Path) -> None:
         assert all(abs(of_rank[key] - others[key]) <= abs(moved_ns) for key in REASONS)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in QUICK_RUNS else pytest.mark.long)
-        for name in RUN_SCENARIOS
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", RUN_SCENARIOS)
 def test_ranks_of_several_machines_have_the_same_results(name: str, tmp_path: Path) -> None:
     simulate_run(name, tmp_path / "run", per_rank=True)
     exports = sorted((tmp_path / "run").glob("*.sqlite"))
@@ -158,7 +150,9 @@ def test_without_waits_the_option_that_is_missing_is_named(tmp_path: Path) -> No
     assert len(breakdowns[0]) == 2
 
 
-@pytest.mark.parametrize("arguments", [["ddp"], ["gloo", "--pairs", "2"], ["healthy"]])
+@pytest.mark.parametrize(
+    "arguments", long_after(1, [["gloo", "--pairs", "2"], ["ddp"], ["healthy"]])
+)
 def test_the_command_writes_a_trace_for_each_rank(arguments: list[str], tmp_path: Path) -> None:
     target = tmp_path / "x.json.gz"
     assert run("simulate", *arguments, "-o", target) == EXIT_DONE

@@ -1,7 +1,7 @@
 """Timelines of small traces, for the tests of what is drawn of them."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from dashboards.timeline.gpu_rows import read_gpu
 from dashboards.timeline.host_rows import with_host
 from dashboards.timeline.model import RankTimeline
 from tests.support.builders import TraceBuilder
-from traceprof.analysis import analyze
+from tests.support.opened import analysis_of
 from traceprof.errors import TraceFormatError
 
 Event = tuple[int, int, str]
@@ -21,7 +21,7 @@ Event = tuple[int, int, str]
 def timelines(trace: TraceBuilder, folder: Path) -> Iterator[list[RankTimeline]]:
     """Write a trace and yield the timelines of its ranks."""
     path = trace.write(folder / "t.sqlite")
-    with closing(analyze(path)) as analysis:
+    with analysis_of(path) as analysis:
         steps = {row.rank: row.steps for row in analysis.result.breakdown}
         yield [with_host(read_gpu(rank, steps.get(rank.rank, ()))) for rank in analysis.run.ranks]
 

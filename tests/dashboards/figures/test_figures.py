@@ -54,14 +54,6 @@ WITHOUT_COPIES = {
 }
 
 
-def of_samples(names: set[str]) -> pytest.MarkDecorator:
-    """Run a test with the analyses of some samples only."""
-    paths = [path for path in GPU_SAMPLES if path.stem in names]
-    assert len(paths) == len(names) > 0
-    ids = [path.stem for path in paths]
-    return pytest.mark.parametrize("analysis", paths, indirect=True, ids=ids)
-
-
 SHAPES = {"svg", "style", "g", "rect", "line", "path", "text", "title"}  # of pictures
 ALL = {path.stem for path in GPU_SAMPLES}
 WITH_ALL_CHARTS = {
@@ -71,7 +63,22 @@ WITH_ALL_CHARTS = {
 """Samples whose pages together have each chart and table that those of any sample have."""
 
 
-@pytest.fixture(scope="module", params=GPU_SAMPLES, ids=lambda path: path.stem)
+def of_samples(names: set[str]) -> pytest.MarkDecorator:
+    """Run a test with the analyses of some samples only; of many, most are for `make verify`."""
+    paths = [path for path in GPU_SAMPLES if path.stem in names]
+    assert len(paths) == len(names) > 0
+    quick = names if len(names) == 1 else WITH_ALL_CHARTS
+    return pytest.mark.parametrize(
+        "analysis",
+        [
+            pytest.param(path, marks=[] if path.stem in quick else [pytest.mark.long], id=path.stem)
+            for path in paths
+        ],
+        indirect=True,
+    )
+
+
+@pytest.fixture(scope="module")
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
     with analysis_of(request.param) as opened:
         yield opened
@@ -211,6 +218,7 @@ def test_operations_are_drawn_as_they_are(analysis: Analysis) -> None:
         assert drawn["rows"][lane]["name"].startswith(row["operation"])
 
 
+@of_samples(ALL)
 def test_the_queue_s_depth_reaches_what_was_measured(analysis: Analysis) -> None:
     for result, rank in zip(analysis.of(launch_queue), analysis.run.ranks, strict=True):
         times, depth = launch_queue.depth_over_time(rank, rank.window)
@@ -281,19 +289,7 @@ def trees(analysis: Analysis) -> dict[str, Any]:
     return {page.TITLE: page.layout(analysis, Address(page.PATH)) for page in PAGES}
 
 
-of_all_charts = pytest.mark.parametrize(
-    "analysis",
-    [
-        pytest.param(
-            path, marks=[] if path.stem in WITH_ALL_CHARTS else [pytest.mark.long], id=path.stem
-        )
-        for path in GPU_SAMPLES
-    ],
-    indirect=True,
-)
-
-
-@of_all_charts
+@of_samples(ALL)
 def test_axes_have_units_and_heads_too(trees: dict[str, Any]) -> None:
     for page, tree in trees.items():
         assert named(tree, "Graph") == [], page  # they would load plotly
@@ -308,7 +304,7 @@ def test_axes_have_units_and_heads_too(trees: dict[str, Any]) -> None:
                     assert column["type"] == "rightAligned", (page, column)
 
 
-@of_all_charts
+@of_samples(ALL)
 def test_no_component_reads_text_as_markup(trees: dict[str, Any]) -> None:
     for page, tree in trees.items():
         kinds = {type(component).__name__ for component in components(tree)}

@@ -280,6 +280,7 @@ def test_they_zoom_and_move_together(page: Page, compared_url: str) -> None:
     page.goto("about:blank")
 
 
+@pytest.mark.long
 def test_rank_and_step_are_chosen_on_each_side(
     page: Page, compared: Compared, compared_url: str
 ) -> None:

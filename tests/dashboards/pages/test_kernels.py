@@ -20,6 +20,7 @@ from dashboards.pages.kernel_modules import modules_card, modules_part
 from dashboards.view import View
 from tests.support import profiler_events as profile
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from tests.support.serving import Serve
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
@@ -39,7 +40,7 @@ SLOWED = SAMPLE.with_stem("overlap-slowdown")
 
 @pytest.fixture(scope="module")
 def analysis() -> Iterator[Analysis]:
-    with closing(analyze(SLOWED)) as made:
+    with analysis_of(SLOWED) as made:
         yield made
 
 
@@ -80,7 +81,7 @@ def test_kernels_reach_a_share_of_the_peak_where_shapes_say_it(tmp_path: Path) -
     ]  # fmt: skip
     gpu = {"deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}]}
     path = profile.write(tmp_path / "t.json", events, **gpu)
-    with closing(analyze(path)) as analysis:
+    with analysis_of(path) as analysis:
         shown = {row["title"]: row["reach"] for row in rows(analysis, Address())}
     assert shown == {
         "ampere_bf16_s16816gemm_bf16_128x128_nn": pytest.approx(
@@ -173,7 +174,7 @@ def test_every_kernel_leads_to_the_timeline_of_the_rank_where_it_takes_longest(
 
 def test_without_kernels_it_says_so(tmp_path: Path) -> None:
     path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
-    with closing(analyze(path)) as none:
+    with analysis_of(path) as none:
         assert "No kernel ran" in text(kernels.layout(none, Address()))
 
 
@@ -210,7 +211,7 @@ def test_the_tree_of_modules_has_what_they_took_before() -> None:
         ModuleChange("model.old", 2_000_000, None, -2_000_000, None, is_significant=False),
     ]
     compared = SimpleNamespace(comparison=SimpleNamespace(modules=changes))
-    with closing(analyze(SAMPLE)) as analysed:
+    with analysis_of(SAMPLE) as analysed:
         launched = LaunchedKernels(rank=0, by_name={}, modules=uses)
         measured = structs.replace(analysed.result.measured, launched=(launched,))
         analysis = dataclasses.replace(
@@ -255,7 +256,7 @@ def test_the_modules_of_the_model_are_a_tree(traces: Path) -> None:
     path = traces / "kineto/h100_timesformer.json.gz"
     if not path.exists():
         pytest.skip("TRACEPROF_TRACES has no h100_timesformer")
-    with closing(analyze(path)) as analysis:
+    with analysis_of(path) as analysis:
         (launched,) = analysis.result.launched
         grids = named(kernels.layout(analysis, Address("/kernels")), "AgGrid")
         (grid,) = (grid for grid in grids if grid.id["name"] == "modules")

@@ -3,7 +3,6 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,13 +13,15 @@ from dashboards.asking.questions import Asked
 from dashboards.asking.what_if import WhatIfQuestion, replayed
 from dashboards.pages import compare, launch_queue, nccl, overlap, overview, ranks, steps, what_if
 from dashboards.widgets.palette import PARTS
+from tests.support.long import long_after
+from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE_FOLDER
 from tests.support.trees import components, named, text
-from traceprof.analysis import Analysis, Options, analyze
+from traceprof.analysis import Analysis, Options
 from traceprof.findings import by_id
 from traceprof.reports.text import render
 
-REPORTS = ("ddp", "warm-up", "nccl-serialization", "launch-queue-stall", "training")
+REPORTS = ("training", "nccl-serialization", "ddp", "warm-up", "launch-queue-stall")
 NAMES = {measure: name for measure, name, _ in PARTS}
 UNITS = {"ns": 1.0, "µs": 1e3, "ms": 1e6, "s": 1e9, "%": 0.01, "": 1.0}
 NUMBER = re.compile(r"([\d.,]+) ?(ns|µs|ms|s|%|)(?![\w])")
@@ -65,9 +66,9 @@ class Quantities:
         ]
 
 
-@pytest.fixture(params=REPORTS)
+@pytest.fixture(scope="module", params=long_after(1, REPORTS))
 def analysis(request: pytest.FixtureRequest) -> Iterator[Analysis]:
-    with closing(analyze(SAMPLE_FOLDER / f"{request.param}.sqlite")) as result:
+    with analysis_of(SAMPLE_FOLDER / f"{request.param}.sqlite") as result:
         yield result
 
 

@@ -56,7 +56,7 @@ def breakdown_rows(tree: Any) -> list[Any]:
 
 
 def test_a_preview_shows_the_ranks_that_are_known() -> None:
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         first = replace(
             analysis,
             result=partial_result(analysis.result.run, analysis.result.breakdown[:1]),
@@ -184,7 +184,7 @@ def test_many_ranks_are_shown_by_machine_and_who_stands_out(tmp_path: Path) -> N
 
 
 def test_no_rank_stands_out_where_all_are_alike() -> None:
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         (result, *_) = analysis.result.breakdown
     assert outliers([result] * 9) == []
     assert outliers([result]) == []
@@ -200,7 +200,7 @@ def test_what_could_not_be_analysed_is_said_with_its_flag(analysis: Analysis) ->
 
 
 def test_only_the_ranks_chosen_are_shown() -> None:
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         shown = text(overview.layout(analysis, Address(rank=(1,))))
         _, below = shown.split("What to act on first", 1)  # the headline is of the whole run
         assert "rank 1" in below
@@ -209,7 +209,7 @@ def test_only_the_ranks_chosen_are_shown() -> None:
 
 def test_a_run_without_gpu_work(tmp_path: Path) -> None:
     path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
-    with closing(analyze(path)) as analysis:
+    with analysis_of(path) as analysis:
         shown = text(overview.layout(analysis, Address()))
     assert "there is no time to break down" in shown
     assert "no GPU operation" in shown
@@ -217,7 +217,7 @@ def test_a_run_without_gpu_work(tmp_path: Path) -> None:
 
 def test_a_healthy_run_says_so(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 1000).write(tmp_path / "t.sqlite")
-    with closing(analyze(path)) as analysis:
+    with analysis_of(path) as analysis:
         assert "No finding reaches 1 %" in text(overview.layout(analysis, Address()))
 
 

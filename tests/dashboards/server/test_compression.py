@@ -2,7 +2,6 @@
 
 import gzip
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 from flask import Flask
@@ -11,13 +10,13 @@ from playwright.sync_api import Browser
 
 from dashboards.server.app import create_app
 from dashboards.server.modules import serve_modules
+from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
-from traceprof.analysis import analyze
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[FlaskClient]:
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         yield create_app(analysis).server.test_client()
 
 

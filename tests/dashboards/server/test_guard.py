@@ -22,8 +22,8 @@ from dashboards.server.app import create_app
 from dashboards.server.guard import LINK
 from dashboards.server.modules import serve_modules
 from tests.support.long import few_and_many, for_examples
+from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
-from traceprof.analysis import analyze
 
 CALLS = "/_dash-update-component"
 SHOW = next(output for output in create_app(None).callback_map if "page.children" in output)
@@ -31,7 +31,7 @@ SHOW = next(output for output in create_app(None).callback_map if "page.children
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[Dash]:
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         yield create_app(analysis)
 
 

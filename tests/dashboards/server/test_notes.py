@@ -1,7 +1,6 @@
 """Notes of the reader: views that are kept with a text, in memory or in a file."""
 
 import json
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from dashboards.server.kept_notes import SCHEMA, Note, Notes
 from dashboards.server.notes import described
 from dashboards.time_axis import Clock
 from tests.support.cli import run
+from tests.support.opened import analysis_of
 from tests.support.serving import running
 from tests.support.traces import SAMPLE
-from traceprof.analysis import analyze
 from traceprof.errors import UsageError
 
 VIEW = Note("/timeline?rank=0&start=1&end=2", "what is <b>this</b>?")
@@ -68,7 +67,7 @@ def test_the_view_of_a_note_is_described() -> None:
 
 
 def test_what_is_no_note_is_refused() -> None:
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         client = create_app(analysis).server.test_client()
     good = {"href": "/steps", "text": "a"}
     refused: list[Any] = [

@@ -27,6 +27,7 @@ from dashboards.server.progress import AnalysisProgress
 from dashboards.server.serving import HOST, DashboardServer
 from tests.support.cli import run
 from tests.support.long import long_after
+from tests.support.opened import analysis_of
 from tests.support.serving import running
 from tests.support.signals import unnoticed_signal
 from tests.support.traces import SAMPLE
@@ -182,6 +183,7 @@ def test_long_replies_wait_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert files == []
 
 
+@pytest.mark.long
 def test_elsewhere_a_token_is_needed() -> None:
     with running("--port", "0", "--host", EVERYWHERE) as (process, url):
         token = re.search(r"\?token=([\w-]{32})\Z", url)
@@ -274,7 +276,7 @@ def test_its_two_applications_are_never_made_at_once(monkeypatch: pytest.MonkeyP
         return create_app(None, **options)
 
     monkeypatch.setattr(app, "create_app", slowly)
-    with closing(analyze(SAMPLE)) as analysis, DashboardServer(has_token=False) as server:
+    with analysis_of(SAMPLE) as analysis, DashboardServer(has_token=False) as server:
         server.show(analysis)
     assert num_at_once == [1, 1]
 
@@ -294,7 +296,7 @@ def test_scripts_are_served_from_the_first_request_on() -> None:
 def test_the_reports_stay_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
     path.write_bytes(SAMPLE.read_bytes())
-    with DashboardServer(has_token=False) as server, closing(analyze(path)) as analysis:
+    with DashboardServer(has_token=False) as server, analysis_of(path) as analysis:
         server.show(analysis)
         get(server.url)
     assert path.read_bytes() == SAMPLE.read_bytes()
@@ -322,8 +324,9 @@ def test_progress_is_passed_on() -> None:
     assert first.so_far() == second.so_far() == (4, 9)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
-@pytest.mark.parametrize("number", long_after(1, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nobody_is_left_when_it_ends_while_it_analyses(number: signal.Signals) -> None:
     program = """
 import os, sys, time
@@ -357,6 +360,7 @@ main(["dashboard", "--port", "0", "--no-token", sys.argv[1]])
     assert errors.strip() == ""
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="no children elsewhere")
 def test_it_goes_on_when_what_analyses_is_killed() -> None:
     program = """
@@ -389,7 +393,7 @@ main(["dashboard", "--port", "0", "--no-token", sys.argv[1]])
 def test_who_waits_learns_of_partial_results() -> None:
     waiting = AnalysisProgress()
     assert not waiting.wait(0, 0)
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         late = threading.Timer(0.1, waiting.partial, [analysis])
         late.start()
         assert not waiting.wait(MAX_WAIT_S, 0)  # it would be long
@@ -432,7 +436,7 @@ def files_without_a_name() -> set[str]:
 
 def test_an_answer_that_nobody_takes_leaves_no_file_open() -> None:
     script = "/_dash-component-suites/dash_ag_grid/async-enterprise.js"
-    with closing(analyze(SAMPLE)) as analysis, ExitStack() as stack:
+    with analysis_of(SAMPLE) as analysis, ExitStack() as stack:
         before = files_without_a_name()
         with DashboardServer(has_token=False) as server:
             server.show(analysis)

@@ -14,6 +14,7 @@ from dashboards.timeline.model import RankTimeline, Track
 from dashboards.timeline.names import NameTable
 from dashboards.timeline.strips import strip
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from tests.support.timelines import timelines
 from traceprof.analysis import analyze
 from traceprof.communication.messages import messages
@@ -111,7 +112,7 @@ def test_the_label_of_a_generic_kernel_says_what_it_computes() -> None:
 
 def ask(path: Path, *questions: tuple[str, dict[str, Any]]) -> list[tuple[int, Any]]:
     """Return status and JSON of what the server answers."""
-    with closing(analyze(path)) as analysis:
+    with analysis_of(path) as analysis:
         browser = create_app(analysis).server.test_client()
         replies = [
             browser.get(f"/timeline/{route}", query_string=asked) for route, asked in questions

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,12 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
+from tests.support.opened import analysis_of
 from tests.support.serving import Serve, serving
 from tests.support.timeline_page import FIND, Timeline
 from tests.support.timelines import damage_host
 from tests.support.traces import SAMPLE
-from traceprof.analysis import Analysis, analyze
+from traceprof.analysis import Analysis
 from traceprof.findings import by_id, worst_of
 
 AXIS = 46  # as in geometry.js
@@ -24,7 +24,7 @@ NAMES = ("<script>document.title='evil'</script>", "<img src=x onerror=document.
 
 @pytest.fixture(scope="module")
 def sample() -> Iterator[Analysis]:
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         yield analysis
 
 
@@ -152,6 +152,7 @@ def test_down_to_single_nanoseconds(timeline: Timeline, sample: Analysis) -> Non
     assert timeline.view[1] == 10
 
 
+@pytest.mark.long
 def test_dragging_moves_and_with_control_zooms(timeline: Timeline) -> None:
     timeline.press("w", "w")
     start, span = timeline.view
@@ -192,6 +193,7 @@ def test_a_click_tells_what_the_trace_has(timeline: Timeline, sample: Analysis) 
     timeline.wait_for_address("select", "0.op.0")
 
 
+@pytest.mark.long
 def test_from_a_kernel_to_its_launch_and_back(timeline: Timeline, sample: Analysis) -> None:
     rank = sample.run.ranks[0]
     timeline.ask("t.select('0.op.5', {go: true})")
@@ -414,6 +416,7 @@ def test_without_gpu_work_it_says_so(page: Page, tmp_path: Path) -> None:
         page.goto("about:blank")  # before the server goes
 
 
+@pytest.mark.long
 def test_what_cannot_be_read_is_said(
     own_page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -427,6 +430,7 @@ def test_what_cannot_be_read_is_said(
         own_page.goto("about:blank")  # before the server goes
 
 
+@pytest.mark.long
 def test_when_the_server_is_gone_it_is_said(own_page: Page, sample_url: str) -> None:
     page = own_page
     timeline = Timeline(page, f"{sample_url}/timeline?rank=0")

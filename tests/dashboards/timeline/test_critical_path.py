@@ -4,7 +4,6 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ from dashboards.timeline.critical_path import drawn, step_at
 from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
-from traceprof.analysis import Analysis, analyze
+from traceprof.analysis import Analysis
 from traceprof.replay.answers.step_path import step_path
 
 STEP = 2
@@ -28,7 +28,7 @@ _MAX_S = 120
 
 @pytest.fixture(scope="module")
 def analysis() -> Iterator[Analysis]:
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         yield analysis
 
 
@@ -96,7 +96,7 @@ def test_the_step_at_a_time_is_asked_for(analysis: Analysis) -> None:
 
 def test_where_it_cannot_be_known_that_is_said(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 100, launch=False).write(tmp_path / "t.sqlite")
-    with closing(analyze(path)) as without_calls:
+    with analysis_of(path) as without_calls:
         said = answer(without_calls, rank=0, at=0)
     assert said["state"] == "unknown"
     assert "API calls" in said["why"]
@@ -108,6 +108,7 @@ def slowly(route: Route) -> None:
     route.continue_()
 
 
+@pytest.mark.long
 def test_a_link_shows_all_that_it_says_also_where_the_server_is_slow(
     page: Page, sample_url: str, analysis: Analysis
 ) -> None:

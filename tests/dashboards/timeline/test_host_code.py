@@ -1,7 +1,6 @@
 """What the host ran: the code that launched a kernel, rows of operators, stalls."""
 
 import json
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ from dashboards.timeline.kinds import OPERATORS, STALLS
 from dashboards.timeline.model import OPERATOR, STALL
 from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
+from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
-from traceprof.analysis import Analysis, analyze
+from traceprof.analysis import Analysis
 
 
 def asked(analysis: Analysis, route: str, **parameters: object) -> Any:
@@ -25,7 +25,7 @@ def asked(analysis: Analysis, route: str, **parameters: object) -> Any:
 
 
 def test_stalls_of_the_host_have_a_row() -> None:
-    with closing(analyze(SAMPLE.with_stem("host-stall"))) as analysis:
+    with analysis_of(SAMPLE.with_stem("host-stall")) as analysis:
         store = Timelines(TimelineSource.of(analysis))
         known = {stalls.rank: stalls for stalls in analysis.result.measured.stalls}
         assert any(len(stalls.start_ns) for stalls in known.values())
@@ -52,7 +52,7 @@ def test_the_launching_code_of_a_kernel_and_the_rows_of_operators(traces: Path) 
     path = traces / "kineto/h100_timesformer.json.gz"
     if not path.exists():
         pytest.skip("TRACEPROF_TRACES has no h100_timesformer")
-    with closing(analyze(path)) as analysis:
+    with analysis_of(path) as analysis:
         (launched,) = analysis.result.launched
         rank = analysis.run.ranks[0]
         kernels = rank.operations.kernels

@@ -15,10 +15,10 @@ from dashboards.server.app import create_app
 from dashboards.timeline import viewport
 from dashboards.timeline.row import Row
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from tests.support.serving import Serve, serving
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
-from traceprof.analysis import analyze
 from traceprof.trace.nsight import schema
 
 MARKS = SAMPLE.with_stem("marks")
@@ -28,7 +28,7 @@ OF_RANK_0 = [mark for mark in TRUTH if mark["rank"] == 0]
 
 @pytest.fixture(scope="module")
 def ask() -> Iterator[Callable[..., Any]]:
-    with closing(analyze(MARKS)) as analysis:
+    with analysis_of(MARKS) as analysis:
         browser = create_app(analysis).server.test_client()
 
         def asked(route: str, **parameters: object) -> Any:
@@ -205,7 +205,7 @@ def test_real_marks_are_found(traces: Path) -> None:
         )
         ((expected,),) = database.execute(query)
         ((marks,),) = database.execute(f"{query} AND eventType = 34")
-    with closing(analyze(report)) as analysis:
+    with analysis_of(report) as analysis:
         browser = create_app(analysis).server.test_client()
         matches: dict[str, Any] = {"is_all": False}
         while not matches["is_all"]:

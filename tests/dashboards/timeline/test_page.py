@@ -9,6 +9,7 @@ import pytest
 from dashboards.address import Address
 from dashboards.pages import timeline
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from tests.support.timeline_page import attributes_of
 from tests.support.traces import SAMPLE
 from tests.support.trees import text
@@ -19,7 +20,7 @@ UTC = 1_726_722_437_796_624_059
 
 
 def test_all_ranks_are_offered_and_the_first_is_open() -> None:
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         page = attributes_of(analysis, Address(timeline.PATH))
         assert json.loads(page["ranks"]) == [0, 1]
         assert json.loads(page["opened"]) == [0]
@@ -28,7 +29,7 @@ def test_all_ranks_are_offered_and_the_first_is_open() -> None:
 
 
 def test_ranks_asked_for_are_open() -> None:
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         page = attributes_of(analysis, Address(timeline.PATH, rank=(1,)))
         assert json.loads(page["ranks"]) == json.loads(page["opened"]) == [1]
         with pytest.raises(UsageError, match="rank 7"):
@@ -36,7 +37,7 @@ def test_ranks_asked_for_are_open() -> None:
 
 
 def test_another_address_makes_another_element() -> None:
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         addresses = [Address(timeline.PATH), Address(timeline.PATH, select="0.op.1")]
         keys = {attributes_of(analysis, address)["key"] for address in addresses}
         assert len(keys) == 2
@@ -44,7 +45,7 @@ def test_another_address_makes_another_element() -> None:
 
 def test_times_of_the_clock_are_counted_from_the_run(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(UTC + 5, UTC + 9).api("early", UTC, UTC + 1)
-    with closing(analyze(trace.write(tmp_path / "t.sqlite"))) as analysis:
+    with analysis_of(trace.write(tmp_path / "t.sqlite")) as analysis:
         page = attributes_of(analysis, Address(timeline.PATH))
         assert page["base"] == str(UTC + 5)
         assert page["time"] == "time since the first GPU operation"
@@ -62,5 +63,5 @@ def test_the_axis_says_whose_time_it_is(tmp_path: Path) -> None:
 
 def test_without_gpu_work(tmp_path: Path) -> None:
     path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
-    with closing(analyze(path)) as analysis:
+    with analysis_of(path) as analysis:
         assert "there is no rank to show" in text(timeline.layout(analysis, Address()))

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,9 @@ from dashboards.timeline.query import Query, parsed
 from dashboards.timeline.search import hits
 from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
+from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
-from traceprof.analysis import Analysis, analyze
+from traceprof.analysis import Analysis
 from traceprof.communication.messages import messages
 from traceprof.intervals import even_limits
 from traceprof.units import size_text
@@ -26,7 +26,7 @@ Search = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def analysis() -> Iterator[Analysis]:
-    with closing(analyze(SAMPLE)) as result:
+    with analysis_of(SAMPLE) as result:
         yield result
 
 
@@ -68,7 +68,7 @@ def kernels(analysis: Analysis, rank: int) -> Any:
 
 
 def test_the_word_on_a_bar_is_found() -> None:
-    with closing(analyze(SAMPLE.with_stem("training"))) as analysis:
+    with analysis_of(SAMPLE.with_stem("training")) as analysis:
         search, said = searching(analysis), messages(analysis.run.ranks[0])
         operation = said.operations[int(said.operation[0])]
         alike = said.operation == said.operation[0]

@@ -1,7 +1,6 @@
 """Rows of sampled counters: the mean in each column is what the samples integrate to."""
 
 import json
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -9,8 +8,8 @@ import pytest
 
 from dashboards.server.app import create_app
 from dashboards.timeline.samples import Samples
+from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
-from traceprof.analysis import analyze
 from traceprof.trace.model.counters import BYTES_PER_MS, PERCENT, LinkSamples
 
 #  time   0    10   20        40   50 (µs)
@@ -52,7 +51,7 @@ def test_what_was_sampled_is_said_with_its_unit() -> None:
 
 
 def test_counters_are_rows_of_the_timeline_and_no_events() -> None:
-    with closing(analyze(SAMPLE.with_stem("link-counters"))) as analysis:
+    with analysis_of(SAMPLE.with_stem("link-counters")) as analysis:
         browser = create_app(analysis).server.test_client()
 
         def ask(route: str, **parameters: object) -> Any:

@@ -4,7 +4,6 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,10 @@ from dashboards.timeline import tiles as timeline_tiles
 from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from tests.support.builders import TraceBuilder
+from tests.support.long import long_after
+from tests.support.opened import analysis_of
 from tests.support.timelines import damage_host
 from tests.support.traces import SAMPLE
-from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError
 
 Get = Callable[..., TestResponse]
@@ -32,7 +32,7 @@ HOSTILE = ("<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\u2028'
 
 
 def client(path: Path) -> Iterator[Get]:
-    with closing(analyze(path)) as analysis:
+    with analysis_of(path) as analysis:
         browser = create_app(analysis).server.test_client()
 
         def get(route: str, **parameters: object) -> TestResponse:
@@ -52,7 +52,7 @@ def answer(response: TestResponse) -> Any:
     return json.loads(response.get_data())
 
 
-@pytest.mark.parametrize("span", [1, 5, 20, 40])
+@pytest.mark.parametrize("span", long_after(1, [5, 1, 20, 40]))
 def test_names_are_there_down_to_single_nanoseconds(sample: Get, span: int) -> None:
     gpu = next(
         row["row"] for row in answer(sample("rank", rank=0))["rows"] if row["source"] == "op"
@@ -87,7 +87,7 @@ def test_the_rows_of_a_rank_and_the_evidence_of_its_findings(sample: Get) -> Non
         "events": 6,
         "folded": False,
     }
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         shown = [
             (interval["finding"], interval["evidence"], interval["start"])
             for interval in rank["evidence"]
@@ -100,7 +100,7 @@ def test_the_rows_of_a_rank_and_the_evidence_of_its_findings(sample: Get) -> Non
         ]
 
 
-@pytest.mark.parametrize("columns", [1, 7, 800, 8192])
+@pytest.mark.parametrize("columns", long_after(2, [7, 800, 1, 8192]))
 def test_a_view_of_everything_holds_every_event(sample: Get, columns: int) -> None:
     rank = answer(sample("rank", rank=0))
     view = {"start": rank["start"], "end": int(rank["end"]) + 1, "columns": columns}
@@ -356,7 +356,7 @@ def test_a_report_that_is_damaged_where_the_analysis_did_not_look(
 
 
 def test_ranks_not_asked_for_lately_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         kept = Timelines(TimelineSource.of(analysis))
         first = kept.whole(0)
         assert kept.whole(0) is first
@@ -367,7 +367,7 @@ def test_ranks_not_asked_for_lately_are_let_go(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_ranks_of_a_report_share_the_names_of_its_ranges() -> None:
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         kept = Timelines(TimelineSource.of(analysis))
         names = [kept.whole(rank).events["range"].names for rank in (0, 1)]
         assert names[0] is names[1]
@@ -375,6 +375,6 @@ def test_ranks_of_a_report_share_the_names_of_its_ranges() -> None:
 
 def test_a_server_of_its_own_will_do() -> None:
     server = Flask("timeline")
-    with closing(analyze(SAMPLE)) as analysis:
+    with analysis_of(SAMPLE) as analysis:
         timeline_server.register(server, analysis)
         assert answer(server.test_client().get("/timeline/rank?rank=0"))["rank"] == 0

@@ -65,6 +65,7 @@ def test_statistics_and_events_of_the_view_by_key(timeline: Timeline) -> None:
     timeline.wait_for("t.selected !== null")
 
 
+@pytest.mark.long
 def test_the_next_event_of_a_row_by_key(timeline: Timeline) -> None:
     timeline.page.keyboard.press(".")
     timeline.wait_for("t.selected !== null")
@@ -93,6 +94,7 @@ def test_the_view_before_comes_back(timeline: Timeline) -> None:
     assert timeline.view == pytest.approx(whole)
 
 
+@pytest.mark.long
 def test_rows_are_pinned_hidden_and_shown_again(timeline: Timeline) -> None:
     timeline.page.mouse.move(*place(timeline, 600, "stream 7 · copy"))
     timeline.wait_for("t.pointer.row !== null")
@@ -232,6 +234,7 @@ def test_every_key_is_told_to_who_does_not_see_the_canvas(timeline: Timeline) ->
         assert told in label
 
 
+@pytest.mark.long
 def test_evidence_says_what_to_do_and_leads_back_to_its_card(page: Page, sample_url: str) -> None:
     page.goto(sample_url)
     card = page.locator("#finding-gpu-idle")

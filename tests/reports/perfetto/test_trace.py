@@ -17,6 +17,7 @@ from perfetto.trace_processor.api import TraceProcessor, TraceProcessorConfig
 from tests.support import profiler_events as profile
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
+from tests.support.long import long_after
 from tests.support.opened import analysis_of
 from tests.support.perfetto import ReadTrace, Slice, read
 from traceprof.analyses import pipeline_bubble
@@ -54,7 +55,7 @@ def on_streams(trace: ReadTrace, process: int) -> list[tuple[int, int, str]]:
     )
 
 
-@pytest.mark.parametrize("name", ["training", "ddp", "peer-copies", "exposed-copy"])
+@pytest.mark.parametrize("name", long_after(2, ["ddp", "peer-copies", "training", "exposed-copy"]))
 def test_operations_are_those_of_the_rank(name: str) -> None:
     with analysis_of(SAMPLES / f"{name}.sqlite") as analysis:
         trace = written(analysis)
@@ -142,7 +143,9 @@ def launches_in(trace: ReadTrace) -> dict[int, tuple[int, int, str]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["training", "peer-copies", "pipeline-copies", "host-sync"])
+@pytest.mark.parametrize(
+    "name", long_after(2, ["peer-copies", "host-sync", "training", "pipeline-copies"])
+)
 def test_an_arrow_goes_from_each_launch_to_its_operation(name: str) -> None:
     with analysis_of(SAMPLES / f"{name}.sqlite") as analysis:
         trace = written(analysis)
@@ -196,7 +199,7 @@ def test_operators_are_tracks_of_their_threads(tmp_path: Path) -> None:
     assert len(launches_in(trace)) == 1
 
 
-@pytest.mark.parametrize("name", ["training", "ddp", "nccl-serialization"])
+@pytest.mark.parametrize("name", long_after(1, ["ddp", "training", "nccl-serialization"]))
 def test_arrows_join_what_was_matched(name: str) -> None:
     with analysis_of(SAMPLES / f"{name}.sqlite") as analysis:
         trace = written(analysis)
@@ -301,7 +304,7 @@ def test_several_machines_are_on_one_clock(simulated: list[Path]) -> None:
             assert trace.utc_ns[0] == clocks.start_utc_ns
 
 
-@pytest.mark.parametrize("name", ["training", "data-loading"])
+@pytest.mark.parametrize("name", long_after(1, ["data-loading", "training"]))
 def test_critical_paths_are_tracks(name: str) -> None:
     with analysis_of(SAMPLES / f"{name}.sqlite") as analysis:
         paths = critical_paths(analysis)

@@ -68,6 +68,7 @@ def test_reports_say_where_and_when_they_were_captured(tmp_path: Path) -> None:
     assert len(set(starts)) == 4
 
 
+@pytest.mark.long
 def test_the_same_arguments_make_the_same_reports(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         simulate_run("straggler-sync", tmp_path / folder, seed=5, per_rank=True)

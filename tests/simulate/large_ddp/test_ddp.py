@@ -12,6 +12,7 @@ import pytest
 
 from tests.reference.breakdown import reference
 from tests.support.databases import query
+from tests.support.long import long_after
 from traceprof.simulate import simulate_ddp
 from traceprof.simulate.kernels import ALL_REDUCE
 
@@ -26,7 +27,9 @@ RUNS = [
 Run = tuple[Path, dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=RUNS, ids=lambda run: "-".join(map(str, run.values())))
+@pytest.fixture(
+    scope="module", params=long_after(4, RUNS), ids=lambda run: "-".join(map(str, run.values()))
+)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """An export and its truth."""
     path = tmp_path_factory.mktemp("ddp") / "run.sqlite"

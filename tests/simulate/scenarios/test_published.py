@@ -74,6 +74,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[float, flo
     }
 
 
+@pytest.mark.long
 def test_all_runs_are_as_published(rows: dict[str, tuple[float, float, str]]) -> None:
     # Two streams: the model shares the way out of the first GPU exactly. A kernel at the edge of
     # the sends is slower for a part of its time only.
@@ -86,6 +87,7 @@ def test_all_runs_are_as_published(rows: dict[str, tuple[float, float, str]]) ->
         assert measured == pytest.approx(published, rel=tolerances.get(name, 0.001)), name
 
 
+@pytest.mark.long
 def test_the_page_shows_them(rows: dict[str, tuple[float, float, str]]) -> None:
     page = _PAGE.read_text()
     for name, (published, measured, origin) in rows.items():

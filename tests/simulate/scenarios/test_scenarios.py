@@ -339,7 +339,6 @@ def test_calls_and_ranges_of_a_thread_nest(latest: tuple[Path, Truth]) -> None:
         ends.append(end)
 
 
-@pytest.mark.all_samples
 @pytest.mark.parametrize("name", _SAMPLED)
 def test_sample_is_what_the_simulation_makes(name: str, made: Any) -> None:
     path, truth = made(name, LATEST)
