@@ -6,6 +6,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from tests.support.long import rows_long_after
 from tests.support.traces import SAMPLE_FOLDER
@@ -56,17 +57,24 @@ def test_options_and_places_name_the_same_sides(capsys: pytest.CaptureFixture[st
         assert capsys.readouterr().out == expected
 
 
-def test_text_says_first_what_is_not_comparable(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("compare", AFTER, AFTER) == EXIT_DONE
+def test_text_says_first_what_is_not_comparable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = TraceBuilder()
+    for step in range(4):
+        trace.nvtx(f"step {step}", 100 * step, 100 * step + 90)
+        trace.kernel(100 * step + 10, 100 * step + 80)
+    same = ("compare", *[trace.write(tmp_path / "t.sqlite")] * 2)
+    assert run(*same) == EXIT_DONE
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "Not comparable: the same recording stands on both sides."
     gate = ("--gate", "step:+90%", "--format", "junit")
-    assert run("compare", AFTER, AFTER, *gate) == EXIT_FINDINGS
+    assert run(*same, *gate) == EXIT_FINDINGS
     written = capsys.readouterr().out
     assert 'message="not comparable: the same recording stands on both sides"' in written
-    assert run("compare", AFTER, AFTER, *gate, "--allow-different", "recording") == EXIT_DONE
+    assert run(*same, *gate, "--allow-different", "recording") == EXIT_DONE
     assert "<failure" not in capsys.readouterr().out
-    assert run("compare", AFTER, AFTER, "--allow-different", "gpus") == EXIT_ERROR
+    assert run(*same, "--allow-different", "gpus") == EXIT_ERROR
     assert "choose one of gpu, world-size, recording" in capsys.readouterr().err
 
 

@@ -159,6 +159,7 @@ def test_overlap(page: Page, serve: Serve) -> None:
     assert excess == pytest.approx(metrics["excess_ns"] / 1e6, abs=0.02)
 
 
+@pytest.mark.long
 def test_nccl(page: Page, serve: Serve) -> None:
     expected = document("nccl-serialization")
     shown(page, f"{serve(SAMPLE.with_stem('nccl-serialization'))}/nccl")
@@ -316,20 +317,6 @@ def test_every_page_of_a_run_without_gpu_work(page: Page, tmp_path: Path) -> Non
 
 
 # -- addresses ------------------------------------------------------------------------------------
-
-
-def test_a_finding_leads_to_its_evidence(page: Page, sample_url: str) -> None:
-    expected = document("ddp")
-    evidence = expected["findings"][0]["evidence"][0]
-    shown(page, sample_url)
-    page.locator(".finding .evidence a").first.click()
-    page.wait_for_selector("#timeline")
-    query = dict(pair.split("=") for pair in urlsplit(page.url).query.split("&"))
-    assert urlsplit(page.url).path == "/timeline"
-    assert query["finding"] == expected["findings"][0]["id"]
-    assert int(query["start"]) < evidence["start_ns"] < evidence["end_ns"] < int(query["end"])
-    page.go_back()
-    page.wait_for_selector("table.breakdown")
 
 
 def test_ranks_are_chosen_for_every_page_and_kept(page: Page, sample_url: str) -> None:

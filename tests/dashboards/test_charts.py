@@ -95,6 +95,7 @@ def test_the_heat_map_leads_to_steps_by_mouse_and_key(
     assert times(page) == (str(steps[0]["start_ns"]), str(steps[0]["end_ns"]))
 
 
+@pytest.mark.long
 def test_a_piece_of_time_is_chosen_on_the_rates(page: Page, serve: Serve) -> None:
     open_page(page, f"{serve(SAMPLE.with_stem('link-counters'))}/links?rank=0", "link-rates")
     x, y = page.evaluate(PLACE, ["link-rates", 1, 0.25])
@@ -167,6 +168,7 @@ def test_a_cell_says_what_ranks_copied(page: Page, serve: Serve) -> None:
     expect(said).to_contain_text(drawn["rows"][0]["notes"][1] or "nothing")
 
 
+@pytest.mark.long
 def test_the_queue_says_how_deep_it_is_and_for_how_long_the_host_is_blocked(
     page: Page, serve: Serve
 ) -> None:

@@ -42,7 +42,10 @@ def folder(tmp_path: Path) -> Path:
     "arguments",
     [
         ["info"],
-        *(["analyze", "--format", format_] for format_ in ("text", "json", "html", "markdown")),
+        *(
+            ["analyze", "--kernels", "--format", format_]
+            for format_ in ("text", "json", "html", "markdown")
+        ),
     ],
     ids=lambda arguments: arguments[-1],
 )

@@ -60,13 +60,6 @@ def test_without_kernels_it_says_so(tmp_path: Path) -> None:
     assert "No kernel ran." in text.render(analyze_reports([path]), shows_kernels=True)
 
 
-def test_names_that_drive_terminals_are_escaped(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 100, "evil\x1b[31m[red]name").write(tmp_path / "t.sqlite")
-    shown = text.render(analyze_reports([path]), shows_kernels=True)
-    assert "\x1b" not in shown
-    assert "[red]name" in shown
-
-
 def test_the_table_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:
     result = analyze_reports([export(tmp_path / "t.sqlite")])
     assert "Kernels, by name" not in text.render(result)

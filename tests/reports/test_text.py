@@ -15,7 +15,7 @@ from tests.support.opened import analysis_of, closed_analysis
 from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER, SAMPLES
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import analyze_reports
-from traceprof.reports import html, text
+from traceprof.reports import text
 from traceprof.reports.detail import MAX_LINES, Detail
 from traceprof.reports.text import SECTIONS
 from traceprof.units import duration
@@ -181,18 +181,6 @@ def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path) -> None:
     text.render(analyze_reports([many_ranks(tmp_path, 1)]), Console(file=buffer, width=100))
     buffer.seek(0)
     assert "###########=========" in buffer.read()
-
-
-def test_names_are_neither_markup_nor_terminal_codes(tmp_path: Path) -> None:
-    name = "[red]\x1b[31m<script_gemm"
-    path = TraceBuilder().kernel(0, 10, name).kernel(900, 999).write(tmp_path / "t.sqlite")
-    result = analyze_reports([path])
-    shown_text = text.render(result)
-    assert "\x1b" not in shown_text
-    assert r"after [red]\x1b[31m<script_gemm before gemm" in shown_text
-    page = html.render(result)
-    assert "<script" not in page
-    assert page.startswith("<!DOCTYPE html>")
 
 
 def test_a_report_without_gpu_work_says_what_it_holds(tmp_path: Path) -> None:

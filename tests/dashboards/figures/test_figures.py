@@ -318,6 +318,7 @@ def test_no_component_reads_text_as_markup(trees: dict[str, Any]) -> None:
                 assert leading == []
 
 
+@pytest.mark.long
 def test_real_reports_have_every_page(real_trace: Path) -> None:
     with analysis_of(real_trace) as analysis:
         for page in PAGES:

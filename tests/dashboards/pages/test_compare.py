@@ -198,34 +198,11 @@ def of_sides(page: Page, code: str) -> list[Any]:
     return values
 
 
-def test_in_the_browser(page: Page, compared: Compared, compared_url: str) -> None:
-    page.goto(compared_url)
-    expect(page.locator("#page .headline")).to_contain_text(verdict(compared.comparison))
-    sides(page)
-    page.locator("#page .ag-root-wrapper").scroll_into_view_if_needed()  # it is drawn in sight only
-    expect(page.locator("#page .ag-center-cols-container .ag-row").first).to_be_visible()
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= 1280
-    after = compared.after
-    assert after is not None
-    page.get_by_role("link", name="on the timeline").click()
-    page.wait_for_url("**/timeline?*")
-    timeline = Timeline(page, page.url)
-    step = shown_step(after)
-    assert timeline.ask("Number(t.data.toTime(t.view.start))") == step.window_start_ns
-    assert timeline.view[1] == step.window_ns
-    page.goto("about:blank")
-
-
-def shown_step(side: ComparedSide) -> Measures:
-    (rank,) = (rank for rank in side.ranks if rank.rank == side.rank)
-    (step,) = (step for step in rank.steps if step.number == side.step)
-    return step.measures
-
-
 def test_two_timelines_on_the_clocks_of_their_steps(
     page: Page, compared: Compared, compared_url: str
 ) -> None:
     page.goto(compared_url)
+    expect(page.locator("#page .headline")).to_contain_text(verdict(compared.comparison))
     sides(page)
     both = [compared.before, compared.after]
     steps = [shown_step(side) for side in both if side is not None]
@@ -244,7 +221,24 @@ def test_two_timelines_on_the_clocks_of_their_steps(
     assert boxes[1] is not None
     assert (boxes[0]["x"], boxes[0]["width"]) == (boxes[1]["x"], boxes[1]["width"])
     assert boxes[0]["y"] + boxes[0]["height"] <= boxes[1]["y"]
+    page.locator("#page .ag-root-wrapper").scroll_into_view_if_needed()  # it is drawn in sight only
+    expect(page.locator("#page .ag-center-cols-container .ag-row").first).to_be_visible()
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 1280
+    after = compared.after
+    assert after is not None
+    page.get_by_role("link", name="on the timeline").click()
+    page.wait_for_url("**/timeline?*")
+    timeline = Timeline(page, page.url)
+    step = shown_step(after)
+    assert timeline.ask("Number(t.data.toTime(t.view.start))") == step.window_start_ns
+    assert timeline.view[1] == step.window_ns
     page.goto("about:blank")
+
+
+def shown_step(side: ComparedSide) -> Measures:
+    (rank,) = (rank for rank in side.ranks if rank.rank == side.rank)
+    (step,) = (step for step in rank.steps if step.number == side.step)
+    return step.measures
 
 
 @pytest.mark.long

@@ -11,7 +11,6 @@ from dashboards.address import Address
 from dashboards.asking.questions import Asked, Questions, answer_by, questions_about
 from dashboards.asking.what_if import WhatIfQuestion, replayed
 from dashboards.pages import what_if
-from tests.support.serving import Serve
 from tests.support.traces import CPU_SAMPLE, SAMPLE
 from tests.support.trees import named, text
 from tests.support.workers import until
@@ -23,7 +22,6 @@ from traceprof.replay.assumptions.assumption import defaults
 from traceprof.units import duration, percent
 
 ASSUMED = ("no-sync", "link=4x")
-TRAINING = SAMPLE.with_stem("training")
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +129,8 @@ def test_an_address_says_what_is_assumed(analysis: Analysis, asked: WhatIf) -> N
     assert questions_about(analysis) is questions_about(analysis)
 
 
-def test_in_the_browser_assumptions_are_ticked(page: Page, serve: Serve) -> None:
-    with closing(analyze(TRAINING)) as analysis:
-        expected = replayed(analysis, WhatIfQuestion(("no-sync", "link=4x")))
-    page.goto(f"{serve(TRAINING)}/what-if")
+def test_in_the_browser_assumptions_are_ticked(page: Page, sample_url: str, asked: WhatIf) -> None:
+    page.goto(f"{sample_url}/what-if")
     expect(page.get_by_role("heading", name="Can the replay be believed?")).to_be_visible()
     page.get_by_text("the host never waits for the GPU").click()
     page.get_by_label("other assumptions").fill("link=4x")
@@ -142,7 +138,7 @@ def test_in_the_browser_assumptions_are_ticked(page: Page, serve: Serve) -> None
     page.wait_for_url("**/what-if?assume=no-sync*")
     both = page.locator("table.what-if tr", has_text="no-sync + link=4x")
     expect(both).to_be_visible()
-    answer = expected.answers[-1]
+    answer = asked.answers[-1]
     expect(both.locator("td").first).to_have_text(duration(answer.step_ns or 0))
     page.go_back()
     expect(page.get_by_label("other assumptions")).to_have_value("")

@@ -10,10 +10,10 @@ from playwright.sync_api import Page, expect
 from dashboards.server.app import create_app
 from dashboards.server.kept_notes import SCHEMA, Note, Notes
 from dashboards.server.notes import described
+from dashboards.server.serving import DashboardServer
 from dashboards.time_axis import Clock
 from tests.support.cli import run
 from tests.support.opened import analysis_of
-from tests.support.serving import running
 from tests.support.traces import SAMPLE
 from traceprof.errors import UsageError
 
@@ -85,7 +85,12 @@ def test_what_is_no_note_is_refused() -> None:
 @pytest.mark.slow
 def test_notes_in_the_browser(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "notes.json"
-    with running("--port", "0", "--no-token", "--notes", str(path)) as (_, url):
+    with (
+        analysis_of(SAMPLE) as analysis,
+        DashboardServer(has_token=False, notes=Notes(path)) as server,
+    ):
+        server.show(analysis)
+        url = server.url
         page.goto(f"{url}timeline?rank=1")
         page.wait_for_selector("#timeline[data-state=ready]")
         page.keyboard.press("m")

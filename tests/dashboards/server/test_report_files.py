@@ -38,7 +38,7 @@ def test_every_page_says_that_a_report_is_no_longer_what_was_read(
     """It is served without a token, and ends cleanly by Ctrl-C."""
     report, newer = tmp_path / "run.sqlite", tmp_path / "newer.sqlite"
     shutil.copy(SAMPLE, report)
-    shutil.copy(SAMPLE.with_stem("pipeline-sends"), newer)
+    shutil.copy(SAMPLE.with_stem("gloo"), newer)
     with running("--port", "0", "--no-token", report=report) as (process, url):
         assert re.fullmatch(rf"http://{re.escape(HOST)}:\d+/", url)
         page.goto(url)
@@ -54,7 +54,7 @@ def test_every_page_says_that_a_report_is_no_longer_what_was_read(
         page.wait_for_selector("h1:text('Steps')")
         expect(said).to_be_empty()
         page.goto(url)
-        expect(rows).to_have_count(4)
+        expect(rows).to_have_count(8)
         report.unlink()
         expect(said).to_contain_text("run.sqlite is no longer there")
         expect(page.get_by_role("button", name="Read it anew")).to_have_count(0)

@@ -42,12 +42,19 @@ def first_kernel(analysis: Analysis) -> tuple[int, int, str]:
 # -- what is drawn --------------------------------------------------------------------------------
 
 
-def test_rows_stand_in_order(timeline: Timeline) -> None:
+def test_rows_stand_in_order_and_the_whole_run_is_shown(
+    timeline: Timeline, sample: Analysis
+) -> None:
     labels = timeline.labels
     order = ["steps on the GPU", "stream 7 · compute", "NVTX", "CUDA API"]
     places = [labels.index(label) for label in order]
     assert places == sorted(places)
     assert any(label.endswith("communication") for label in labels)
+    start, span = timeline.view
+    window = sample.run.ranks[0].window
+    assert start <= window.start_ns
+    assert start + span >= window.end_ns
+    timeline.wait_for_address("start", str(round(start)))
 
 
 @pytest.mark.long
@@ -58,14 +65,6 @@ def test_the_page_fills_the_window_and_does_not_scroll(timeline: Timeline) -> No
     height = timeline.page.evaluate("innerHeight")
     assert frame is not None
     assert height - 30 < frame["y"] + frame["height"] <= height
-
-
-def test_the_whole_run_is_shown_at_first(timeline: Timeline, sample: Analysis) -> None:
-    start, span = timeline.view
-    window = sample.run.ranks[0].window
-    assert start <= window.start_ns
-    assert start + span >= window.end_ns
-    timeline.wait_for_address("start", str(round(start)))
 
 
 @pytest.mark.long
@@ -107,12 +106,12 @@ def test_it_fits_the_narrowest_window(timeline: Timeline) -> None:
 # -- zoom and pan ---------------------------------------------------------------------------------
 
 
-def test_the_wheel_zooms_at_the_pointer(timeline: Timeline) -> None:
+def test_wheel_and_keyboard_zoom_and_move(timeline: Timeline) -> None:
     canvas = timeline.page.locator("#timeline canvas").bounding_box()
     assert canvas is not None
     x = canvas["x"] + 600
     timeline.page.mouse.move(x, canvas["y"] + 200)
-    before, (_, span) = timeline.ask("t.timeAt(600)"), timeline.view
+    before, (whole, span) = timeline.ask("t.timeAt(600)"), timeline.view
     timeline.page.mouse.wheel(0, -400)
     timeline.wait_for(f"t.view.span < {0.9 * span}")
     assert timeline.view[1] == pytest.approx(span / 1.0018**400)
@@ -120,10 +119,6 @@ def test_the_wheel_zooms_at_the_pointer(timeline: Timeline) -> None:
     timeline.page.mouse.wheel(0, 400)
     timeline.wait_for(f"t.view.span > {0.9 * span}")
     assert timeline.view[1] == pytest.approx(span)
-
-
-def test_the_keyboard_zooms_and_moves(timeline: Timeline) -> None:
-    whole, span = timeline.view
     timeline.press("w", "w")
     assert timeline.view[1] == pytest.approx(span * 0.49)
     before = timeline.view[0]
@@ -179,12 +174,20 @@ def test_dragging_moves_and_with_control_zooms(timeline: Timeline) -> None:
 # -- selecting ------------------------------------------------------------------------------------
 
 
-def test_a_click_tells_what_the_trace_has(timeline: Timeline, sample: Analysis) -> None:
+def test_tooltip_and_click_say_what_the_trace_has(timeline: Timeline, sample: Analysis) -> None:
     start, end, name = first_kernel(sample)
     timeline.ask(f"t.setView({{start: {start} - 1000, span: {end - start} + 2000}})")
     timeline.wait()
     timeline.wait_for_frames()
-    timeline.page.mouse.click(*timeline.place("0.op.0"))
+    x, y = timeline.place("0.op.0")
+    timeline.page.mouse.move(x, y)
+    timeline.page.mouse.move(x + 2, y)
+    tooltip = timeline.page.locator(".timeline-tooltip")
+    tooltip.wait_for()
+    text = tooltip.inner_text()
+    assert "stream: 7" in text
+    assert "launched by: cudaLaunchKernel" in text
+    timeline.page.mouse.click(x, y)
     timeline.page.get_by_text(f"{start} ns").wait_for()
     assert f"({end - start:,} ns)".replace(",", " ") in timeline.panel
     assert name in timeline.panel
@@ -241,21 +244,6 @@ def test_escape_selects_nothing(timeline: Timeline) -> None:
     timeline.press("Escape")
     assert "correlation" not in timeline.panel
     timeline.wait_for_address("select", None)
-
-
-def test_the_tooltip(timeline: Timeline, sample: Analysis) -> None:
-    start, end, _ = first_kernel(sample)
-    timeline.ask(f"t.setView({{start: {start} - 1000, span: {end - start} + 2000}})")
-    timeline.wait()
-    timeline.wait_for_frames()
-    x, y = timeline.place("0.op.0")
-    timeline.page.mouse.move(x, y)
-    timeline.page.mouse.move(x + 2, y)
-    tooltip = timeline.page.locator(".timeline-tooltip")
-    tooltip.wait_for()
-    text = tooltip.inner_text()
-    assert "stream: 7" in text
-    assert "launched by: cudaLaunchKernel" in text
 
 
 # -- evidence, address, search --------------------------------------------------------------------
@@ -405,15 +393,6 @@ def test_several_ranks_stand_below_one_another(page: Page, sample_url: str) -> N
     page.mouse.click(canvas["x"] + 300, canvas["y"] + top + 10)
     timeline.wait()
     assert timeline.labels.count("stream 7 · compute") == 1
-
-
-@pytest.mark.long
-def test_without_gpu_work_it_says_so(page: Page, tmp_path: Path) -> None:
-    trace = TraceBuilder().nvtx("step 0", 0, 9)
-    with serving(trace.write(tmp_path / "t.sqlite")) as url:
-        page.goto(f"{url}/timeline")
-        page.get_by_text("there is no rank to show").wait_for()
-        page.goto("about:blank")  # before the server goes
 
 
 @pytest.mark.long
