@@ -142,11 +142,10 @@ def _sources(first: str | None, others: Sequence[str]) -> list[str]:
 
 def _write(comparison: Comparison, output_format: str, output: str | None) -> None:
     if output_format == "text" and output in {None, STDOUT} and sys.stdout.isatty():
-        from rich.console import Console
-
         from traceprof.reports.comparison import text
+        from traceprof.reports.terminal import show
 
-        Console().print(text.report(comparison))
+        show(text.report(comparison))
         return
     module = import_module(f"traceprof.reports.comparison.{output_format}")
     write_output(module.render(comparison), output)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Group
-from rich.padding import Padding
-from rich.table import Table as RichTable
-from rich.text import Text
-
 from traceprof.errors import one_line
+from traceprof.reports import drawing
+from traceprof.reports.drawing import Text
 from traceprof.reports.time_text import Bar
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rich.console import RenderableType
+    from traceprof.reports.drawing import Drawing
+
 
 Cell = str | Bar
 
@@ -47,7 +45,7 @@ class Table(Record, frozen=True):
     caption: str
 
 
-def blocks(renderables: Iterable[RenderableType]) -> Iterator[Paragraph | Table]:
+def blocks(renderables: Iterable[Drawing]) -> Iterator[Paragraph | Table]:
     """Yield what the text report would draw, one after the other.
 
     Args:
@@ -59,30 +57,27 @@ def blocks(renderables: Iterable[RenderableType]) -> Iterator[Paragraph | Table]
     for renderable in renderables:
         if isinstance(renderable, Text):
             yield Paragraph(one_line(renderable.plain))
-        elif isinstance(renderable, RichTable):
+        elif isinstance(renderable, drawing.Table):
             yield table(renderable)
-        elif isinstance(renderable, Group):
-            yield from blocks(renderable.renderables)
-        elif isinstance(renderable, Padding):
-            yield from blocks([renderable.renderable])
+        elif isinstance(renderable, drawing.Group):
+            yield from blocks(renderable.drawings)
         else:
             raise TypeError(f"neither a text nor a table: {type(renderable).__name__}")
 
 
-def table(drawn: RichTable) -> Table:
+def table(drawn: drawing.Table) -> Table:
     """Return a table of the text report as its cells."""
-    columns = drawn.columns
     return Table(
-        tuple(_plain(column.header) for column in columns),
-        tuple(column.justify == "left" for column in columns),
+        tuple(map(_plain, drawn.headings)),
+        tuple(drawn.is_left),
         tuple(
             tuple(cell if isinstance(cell, Bar) else _plain(cell) for cell in row)
-            for row in zip(*(column.cells for column in columns), strict=True)
+            for row in drawn.rows
         ),
-        _plain(drawn.caption or ""),
+        _plain(drawn.caption),
     )
 
 
-def _plain(cell: RenderableType) -> str:
+def _plain(cell: str | Drawing) -> str:
     text = cell.plain if isinstance(cell, Text) else str(cell)
     return one_line(text.replace("\n", " "))
