@@ -348,7 +348,7 @@ TIME_RANGE = st.none() | st.tuples(TIME, st.integers(1, 100)).map(lambda pair: (
 
 
 @pytest.mark.slow
-@few_and_many(10, 100)
+@few_and_many(5, 100)
 def test_generated_exports_agree_with_the_reference(
     num_examples: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -108,7 +108,7 @@ def exports(draw: st.DrawFn) -> TraceBuilder:
 
 
 @pytest.mark.slow
-@few_and_many(8, 100)
+@few_and_many(4, 100)
 def test_agreement_on_generated_exports(
     num_examples: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -173,7 +173,7 @@ def trainings(draw: st.DrawFn) -> TraceBuilder:
 
 
 @pytest.mark.slow
-@few_and_many(8, 100)
+@few_and_many(4, 100)
 def test_gradients_agree_on_generated_steps(
     num_examples: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -183,6 +183,7 @@ def test_gradients_agree_on_generated_steps(
     for_examples(num_examples, check, trainings())
 
 
+@pytest.mark.long
 def test_most_generated_steps_have_gradients_or_none(tmp_path: Path) -> None:
     """What the generated steps are compared on is there in some, and not in others."""
     have = []
@@ -382,6 +383,7 @@ def analyzed(path: Path) -> RunResult:
     return analyze_reports([path], jobs=1)
 
 
+@pytest.mark.long
 def test_what_costs_most_comes_first(traces: Path) -> None:
     first, second, *_ = analyzed(traces / "h100x2_command_buffer_full.sqlite").findings
     assert (first.id, second.id) == ("exposed-copy", "exposed-copy")

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from tests.support.builders import TraceBuilder
 from tests.support.changes import recorded
 from tests.support.idle_gaps import os_call, switched
-from tests.support.long import few_and_many
+from tests.support.long import few_and_many, long_after
 from tests.support.opened import closed_analysis
 from tests.support.stalled_runs import PROGRAMS, healthy
 from traceprof.analyses.host_stall.shared_cores import has_quota, shared_cores, tick_of
@@ -40,7 +40,7 @@ def judged(*paths: Path) -> list[Finding]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", long_after(3, PROGRAMS))
 def test_planted_stalls(name: str, tmp_path: Path) -> None:
     setup = PROGRAMS[name](np.random.default_rng(3))
     result = setup.run()
@@ -106,7 +106,7 @@ def false_alarms(num_runs: int, folder: Path) -> list[Finding]:
 
 
 @pytest.mark.slow
-@few_and_many(3, 500)
+@few_and_many(1, 500)
 def test_healthy_runs_have_no_stalls(num_examples: int, tmp_path: Path) -> None:
     assert false_alarms(num_examples, tmp_path) == []
 

@@ -337,6 +337,7 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
             assert_agreement(real_trace, (start + 10**8, start + 4 * 10**8))
 
 
+@pytest.mark.long
 def test_known_answers_on_four_a100(traces: Path) -> None:
     # Eight buckets, the first after 61 % of the compute; the last outlasts it by 0.2 ms of 31 ms.
     (result,) = assert_agreement(traces / "a100x4_ddp_baseline_rank0.sqlite")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.reference import pipelines as reference
 from tests.support.changes import recorded
-from tests.support.long import in_turn, long_after
+from tests.support.long import long_after
 from tests.support.opened import analysis_of
 from tests.support.pipelines import bubbles, recorded_apart
 from tests.support.traces import SAMPLE, SAMPLES
@@ -20,7 +20,6 @@ from traceprof import Options
 from traceprof.analyses.pipeline_bubble import ID, PARTS
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
-from traceprof.run.pipeline_orders import ORDERS
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.actions import Communicator
 from traceprof.simulate.event_model.answers import Ranks
@@ -58,7 +57,8 @@ def assert_near(found: Sequence[dict[str, Any]], truth: Sequence[dict[str, Any]]
 
 
 @pytest.mark.parametrize("num_stages", long_after(1, [4, 2, 8]))
-@pytest.mark.parametrize(("order", "is_copying"), in_turn(ORDERS, [False, True]))
+@pytest.mark.parametrize("order", long_after(2, ["1f1b", "gpipe", "interleaved"]))
+@pytest.mark.parametrize("is_copying", long_after(1, [True, False]))
 def test_unequal_stages(tmp_path: Path, order: str, num_stages: int, is_copying: bool) -> None:
     # One thread cannot launch 8 GPUs' interleaved passes in time: it has fewer to launch.
     num_stages = 4 if is_copying and order == "interleaved" else num_stages
@@ -71,7 +71,7 @@ def test_unequal_stages(tmp_path: Path, order: str, num_stages: int, is_copying:
     assert {one["schedule"] for one in found} == {order}
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", long_after(2, ["1f1b", "gpipe", "interleaved"]))
 @pytest.mark.parametrize("num_stages", long_after(1, [2, 4, 8]))
 def test_the_closed_formula_holds_on_ideal_pipelines(
     tmp_path: Path, order: str, num_stages: int
@@ -91,12 +91,15 @@ def test_the_closed_formula_holds_on_ideal_pipelines(
 
 @pytest.mark.parametrize(
     "plan",
-    [
-        Plan("1f1b", 4, 4, (1.0, 1.0, 1.2, 1.7), 3, 9_000_000, is_prefetching=True),
-        Plan("interleaved", 4, 4, num_steps=2, is_prefetching=True),
-        Plan("gpipe", 2, 5, (1.0, 1.6), 2, 4_000_000),
-        Plan("1f1b", 3, 1, num_steps=3),
-    ],
+    long_after(
+        1,
+        [
+            Plan("1f1b", 4, 4, (1.0, 1.0, 1.2, 1.7), 3, 9_000_000, is_prefetching=True),
+            Plan("interleaved", 4, 4, num_steps=2, is_prefetching=True),
+            Plan("gpipe", 2, 5, (1.0, 1.6), 2, 4_000_000),
+            Plan("1f1b", 3, 1, num_steps=3),
+        ],
+    ),
 )
 def test_late_data_and_early_receives(tmp_path: Path, plan: Plan) -> None:
     assert_near(*simulated(plan, tmp_path / "run.sqlite", seed=3))
@@ -104,11 +107,14 @@ def test_late_data_and_early_receives(tmp_path: Path, plan: Plan) -> None:
 
 @pytest.mark.parametrize(
     "plan",
-    [
-        Plan("1f1b", 4, 6, (1.0, 1.3, 1.0, 1.1), 2, 5_000_000),
-        Plan("gpipe", 2, 4, num_steps=2, is_prefetching=True),
-        Plan("interleaved", 2, 4, (1.0, 1.2), 2),
-    ],
+    long_after(
+        1,
+        [
+            Plan("interleaved", 2, 4, (1.0, 1.2), 2),
+            Plan("gpipe", 2, 4, num_steps=2, is_prefetching=True),
+            Plan("1f1b", 4, 6, (1.0, 1.3, 1.0, 1.1), 2, 5_000_000),
+        ],
+    ),
 )
 def test_it_agrees_with_plain_python(tmp_path: Path, plan: Plan) -> None:
     path = tmp_path / "run.sqlite"
@@ -145,6 +151,7 @@ def test_two_ranks_without_ranges_are_a_pipeline_only_if_named(tmp_path: Path) -
     assert found[0]["num_micro_batches"] is found[0]["ideal_fraction"] is None
 
 
+@pytest.mark.long
 def test_reports_of_several_machines(tmp_path: Path) -> None:
     plan = Plan("1f1b", 4, 4, (1.0, 1.3, 1.0, 1.0), 3)
     setup, rng = pipeline(np.random.default_rng(0), plan), np.random.default_rng(1)
@@ -185,7 +192,7 @@ def test_other_samples_have_no_pipeline(sample: Path) -> None:
         assert bool(bubbles(analysis)) == (sample.stem in _PIPELINES)
 
 
-@pytest.mark.parametrize("is_ring", [False, True])
+@pytest.mark.parametrize("is_ring", long_after(1, [False, True]))
 @pytest.mark.parametrize("num_ranks", long_after(1, [4, 2]))
 @pytest.mark.parametrize("sends_first", [False, True])
 def test_neighbours_that_exchange_their_edges_are_no_pipeline(

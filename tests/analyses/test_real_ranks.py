@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.reference.ranks import expected
+from tests.support.long import rows_long_after
 from tests.support.opened import closed_analysis
 from traceprof.analysis import Analysis
 
@@ -20,10 +21,13 @@ def analyzed(folder: Path) -> Analysis:
 
 @pytest.mark.parametrize(
     ("folder", "numbers"),
-    [
-        ("rtx3090x9_3nodes_tree", [2, 0, 1, 4, 5, 3, 6, 8, 7]),
-        ("rtx3090x6_2nodes_ring", [0, 1, 2, 5, 3, 4]),
-    ],
+    rows_long_after(
+        1,
+        [
+            ("rtx3090x6_2nodes_ring", [0, 1, 2, 5, 3, 4]),
+            ("rtx3090x9_3nodes_tree", [2, 0, 1, 4, 5, 3, 6, 8, 7]),
+        ],
+    ),
 )
 def test_machines_are_brought_together(traces: Path, folder: str, numbers: list[int]) -> None:
     paths = sorted((traces / folder).glob("*.sqlite"))

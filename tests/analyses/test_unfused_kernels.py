@@ -11,6 +11,7 @@ from tests.reference.spans import Span
 from tests.reference.streams import read
 from tests.reference.unfused import OPTIMIZER_RANGE, expected
 from tests.support.builders import TraceBuilder
+from tests.support.long import few_and_many
 from tests.support.opened import ranks_of
 from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.traces import GPU_SAMPLES
@@ -352,10 +353,11 @@ def test_a_fused_kernel_reads_the_first_ones_inputs_and_writes_the_last_ones_out
     assert saved_us(write(tmp_path / "t.json", profiled(chain, has_shapes=True))) == 145 - 70
 
 
-def test_bytes_of_random_chains_by_hand(tmp_path: Path) -> None:
+@few_and_many(40, 80)
+def test_bytes_of_random_chains_by_hand(num_examples: int, tmp_path: Path) -> None:
     random_ = random.Random(7)
     num_less = 0
-    for _ in range(80):
+    for _ in range(num_examples):
         chain = [
             (random_.choice([*KERNEL_OF]), random_.choice([*ITEM]), random_.randint(1, 9) << 16,
              random_.randint(5, 90), random_.choice((1, 1, 1, 2)))
@@ -369,4 +371,4 @@ def test_bytes_of_random_chains_by_hand(tmp_path: Path) -> None:
         least = max(total - plain, kept_by_bytes(chain))
         assert with_bytes == pytest.approx(max(total - least, 0), abs=0.01)
         num_less += with_bytes < plain
-    assert 3 < num_less < 80
+    assert 3 < num_less < num_examples

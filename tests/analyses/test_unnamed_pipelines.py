@@ -50,7 +50,7 @@ def _reasons(path: Path, *order: int) -> list[str]:
 
 
 @pytest.mark.parametrize("num_stages", long_after(1, [4, 2, 8]))
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", long_after(1, ["interleaved", "1f1b", "gpipe"]))
 @pytest.mark.parametrize("is_prefetching", long_after(1, [False, True]))
 def test_sends_without_labels_give_the_same_as_with_them(
     tmp_path: Path, order: str, num_stages: int, is_prefetching: bool
@@ -68,7 +68,7 @@ def test_sends_without_labels_give_the_same_as_with_them(
 
 
 @pytest.mark.parametrize("num_stages", long_after(1, [4, 2, 8]))
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", long_after(1, ["1f1b", "gpipe", "interleaved"]))
 def test_without_any_range_the_bubble_is_the_same(
     tmp_path: Path, order: str, num_stages: int
 ) -> None:
@@ -110,7 +110,7 @@ def test_reports_of_machines_whose_clocks_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_stages", long_after(1, [4, 2]))
-@pytest.mark.parametrize("style", ["by parity", "in one kernel"])
+@pytest.mark.parametrize("style", long_after(1, ["by parity", "in one kernel"]))
 def test_messages_as_megatron_orders_them(tmp_path: Path, num_stages: int, style: str) -> None:
     setup = _of_megatron(num_stages, 6, is_in_one=style == "in one kernel")
     path = recorded(setup, tmp_path / "run.sqlite")
@@ -219,7 +219,7 @@ def test_ranks_in_another_order_are_refused(tmp_path: Path) -> None:
     assert "none of the orders" in _reasons(path, 1, 0, 2, 3)[0]
 
 
-@pytest.mark.parametrize("place", [0, 7, -1])
+@pytest.mark.parametrize("place", long_after(1, [7, 0, -1]))
 def test_a_lost_message_is_refused(tmp_path: Path, place: int) -> None:
     setup = pipeline(np.random.default_rng(0), Plan("gpipe", 4, 4, num_steps=2))
     path = _delete(recorded(setup, tmp_path / "run.sqlite"), "NVTX_EVENTS", _MESSAGES)
@@ -271,7 +271,7 @@ def test_messages_without_any_time_of_their_own_are_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("order", "num_stages"), rows_long_after(2, [("gpipe", 2), ("interleaved", 2), ("1f1b", 4)])
+    ("order", "num_stages"), rows_long_after(1, [("gpipe", 2), ("interleaved", 2), ("1f1b", 4)])
 )
 def test_traces_of_torch_profiler(tmp_path: Path, order: str, num_stages: int) -> None:
     """A trace for each rank: the same as in an export, if a label or PyTorch names the peers.

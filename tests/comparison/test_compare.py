@@ -57,7 +57,7 @@ def test_what_is_told_sums(changed: Comparison) -> None:
     assert_sums(changed)
 
 
-@pytest.mark.parametrize("sample", long_after(4, [*SAMPLES[:12], SAMPLE_FOLDER / "gloo.sqlite"]))
+@pytest.mark.parametrize("sample", long_after(2, [*SAMPLES[:12], SAMPLE_FOLDER / "gloo.sqlite"]))
 def test_all_samples_can_be_compared(sample: Path) -> None:
     document = document_of(sample)
     comparison = compare(document_of(TRAINING), document, gates=["step:+2%"])
@@ -299,6 +299,16 @@ def test_without_steps_the_training_is_the_step() -> None:
     assert [gate.outcome for gate in comparison.gates] == ["inconclusive"]
 
 
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sides")
+    save(folder / "runs.db", analyze_reports([DDP], OPTIONS), "one")
+    (folder / "old.json").write_text('{"schema": "traceprof.analysis/1"}')
+    (folder / "whatif.json").write_text('{"schema": "traceprof.whatif/1"}')
+    (folder / "broken.json").write_text('{"schema": "traceprof.analysis/1"')
+    return folder
+
+
 @pytest.mark.parametrize(
     ("side", "why"),
     [
@@ -310,13 +320,9 @@ def test_without_steps_the_training_is_the_step() -> None:
         ("broken.json", "it is no JSON"),
     ],
 )
-def test_what_is_no_side_is_refused(tmp_path: Path, side: str, why: str) -> None:
-    save(tmp_path / "runs.db", analyze_reports([DDP], OPTIONS), "one")
-    (tmp_path / "old.json").write_text('{"schema": "traceprof.analysis/1"}')
-    (tmp_path / "whatif.json").write_text('{"schema": "traceprof.whatif/1"}')
-    (tmp_path / "broken.json").write_text('{"schema": "traceprof.analysis/1"')
+def test_what_is_no_side_is_refused(sides: Path, side: str, why: str) -> None:
     with pytest.raises(TraceprofError, match=why):
-        compare(str(tmp_path / side), document_of(DDP))
+        compare(str(sides / side), document_of(DDP))
 
 
 def test_the_package_can_be_called() -> None:

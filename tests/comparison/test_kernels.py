@@ -15,7 +15,7 @@ from traceprof.comparison.kernels import kernels
 from traceprof.documents.analysis.model import Document
 from traceprof.documents.analysis.records import document
 
-DDP = SAMPLE_FOLDER / "ddp.sqlite"
+DDP, LATE = (SAMPLE_FOLDER / f"{name}.sqlite" for name in ("ddp", "late-allreduce"))
 OPTIONS = Options(savings=False)
 
 
@@ -123,9 +123,8 @@ def test_of_several_recordings_the_interval_is_over_recordings(ddp: Document) ->
     assert [gate.outcome for gate in same.gates] == ["met", "met"]
 
 
-def test_a_report_that_cannot_be_read_is_named(reports: list[Path], tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.sqlite").write_bytes(b"SQLite format 3\0 and nothing")
-    paths = [str(path) for path in [*reports[:2], tmp_path / "broken.sqlite"]]
-    comparison = compare(paths, reports[0], options=OPTIONS)
+    comparison = compare([DDP, tmp_path / "broken.sqlite"], LATE, options=OPTIONS)
     assert len(comparison.before.left_out_reports) == 1
     assert comparison.before.num_captures == 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.support.long import rows_long_after
 from tests.support.step_series import (
     alternating,
     change,
@@ -38,13 +39,16 @@ def test_at_most_six_of_a_hundred_pairs_without_a_change_differ(noise: Noise, nu
 
 @pytest.mark.parametrize(
     ("noise", "num", "planted", "least"),
-    [
-        (of_boundaries, 60, 0.01, 0.90),
-        (independent, 120, 0.01, 0.85),
-        (alternating, 120, 0.05, 0.95),
-        (every_eighth, 120, 0.05, 0.95),
-        (mixed, 120, 0.05, 0.95),
-    ],
+    rows_long_after(
+        3,
+        [
+            (of_boundaries, 60, 0.01, 0.90),
+            (independent, 120, 0.01, 0.85),
+            (alternating, 120, 0.05, 0.95),
+            (every_eighth, 120, 0.05, 0.95),
+            (mixed, 120, 0.05, 0.95),
+        ],
+    ),
 )
 def test_planted_changes_are_found(noise: Noise, num: int, planted: float, least: float) -> None:
     found = rates(noise, num, planted, 60)
@@ -119,6 +123,7 @@ def test_a_trend_within_a_recording_is_seen() -> None:
     assert all(trend(flat[:num]) is None for num in range(1, 11))
 
 
+@pytest.mark.long
 def test_what_a_mean_needs_finds_it_in_nine_of_ten() -> None:
     source = np.random.default_rng(6)
     needed = steps_to_find(independent(source, 2000), 0.01)

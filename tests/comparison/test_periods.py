@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.long import rows_long_after
 from tests.support.solver import US, solver
 from traceprof.analysis import analyze_reports
 from traceprof.comparison.ask import compare
@@ -50,11 +51,15 @@ def test_iterations_are_compared_as_steps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("other", "why"),
-    [
-        pytest.param(at_random(), "on one side only", id="no period"),
-        pytest.param(solver(60, ("sweep",)), "periods have 1 and 4 kernels", id="a part"),
-        pytest.param(phases((40, 60)), "not as many phases", id="phases"),
-    ],
+    rows_long_after(
+        1,
+        [
+            (at_random(), "on one side only"),
+            (solver(60, ("sweep",)), "periods have 1 and 4 kernels"),
+            (phases((40, 60)), "not as many phases"),
+        ],
+    ),
+    ids=["no period", "a part", "phases"],
 )
 def test_both_sides_go_without(other: TraceBuilder, why: str, tmp_path: Path) -> None:
     one = solver(60, noise=0.02).write(tmp_path / "one.sqlite")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.long import long_after
+from tests.support.long import long_after, rows_long_after
 from tests.support.step_series import drawn_from, rates
 from traceprof.analysis import Options, analyze_captures, analyze_reports
 from traceprof.comparison.ask import compare
@@ -25,6 +25,7 @@ OPTIONS = Options(savings=False)
 BASELINE, CHANGED = "a100x4_ddp_baseline_rank0.sqlite", "a100x4_ddp_nobroadcast_rank0.sqlite"
 
 
+@pytest.mark.long
 def test_gradient_copies_that_are_gone_make_the_step_two_per_cent_shorter(traces: Path) -> None:
     comparison = compare(
         traces / BASELINE, traces / CHANGED, gates=["step:-1%", "step:-2%"], options=OPTIONS
@@ -47,10 +48,13 @@ def test_gradient_copies_that_are_gone_make_the_step_two_per_cent_shorter(traces
 
 @pytest.mark.parametrize(
     ("before", "after", "gain_ms", "cause"),
-    [
-        ("a100_loader_0_baseline", "a100_loader_1_8workers", 510, "data_loading"),
-        ("a100_loader_1_8workers", "a100_loader_2_dali", 43.1, "data_loading"),
-    ],
+    rows_long_after(
+        1,
+        [
+            ("a100_loader_0_baseline", "a100_loader_1_8workers", 510, "data_loading"),
+            ("a100_loader_1_8workers", "a100_loader_2_dali", 43.1, "data_loading"),
+        ],
+    ),
 )
 def test_a_quicker_loader_takes_idle_time_away(
     traces: Path, before: str, after: str, gain_ms: float, cause: str
@@ -76,6 +80,7 @@ def test_reports_of_a_real_run_are_one_recording(traces: Path, folder: str) -> N
     assert len(analyze_captures(reports, OPTIONS)) == 1
 
 
+@pytest.mark.long
 def test_reports_of_several_real_runs_are_several_recordings(traces: Path) -> None:
     assert len(analyze_captures([traces / BASELINE, traces / CHANGED], OPTIONS)) == 2
     loaders = sorted((traces / "pairs").glob("a100_loader_*.sqlite"))[:2]

@@ -117,6 +117,7 @@ def test_the_repeated_run_is_one_run(measured: list[MeasuredReport]) -> None:
     assert "straggler" in {finding.id for finding in result.findings}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cost", long_after(1, [num_calls, peak_bytes]))
 def test_the_cost_of_each_rank_is_the_same(
     measured: list[MeasuredReport], cost: Callable[[list[MeasuredReport]], int]

@@ -116,7 +116,7 @@ def assert_near(
 
 
 @pytest.mark.parametrize("seed", long_after(1, [0, 1]))
-@pytest.mark.parametrize("num_ranks", [3, 4])
+@pytest.mark.parametrize("num_ranks", long_after(1, [3, 4]))
 def test_planted_waits_are_found(num_ranks: int, seed: int, tmp_path: Path) -> None:
     planted = Planted(num_ranks, seed)
     path = planted.builder.write(tmp_path / "ring.sqlite")

@@ -40,7 +40,7 @@ def assert_same_waits(path: Path, folder: Path) -> list[dict[str, int]]:
     return waits
 
 
-@pytest.mark.parametrize("sample", long_after(2, WITH_WAITS))
+@pytest.mark.parametrize("sample", long_after(1, WITH_WAITS))
 def test_one_report_tells_the_waits_of_several(sample: str, tmp_path: Path) -> None:
     assert assert_same_waits(SAMPLE_FOLDER / f"{sample}.sqlite", tmp_path / "parts")
 
@@ -54,6 +54,7 @@ def test_also_in_older_schemas(scenario: str, version: str, tmp_path: Path) -> N
     assert assert_same_waits(path, tmp_path / "parts")
 
 
+@pytest.mark.long
 def test_known_answers_on_two_h100(traces: Path, tmp_path: Path) -> None:
     path = traces / "h100x2_torchrun_nccl_on_compute_stream.sqlite"
     assert assert_same_waits(path, tmp_path / "parts") == [

@@ -9,6 +9,7 @@ from tests.reference.breakdown import reference
 from tests.reference.idle_causes import CAUSES, idle_causes
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.idle_gaps import END, MS, US, begun, found, late, switched
+from tests.support.long import few_and_many
 
 # -- launch-bound ---------------------------------------------------------------------------------
 
@@ -256,10 +257,11 @@ def test_rows_that_tell_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_any_order_of_rows_and_any_events(tmp_path: Path) -> None:
+@few_and_many(10, 40)
+def test_any_order_of_rows_and_any_events(num_examples: int, tmp_path: Path) -> None:
     """Whatever happens, the causes sum to the idle time that the other reference finds."""
     names = ["cudaMalloc", "cudaDeviceSynchronize", "cudaEventRecord", "cuModuleLoadData"]
-    for seed in range(40):
+    for seed in range(num_examples):
         rng = random.Random(seed)
         paths = []
         for order in range(2):

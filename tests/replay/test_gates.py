@@ -17,6 +17,7 @@ import pytest
 from tests.support.changed_programs import PAIRS
 from tests.support.changes import recorded
 from tests.support.damage import DAMAGES, damaged
+from tests.support.long import long_after
 from traceprof.replay.answers.answers import Answer, WhatIf
 from traceprof.replay.answers.ask import whatif
 from traceprof.simulate import SCENARIOS
@@ -34,7 +35,7 @@ _ROUNDING = 1e-3  # of a step
 _CHANGED = 0.01  # of a step: less is no loss
 _MORE = ("training", "ddp", "busy-python", "exposed-late-input", "initialisation", "mpi-wait",
          "warm-up", "link-counters", "small-collectives", "exposed-waiting")  # fmt: skip
-_OFTEN = ("host-sync", "buckets-of-100")
+_OFTEN = ("buckets-of-100", "host-sync")
 
 
 def programs() -> dict[str, Build]:
@@ -113,7 +114,7 @@ def held(found: Sequence[Case]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", _OFTEN)
+@pytest.mark.parametrize("program", long_after(1, _OFTEN))
 def test_what_an_export_lacks_is_noticed_or_in_the_interval(program: str, tmp_path: Path) -> None:
     path = recorded(programs()[program](np.random.default_rng(0)), tmp_path / "run.sqlite")
     assert fired(path) == []

@@ -44,6 +44,11 @@ KNOWN: dict[tuple[str, str], str] = {
     ("loader-unmarked-even", "no-sync"): "7 of 10 hold: who asks earlier gets its batch earlier",
     **{("all-with-threads", assume): _PACED for assume in PROGRAMS["all-with-threads"].asked},
 }
+# One of each kind always, the others with `make verify`.
+_OFTEN = {
+    "serialized", "sometimes-slowed", "launch-bound", "copies", "loader-steady", "item-per-step",
+    "loader-stages-fast", "two-threads-slow",
+}  # fmt: skip
 HOW = ("held", "wide", "refused", "missed")
 
 
@@ -96,7 +101,10 @@ def cases(name: str, seed: int, folder: Path) -> dict[str, Case]:
     return found
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in _OFTEN else [pytest.mark.long]) for name in PROGRAMS],
+)
 def test_the_truth_lies_within_the_interval(name: str, tmp_path: Path) -> None:
     found = cases(name, 0, tmp_path)
     missed = {assume: case for assume, case in found.items() if case.how != "held"}

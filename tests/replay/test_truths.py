@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.changed_programs import PAIRS, Pair, statistics_behind_gradients
 from tests.support.changes import each_on_its_own_stream, recorded, step_ns
+from tests.support.long import long_after
 from traceprof.replay.answers.ask import whatif
 from traceprof.simulate.scenarios.setup import Setup
 
@@ -78,7 +79,7 @@ def outcome(pair: Pair, seed: int, path: Path, *, has_events: bool = True) -> Ou
 # One of each kind always, the others with `make verify`.
 _OFTEN = {
     "host-sync", "queue-filled", "slowed-down", "sleeping-loader",
-    "buckets-of-100", "pipeline-sends", "exposed-late-launch", "stalled: one rank",
+    "buckets-of-100", "exposed-late-launch", "stalled: one rank",
     "full-precision-matmul",
 }  # fmt: skip
 
@@ -123,12 +124,12 @@ def test_a_wait_that_is_longer_than_clocks_may_be_off_goes_with_its_cause(tmp_pa
 
 
 _WITHOUT_EVENTS = (
-    *(f"{name}:no-serialization" for name in ("nccl-serialization", "buckets-in-a-row")),
     "short-last:no-serialization", "exposed-late-launch:kernel:gemm=0.5x",
+    *(f"{name}:no-serialization" for name in ("nccl-serialization", "buckets-in-a-row")),
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", _WITHOUT_EVENTS)
+@pytest.mark.parametrize("name", long_after(2, _WITHOUT_EVENTS))
 def test_without_event_records_no_answer_is_too_good(name: str, tmp_path: Path) -> None:
     """Streams waited for each other, and a host for a stream behind another: nothing tells it."""
     (pair,) = (pair for pair in PAIRS if str(pair) == name)

@@ -335,7 +335,7 @@ TIME_RANGE = st.none() | st.tuples(st.integers(0, 29), st.integers(30, 70))
 
 
 @pytest.mark.slow
-@few_and_many(15, 250)
+@few_and_many(6, 250)
 def test_generated_labels_agree_with_the_reference(
     num_examples: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

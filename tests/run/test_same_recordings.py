@@ -102,6 +102,7 @@ def test_machines(
     assert len(set(compared)) == (expected or len(paths))
 
 
+@pytest.mark.long
 def test_gpus_that_list_each_other_in_a_real_run(traces: Path) -> None:
     analysis = analyze(*sorted((traces / "kineto/dlrm_8ranks").glob("*.json.gz")))
     uses = [use for result in analysis.result.collectives for use in result.uses]

@@ -102,10 +102,10 @@ def sliced(rng: np.random.Generator) -> Setup:
 
 PROGRAMS: dict[str, Callable[[np.random.Generator], Setup]] = {
     "one rank": planted.one_rank,
-    "all ranks": partial(all_ranks, num_steps=40),
-    "few cores": few_cores,
     "quota": throttled,
     "time slices": sliced,
+    "all ranks": partial(all_ranks, num_steps=40),
+    "few cores": few_cores,
 }
 
 

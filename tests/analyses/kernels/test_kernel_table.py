@@ -7,6 +7,7 @@ import pytest
 
 from tests.reference.kernels import kernels_of, table
 from tests.support.builders import TraceBuilder
+from tests.support.long import long_after
 from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
@@ -113,7 +114,7 @@ def test_a_rank_without_kernels_has_an_empty_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", long_after(3, range(6)))
 def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     builder = TraceBuilder()
@@ -145,13 +146,13 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
 
 
 PYTORCH = (
+    "h100x2_torchrun_nccl_on_compute_stream", "small_bwd_3.27.0", "gpt2_result_2_7B_3.16.1",
     "a100_single_4workers_dataloader", "a100_single_dali_amp_bf16", "a100x4_ddp_baseline_rank0",
-    "gpt2_result_2_7B_3.16.1", "h100x2_torchrun_nccl_on_compute_stream",
-    "inference_no_mangled_names", "small_bwd_3.27.0",
+    "inference_no_mangled_names",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PYTORCH)
+@pytest.mark.parametrize("name", long_after(2, PYTORCH))
 def test_of_pytorch_programs_the_table_knows_nearly_all_the_time(traces: Path, name: str) -> None:
     with ranks_of(traces / f"{name}.sqlite") as ranks:
         uses = list(kernel_table.run(ranks[0], ranks[0].window))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.long import long_after
 from tests.support.opened import closed_analysis, ranks_of
 from traceprof.analyses import process_group_scaling
 from traceprof.analyses.collectives import OperationUse
@@ -308,7 +309,7 @@ def test_what_each_rank_lost_over_all_phases(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("are_utc", [False, True])
+@pytest.mark.parametrize("are_utc", long_after(1, [True, False]))
 def test_reports_of_several_runs_on_one_machine(tmp_path: Path, are_utc: bool) -> None:
     paths = []
     for index, (num_groups, took) in enumerate(((1, 100_000), (4, 400_000))):

@@ -17,6 +17,7 @@ from tests.support.changes import (
     without_slowdown,
     without_waits,
 )
+from tests.support.long import long_after, rows_long_after
 from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.traces import SAMPLE
 from traceprof.analysis import Options, analyze
@@ -86,11 +87,14 @@ def test_what_was_measured_is_replayed_to_the_nanosecond(real_trace: Path) -> No
 
 @pytest.mark.parametrize(
     ("name", "change_ms", "tolerance"),
-    [
-        # What the pairs' authors' change, waits taken out one rank by itself, brought.
-        ("h100x2_torchrun_nccl_on_compute_stream", {0: 21.2, 1: 27.3}, 0.1),
-        ("pairs/h100x2_per_layer_sync", {0: 52.1, 1: 39.4}, 0.1),
-    ],
+    rows_long_after(
+        1,
+        [
+            # What the pairs' authors' change, waits taken out one rank by itself, brought.
+            ("h100x2_torchrun_nccl_on_compute_stream", {0: 21.2, 1: 27.3}, 0.1),
+            ("pairs/h100x2_per_layer_sync", {0: 52.1, 1: 39.4}, 0.1),
+        ],
+    ),
 )
 def test_waits_taken_out_of_each_rank_by_itself(
     traces: Path, name: str, change_ms: dict[int, float], tolerance: float
@@ -136,6 +140,7 @@ def test_clocks_that_disagree_refuse(traces: Path) -> None:
     assert all(one.refused and one.step_ns is None for one in asked.answers)
 
 
+@pytest.mark.long
 def test_communication_beside_copies_is_no_loss(traces: Path) -> None:
     """What no compute hides runs beside copies here: without it nothing would be over earlier.
 
@@ -166,7 +171,7 @@ def test_what_mpi_sends_is_waited_for(traces: Path) -> None:
 # -- simulated changes ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scenario", ["data-loading", "healthy"])
+@pytest.mark.parametrize("scenario", long_after(1, ["healthy", "data-loading"]))
 def test_what_changes_nothing_is_too_small_to_be_told(scenario: str, tmp_path: Path) -> None:
     setup = SCENARIOS[scenario].build(np.random.default_rng(0))
     assert step_ns(without_slowdown(setup)) == pytest.approx(step_ns(setup.run()), rel=0.001)
@@ -246,7 +251,7 @@ def test_a_pattern_that_matches_no_kernel_is_refused_with_the_nearest_names() ->
     assert "matches no kernel; the nearest names are at::native::cunn_Soft" in (only.refused or "")
 
 
-@pytest.mark.parametrize("step", [2**80, -1, 99])
+@pytest.mark.parametrize("step", long_after(1, [2**80, -1, 99]))
 def test_a_path_of_no_step_names_those_that_there_are(step: int) -> None:
     with pytest.raises(UsageError, match=r"choose one of its \d+ from \d+ to \d+"):
         whatif(SAMPLE, assume=["no-sync"], paths_of=[step])
@@ -356,6 +361,7 @@ def of_vertical(rank: Rank) -> np.ndarray:
     return np.flatnonzero(rank.operations.kernels.are_named(ids))
 
 
+@pytest.mark.long
 def test_what_data_loading_costs_is_not_said_where_idle_time_has_no_known_cause(
     tmp_path: Path,
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import traceprof
 from tests.support.changes import recorded
+from tests.support.long import long_after
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses import breakdown
@@ -74,7 +75,9 @@ def test_savings_that_are_too_large_are_limited_at_one_place() -> None:
 
 
 _STAGE = "text LIKE '[DALI][Executor] Run%'"  # a loader's, each on a thread of its own
-DALI = pytest.mark.parametrize("name", ["a100_loader_2_dali", "a100_loader_3_dali_amp"])
+DALI = pytest.mark.parametrize(
+    "name", long_after(1, ["a100_loader_2_dali", "a100_loader_3_dali_amp"])
+)
 
 
 @DALI

@@ -15,6 +15,7 @@ from msgspec.structs import astuple
 import traceprof
 from tests.support.builders import TraceBuilder
 from tests.support.changes import step_ns, without_waits
+from tests.support.long import long_after
 from tests.support.traces import SAMPLE
 from traceprof.analyses import breakdown
 from traceprof.analyses.explanations.page import explanation
@@ -187,7 +188,7 @@ def test_a_report_without_calls_is_not_replayed(tmp_path: Path) -> None:
     assert all(saving.basis is Basis.BOUND for _, saving in by_finding(result))
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", long_after(1, [2, 1]))
 def test_opened_again_or_still_open_it_is_the_same(jobs: int, tmp_path: Path) -> None:
     simulate_scenario("host-sync", tmp_path / "run.sqlite", seed=1)
     with closing(analyze(tmp_path / "run.sqlite")) as analysis:
@@ -259,14 +260,24 @@ def test_processes_prepare_the_replay_that_one_does(
             assert all(map(np.array_equal, replayed_steps(first), replayed_steps(second)))
 
 
-def test_some_steps_say_what_all_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate_scenario("host-sync", tmp_path / "run.sqlite", seed=0)
-    whole = saving_of(analyze_reports([tmp_path / "run.sqlite"]), "host-sync")
+def test_some_steps_say_what_all_say_and_whatif_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.sqlite"
+    simulate_scenario("host-sync", path, seed=0)
+    whole = saving_of(analyze_reports([path]), "host-sync")
     monkeypatch.setattr("traceprof.replay.graph.sample.MAX_OPERATIONS", 1)
     monkeypatch.setattr("traceprof.replay.graph.sample.MIN_STEPS", 3)
-    result = analyze_reports([tmp_path / "run.sqlite"])
+    result = analyze_reports([path])
     assert replay_of(result).num_steps == 3
-    assert saving_of(result, "host-sync").step_ns == pytest.approx(whole.step_ns, rel=0.05)
+    saving = saving_of(result, "host-sync")
+    assert saving.step_ns == pytest.approx(whole.step_ns, rel=0.05)
+    asked = traceprof.whatif(path, assume=["no-sync"]).whatif
+    (answer,) = asked.answers
+    assert asked.baseline is not None
+    assert asked.baseline.num_steps == 3 < asked.baseline.num_measured
+    assert answer.change_ns is not None
+    assert saving.step_ns == -answer.change_ns > 0
 
 
 def test_only_the_steps_that_are_judged_are_replayed(tmp_path: Path) -> None:
@@ -314,22 +325,7 @@ def test_clocks_that_disagree_leave_bounds(traces: Path) -> None:
     assert savings_of(result).possible_step_ns is None
 
 
-def test_of_a_long_run_a_finding_and_whatif_say_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "run.sqlite"
-    simulate_scenario("host-sync", path, seed=0)
-    monkeypatch.setattr("traceprof.replay.graph.sample.MAX_OPERATIONS", 1)
-    monkeypatch.setattr("traceprof.replay.graph.sample.MIN_STEPS", 3)
-    saving = saving_of(analyze_reports([path]), "host-sync")
-    asked = traceprof.whatif(path, assume=["no-sync"]).whatif
-    (answer,) = asked.answers
-    assert asked.baseline is not None
-    assert asked.baseline.num_steps == 3 < asked.baseline.num_measured
-    assert answer.change_ns is not None
-    assert saving.step_ns == -answer.change_ns > 0
-
-
+@pytest.mark.long
 def test_a_real_sample_says_what_the_whole_run_says(
     traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

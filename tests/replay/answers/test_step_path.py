@@ -93,6 +93,7 @@ def test_a_step_that_is_not_there_is_an_error() -> None:
         whatif(SAMPLE, assume=["no-sync"], paths_of=[999])
 
 
+@pytest.mark.long
 def test_of_a_real_run(traces: Path) -> None:
     path = traces / "a100x4_ddp_baseline_rank0.sqlite"
     with closing(analyze(path, options=_NO_REPLAY)) as analysis:

@@ -41,6 +41,7 @@ def test_the_limit_is_not_beaten_and_close(kind: str, num_ranks: int, tmp_path: 
     assert 0.995 * gained <= -answer.change_ns <= 1.15 * gained
 
 
+@pytest.mark.long
 def test_equal_ranks_have_nothing_to_even_out(tmp_path: Path) -> None:
     setup = uneven.equal_ranks(np.random.default_rng(1))
     path = recorded(setup, tmp_path / "equal.sqlite")

@@ -13,6 +13,7 @@ from msgspec import structs
 import traceprof
 from tests.reference import pipelines as reference
 from tests.support.changes import recorded, step_ns
+from tests.support.long import rows_long_after
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses.pipeline_bubble import ID
 from traceprof.analysis import Options, analyze, analyze_reports
@@ -60,20 +61,20 @@ _MANY = (1.0, 1.0, 1.3, 1.0, 0.7, 1.0, 1.2, 1.0)
 
 @pytest.mark.parametrize(
     ("plan", "seeds"),
-    [
-        (_PLAN, 1),
-        (Plan("interleaved", 2, 4, (1.0, 1.5), 4), 1),
-        (Plan("1f1b", 3, 3, (0.8, 1.4, 1.0), 4, is_prefetching=True), 1),
-        (Plan("1f1b", 4, 4, (1.0, 1.6, 1.0, 1.0), 4, is_copying=True), 1),
-        *(
-            pytest.param(plan, 10, marks=pytest.mark.long)
-            for plan in (replace(_MORE, num_steps=6), Plan("1f1b", 2, 4, (1.0, 1.6), 8))
-        ),
-        *(
-            pytest.param(Plan(order, 8, 16, _MANY, 4), 1, marks=pytest.mark.long)
-            for order in ("gpipe", "1f1b", "interleaved")
-        ),
-    ],
+    rows_long_after(
+        1,
+        [
+            (Plan("interleaved", 2, 4, (1.0, 1.5), 4), 1),
+            (_PLAN, 1),
+            (Plan("1f1b", 3, 3, (0.8, 1.4, 1.0), 4, is_prefetching=True), 1),
+            (Plan("1f1b", 4, 4, (1.0, 1.6, 1.0, 1.0), 4, is_copying=True), 1),
+            *(
+                (plan, 10)
+                for plan in (replace(_MORE, num_steps=6), Plan("1f1b", 2, 4, (1.0, 1.6), 8))
+            ),
+            *((Plan(order, 8, 16, _MANY, 4), 1) for order in ("gpipe", "1f1b", "interleaved")),
+        ],
+    ),
 )
 def test_the_limit_is_not_beaten_and_close(plan: Plan, seeds: int, tmp_path: Path) -> None:
     for seed in range(seeds):
@@ -85,6 +86,7 @@ def test_the_limit_is_not_beaten_and_close(plan: Plan, seeds: int, tmp_path: Pat
         assert replayed == pytest.approx(gained, rel=0.03)
 
 
+@pytest.mark.long
 def test_equal_stages_have_nothing_to_gain(tmp_path: Path) -> None:
     plan = replace(_PLAN, work=(1.0,) * 4)
     said, replayed, gained = said_and_true(plan, 0, tmp_path / "run.sqlite")
@@ -94,7 +96,8 @@ def test_equal_stages_have_nothing_to_gain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "share"), [(_MORE, True), (replace(_PLAN, work=(1.0, 1.02, 1.0, 1.0)), False)]
+    ("plan", "share"),
+    rows_long_after(1, [(_MORE, True), (replace(_PLAN, work=(1.0, 1.02, 1.0, 1.0)), False)]),
 )
 def test_a_finding_and_whatif_say_the_same(plan: Plan, share: bool, tmp_path: Path) -> None:
     """Where equal stages would remove a tenth of the bubbles or more, of what share is said."""

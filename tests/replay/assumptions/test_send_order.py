@@ -177,6 +177,7 @@ def test_two_orders_at_once_are_told(replayed: Replayed) -> None:
     )
 
 
+@pytest.mark.long
 def test_copies_have_no_order(tmp_path: Path) -> None:
     path = recorded(copying_pipeline(np.random.default_rng(0)), tmp_path / "run.sqlite")
     asked = whatif(path, assume=["send-order=best"]).whatif

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.changes import recorded
+from tests.support.long import long_after
 from traceprof.analysis import Options, analyze
 from traceprof.replay.graph.columns import GpuWork, gpu_work, host_calls
 from traceprof.replay.graph.event_waits import awaited, event_waits
@@ -64,11 +65,14 @@ def check_run(path: Path) -> int:
         return sum(check(ranks) for ranks in by_process.values())
 
 
-@pytest.mark.parametrize("program", ["nccl-serialization", "overlap-slowdown", "pipeline-sends"])
+@pytest.mark.parametrize(
+    "program", long_after(1, ["nccl-serialization", "overlap-slowdown", "pipeline-sends"])
+)
 def test_nothing_was_waited_for_that_is_not_possible(program: str, tmp_path: Path) -> None:
     setup = SCENARIOS[program].build(np.random.default_rng(1))
     assert check_run(recorded(setup, tmp_path / "run.sqlite")) > 20
 
 
+@pytest.mark.long
 def test_nothing_was_waited_for_in_a_real_run_that_is_not_possible(traces: Path) -> None:
     assert check_run(traces / "a100x4_ddp_baseline_rank0.sqlite") > 1000

@@ -1,1 +1,0 @@
-"""When communication was ready: against the reference in plain Python."""
