@@ -178,7 +178,7 @@ def traces() -> Path:
 @pytest.fixture(scope="session")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Return reports of a run, which no test may change."""
-    return reports_of_run(tmp_path_factory.mktemp("run"))
+    return sorted(once(tmp_path_factory, "run", reports_of_run).glob("*.sqlite"))
 
 
 @pytest.fixture

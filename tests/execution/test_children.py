@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.listening import RowCount
+from tests.support.long import long_after
 from tests.support.workers import MAX_WAIT_S, is_running, until
 from traceprof.execution import children
 from traceprof.execution.children import Child, ChildError, ProgressOfAll, run_in_children, send
@@ -38,7 +39,7 @@ def child_pids() -> list[int]:
     return [int(pid) for pid in listed.split()]
 
 
-@pytest.mark.parametrize("num_processes", [1, 2, 3, 9])
+@pytest.mark.parametrize("num_processes", long_after(3, [1, 2, 3, 9]))
 @pytest.mark.parametrize("num_items", [0, 1, 5, 7])
 def test_items_are_shared_by_so_many_processes(num_items: int, num_processes: int) -> None:
     before = child_pids()

@@ -84,7 +84,7 @@ def analysed_in_child(export: Path, listener: Listener) -> str:
         return json.render(analysis.result)
 
 
-@pytest.mark.parametrize("jobs", long_after(2, [1, 2, 3, 4, 9]))
+@pytest.mark.parametrize("jobs", long_after(1, [2, 3, 4, 9]))
 def test_the_number_of_processes_changes_nothing(
     jobs: int, export: Path, expected: tuple[str, int]
 ) -> None:

@@ -92,7 +92,7 @@ def test_where_no_scheduler_is(address: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     "answer",
-    long_after(3, [silent, http, http_at_once, random_bytes, three_exbibytes, dripping, closing]),
+    long_after(2, [silent, http, http_at_once, random_bytes, three_exbibytes, dripping, closing]),
 )
 def test_what_answers_is_no_scheduler(
     answer: Callable[[socket.socket], None],

@@ -43,7 +43,9 @@ def count(path: Path, table: str) -> int:
     return number
 
 
-@pytest.mark.parametrize("sample", ["ddp", "gloo", "link-counters", "late-allreduce"])
+@pytest.mark.parametrize(
+    "sample", long_after(2, ["link-counters", "gloo", "ddp", "late-allreduce"])
+)
 def test_a_run_comes_back_as_its_document(sample: str, path: Path) -> None:
     result = analyze_reports([SAMPLES / f"{sample}.sqlite"])
     assert save(path, result) == sample

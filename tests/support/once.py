@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 
-def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """Return a folder that `make` fills, in the worker that comes first; the others wait for it."""
     base = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:

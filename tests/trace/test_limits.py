@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.attempts import alter, attempt
 from tests.support.builders import TraceBuilder
-from tests.support.long import in_turn
+from tests.support.long import in_turn, long_after
 from tests.support.profiler_events import annotation, call, event, kernel, write
 from tests.support.running import export, in_process
 from tests.support.traces import SAMPLE
@@ -127,7 +127,9 @@ def test_ranks_of_mpi_that_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["export", "csv"], ["whatif", "--path-of", "1"], ["analyze"]], ids=" ".join
+    "command",
+    long_after(1, [["whatif", "--path-of", "1"], ["export", "csv"], ["analyze"]]),
+    ids=" ".join,
 )
 def test_calls_without_a_name(tmp_path: Path, command: list[str]) -> None:
     path = tmp_path / "t.sqlite"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.long import long_after
 from tests.support.opened import ranks_of
 from tests.support.profiler_events import PID, call, event, kernel, write
 from traceprof.analyses.kernels import launched_kernels
@@ -100,7 +101,7 @@ def test_kernels_of_an_operator_share_its_bytes(tmp_path: Path) -> None:
     assert found.of("joined").gb_per_s(10_000) is None
 
 
-@pytest.mark.parametrize("name", ["h100_timesformer", "mi300_owlv2"])
+@pytest.mark.parametrize("name", long_after(1, ["h100_timesformer", "mi300_owlv2"]))
 def test_no_long_kernel_is_faster_than_memory(name: str, traces: Path) -> None:
     """Of those that take over 1 ms together, which are too large for a cache."""
     peak = {"h100_timesformer": 3350, "mi300_owlv2": 5300}[name]

@@ -87,6 +87,7 @@ def test_groups_have_the_description_that_the_user_gave_them(tmp_path: Path) -> 
     assert shown == {"group 4 (tensor_parallel)", "group 0", "group 2"}
 
 
+@pytest.mark.long
 def test_pages_and_timelines_are_drawn(both: tuple[list[Path], list[Path]]) -> None:
     rows = []
     for reports in both:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.attempts import attempt
+from tests.support.long import long_after
 from tests.support.nsys import profile
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
@@ -93,7 +94,9 @@ def test_no_folder_for_temporary_files(
     assert "there is no folder for temporary files" in attempt(report).line
 
 
-@pytest.mark.parametrize("name", ["r.nsys-rep", "no suffix", "a\nb.sqlite", "a\udcff'$(x)", "-o"])
+@pytest.mark.parametrize(
+    "name", long_after(1, ["a\udcff'$(x)", "r.nsys-rep", "no suffix", "a\nb.sqlite", "-o"])
+)
 def test_nsys_exports(
     report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
