@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import run
+from tests.support.long import rows_long_after
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.simulate import RUN_SCENARIOS, SCENARIOS
 
@@ -37,11 +38,24 @@ def test_a_scenario_and_its_truth_are_written(
     assert "it exists already" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("scenario", "said"),
+    rows_long_after(
+        1,
+        [
+            (["cpu-straggler-upstream"], ["from the labels of instrument"]),
+            (
+                ["straggler-host", "--no-labels"],
+                ["its host launched late", "The rank numbers come from the names of the files"],
+            ),
+        ],
+    ),
+)
 def test_a_run_and_its_truth_are_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    scenario: list[str], said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
-    arguments = ("simulate", "straggler-host", "--per", "rank", "--no-labels", "-o", folder)
+    arguments = ["simulate", *scenario, "--per", "rank", "-o", str(folder)]
     assert run(*arguments) == EXIT_DONE
     assert capsys.readouterr().out.splitlines() == [str(folder), str(folder / "truth.json")]
     names = sorted(path.name for path in folder.iterdir())
@@ -50,8 +64,7 @@ def test_a_run_and_its_truth_are_written(
     assert "it exists already" in capsys.readouterr().err
     assert run("analyze", *sorted(folder.glob("*.sqlite")), "--only", "straggler") == EXIT_DONE
     shown = " ".join(capsys.readouterr().out.split())
-    assert "its host launched late" in shown
-    assert "The rank numbers come from the names of the files" in shown
+    assert all(text in shown for text in said)
 
 
 @pytest.mark.parametrize(

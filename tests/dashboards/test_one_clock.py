@@ -85,6 +85,26 @@ def test_a_collective_stands_where_the_analysis_matched_it(run: Analysis) -> Non
             assert found["next"]["start"] == one["start"]
 
 
+def test_a_collective_on_all_ranks_has_a_last_one(run: Analysis) -> None:
+    ask = asking(run)
+    waits = next(waits for waits in run.ranks.waits if waits.is_known.any())
+    row = int(np.flatnonzero(waits.is_known & ~waits.is_unknown)[0])
+    members: list[dict[str, Any]] = []
+    last = run.ranks.ranks[waits.group.members[int(waits.last[row])]]
+    by_number = {rank.rank: rank for rank in run.run.ranks}
+    for column, member in enumerate(waits.group.members):
+        rank = by_number[run.ranks.ranks[member]]
+        kernel = int(messages(rank).kernel[waits.group.place[row, column]])
+        answer = ask("collective", id=f"{rank.rank}.op.{kernel}")
+        assert answer["last"] == last
+        members = members or answer["members"]
+        assert answer["members"] == members  # whichever of its kernels is asked for
+        assert f"{rank.rank}.op.{kernel}" in [member["id"] for member in members]
+    waited = {member["rank"]: int(member["wait"]) for member in members}
+    assert waited[last] == min(waited.values())
+    assert max(waited.values()) == int(waits.wait_ns[row].max())
+
+
 def test_steps_are_on_it(run: Analysis) -> None:
     ask, clock = asking(run), Clock.of(run)
     for result in run.of(breakdown):

@@ -2,6 +2,7 @@
 
 import doctest
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -20,15 +21,16 @@ _EXAMPLES = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _DELETION = re.compile(r"^```sql\n(PRAGMA .*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def example_store(path: Path) -> Path:
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "runs.db"
     for name, sample in (("baseline", "late-allreduce"), ("better", "ddp")):
         result = analyze_reports([ROOT / "sample_traces" / f"{sample}.sqlite"])
         save(path, result, name)
     return path
 
 
-def test_queries_give_what_the_page_shows(tmp_path: Path) -> None:
-    store = example_store(tmp_path / "runs.db")
+def test_queries_give_what_the_page_shows(store: Path) -> None:
     queries = _QUERIES.findall(TEXT)
     assert len(queries) == 3
     with closing(sqlite3.connect(store)) as connection:
@@ -37,8 +39,8 @@ def test_queries_give_what_the_page_shows(tmp_path: Path) -> None:
             assert "".join(f"{'|'.join(map(str, row))}\n" for row in rows) == shown
 
 
-def test_deleting_a_run_deletes_all_that_is_of_it(tmp_path: Path) -> None:
-    store = example_store(tmp_path / "runs.db")
+def test_deleting_a_run_deletes_all_that_is_of_it(store: Path, tmp_path: Path) -> None:
+    store = Path(shutil.copy(store, tmp_path))
     [script] = _DELETION.findall(TEXT)
     with closing(sqlite3.connect(store)) as connection:
         connection.executescript(script)
@@ -50,8 +52,7 @@ def test_deleting_a_run_deletes_all_that_is_of_it(tmp_path: Path) -> None:
     assert [run.name for run in stored_runs(store)] == ["better"]
 
 
-def test_every_table_is_on_the_page(tmp_path: Path) -> None:
-    store = example_store(tmp_path / "runs.db")
+def test_every_table_is_on_the_page(store: Path) -> None:
     with closing(sqlite3.connect(store)) as connection:
         names = {name for (name,) in connection.execute("SELECT tbl_name FROM sqlite_master")}
     assert names

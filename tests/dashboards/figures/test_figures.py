@@ -56,22 +56,23 @@ WITHOUT_COPIES = {
 
 SHAPES = {"svg", "style", "g", "rect", "line", "path", "text", "title"}  # of pictures
 ALL = {path.stem for path in GPU_SAMPLES}
-WITH_ALL_CHARTS = {
-    *("training", "turnaround", "p2p-slower-than-copy", "mpi-wait", "link-counters"),
-    *("host-sync", "launch-queue-stall", "pipeline-sends"),
-}
-"""Samples whose pages together have each chart and table that those of any sample have."""
+QUICK = {"training", "host-sync", "mpi-wait"}
+"""Samples that are drawn always: with most charts, with little in it, and without steps."""
 
 
 def of_samples(names: set[str]) -> pytest.MarkDecorator:
     """Run a test with the analyses of some samples only; of many, most are for `make verify`."""
     paths = [path for path in GPU_SAMPLES if path.stem in names]
     assert len(paths) == len(names) > 0
-    quick = names if len(names) == 1 else WITH_ALL_CHARTS
+    quick = names if len(names) < 3 else QUICK
     return pytest.mark.parametrize(
         "analysis",
         [
-            pytest.param(path, marks=[] if path.stem in quick else [pytest.mark.long], id=path.stem)
+            pytest.param(
+                path,
+                marks=pytest.mark.all_samples if path.stem in quick else pytest.mark.long,
+                id=path.stem,
+            )
             for path in paths
         ],
         indirect=True,

@@ -1,11 +1,8 @@
 """Areas, strips, collectives and neighbours, against what was planted and counted one by one."""
 
-import json
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dashboards.server.app import create_app
@@ -16,9 +13,6 @@ from dashboards.timeline.strips import strip
 from tests.support.builders import TraceBuilder
 from tests.support.opened import analysis_of
 from tests.support.timelines import timelines
-from traceprof.analysis import analyze
-from traceprof.communication.messages import messages
-from traceprof.simulate import simulate_run
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 ADD = (
@@ -135,30 +129,6 @@ def test_neighbours_in_a_row(tmp_path: Path) -> None:
     ids = [answer["id"] for status, answer in replies[:4] if status == 200]
     assert ids == ["0.op.2", None, None, "0.call.2"]
     assert [status for status, _ in replies[4:]] == [404, 404, 400]
-
-
-@pytest.mark.slow
-def test_a_collective_on_all_ranks_has_a_last_one(tmp_path: Path) -> None:
-    simulate_run("straggler-slow-kernels", tmp_path / "run", seed=1)
-    with closing(analyze(*sorted((tmp_path / "run").glob("*.sqlite")))) as analysis:
-        waits = next(waits for waits in analysis.ranks.waits if waits.is_known.any())
-        row = int(np.flatnonzero(waits.is_known & ~waits.is_unknown)[0])
-        browser = create_app(analysis).server.test_client()
-        members: list[dict[str, Any]] = []
-        last = analysis.ranks.ranks[waits.group.members[int(waits.last[row])]]
-        by_number = {rank.rank: rank for rank in analysis.run.ranks}
-        for column, member in enumerate(waits.group.members):
-            rank = by_number[analysis.ranks.ranks[member]]
-            kernel = int(messages(rank).kernel[waits.group.place[row, column]])
-            reply = browser.get(f"/timeline/collective?id={rank.rank}.op.{kernel}")
-            answer = json.loads(reply.get_data())
-            assert answer["last"] == last
-            members = members or answer["members"]
-            assert answer["members"] == members  # whichever of its kernels is asked for
-            assert f"{rank.rank}.op.{kernel}" in [member["id"] for member in members]
-        waited = {member["rank"]: int(member["wait"]) for member in members}
-        assert waited[last] == min(waited.values())
-        assert max(waited.values()) == int(waits.wait_ns[row].max())
 
 
 @pytest.mark.parametrize("event", ["0.op.0", "0.call.0", "0.op.99"])

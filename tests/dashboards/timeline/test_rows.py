@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from dashboards.timeline.gpu_rows import read_gpu
 from dashboards.timeline.host_rows import with_host
@@ -153,6 +154,7 @@ def test_without_calls_or_ranges(tmp_path: Path) -> None:
         assert [track.kind for track in timeline.tracks] == ["compute"]
 
 
+@pytest.mark.long
 def test_all_that_a_trace_holds_is_in_a_row(real_trace: Path) -> None:
     with ranks_of(real_trace) as ranks:
         for rank in ranks:
