@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def command(reports: tuple[str, ...]) -> None:
     """Say what each REPORT holds: versions, GPUs, ranks, tables, and which flags would add more.
 
-    Windows of ranks are exact: for them it reads every kernel and range, and counts all other rows.
+    Windows of ranks are exact: it reads every kernel, copy and range, and counts all other rows.
 
     One that cannot be read is left out, and named on stderr; if none can be read that is an error.
     """
