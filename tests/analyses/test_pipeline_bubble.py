@@ -124,13 +124,6 @@ def test_it_agrees_with_plain_python(tmp_path: Path, plan: Plan) -> None:
         assert {name: one[name] for name in expected} == pytest.approx(expected, abs=200)
 
 
-def test_the_sample_agrees_with_plain_python() -> None:
-    path = SAMPLE.with_stem("pipeline-bubble")
-    with analysis_of(path) as analysis:
-        for one, expected in zip(bubbles(analysis), reference.bubbles(path), strict=True):
-            assert {name: one[name] for name in expected} == pytest.approx(expected, abs=200)
-
-
 def test_without_ranges_parts_are_near_and_the_schedule_is_unknown(tmp_path: Path) -> None:
     plan = Plan("1f1b", 4, 4, num_steps=2, is_labelled=False)
     found, truth = simulated(plan, tmp_path / "run.sqlite")
