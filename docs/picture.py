@@ -14,7 +14,6 @@ from rich.console import Console
 
 import traceprof
 from traceprof.reports import text
-from traceprof.reports.terminal import rich_drawing
 
 ROOT = Path(__file__).parent.parent
 # rich's template fetches a font from the network; the reader's own monospaced font will do.
@@ -25,7 +24,7 @@ def main() -> None:
     """Write docs/report.svg."""
     console = Console(file=io.StringIO(), record=True, width=104, force_terminal=True)
     analysis = traceprof.analyze("sample_traces/training.sqlite")
-    console.print(rich_drawing(text.report(analysis.result)))
+    console.print(text.report(analysis.result))
     analysis.close()
     picture = console.export_svg(
         title="traceprof analyze sample_traces/training.sqlite",

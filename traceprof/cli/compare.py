@@ -142,10 +142,11 @@ def _sources(first: str | None, others: Sequence[str]) -> list[str]:
 
 def _write(comparison: Comparison, output_format: str, output: str | None) -> None:
     if output_format == "text" and output in {None, STDOUT} and sys.stdout.isatty():
-        from traceprof.reports.comparison import text
-        from traceprof.reports.terminal import show
+        from rich.console import Console
 
-        show(text.report(comparison))
+        from traceprof.reports.comparison import text
+
+        Console().print(text.report(comparison))
         return
     module = import_module(f"traceprof.reports.comparison.{output_format}")
     write_output(module.render(comparison), output)

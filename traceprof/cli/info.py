@@ -14,9 +14,12 @@ from traceprof.cli.inputs import expand, print_failures, progress, reports_argum
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rich.table import Table
+
     from traceprof.progress import Progress
-    from traceprof.reports.info import Facts
     from traceprof.run.opening import Run
+
+_UNWRAPPED = 10_000  # in a pipe a fact stays on its line, for grep
 
 
 @click.command("info", short_help="Say what a report holds and what can be analysed.")
@@ -28,15 +31,17 @@ def command(reports: tuple[str, ...]) -> None:
 
     One that cannot be read is left out, and named on stderr; if none can be read that is an error.
     """
+    from rich.console import Console
+
     from traceprof.execution.memory import keep_freed_memory
-    from traceprof.reports.drawing import plain
+    from traceprof.reports.plain_text import plain
     from traceprof.run.failures import all_failed, try_report
     from traceprof.run.opening import open_run
     from traceprof.run.summary import FailedReport
 
     keep_freed_memory()
     runs: list[Run] = []
-    tables: list[Facts] = []
+    tables: list[Table] = []
     failed: list[FailedReport] = []
     with ExitStack() as opened:
         with progress() as shown:
@@ -55,14 +60,12 @@ def command(reports: tuple[str, ...]) -> None:
             tables = [_table(run, index) for index in range(len(runs))]
         for table in tables:
             if sys.stdout.isatty():
-                from rich.console import Console
-
                 Console().print(table)
             else:
-                click.echo(plain(table))
+                click.echo(plain(table, width=_UNWRAPPED))
 
 
-def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> tuple[Run, Facts]:
+def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> tuple[Run, Table]:
     """Open a report until `opened` is closed; return it as a run of its own, and what it holds."""
     from traceprof.run.opening import open_run
     from traceprof.trace.open import open_trace
@@ -74,7 +77,7 @@ def _opened(path: Path, shown: Progress | None, opened: ExitStack) -> tuple[Run,
     return run, _table(run, 0)
 
 
-def _table(run: Run, index: int) -> Facts:
+def _table(run: Run, index: int) -> Table:
     """Return the contents of a report of a run."""
     from traceprof.reports import info
 

@@ -43,11 +43,11 @@ def command(store: str, output_format: str, metrics: tuple[str, ...]) -> None:
     if output_format == "json":
         click.echo(runs_list.as_json(runs), nl=False)
     elif sys.stdout.isatty():
-        from traceprof.reports.terminal import show
+        from rich.console import Console
 
-        show(runs_list.table(runs))
+        Console().print(runs_list.table(runs))
     else:
-        from traceprof.reports.drawing import plain
+        from traceprof.reports.plain_text import plain
 
         click.echo(plain(runs_list.table(runs)), nl=False)
 

@@ -65,11 +65,13 @@ def command(
     threads waited for, and which ranks waited for each other. It is checked against what was
     measured before it answers; where it does not fit, it says so, and what to record.
     """
+    from rich.console import Console
+
     from traceprof.replay.answers.ask import whatif
     from traceprof.replay.assumptions.assumption import parse
     from traceprof.reports import whatif_text
-    from traceprof.reports.drawing import plain
     from traceprof.reports.json import render_answers
+    from traceprof.reports.plain_text import plain
 
     for text in assumed:
         parse(text)  # report mistakes before any report is read
@@ -81,8 +83,6 @@ def command(
     if output_format == "json":
         write_output(render_answers(asked), output)
     elif output is None and sys.stdout.isatty():
-        from traceprof.reports.terminal import show
-
-        show(whatif_text.report(asked))
+        Console().print(whatif_text.report(asked))
     else:
         write_output(plain(whatif_text.report(asked)), output)

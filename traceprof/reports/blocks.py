@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
 from traceprof.errors import one_line
-from traceprof.reports import drawing
-from traceprof.reports.drawing import Text
 from traceprof.reports.time_text import Bar
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from traceprof.reports.drawing import Drawing
-
+    from rich.console import RenderableType
 
 Cell = str | Bar
 
@@ -45,7 +47,7 @@ class Table(Record, frozen=True):
     caption: str
 
 
-def blocks(renderables: Iterable[Drawing]) -> Iterator[Paragraph | Table]:
+def blocks(renderables: Iterable[RenderableType]) -> Iterator[Paragraph | Table]:
     """Yield what the text report would draw, one after the other.
 
     Args:
@@ -57,27 +59,30 @@ def blocks(renderables: Iterable[Drawing]) -> Iterator[Paragraph | Table]:
     for renderable in renderables:
         if isinstance(renderable, Text):
             yield Paragraph(one_line(renderable.plain))
-        elif isinstance(renderable, drawing.Table):
+        elif isinstance(renderable, RichTable):
             yield table(renderable)
-        elif isinstance(renderable, drawing.Group):
-            yield from blocks(renderable.drawings)
+        elif isinstance(renderable, Group):
+            yield from blocks(renderable.renderables)
+        elif isinstance(renderable, Padding):
+            yield from blocks([renderable.renderable])
         else:
             raise TypeError(f"neither a text nor a table: {type(renderable).__name__}")
 
 
-def table(drawn: drawing.Table) -> Table:
+def table(drawn: RichTable) -> Table:
     """Return a table of the text report as its cells."""
+    columns = drawn.columns
     return Table(
-        tuple(map(_plain, drawn.headings)),
-        tuple(drawn.is_left),
+        tuple(_plain(column.header) for column in columns),
+        tuple(column.justify == "left" for column in columns),
         tuple(
             tuple(cell if isinstance(cell, Bar) else _plain(cell) for cell in row)
-            for row in drawn.rows
+            for row in zip(*(column.cells for column in columns), strict=True)
         ),
-        _plain(drawn.caption),
+        _plain(drawn.caption or ""),
     )
 
 
-def _plain(cell: str | Drawing) -> str:
+def _plain(cell: RenderableType) -> str:
     text = cell.plain if isinstance(cell, Text) else str(cell)
     return one_line(text.replace("\n", " "))

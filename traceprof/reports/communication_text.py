@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from traceprof.reports.drawing import Table, name_text
+from traceprof.reports.tables import name_text, new_table
 from traceprof.units import duration, ranks_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from rich.table import Table
 
     from traceprof.analyses.collectives import OperationUse
     from traceprof.analyses.gradients.ddp_buckets import BucketUse
@@ -56,7 +58,7 @@ def _operation(use: OperationUse) -> str:
 
 
 def _groups(rows: dict[tuple[str, str], list[tuple[int, OperationUse]]]) -> Table:
-    table = Table(
+    table = new_table(
         "group", "operation", "ranks", "operations\nper rank", "bytes\nper rank",
         "median\noperation", "mean\noperation", left=("group", "operation"),
     )  # fmt: skip
@@ -78,7 +80,7 @@ def _groups(rows: dict[tuple[str, str], list[tuple[int, OperationUse]]]) -> Tabl
 
 
 def _buckets(rows: dict[tuple[int, int], list[tuple[int, BucketUse]]]) -> Table:
-    table = Table("bucket", "bytes", "ranks", "times\nper rank", "ready to\nreduced")
+    table = new_table("bucket", "bytes", "ranks", "times\nper rank", "ready to\nreduced")
     for (index, size), of_ranks in sorted(rows.items())[:_MAX_ROWS]:
         uses = [use for _, use in of_ranks]
         done = [

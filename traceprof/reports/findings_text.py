@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.console import Group
+from rich.padding import Padding
+from rich.text import Text
+
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, by_reason, worst_of
 from traceprof.reports.detail import WHOLE
-from traceprof.reports.drawing import Group, Indented, OneLine, Text
+from traceprof.reports.tables import OneLine
 from traceprof.units import between, duration, percent, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rich.console import RenderableType
+
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.findings import Evidence, Finding, NotApplicable, Saving
     from traceprof.reports.detail import Detail
-    from traceprof.reports.drawing import Drawing
     from traceprof.run.rank import WindowKind
 
 _MAX_UNEXPLAINED = 6
@@ -34,7 +39,7 @@ _SEVERITY_STYLE = {
 }
 
 
-def findings_section(analysis: RunResult, detail: Detail = WHOLE) -> Iterable[Drawing]:
+def findings_section(analysis: RunResult, detail: Detail = WHOLE) -> Iterable[RenderableType]:
     """Yield the findings, and what of the time no finding owns.
 
     Args:
@@ -119,7 +124,7 @@ def _finding_group(
     seen: set[tuple[int, int, int]],
     place: int,
     detail: Detail,
-) -> Drawing:
+) -> RenderableType:
     """Show the same finding on several ranks once, by its costliest rank.
 
     Args:
@@ -146,7 +151,7 @@ def _finding_group(
     return Group(*parts)
 
 
-def _claim(analysis: RunResult, group: list[Finding]) -> list[Drawing]:
+def _claim(analysis: RunResult, group: list[Finding]) -> list[RenderableType]:
     """Return what a finding claims: its name, its title, and what it costs and would gain."""
     title, *more = claim_lines(analysis, group)
     lines = [title, *(["; ".join(more)] if more else [])]
@@ -164,7 +169,7 @@ def _head(group: Sequence[Finding]) -> Text:
 
 def _later(
     analysis: RunResult, groups: Sequence[list[Finding]], detail: Detail
-) -> Iterable[Drawing]:
+) -> Iterable[RenderableType]:
     """Yield the findings after the first ones, shorter."""
     if detail.later == "claim":
         yield from (Group(*_claim(analysis, group)) for group in groups)
@@ -220,8 +225,8 @@ def gain_text(saving: Saving | None, subject: str) -> str:
     return f"{without} {subject} takes {gain} less ({span}{saving.assume})"
 
 
-def _indented(lines: Sequence[Drawing]) -> Drawing:
-    return Indented(*lines)
+def _indented(lines: Sequence[RenderableType]) -> RenderableType:
+    return Padding(Group(*lines), (0, 0, 0, 3))
 
 
 def no_cost(finding: Finding) -> str:
@@ -252,7 +257,7 @@ def gap_lines(missing: Sequence[NotApplicable]) -> list[tuple[str, str, str]]:
 
 def gaps(
     missing: Sequence[NotApplicable], detail: Detail = WHOLE
-) -> tuple[list[Drawing], list[str]]:
+) -> tuple[list[RenderableType], list[str]]:
     """Say once what is missing in the same way for several findings or ranks.
 
     Args:
@@ -262,7 +267,7 @@ def gaps(
     Returns:
         Lines with reasons, and the ids of the findings without.
     """
-    lines: list[Drawing] = []
+    lines: list[RenderableType] = []
     others: dict[str, None] = {}
     for findings, reason, remedy in gap_lines(missing):
         names = findings.split(", ")
@@ -273,5 +278,5 @@ def gaps(
         if hides_much and not detail.is_whole:
             findings = f"{', '.join(names[:_MANY])} and {len(names) - _MANY} more"  # noqa: PLW2901
         lines.append(Text.assemble((findings, "bold"), reason))
-        lines.append(Indented(Text(f"→ {remedy}", "italic")))
+        lines.append(Padding(Text(f"→ {remedy}", "italic"), (0, 0, 0, 3)))
     return lines, [*others]

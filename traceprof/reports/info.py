@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from rich.table import Table
+from rich.text import Text
+
 from traceprof import labels
 from traceprof.errors import TraceFormatError, one_line
-from traceprof.reports.drawing import Drawing
 from traceprof.run.notes import cpu_rank_notes
 from traceprof.run.rank import CpuRank
 from traceprof.run.steps.period_steps import from_to
@@ -16,9 +18,7 @@ from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from rich.console import RenderableType
+    from collections.abc import Iterator
 
     from traceprof.run.opening import Rank, Run
     from traceprof.run.steps.period_steps import PeriodSteps
@@ -28,46 +28,25 @@ if TYPE_CHECKING:
 _MAX_SEARCHED = 3_000_000  # events: in more, periods are not searched, which takes seconds
 
 
-class Facts(Drawing):
-    """Headings, and beside each what is to be said.
-
-    Args:
-        facts: headings and lines.
-    """
-
-    def __init__(self, facts: Iterable[tuple[str, str]]) -> None:
-        self._facts = [(heading, one_line(text)) for heading, text in facts]
-
-    def lines(self, width: int) -> Iterator[str]:
-        """Yield a line for each: in a pipe a fact stays on its line, for grep."""
-        del width
-        longest = max(len(heading) for heading, _ in self._facts)
-        return (f"{heading:<{longest}}  {text}" for heading, text in self._facts)
-
-    def __rich__(self) -> RenderableType:
-        """Return the same for a console of rich."""
-        from rich.table import Table  # noqa: PLC0415  (terminals only)
-        from rich.text import Text  # noqa: PLC0415
-
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column(overflow="fold")
-        for heading, text in self._facts:
-            table.add_row(heading, Text(text))
-        return table
-
-
-def render(trace: Trace, run: Run, index: int) -> Facts:
-    """Return what a report holds.
+def render(trace: Trace, run: Run, index: int) -> Table:
+    """Return what a report holds as a table of headings and lines.
 
     Args:
         trace: the report.
         run: the run that it is part of.
         index: the report's index in the run.
     """
-    report = ("report", str(trace.path))
-    missing = _missing(trace, run, index)
-    return Facts([report, *_origin(trace), *_contents(trace, run, index), *missing])
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for heading, text in (
+        ("report", one_line(trace.path)),
+        *_origin(trace),
+        *_contents(trace, run, index),
+        *_missing(trace, run, index),
+    ):
+        table.add_row(heading, Text(one_line(text)))
+    return table
 
 
 def _origin(trace: Trace) -> Iterator[tuple[str, str]]:

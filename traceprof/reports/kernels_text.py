@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from traceprof.analyses.compute.compute_parts import peak_of_kind
 from traceprof.findings import share
 from traceprof.hardware import peak_memory_gb_per_s
 from traceprof.kernel_names.titles import kernel_title
-from traceprof.reports.drawing import Table, Text, name_text
+from traceprof.reports.tables import name_text, new_table
 from traceprof.structs import Record
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rich.console import RenderableType
+
     from traceprof.analyses.kernels.kernel_table import KernelUse
     from traceprof.analyses.kernels.launched_kernels import Launcher
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.kernel_names.categories import KernelKind
-    from traceprof.reports.drawing import Drawing
 
 MAX_KERNELS = 20  # of one rank; the JSON has them all
 _LEFT = ("kernel", "category", "computes in")
 
 
-def kernel_tables(analysis: RunResult) -> Iterator[Drawing]:
+def kernel_tables(analysis: RunResult) -> Iterator[RenderableType]:
     """Yield the table of the rank whose kernels take longest together, and what is left out."""
     tables = [(sum(table.total_ns), table) for table in analysis.kernels]
     if not any(total for total, _ in tables):
@@ -97,14 +100,14 @@ def _reach_text(reach: Reached | None) -> str:
     return f"{rate} {reach.unit}{'' if reach.share is None else f', {percent(reach.share)}'}"
 
 
-def _table(uses: Sequence[KernelUse], total_ns: int, reaching: Sequence[str]) -> Drawing:
+def _table(uses: Sequence[KernelUse], total_ns: int, reaching: Sequence[str]) -> RenderableType:
     has_steps = any(use.per_step_ns is not None for use in uses)
     per_step = ("per step",) if has_steps else ()
     reach = ("reaches",) if reaching else ()
     headings = (
         "time", "share", *per_step, "count", "median", *reach, "category", "computes in", "kernel",
     )  # fmt: skip
-    table = Table(*headings, left=_LEFT)
+    table = new_table(*headings, left=_LEFT)
     for place, use in enumerate(uses):
         step = () if use.per_step_ns is None else (duration(use.per_step_ns),)
         table.add_row(

@@ -25,9 +25,10 @@ from traceprof.units import ranks_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from rich.console import RenderableType
+
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.findings import Finding
-    from traceprof.reports.drawing import Drawing
     from traceprof.run.rank import WindowKind
 
 # What Markdown gives a meaning anywhere in a line; others have one only where a line begins.
@@ -102,7 +103,7 @@ def _finding(analysis: RunResult, group: list[Finding], num_advice: int) -> Iter
         yield f"  * → {escaped(advice)}"
 
 
-def _folded(heading: str, content: Iterable[Drawing]) -> list[str]:
+def _folded(heading: str, content: Iterable[RenderableType]) -> list[str]:
     lines: list[str] = []
     for block in blocks(content):
         if isinstance(block, Table):

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from traceprof.analyses.kernels.launched_modules import SEPARATOR
 from traceprof.findings import share
-from traceprof.reports.drawing import Table, Text, name_text
+from traceprof.reports.tables import name_text, new_table
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.console import RenderableType
+
     from traceprof.analyses.kernels.launched_modules import ModuleUse
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.reports.drawing import Drawing
 
 MAX_MODULES = 30  # of one rank; the JSON has them all
 _MIN_SHARE = 0.01  # of the kernels: less is not worth a line
 
 
-def module_table(analysis: RunResult) -> Iterator[Drawing]:
+def module_table(analysis: RunResult) -> Iterator[RenderableType]:
     """Yield the modules of the rank whose modules take longest; nothing where none is known."""
     ranks = [(_total(launched.modules), launched) for launched in analysis.launched]
     total, chosen = max(ranks, key=lambda item: (item[0], -item[1].rank), default=(0, None))
@@ -28,7 +31,7 @@ def module_table(analysis: RunResult) -> Iterator[Drawing]:
         return
     if len(analysis.launched) > 1:
         yield Text(f"rank {chosen.rank}, whose modules take longest together ({duration(total)})")
-    table = Table("time", "share", "own", "backward", "kernels", "module", left=("module",))
+    table = new_table("time", "share", "own", "backward", "kernels", "module", left=("module",))
     shown = [use for use in chosen.modules if use.total_ns >= _MIN_SHARE * total]
     for use in shown[:MAX_MODULES]:
         *around, name = use.module.split(SEPARATOR)

@@ -6,19 +6,22 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
+from rich.text import Text
 
 from traceprof.errors import one_line
 from traceprof.reports.detail import MAX_RANKS
-from traceprof.reports.drawing import Table, Text, name_text
+from traceprof.reports.tables import name_text, new_table
 from traceprof.reports.time_text import where_all
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rich.console import RenderableType
+    from rich.table import Table
+
     from traceprof.analyses.collectives import OperationUse
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.reports.drawing import Drawing
     from traceprof.run.session_clocks import MachineClock
 
 _HEADINGS = ("came\nlast", "by", "waited", "most of\nit for", "made\nwait")
@@ -49,7 +52,7 @@ def has_several_ranks(analysis: RunResult) -> bool:
     return len(analysis.run.reports) > 1 or bool(comparison.waits or comparison.unmatched)
 
 
-def ranks_on_one_clock(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Iterable[Drawing]:
+def ranks_on_one_clock(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Iterable[RenderableType]:
     """Return the section: a line for each rank, and what could not be matched.
 
     Args:
@@ -60,7 +63,7 @@ def ranks_on_one_clock(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Itera
     # Ranks of one report share a clock and a machine.
     is_one_report = len(analysis.run.reports) == 1
     of_machine = () if is_one_report else ("host", "clock", "±")
-    table = Table("rank", *of_machine, *_HEADINGS, left=("host",))
+    table = new_table("rank", *of_machine, *_HEADINGS, left=("host",))
     late = {lateness.member: lateness for lateness in comparison.lateness}
     order = sorted(range(len(comparison.ranks)), key=lambda member: comparison.ranks[member])
     reports = {rank.rank: rank.report for rank in analysis.run.ranks}
@@ -123,7 +126,7 @@ def transfer_table(analysis: RunResult) -> Table | None:
                 by_group[use.operation, use.communicator or ""].append(use)
     if not by_group:
         return None
-    table = Table(*_TRANSFER_HEADINGS, left=("communicator",))
+    table = new_table(*_TRANSFER_HEADINGS, left=("communicator",))
     by_cost = sorted(by_group.items(), key=lambda item: (-(item[1][0].transfer_ns or 0), item[0]))
     for (operation, communicator), uses in by_cost[:MAX_RANKS]:
         use = uses[0]

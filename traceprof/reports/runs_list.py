@@ -7,23 +7,24 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from traceprof.reports.drawing import Escaped, Table, name_text
+from traceprof.reports.tables import Escaped, name_text, new_table
 from traceprof.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.reports.drawing import Drawing
+    from rich.console import RenderableType
+
     from traceprof.store.runs import StoredRun
 
 _UNKNOWN = "unknown"
 _COMMIT_DIGITS = 10
 
 
-def table(runs: Sequence[StoredRun]) -> Drawing:
+def table(runs: Sequence[StoredRun]) -> RenderableType:
     """Return the runs as a table for people."""
     names = ("run", "labels", "commit", "recorded (UTC)", "host")
-    rows = Table(*names, "ranks", "step", left=names)
+    rows = new_table(*names, "ranks", "step", left=names)
     for run in runs:
         labels = ", ".join(f"{key}={value}" for key, value in run.labels.items())
         rows.add_row(

@@ -7,22 +7,27 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
+from rich.console import Group
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.text import Text
 
 from traceprof.errors import one_line
 from traceprof.reports.communication_text import communication_tables
 from traceprof.reports.compute_text import compute_lines
 from traceprof.reports.detail import WHOLE, Detail, fitting
-from traceprof.reports.drawing import PLAIN_WIDTH, Escaped, Group, Heading, OneLine, Text, plain
 from traceprof.reports.findings_text import findings_section, gaps
 from traceprof.reports.headline_text import headline_lines
 from traceprof.reports.kernels_text import kernel_tables
 from traceprof.reports.modules_text import module_table
+from traceprof.reports.plain_text import PLAIN_WIDTH, plain
 from traceprof.reports.ranks_text import (
     arrived_heading,
     has_several_ranks,
     ranks_on_one_clock,
     transfer_table,
 )
+from traceprof.reports.tables import Escaped, OneLine
 from traceprof.reports.time_text import breakdown_table, steps_table
 from traceprof.version import __version__
 
@@ -30,12 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import TypeAlias
 
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.reports.drawing import Drawing
 
-    _Section: TypeAlias = Callable[[RunResult, Detail], Iterable[Drawing]]
+    _Section: TypeAlias = Callable[[RunResult, Detail], Iterable[RenderableType]]
 
 _MAX_NAMED = 3  # reports, each on a line of its own
 
@@ -60,7 +64,7 @@ def render(
 
     @cache  # with another detail most sections are the same
     def drawn(section: _Section, of_section: Detail) -> str:
-        return plain(Escaped(*section(analysis, of_section)), width)
+        return plain(Escaped(Group(*section(analysis, of_section))), width)
 
     def text(detail: Detail, left_out: str) -> str:
         sections = "".join(drawn(*section) for section in _sections(analysis, detail))
@@ -74,13 +78,11 @@ def render(
     detail = replace(detail, shows_kernels=shows_kernels)
     if console is None:
         return text(detail, left_out)
-    from traceprof.reports.terminal import rich_drawing  # noqa: PLC0415  (terminals only)
-
-    console.print(rich_drawing(report(analysis, detail, left_out)))
+    console.print(report(analysis, detail, left_out))
     return ""
 
 
-def report(analysis: RunResult, detail: Detail = WHOLE, left_out: str = "") -> Drawing:
+def report(analysis: RunResult, detail: Detail = WHOLE, left_out: str = "") -> RenderableType:
     """Return the report for a rich console.
 
     Args:
@@ -89,7 +91,7 @@ def report(analysis: RunResult, detail: Detail = WHOLE, left_out: str = "") -> D
         left_out: in words what is not.
     """
     sections = [section(analysis, shown) for section, shown in _sections(analysis, detail)]
-    return Escaped(*chain(*sections, _what_verbose_adds(left_out)))
+    return Escaped(Group(*chain(*sections, _what_verbose_adds(left_out))))
 
 
 def _sections(analysis: RunResult, detail: Detail) -> Iterator[tuple[_Section, Detail]]:
@@ -99,38 +101,38 @@ def _sections(analysis: RunResult, detail: Detail) -> Iterator[tuple[_Section, D
             yield section, Detail(**{name: getattr(detail, name) for name in names})
 
 
-def _header(analysis: RunResult, _: Detail) -> list[Drawing]:
+def _header(analysis: RunResult, _: Detail) -> list[RenderableType]:
     title, *lines = header_lines(analysis)
     return [Text(title, "bold"), *map(Text, lines)]
 
 
-def _headline(analysis: RunResult, _: Detail) -> list[Drawing]:
+def _headline(analysis: RunResult, _: Detail) -> list[RenderableType]:
     return [*map(Text, headline_lines(analysis))]
 
 
-def _times(analysis: RunResult, detail: Detail) -> list[Drawing]:
-    return [Heading("Where the time went"), breakdown_table(analysis, detail.max_ranks)]
+def _times(analysis: RunResult, detail: Detail) -> list[RenderableType]:
+    return [_heading("Where the time went"), breakdown_table(analysis, detail.max_ranks)]
 
 
-def _steps(analysis: RunResult, detail: Detail) -> list[Drawing]:
+def _steps(analysis: RunResult, detail: Detail) -> list[RenderableType]:
     steps = steps_table(analysis, detail) if detail.has_steps else None
-    return [] if steps is None else [Heading("Per training step"), steps]
+    return [] if steps is None else [_heading("Per training step"), steps]
 
 
-def _communication(analysis: RunResult, detail: Detail) -> list[Drawing]:
+def _communication(analysis: RunResult, detail: Detail) -> list[RenderableType]:
     sections = communication_sections(analysis, detail, shows_kernels=detail.shows_kernels)
-    return [part for heading, content in sections for part in (Heading(heading), *content)]
+    return [part for heading, content in sections for part in (_heading(heading), *content)]
 
 
-def _findings(analysis: RunResult, detail: Detail) -> list[Drawing]:
-    return [Heading("Findings"), *findings_section(analysis, detail)]
+def _findings(analysis: RunResult, detail: Detail) -> list[RenderableType]:
+    return [_heading("Findings"), *findings_section(analysis, detail)]
 
 
-def _not_applicable(analysis: RunResult, detail: Detail) -> list[Drawing]:
+def _not_applicable(analysis: RunResult, detail: Detail) -> list[RenderableType]:
     """Return what could not be analysed: with reasons, or those that matter and a list."""
     explained, others = gaps(analysis.not_applicable, detail)
     heading = "Could not be analysed"
-    parts = [Heading(heading), *explained] if explained else []
+    parts = [_heading(heading), *explained] if explained else []
     if others:
         also = "Nor could" if explained else "Could not be analysed:"
         parts += [] if explained else [Text("")]
@@ -138,11 +140,11 @@ def _not_applicable(analysis: RunResult, detail: Detail) -> list[Drawing]:
     return parts
 
 
-def _notes(analysis: RunResult, detail: Detail) -> list[Drawing]:
+def _notes(analysis: RunResult, detail: Detail) -> list[RenderableType]:
     notes = note_lines(analysis)
     more = len(notes) - detail.max_notes
     notes[detail.max_notes :] = [f"… and {more} notes more"] if more > 0 else []
-    return [Heading("About the data"), *map(Text, notes)] if notes else []
+    return [_heading("About the data"), *map(Text, notes)] if notes else []
 
 
 SECTIONS: dict[_Section, tuple[str, ...]] = {
@@ -161,14 +163,14 @@ SECTIONS: dict[_Section, tuple[str, ...]] = {
 """The sections of the report in their order, and the fields of `Detail` that each depends on."""
 
 
-def _what_verbose_adds(left_out: str) -> list[Drawing]:
+def _what_verbose_adds(left_out: str) -> list[RenderableType]:
     line = Text(f"--verbose adds: {left_out}", "bright_black")
     return [Text(""), OneLine(line)] if left_out else []
 
 
 def communication_sections(
     analysis: RunResult, detail: Detail = WHOLE, *, shows_kernels: bool
-) -> Iterator[tuple[str, list[Drawing]]]:
+) -> Iterator[tuple[str, list[RenderableType]]]:
     """Yield headings and their content: matched operations, communication, compute, kernels.
 
     Args:
@@ -196,6 +198,10 @@ def communication_sections(
         modules = [*module_table(analysis)]
         if modules:
             yield "Kernels, by module", modules
+
+
+def _heading(text: str) -> RenderableType:
+    return Padding(Rule(Text(text, "bold"), align="left", style="bright_black"), (1, 0, 0, 0))
 
 
 def header_lines(analysis: RunResult) -> list[str]:

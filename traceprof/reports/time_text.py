@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.console import Group
+from rich.measure import Measurement
+from rich.text import Text
+
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.steps.step_lengths import steady_steps, step_lengths
 from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.reports.detail import MAX_RANKS, WHOLE
-from traceprof.reports.drawing import MAX_NAME, Group, Strip, Table, Text
+from traceprof.reports.tables import MAX_NAME, new_table
 from traceprof.units import duration, percent, ranks_text, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
 
     from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
     from traceprof.analyses.breakdown.surroundings import Surroundings
     from traceprof.analyses.steps.step_lengths import StepLengths
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.reports.detail import Detail
-    from traceprof.reports.drawing import Drawing
     from traceprof.run.summary import RankInfo
 
+_BAR = 20  # characters
+_MIN_BAR = 6
 _MIN_TOLD = 0.01  # of a rank's window: less outside the training is not worth a line
 _MIN_SPOKEN = 0.005  # of the time: less is not worth a word
 _SPOKEN = {
@@ -59,24 +67,23 @@ _PARTS = (
 )
 
 
-def breakdown_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Drawing:
+def breakdown_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> RenderableType:
     """Return the parts of the judged time by rank, and notes on the rest."""
     below = [Text(line) for line in below_the_table(analysis, max_ranks)]
     return Group(parts_table(analysis, max_ranks), _Legend(), *below)
 
 
-class _Legend(Strip):
+class _Legend:
     """What the marks of the bars stand for."""
 
-    def text(self, width: int, *, is_ascii: bool) -> Text:
-        """Return a mark and its meaning for each part."""
-        del width
-        line = Text()
-        for place, (_, heading, colour, mark, plain) in enumerate(_PARTS):
-            line.append("  " if place else "")
-            line.append(plain if is_ascii else mark, colour)
-            line.append(f" {heading}".replace("\n", " "))
-        return line
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Text]:
+        del console
+        yield Text("  ").join(
+            Text.assemble(
+                (plain if options.ascii_only else mark, colour), f" {heading}".replace("\n", " ")
+            )
+            for _, heading, colour, mark, plain in _PARTS
+        )
 
 
 def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
@@ -101,13 +108,13 @@ def parts_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Table:
     """Return the parts of the judged time: a line for each rank."""
     headings = [part[1] for part in _PARTS]
     kind = str(judged_kind(analysis.breakdown))
-    table = Table("rank", "GPU", kind, "", *headings, "comm\nhidden", left=("GPU", ""))
+    table = new_table("rank", "GPU", kind, "", *headings, "comm\nhidden", left=("GPU", ""))
     ranks = {rank.rank: rank for rank in analysis.run.ranks}
     for result in _shown(analysis, max_ranks):
         whole, rank = result.judged, ranks[result.rank]
         table.add_row(
             str(result.rank),
-            Text(_device(rank), no_wrap=True, is_cut=True),
+            Text(_device(rank), no_wrap=True, overflow="ellipsis"),
             duration(whole.window_ns),
             Bar(whole),
             *(_share_of_window(whole, part[0]) for part in _PARTS),
@@ -208,14 +215,12 @@ def _hidden(measures: Measures) -> str:
     return percent(measures.overlapped_communication_ns / measures.communication_ns)
 
 
-class Bar(Strip):
+class Bar:
     """The identity as a bar: the parts of the window, each as wide as its share.
 
     Args:
         measures: of the window.
     """
-
-    LEAST, MOST = 6, 20
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
@@ -225,27 +230,31 @@ class Bar(Strip):
         """The fields of `Measures` that the window is made of, and the share of each, 0 to 1."""
         return [(measure, self._measures.fraction(measure)) for measure, *_ in _PARTS]
 
-    def text(self, width: int, *, is_ascii: bool) -> Text:
-        """Return a mark for each share of the window, in its order."""
-        width, window = min(self.MOST, width), self._measures.window_ns
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        del console
+        return Measurement(min(_MIN_BAR, options.max_width), min(_BAR, options.max_width))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Text]:
+        del console
+        width, window = min(_BAR, options.max_width), self._measures.window_ns
         bar = Text(no_wrap=True)
         drawn, seen = 0, 0
         for measure, _, colour, mark, plain_mark in _PARTS:
             seen += int(getattr(self._measures, measure))
             until = round(width * seen / window) if window else 0
-            bar.append((plain_mark if is_ascii else mark) * (until - drawn), colour)
+            bar.append((plain_mark if options.ascii_only else mark) * (until - drawn), colour)
             drawn = until
-        return bar
+        yield bar
 
 
-def steps_table(analysis: RunResult, detail: Detail = WHOLE) -> Drawing | None:
+def steps_table(analysis: RunResult, detail: Detail = WHOLE) -> RenderableType | None:
     """Return what the steady steps take on the average; None where no rank has steps."""
     if not any(result.steps for result in analysis.breakdown):
         return None
     results = _shown(analysis, detail.max_ranks)
     if not detail.has_all_steps and analysis.headline is not None:
         results = [analysis.headline.breakdown]
-    table = Table(
+    table = new_table(
         "rank", "steps", "step\n(mean)", "median", *(part[1] for part in _PARTS), "slowest\nstep"
     )
     notes: list[str] = []

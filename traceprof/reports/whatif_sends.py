@@ -5,23 +5,26 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from traceprof.errors import one_line
-from traceprof.reports.drawing import Table, Text
+from traceprof.reports.tables import new_table
 from traceprof.units import duration
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from traceprof.replay.answers.answers import Answer, WhatIf
     from traceprof.replay.assumptions.run_change import StreamOrder as Order
-    from traceprof.reports.drawing import Drawing
 
 _MAX_SHOWN = 5
 
 
-def schedule_lines(whatif: WhatIf) -> list[Drawing]:
+def schedule_lines(whatif: WhatIf) -> list[RenderableType]:
     """Say what the stages of a pipeline would take in each order of their passes."""
     if not whatif.schedules:
         return []
-    table = Table(
+    table = new_table(
         "passes in the order", "take", "without slowdown beside communication",
         left=("passes in the order",),
     )  # fmt: skip
@@ -34,14 +37,14 @@ def _time(time_ns: int | None) -> str:
     return "waits for ever" if time_ns is None else duration(time_ns)
 
 
-def blocked_lines(whatif: WhatIf) -> list[Drawing]:
+def blocked_lines(whatif: WhatIf) -> list[RenderableType]:
     """Say which sends waited behind which, and which stage waited for them."""
     if whatif.unknown_sends is not None:
         why = one_line(whatif.unknown_sends)
         return [Text(f"Which sends wait behind others of their stream is unknown: {why}")]
     if not whatif.blocked_sends:
         return []
-    table = Table(
+    table = new_table(
         "of rank", "this", "waits behind", "so that waits", "in a step",
         left=("this", "waits behind", "so that waits"),
     )  # fmt: skip
@@ -51,7 +54,7 @@ def blocked_lines(whatif: WhatIf) -> list[Drawing]:
             f"rank {blocked.stage}", duration(blocked.blocked_ns),
         )  # fmt: skip
     more = len(whatif.blocked_sends) - _MAX_SHOWN
-    lines: list[Drawing] = [
+    lines: list[RenderableType] = [
         Text(""),
         Text("Sends and receives that wait on their stream although both sides are ready:"),
         table,
@@ -61,9 +64,9 @@ def blocked_lines(whatif: WhatIf) -> list[Drawing]:
     return lines
 
 
-def order_lines(answers: list[Answer]) -> list[Drawing]:
+def order_lines(answers: list[Answer]) -> list[RenderableType]:
     """Say in which order streams would run their sends, once for orders that are the same."""
-    lines: list[Drawing] = []
+    lines: list[RenderableType] = []
     seen: dict[tuple[Order, ...], str] = {}
     for answer in answers:
         if not answer.orders:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.console import Group
+from rich.text import Text
+
 from traceprof.errors import one_line
-from traceprof.reports.drawing import Group, Table, Text
+from traceprof.reports.tables import new_table
 from traceprof.reports.whatif_sends import blocked_lines, order_lines, schedule_lines
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import RenderableType
+
     from traceprof.replay.answers.answers import Answer, WhatIf
     from traceprof.replay.answers.ask import Asked
     from traceprof.replay.answers.checked_replay import Baseline
     from traceprof.replay.answers.step_path import StepPath
-    from traceprof.reports.drawing import Drawing
 
 _MAX_PARTS = 20  # of a step's critical path; the JSON has them all
 _MIN_SHARE = 0.001  # of the critical path: less is not worth a word
@@ -32,10 +36,10 @@ GATES = {
 }
 
 
-def report(asked: Asked) -> Drawing:
+def report(asked: Asked) -> RenderableType:
     """Return the answers for a rich console."""
     whatif = asked.whatif
-    parts: list[Drawing] = [Text(one_line(report.path)) for report in asked.run.reports[:3]]
+    parts: list[RenderableType] = [Text(one_line(report.path)) for report in asked.run.reports[:3]]
     if len(asked.run.reports) > 3:
         parts.append(Text(f"… and {len(asked.run.reports) - 3} more reports"))
     if whatif.baseline is not None:
@@ -64,13 +68,13 @@ def report(asked: Asked) -> Drawing:
     return Group(*parts)
 
 
-def _refused(answers: Sequence[Answer]) -> list[Drawing]:
+def _refused(answers: Sequence[Answer]) -> list[RenderableType]:
     """Say which answers are refused, each reason once, and what to record for them."""
     refused = [answer for answer in answers if answer.refused is not None]
     by_reason: dict[str, list[str]] = {}
     for answer in refused:
         by_reason.setdefault(answer.refused or "", []).append(answer.assume)
-    lines: list[Drawing] = [
+    lines: list[RenderableType] = [
         Text(f"{', '.join(names)} {'have' if names[1:] else 'has'} no answer: {one_line(reason)}")
         for reason, names in by_reason.items()
     ]
@@ -78,9 +82,9 @@ def _refused(answers: Sequence[Answer]) -> list[Drawing]:
     return [*lines, *(Text(f"→ {one_line(how)}", "italic") for how in hows)]
 
 
-def _checks(baseline: Baseline) -> list[Drawing]:
+def _checks(baseline: Baseline) -> list[RenderableType]:
     steps = steps_text(baseline)
-    lines: list[Drawing] = [
+    lines: list[RenderableType] = [
         Text(f"A step takes {duration(baseline.step_ns)} ({steps}). Checks of the replay:")
     ]
     for gate in baseline.gates:
@@ -91,8 +95,8 @@ def _checks(baseline: Baseline) -> list[Drawing]:
     return lines
 
 
-def _answers(answers: list[Answer]) -> Drawing:
-    table = Table("if", "a step takes", "from", "to", "change", left=("if",))
+def _answers(answers: list[Answer]) -> RenderableType:
+    table = new_table("if", "a step takes", "from", "to", "change", left=("if",))
     for answer in sorted(answers, key=lambda answer: answer.change_ns or 0):
         table.add_row(
             Text(one_line(answer.assume)),
@@ -128,10 +132,10 @@ def change_text(answer: Answer) -> str:
     return f"{most}{'-' if change < 0 else '+'}{duration(abs(change))}{share}"
 
 
-def _step_path(path: StepPath) -> list[Drawing]:
+def _step_path(path: StepPath) -> list[RenderableType]:
     """Show the longest parts of a step's critical path, in the order of time."""
     shown = sorted(path.parts, key=lambda part: part.start_ns - part.end_ns)[:_MAX_PARTS]
-    table = Table("rank", "at s", "for", "kind", "what", left=("kind", "what"))
+    table = new_table("rank", "at s", "for", "kind", "what", left=("kind", "what"))
     for part in [part for part in path.parts if part in shown]:
         table.add_row(
             str(part.rank),
@@ -159,6 +163,6 @@ def path_shares(whatif: WhatIf) -> dict[str, float]:
     return {name: part / total for name, part in parts.items() if part > _MIN_SHARE * total}
 
 
-def _path(whatif: WhatIf) -> list[Drawing]:
+def _path(whatif: WhatIf) -> list[RenderableType]:
     parts = [f"{percent(part)} {name}" for name, part in path_shares(whatif).items()]
     return [Text(f"The critical path of the steps is {', '.join(parts)}.")] if parts else []

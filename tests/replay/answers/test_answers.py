@@ -30,7 +30,7 @@ from traceprof.replay.graph.longest_path import solve
 from traceprof.replay.graph.process_graph import in_pieces
 from traceprof.replay.graph.run_graph import run_graph
 from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
-from traceprof.reports.drawing import plain
+from traceprof.reports.plain_text import plain
 from traceprof.reports.whatif_text import report
 from traceprof.run.opening import Rank
 from traceprof.simulate import SCENARIOS, kernels, simulate_scenario
