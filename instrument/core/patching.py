@@ -87,19 +87,22 @@ class Exchange:
         pairs, self._pairs = self._pairs, {}
         for namespace in _namespaces():
             # Most have none, which is seen without a step of Python for each name.
-            if pairs.keys().isdisjoint(map(id, list(namespace.values()))):
-                continue
-            for name, value in list(namespace.items()):
-                if id(value) in pairs:
-                    namespace[name] = pairs[id(value)][1]
+            if not pairs.keys().isdisjoint(map(id, list(namespace.values()))):
+                _attempt(partial(_replace, namespace, pairs))
 
 
-def _attempt(undo: Callable[[], object]) -> None:
-    """Undo one replacement; log a failure."""
+def _replace(namespace: dict[str, Any], pairs: dict[int, tuple[object, object]]) -> None:
+    for name, value in list(namespace.items()):
+        if id(value) in pairs:
+            namespace[name] = pairs[id(value)][1]
+
+
+def _attempt(change: Callable[[], object]) -> None:
+    """Make one change to what is not ours; log a failure."""
     try:
-        undo()
+        change()
     except Exception:  # noqa: BLE001  (foreign setters may raise anything)
-        _log.warning("could not put an original back", exc_info=True)
+        _log.warning("could not replace a name or put it back", exc_info=True)
 
 
 def _stored(owner: object, name: str) -> object:
@@ -125,7 +128,7 @@ def _namespaces() -> Iterator[dict[str, Any]]:
     for module in list(sys.modules.values()):
         try:
             namespace = object.__getattribute__(module, "__dict__")
-        except AttributeError:
+        except Exception:  # noqa: BLE001, S112  (whatever stands among the modules)
             continue
         if isinstance(namespace, dict):
             yield namespace

@@ -155,6 +155,42 @@ def test_replacements_follow_each_other(
     assert (one.a, one.b, one.c) == (a, b, a)
 
 
+def test_what_raises_among_the_modules_is_passed_over(
+    modules: tuple[types.ModuleType, types.ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Refusing:
+        @property
+        def __dict__(self) -> dict[str, object]:  # type: ignore[override]
+            raise OSError("no names here")
+
+    class Frozen(dict[str, object]):
+        def __setitem__(self, key: str, value: object) -> None:
+            raise TypeError("names stay")
+
+    class Holder:
+        names = Frozen(function=original)
+
+        @property
+        def __dict__(self) -> dict[str, object]:  # type: ignore[override]
+            return self.names
+
+    # Before the others, which follow.
+    first = {"refusing": Refusing(), "frozen": Holder(), **sys.modules}
+    monkeypatch.setattr(sys, "modules", first)
+    one, _ = modules
+    one.function = original  # type: ignore[attr-defined]
+    patches = Patches()
+    patches.replace_each_everywhere([(original, wrapper)])
+    assert one.function is wrapper
+    patches.restore()
+    assert one.function is original
+    assert [record.message for record in caplog.records] == [
+        "could not replace a name or put it back"
+    ]
+
+
 def test_modules_that_load_lazily_are_not_woken(monkeypatch: pytest.MonkeyPatch) -> None:
     class Lazy(types.ModuleType):
         def __getattribute__(self, name: str) -> object:
