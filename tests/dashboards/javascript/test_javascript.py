@@ -18,5 +18,6 @@ def test_javascript() -> None:
         check=False, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
-    number = sum(len(re.findall(r"^test\(", path.read_text(), re.MULTILINE)) for path in FILES)
-    assert f"tests {number}\n" in run.stdout
+    numbers = [len(re.findall(r"^test\(", path.read_text(), re.MULTILINE)) for path in FILES]
+    assert all(numbers), "a file has no test"
+    assert f"tests {sum(numbers)}\n" in run.stdout
