@@ -85,7 +85,7 @@ class Exchange:
     def run(self) -> None:
         """Make all replacements that were collected, in one pass."""
         pairs, self._pairs = self._pairs, {}
-        for namespace in _namespaces():
+        for namespace in _namespaces() if pairs else ():
             # Most have none, which is seen without a step of Python for each name.
             if not pairs.keys().isdisjoint(map(id, list(namespace.values()))):
                 _attempt(partial(_replace, namespace, pairs))

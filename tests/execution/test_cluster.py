@@ -22,18 +22,26 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the address of a cluster of two processes, to which some reports are deadly."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Yield a cluster of one process, to which some reports are deadly."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", hooked_path(tmp_path_factory.mktemp("hook")))
         # A report is tried twice, as it is without a cluster.
         with (
             dask.config.set({"distributed.scheduler.allowed-failures": 1}),
             LocalCluster(  # type: ignore[no-untyped-call]
-                n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+                n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0"
             ) as cluster,
         ):
-            yield cluster.scheduler_address
+            yield cluster
+
+
+@pytest.fixture
+def scheduler(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
+    """Return the address of the cluster, which has two processes in long tests."""
+    if request.node.get_closest_marker("long"):
+        cluster.scale(2)  # type: ignore[no-untyped-call]
+    return cluster.scheduler_address
 
 
 def test_a_cluster_finds_what_one_process_finds(

@@ -77,12 +77,12 @@ def command_line(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_processes_find_what_one_finds(reports: list[Path], tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.sqlite"
     damaged.write_bytes(b"SQLite format 3\0 and no more")
-    paths = [reports[0], damaged, *reports[1:]]
+    paths = [reports[0], damaged, reports[1]]
     count, before = Count(), child_pids()
     result = analyze_reports(paths, jobs=2, listener=count)
     assert written(result) == alone(paths)
     assert [failed.path for failed in result.failed] == [damaged]
-    assert (count.expected, count.done) == (5, 5)
+    assert (count.expected, count.done) == (3, 3)
     assert child_pids() == before
 
 

@@ -152,7 +152,7 @@ def encrypted(certificates: dict[str, dict[str, str]]) -> Iterator[str]:
     with dask.config.set({**certificates["ours"], "distributed.comm.require-encryption": True}):
         security = Security()  # type: ignore[no-untyped-call]
         with LocalCluster(  # type: ignore[no-untyped-call]
-            n_workers=1, processes=True, dashboard_address=":0", security=security
+            n_workers=1, processes=False, protocol="tls", dashboard_address=":0", security=security
         ) as cluster:
             yield cluster.scheduler_address
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from instrument import torch_trace
 from instrument.children import VARIABLE
-from instrument.core import nvtx_package
+from instrument.core import nvtx_package, recorded_steps
 from tests.support.needs import missing
 
 pytestmark = pytest.mark.slow
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PTH = ROOT / "instrument" / "traceprof_instrument.pth"
 PROGRAM = ROOT / "tests" / "support" / "programs" / "spawned.py"
-FORKED = PROGRAM.with_name("forked.py")
+FORKED = PROGRAM.with_name("unmarked.py")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def run(python: Path, *arguments: str, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.long  # always, those that are forked
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("variables", "said"), [({VARIABLE: "1"}, "True"), ({VARIABLE: "0"}, "False"), ({}, "False")]
 )
@@ -75,21 +77,27 @@ def test_spawned_ranks_record(python: Path, tmp_path: Path) -> None:
     assert (tmp_path / "rank-0").read_text() == "True"
 
 
-@pytest.mark.parametrize(
-    "command",
-    # That the command reaches children is tested with spawned ones, too.
-    [
-        pytest.param([], id="file"),
-        pytest.param(["-m", "instrument"], marks=pytest.mark.long, id="command"),
-    ],
-)
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child does nothing else
+def test_a_forked_process_ends_its_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded_steps, "unwatch", (tmp_path / "ended").touch)
+    end = torch_trace._end_with_forked_process
+    process = multiprocessing.get_context("fork").Process(target=end)
+    process.start()
+    process.join()
+    assert (process.exitcode, (tmp_path / "ended").exists()) == (0, True)
+
+
+@pytest.mark.long  # always: the one above, and those of tests/recording/test_record.py
+@pytest.mark.parametrize("command", [[], ["-m", "instrument"]], ids=["file", "command"])
 def test_forked_ranks_record_to_their_last_step(
     python: Path, tmp_path: Path, command: list[str]
 ) -> None:
     # As notebooks' launchers start them: such a process runs no functions of atexit.
     traces = tmp_path / "traces"
     recorder = {"TRACEPROF_RECORD_WITH": "torch", "TRACEPROF_RECORD_TO": str(traces)}
-    run(python, *command, str(FORKED), str(tmp_path), "3", **{VARIABLE: "1"}, **recorder)
+    run(python, *command, str(FORKED), "3", "0", **{VARIABLE: "1"}, **recorder)
     files = sorted(path for path in traces.iterdir() if not path.name.startswith("."))
     assert [file.name.partition("-rank")[2] for file in files] == [
         f"{rank}.pt.trace.json.gz" for rank in range(2)
@@ -105,7 +113,7 @@ def test_forked_ranks_are_told_that_nsight_does_not_see_them(
 ) -> None:
     attached = {VARIABLE: "1", nvtx_package.VARIABLE: str(tool)}
     done = subprocess.run(
-        [python, str(FORKED), str(tmp_path), "1"],
+        [python, str(FORKED), "1", "0"],
         env=os.environ | attached,
         capture_output=True,
         text=True,

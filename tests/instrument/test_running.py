@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from instrument.core import importing
+from tests.support.long import long_after
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +112,7 @@ def test_a_script_runs_as_without(folder: Path, name: str) -> None:
     assert ranges == expected
 
 
-@pytest.mark.parametrize("name", ["show", "children", "fail", "status"])
+@pytest.mark.parametrize("name", long_after(2, ["show", "fail", "children", "status"]))
 def test_a_module_runs_as_without(folder: Path, name: str) -> None:
     expected = run(folder, "-m", f"package.{name}", "--help")
     assert run(folder, "-m", "instrument", "-m", f"package.{name}", "--help") == expected
@@ -122,11 +123,11 @@ def test_a_module_runs_as_without(folder: Path, name: str) -> None:
     [
         ["-m", "package"],
         ["-m", "no_such_module"],
-        ["-m", "json"],
         ["package"],
         ["archive.pyz", "a"],
         ["./link.py"],
-        ["no_such_file.py"],
+        pytest.param(["-m", "json"], marks=pytest.mark.long),
+        pytest.param(["no_such_file.py"], marks=pytest.mark.long),
     ],
     ids=" ".join,
 )
@@ -157,6 +158,7 @@ def test_ranges_that_are_asked_for_are_passed_on(folder: Path) -> None:
     assert run(folder, "-m", "instrument", "--modules", "0", "depth.py")[0] == 2
 
 
+@pytest.mark.long  # always: `show` above, and tests/recording/test_record.py
 def test_ranges_are_on_once_the_script_has_imported_torch(folder: Path) -> None:
     script = folder / "imports.py"
     script.write_text(
@@ -208,7 +210,8 @@ def test_two_may_wait_for_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "exec_module" not in vars(module.__spec__.loader)
 
 
-@pytest.mark.parametrize("steps", ["3", "4:2", "a:b"])
+# More of them: tests/instrument/core/test_recorded_steps.py.
+@pytest.mark.parametrize("steps", long_after(1, ["3", "4:2", "a:b"]))
 def test_steps_that_are_no_range(folder: Path, steps: str) -> None:
     status, out, err = run(folder, "-m", "instrument", "--steps", steps, "show.py")
     assert (status, out) == (2, "")

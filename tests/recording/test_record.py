@@ -1,4 +1,4 @@
-"""`traceprof record`, with the real nsys: two ranks of Gloo, from the command to the report."""
+"""`traceprof record`: two ranks of Gloo, from the command to the report."""
 
 import gzip
 import json
@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.long import long_after
+from tests.support.long import rows_long_after
 from tests.support.nsys import has_failed
 from traceprof.recording.record import NOT_IMPORTED
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "support" / "programs" / "unmarked.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+FORKED = (sys.executable, str(PROGRAM), "8", "5")
+LAUNCHED = (*TORCHRUN, str(PROGRAM), "8", "5")
 MAX_START_S = 300
 MAX_RECORDINGS = 3
 
@@ -30,10 +32,9 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
-def started(folder: Path, *options: str, training: tuple[str, ...]) -> subprocess.Popen[str]:
-    words = ["record", "-o", str(folder), *options, "--", *TORCHRUN, str(PROGRAM), *training]
+def started(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "traceprof", *words],
+        [sys.executable, "-m", "traceprof", "record", "-o", str(folder), *words],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -71,13 +72,19 @@ def labels_of(trace: Path) -> list[tuple[str, bool]]:
 
 
 @pytest.mark.usefixtures("nsys")
-@pytest.mark.parametrize("tool", long_after(1, ["torch", "nsys"]))
-def test_only_the_steps_asked_for_on_all_ranks_alike(tmp_path: Path, tool: str) -> None:
-    # One of the workers exits with 5, and torchrun with 1.
+@pytest.mark.parametrize(
+    ("tool", "training"),
+    rows_long_after(1, [("torch", FORKED), ("torch", LAUNCHED), ("nsys", LAUNCHED)]),
+    ids=["torch, forked", "torch, torchrun", "nsys, torchrun"],
+)
+def test_only_the_steps_asked_for_on_all_ranks_alike(
+    tmp_path: Path, tool: str, training: tuple[str, ...]
+) -> None:
+    # One of the ranks exits with 5, and what launched them with 1.
     options = ("--with", tool, "--steps", "3:6")
     for attempt in range(MAX_RECORDINGS):
         folder = tmp_path / f"out-{attempt}"
-        recording = started(folder, *options, training=("8", "5"))
+        recording = started(folder, *options, "--", *training)
         with suppress(NsysFailedError):
             out, err = ended(folder, recording)
             break

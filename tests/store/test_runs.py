@@ -1,6 +1,7 @@
 """A store keeps what was saved: all of a run or nothing, whoever else writes."""
 
 import json
+import multiprocessing
 import os
 import signal
 import sqlite3
@@ -9,6 +10,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +23,7 @@ from traceprof.errors import TraceFileError, UsageError
 from traceprof.reports import json as json_report
 from traceprof.store import runs as store_module
 from traceprof.store.runs import check, load, save, stored_runs
-from traceprof.store.tables import LISTS, columns, written_table
+from traceprof.store.tables import LISTS, columns, with_numbers, written_table
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 DDP = SAMPLES / "ddp.sqlite"
@@ -178,29 +180,28 @@ def test_an_error_on_the_way_leaves_no_half_run(
     assert count(path, "steps") == len(document(result).steps)
 
 
-_KILLED = """
-import os, signal, sys
-from traceprof.analysis import analyze_reports
-from traceprof.store import runs
-result = analyze_reports([sys.argv[1]])
-inserted = runs.with_numbers
-def kill(store, kernels):
-    store.execute("PRAGMA cache_spill = 1")
-    store.execute("PRAGMA cache_size = 1")  # what was inserted so far is in the file
-    inserted(store, kernels)
-    os.kill(os.getpid(), signal.SIGKILL)
-runs.with_numbers = kill
-runs.save(sys.argv[2], result, "half")
-"""
+def save_and_die(result: RunResult, path: Path) -> None:
+    """Save a run in a process that is killed in the middle of writing."""
+
+    def kill(store: Any, kernels: Any) -> None:
+        store.execute("PRAGMA cache_spill = 1")
+        store.execute("PRAGMA cache_size = 1")  # what was inserted so far is in the file
+        with_numbers(store, kernels)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    pytest.MonkeyPatch().setattr(store_module, "with_numbers", kill)
+    save(path, result, "half")
 
 
-@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the child does nothing else
 @pytest.mark.parametrize("is_new", long_after(1, [True, False]))
 def test_a_killed_writer_leaves_no_half_run(result: RunResult, path: Path, is_new: bool) -> None:
     if not is_new:
         save(path, result, "whole")
-    done = subprocess.run([sys.executable, "-c", _KILLED, DDP, path], check=False)
-    assert done.returncode == -signal.SIGKILL
+    process = multiprocessing.get_context("fork").Process(target=save_and_die, args=(result, path))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert path.with_name("runs.db-journal").exists()  # it was in the middle of writing
     if not is_new:
         assert [run.name for run in stored_runs(path)] == ["whole"]
@@ -241,6 +242,7 @@ def test_a_store_that_may_only_be_read_is_read(result: RunResult, path: Path) ->
             check(path)
 
 
+@pytest.mark.long
 def test_many_ranks_take_little(
     result: RunResult, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
