@@ -33,7 +33,6 @@ KNOWN: dict[tuple[str, str], str] = {
         "serialized-unlabelled",
         "no-serialization",
     ): "communicators are not known, and taken to be one",
-    ("all-at-once", "no-sync"): "8 of 10 hold: which batch the late rank waits for changes",
     (
         "loader-stages-even",
         "kernel:gemm=0.5x",

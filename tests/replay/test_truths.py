@@ -24,9 +24,6 @@ _NUM_SEEDS = 20
 _MIN_COVERAGE = 0.95
 _CLOSE = 0.05  # of the true change
 _LARGE, _MAX_WIDTH = 0.05, 0.5  # of a step; of the true change
-# Of eleven steps the first or the last one's stalls are left out, by where steps begin or end: 17
-# of 20 intervals hold.
-_MISSED = {"stalled: few cores:no-host-stall"}
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,7 @@ def test_intervals_hold_the_truth(pair: Pair, tmp_path: Path) -> None:
     assert all(one.is_close or one.holds_truth for one in outcomes)
     if not outcomes[0].is_bound:
         num_held = sum(one.holds_truth for one in outcomes)
-        assert (num_held >= _MIN_COVERAGE * _NUM_SEEDS) != (str(pair) in _MISSED), num_held
+        assert num_held >= _MIN_COVERAGE * _NUM_SEEDS, num_held
         assert all(one.width <= _MAX_WIDTH for one in outcomes if one.is_large)
 
 

@@ -12,7 +12,7 @@ from traceprof.progress import UNHEARD
 from traceprof.replay.answers.blocked_sends import blocked_sends
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, Way, checked_replay
 from traceprof.replay.answers.critical_path import RankPath, critical_paths
-from traceprof.replay.answers.gates import MAX_BELOW_FLOOR, floor_gate
+from traceprof.replay.answers.gates import MAX_BELOW_FLOOR, MIN_HELD_OUT, floor_gate
 from traceprof.replay.assumptions.assumption import defaults
 from traceprof.replay.assumptions.other_schedule import pipeline_of
 from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
@@ -213,8 +213,10 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
             is_too_small=abs(min(changes)) <= misfit, note=one.condition,
         )  # fmt: skip
     spread = np.minimum(_spreads(lengths, share), _spreads(lengths - before, share)).max()
-    low = step + min(changes) - spread - off
-    high = step + max(changes) + spread + off
+    # Steps that are cut elsewhere count one less at either end.
+    cut = [float(one @ (lengths - before)[:, Way.PLAIN]) for one in _without_ends(share)]
+    low = step + min([min(changes) - spread, *cut]) - off
+    high = step + max([max(changes) + spread, *cut]) + off
     high = min(high, step) if max(changes) <= 0 else high
     below = max(1 - high / least, 0.0) if least else 0.0
     if below > MAX_BELOW_FLOOR:
@@ -240,6 +242,13 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         high_ns=round(high), change_ns=max(round(step + change), 0) - round(step),
         is_too_small=abs(change) <= misfit, note=note, orders=under.orders,
     )  # fmt: skip
+
+
+def _without_ends(share: Float64) -> list[Float64]:
+    """Return what each step counts for without the first of them, and without the last one."""
+    counted = np.flatnonzero(share)
+    left = [np.where(np.arange(len(share)) == end, 0.0, share) for end in counted[[0, -1]]]
+    return [one / one.sum() for one in left if len(counted) > MIN_HELD_OUT]
 
 
 def _spreads(lengths: Float64, share: Float64) -> Float64:
