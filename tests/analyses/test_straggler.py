@@ -160,6 +160,22 @@ def test_transfers_are_told_from_waiting(runs: Runs) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", ["ranks-balanced", "straggler-data-loading"])
+def test_intervals_of_latencies_hold_them(tmp_path: Path, name: str) -> None:
+    holds = []
+    for seed in range(20):
+        truth = made(name, tmp_path / f"{seed}", seed=seed)
+        use = analyzed(tmp_path / f"{seed}", truth).result.collectives[0].uses[0]
+        planted = truth["all_reduce"]
+        assert use.latency_ns is not None
+        assert use.latency_uncertainty_ns is not None
+        assert use.latency_uncertainty_ns < 0.2 * planted["latency_ns"]
+        assert use.rate_gb_per_s == pytest.approx(planted["rate_gb_per_s"], rel=0.02)
+        holds.append(abs(use.latency_ns - planted["latency_ns"]) <= use.latency_uncertainty_ns)
+    assert sum(holds) >= 19  # of 20: 95 %
+
+
+@pytest.mark.long
 def test_the_peak_between_machines_is_what_the_user_says(runs: Runs) -> None:
     truth, analysis = runs("ranks-balanced")
     unknown = analysis.result.collectives[0].uses[0]

@@ -1,5 +1,6 @@
 """AnalysisProgress and transfer, against what they are by definition."""
 
+from math import hypot, pi, sqrt
 from statistics import median
 
 import numpy as np
@@ -230,6 +231,68 @@ def test_latency_and_rate_are_recovered_among_waiting_ranks(
     assert found.latency_uncertainty_ns is not None
     assert found.latency_uncertainty_ns < 0.2 * latency
     assert found.rate_gb_per_s == pytest.approx(rate, rel=0.03)
+
+
+@pytest.mark.parametrize("num_of_size", [5, 8, 23])
+def test_the_interval_of_a_latency_by_definition(num_of_size: int) -> None:
+    rng, small, large = np.random.default_rng(num_of_size), 1_000, 10_000_000
+    few = [round(20_000 + rng.normal(0, 2_000)) for _ in range(num_of_size)]
+    many = [round(200_000 + rng.normal(0, 20_000)) for _ in range(num_of_size)]
+    fit = latency_and_rate(
+        np.repeat([small, large], num_of_size).astype(float), np.array(few + many), 1_500
+    )
+
+    def error(times: list[int]) -> float:
+        """The standard error of a median, as a normal one of as many degrees of freedom."""
+        apart = median(abs(time - median(times)) for time in times)
+        freedom = 0.37 * num_of_size
+        student = 1 + 1.21 / freedom + 1.44 / freedom**2
+        return student * 1.4826 * apart * sqrt(pi / 2 / num_of_size)
+
+    # The line through two points meets size 0 at this mean of their times.
+    weight = large / (large - small)
+    parts = weight * error(few), (weight - 1) * error(many), 1_500
+    assert fit is not None
+    assert fit.latency_ns == round(weight * median(few) - (weight - 1) * median(many))
+    assert fit.uncertainty_ns == pytest.approx(2 * hypot(*parts), abs=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_share", [False, True], ids=["ns", "share"])
+@pytest.mark.parametrize(
+    "counts", [(22, 22, 46), (4, 4, 8), (3, 3, 6), (2, 2, 4), (2, 2, 2), (1,) * 6, (1,) * 30]
+)
+def test_intervals_hold_the_latency(counts: tuple[int, ...], *, is_share: bool) -> None:
+    rng, holds = np.random.default_rng(sum(counts)), []
+    size = np.repeat(np.geomspace(4096, 50e6, len(counts)), counts)
+    planned = 30_000 + size / 134
+    for _ in range(1_000):
+        noise = rng.normal(0, 0.05 * planned if is_share else 3_000, len(size))
+        fit = latency_and_rate(size, np.rint(planned + noise).astype(np.int64))
+        if fit is not None and fit.latency_ns is not None:
+            holds.append(abs(fit.latency_ns - 30_000) <= (fit.uncertainty_ns or 0))
+    assert len(holds) > 200
+    # Of 1000, 0.7 % is the standard error of 95 %; quantiles are two terms of a series.
+    assert np.mean(holds) > 0.92
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_error_of_clocks_is_shared_by_all_transfers(seed: int) -> None:
+    # Two of eight ranks on each of four machines: the last always on the last one.
+    rng, num = np.random.default_rng(seed), 90
+    begin = 30 * MS * np.arange(num)[:, np.newaxis]
+    start = begin + np.append(np.zeros(7, np.int64), MS)
+    end = begin + 2 * MS - rng.integers(0, 20_000, (num, 8))
+    waits, _, _ = met(start, end, [f"{rank // 2}" for rank in range(8)])
+    left = waits.end_ns.tolist()
+    errors = []
+    for host in range(4):
+        apart = [median(row[2 * host : 2 * host + 2]) - median(row) for row in left]
+        distance = median(abs(value - median(apart)) for value in apart)
+        errors.append(1.4826 * distance * sqrt(pi / 2 / num))
+    assert waits.clock_error_ns == pytest.approx(max(errors), rel=1e-9)
+    on_one, *_ = met(start, end, ["a"] * 8)
+    assert on_one.clock_error_ns == 0
 
 
 @pytest.mark.parametrize("seed", range(20))

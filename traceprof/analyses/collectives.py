@@ -166,7 +166,7 @@ class OperationUse(Struct, frozen=True):
         ),
     ] = None
     latency_uncertainty_ns: Annotated[
-        Count | None, Meta(description="Of the latency: twice its standard error.")
+        Count | None, Meta(description="Of the latency: half of its interval of 95 %.")
     ] = None
     rate_gb_per_s: Annotated[
         Number | None,

@@ -33,7 +33,10 @@ DISTINCT_SIZES = 4
 # Fewer times do not show how much they vary.
 _MIN_TIMES = 4
 _MIN_STRAYING = 0.01
-_SURE = 2.0  # standard deviations, within which 95 % lie
+# Degrees of freedom of a median distance for each time: its efficiency as a deviation
+# (Rousseeuw and Croux, J. Am. Stat. Assoc. 88, 1993).
+_FREEDOM = 0.37
+_SURE = 2.0  # standard errors, within which 95 % lie
 # nccl-tests, doc/PERFORMANCE.md. Sizes of these are of one rank; the total counts.
 _OF_ALL_RANKS = ("AllGather", "ReduceScatter", "AlltoAll")
 
@@ -62,7 +65,7 @@ class Transfer(Record, frozen=True):
         algbw_gb_per_s: bytes over transfer times of those of known size, in 1e9 bytes per second.
         busbw_gb_per_s: the same times nccl-tests' factor.
         latency_ns: the latency of the model; None where it cannot be fitted.
-        latency_uncertainty_ns: the uncertainty of the latency; None where it cannot be fitted.
+        latency_uncertainty_ns: half of its interval of 95 %; None where it cannot be fitted.
         rate_gb_per_s: the rate of the model, for the size that algorithm bandwidth counts.
         scope: whether all members are on one machine; None where that is not known.
     """
@@ -83,7 +86,7 @@ class Fit(Record, frozen=True):
 
     Attributes:
         latency_ns: the time at size 0; None if it is not significant against the noise of times.
-        uncertainty_ns: the uncertainty of the latency.
+        uncertainty_ns: half of the latency's interval of 95 %.
         rate_gb_per_s: bytes per ns beyond the latency.
     """
 
@@ -152,17 +155,19 @@ def rate(size: Float64, durations: Int64) -> float | None:
     return float(size[known].sum()) / took if took else None
 
 
-def latency_and_rate(size: Float64, took: Int64) -> Fit | None:
+def latency_and_rate(size: Float64, took: Int64, shared_error_ns: float = 0.0) -> Fit | None:
     """Fit t = latency + S ÷ rate.
 
     Each size counts once, by the median of its times. Relative errors are minimised, so that small
     messages count as much as large ones. The variance of times of one size, and of the medians
     around the line, gives that of the latency as in least squares (the covariance
-    (XᵀX)⁻¹ Xᵀ diag(σ²) X (XᵀX)⁻¹). A latency that is not significant is None.
+    (XᵀX)⁻¹ Xᵀ diag(σ²) X (XᵀX)⁻¹). An error that all times share is added. A latency that is not
+    significant is None.
 
     Args:
         size: float64[n], in bytes.
         took: int64[n], in ns.
+        shared_error_ns: the standard error of what all times have in common: it is all latency.
 
     Returns:
         The fit; None if the sizes are too similar, the times too few, or times do not grow with
@@ -179,8 +184,16 @@ def latency_and_rate(size: Float64, took: Int64) -> Fit | None:
     inverse = np.linalg.pinv(columns)
     error = _SURE * float(np.sqrt(inverse[0] ** 2 @ _variance(took[known], which, count, times)))
     if len(sizes) > 2:  # two points are always on a line
-        rms = float(np.sqrt((misfit**2).sum() / (len(sizes) - 2)))
-        error = max(error, _SURE * rms * float(np.linalg.norm(inverse[0])))
+        freedom = len(sizes) - 2
+        squares = np.full(len(sizes), (misfit**2).sum() / freedom)
+        student = 1.0
+        if len(sizes) == len(which):  # the misfit is all that shows how times vary
+            # Not by as much for all sizes: HC3 of MacKinnon and White (J. Econometrics 29, 1985).
+            free = np.maximum(1 - (columns.T * inverse).sum(axis=0), np.finfo(np.float64).eps)
+            squares = np.maximum(squares, (misfit / free) ** 2)
+            student = float(_student(np.array(freedom)))
+        error = max(error, _SURE * student * float(np.sqrt(inverse[0] ** 2 @ squares)))
+    error = float(np.hypot(error, _SURE * shared_error_ns))
     if latency > error:
         is_growing = per_byte > 0
         return Fit(round(latency), round(error), 1 / float(per_byte)) if is_growing else None
@@ -197,15 +210,34 @@ def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float6
         count: int64[sizes], how many there are.
         times: float64[sizes], their medians.
     """
-    residuals = np.abs(took / times[which] - 1)
-    residual = np.array([np.median(residuals[which == index]) for index in range(len(count))])
-    # Few times of one size do not show how they vary: those of all sizes do.
-    few = count < _MIN_TIMES
-    residual[few] = max(float(np.median(residuals)), float(residual[~few].max(initial=0.0)))
+    apart = np.abs(took - times[which])
+    residual = np.array([np.median(apart[which == index]) for index in range(len(count))]) / times
+    few, enough = np.flatnonzero(count < _MIN_TIMES), np.flatnonzero(count >= _MIN_TIMES)
+    residual[enough] *= _student((_FREEDOM * count[enough]).astype(np.float64))
+    # Few times of one size do not show how they vary: those of other sizes do.
+    if len(enough):  # what of a larger size varies in ns, or of a smaller one in shares, is no less
+        beside = enough[np.minimum(np.searchsorted(enough, few), len(enough) - 1)]
+        residual[few] = residual[beside] * np.maximum(times[beside] / times[few], 1)
+    elif len(took) > len(count):  # each size took one median from its times; one time shows nothing
+        freedom, shown = len(took) - len(count), count[which] > 1
+        share, left = np.median((apart / times[which])[shown]), np.median(apart[shown])
+        correction = np.sqrt(shown.sum() / freedom) * _student(np.array(_FREEDOM * freedom))
+        residual = np.maximum(share, left / times) * correction
     # 1.4826 makes the median distance a standard deviation; medians vary by π ÷ 2 more than means.
     sigma = np.maximum(1.4826 * residual, _MIN_STRAYING)
     variance: Float64 = sigma**2 * np.where(count > 2, np.pi / 2, 1) / count
     return variance
+
+
+def _student(freedom: Float64) -> Float64:
+    """Return Student's quantile of 97.5 % over the normal one, for deviations from few times.
+
+    Args:
+        freedom: float64[n], their degrees of freedom.
+    """
+    # The first terms of its series: Abramowitz and Stegun, 26.7.5.
+    ratio: Float64 = 1 + 1.21 / freedom + 1.44 / freedom**2
+    return ratio
 
 
 def _waited(parts: Sequence[tuple[GroupWaits, int, Int64]]) -> int | None:
@@ -231,7 +263,7 @@ def _transfer(
         ]
     )
     total, bus = counted_bytes(key.operation, size, num_ranks)
-    fit = latency_and_rate(total, took)
+    fit = latency_and_rate(total, took, max(waits.clock_error_ns for waits, *_ in parts))
     reports = {arrivals[member].report for waits, *_ in parts for member in waits.group.members}
     return Transfer(
         num_matched=len(took),

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 # The spread of when members leave an operation, as a share of its duration: in a ring of six GPUs
 # on two machines, half of it.
 _LEAVING = 0.5
+# 1.4826 makes the median distance a standard deviation; medians vary by π ÷ 2 more than means.
+_DISTANCE_TO_ERROR = 1.4826 * (np.pi / 2) ** 0.5
 _RESIDENT = 0.95  # of the operations must have had all members inside at one time
 
 
@@ -53,6 +55,7 @@ class GroupWaits(Record, frozen=True):
         wait_ns: int64[m, r], each member's wait for the last one.
         transfer_ns: int64[m], the median over the members; the shortest stay where clocks are more
             uncertain than that.
+        clock_error_ns: the standard error of the clocks' alignment, which all `transfer_ns` share.
         last: int64[m], the column of the member that came last, or for which all others wait.
         late_ns: int64[m, r], how long after the median of the others each member came.
         uncertainty_ns: int64[r], how well each member's clock compares with those of the others:
@@ -70,6 +73,7 @@ class GroupWaits(Record, frozen=True):
     called_ns: Int64
     wait_ns: Int64
     transfer_ns: Int64
+    clock_error_ns: float
     last: Int64
     late_ns: Int64
     uncertainty_ns: Int64
@@ -161,7 +165,9 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
             [(member, member.blocked_ns) for member in members],
         )
     )
-    between = _between(members, clocks)
+    between, stay = _between(members, clocks), end - blocked
+    # Clocks that are too uncertain for waits: `transfer_ns` needs none.
+    is_coarse = bool(between.max() > np.median(stay.min(axis=1)))
     # Without GPUs a send may end before its receive begins: sockets buffer messages.
     is_on_gpus = not group.is_mpi and all(member.device is not None for member in members)
     overlaps = whole.leaves_together | (whole.is_one_of(BETWEEN_TWO) & is_on_gpus)
@@ -195,7 +201,8 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
         end_ns=end,
         called_ns=whole.times([member.called_ns for member in members]),
         wait_ns=wait,
-        transfer_ns=_transfer(whole, end - blocked, wait, root, between),
+        transfer_ns=stay.min(axis=1) if is_coarse else _transfer(whole, stay, wait, root),
+        clock_error_ns=0.0 if is_coarse else _clock_error(end, members, clocks),
         last=last,
         late_ns=late,
         uncertainty_ns=uncertainty,
@@ -233,12 +240,34 @@ def _waited(
     return waited
 
 
-def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64, between: Int64) -> Int64:
-    """Return the time of each operation itself, int64[m]."""
-    shortest: Int64 = stay.min(axis=1)
+def _clock_error(end: Int64, members: Sequence[Arrivals], clocks: Clocks) -> float:
+    """Return the standard error of the alignment of the worst clock with the median member's.
+
+    Clocks are aligned by when members leave, which varies between operations. That does not average
+    out over operations for which the same member came last, but only over all by which the clock
+    was measured.
+
+    Args:
+        end: int64[m, r], on the run's clock.
+        members: of the group.
+        clocks: the clocks of the run.
+    """
+    machine = np.array([clocks.host_of[member.report] for member in members])
+    hosts = np.unique(machine).tolist()
+    if len(hosts) < 2:
+        return 0.0
+    left = np.stack([np.median(end[:, machine == host], axis=1) for host in hosts], axis=1)
+    apart = left - np.median(end, axis=1, keepdims=True)
+    distance = np.median(np.abs(apart - np.median(apart, axis=0)), axis=0)
+    measured_by = np.array([clocks.hosts[host].num_operations for host in hosts])
+    # The reference was compared with as many as the others were with it.
+    measured_by[measured_by == 0] = max(measured_by.max(), 1)
+    return float((_DISTANCE_TO_ERROR * distance / np.sqrt(measured_by)).max())
+
+
+def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64) -> Int64:
+    """Return the time of each operation itself by the clocks, int64[m]."""
     without_wait = stay - wait
-    if between.max() > np.median(shortest):  # clocks are too uncertain for waits
-        return shortest
     took: Int64 = np.median(without_wait, axis=1).astype(np.int64)
     row = np.arange(len(root))
     to_root = group.is_one_of(TO_ROOT) & (root >= 0)
