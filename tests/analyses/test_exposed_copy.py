@@ -21,7 +21,7 @@ from traceprof.analyses import breakdown, exposed_copy, pageable_copy
 from traceprof.analyses.breakdown.surroundings import surroundings
 from traceprof.analyses.exposed_copy import ExposedCopyResult
 from traceprof.analyses.links import link_usage
-from traceprof.analysis import RunResult, analyze_reports
+from traceprof.analysis import Options, RunResult, analyze_reports
 from traceprof.findings import Finding, Severity
 from traceprof.reports import json as json_report
 from traceprof.run.opening import Rank, Window
@@ -380,7 +380,7 @@ def test_programs_without_pytorch_get_no_advice_for_it(traces: Path) -> None:
 
 
 def analyzed(path: Path) -> RunResult:
-    return analyze_reports([path], jobs=1)
+    return analyze_reports([path], Options(savings=False), jobs=1)
 
 
 @pytest.mark.long

@@ -211,11 +211,11 @@ def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "severity"),
     rows_long_after(
-        4,
+        2,
         [
             ("pairs/a100_loader_1_8workers", Severity.HIGH),
-            ("pairs/a100_loader_2_dali", Severity.HIGH),
             ("pairs/a100_loader_3_dali_amp", None),
+            ("pairs/a100_loader_2_dali", Severity.HIGH),
             ("pairs/warm_up_and_upload", Severity.HIGH),
             ("gpt2_result_2_7B_3.16.1", Severity.HIGH),
             ("a100_single_dali_amp_bf16", None),

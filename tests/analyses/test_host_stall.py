@@ -40,7 +40,7 @@ def judged(*paths: Path) -> list[Finding]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", long_after(3, PROGRAMS))
+@pytest.mark.parametrize("name", long_after(1, PROGRAMS))
 def test_planted_stalls(name: str, tmp_path: Path) -> None:
     setup = PROGRAMS[name](np.random.default_rng(3))
     result = setup.run()

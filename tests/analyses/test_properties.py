@@ -27,7 +27,7 @@ from traceprof.trace.sqlite.database import quote
 pytestmark = pytest.mark.slow
 
 
-_OFTEN = {"ddp", "gloo", "peer-copies"}
+_OFTEN = {"ddp", "gloo"}
 
 
 def samples(paths: Iterable[Path]) -> list[ParameterSet]:

@@ -73,13 +73,14 @@ def _agrees(found: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 def showing_all() -> set[Path]:
     """Return samples that together show every finding that samples show, the smallest ones."""
-    chosen, shown = set(), set[str]()
-    for path in sorted(SAMPLES, key=lambda path: path.stat().st_size):
-        ids = {finding["id"] for finding in truth_of(path).get("findings", ())}
-        if not ids <= shown:
-            chosen.add(path)
-            shown |= ids
-    return chosen
+    chosen = {
+        path: {finding["id"] for finding in truth_of(path).get("findings", ())}
+        for path in sorted(SAMPLES, key=lambda path: -path.stat().st_size)
+    }
+    for path in [*chosen]:
+        if chosen[path] <= {id_ for other in chosen.keys() - {path} for id_ in chosen[other]}:
+            del chosen[path]
+    return {*chosen}
 
 
 _SHOWING_ALL = showing_all()

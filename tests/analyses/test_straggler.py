@@ -15,13 +15,12 @@ from msgspec.structs import replace
 from tests.reference.gpu_machine import Change
 from tests.reference.gpu_programs import NUM_STEPS, PROGRAMS
 from tests.support.claims import only_gap
-from tests.support.long import long_after
 from tests.support.opened import closed_analysis
 from tests.support.planted import analyzed, assert_clocks, made
 from tests.support.schema import validator
 from traceprof.analyses import straggler
 from traceprof.analyses.straggler import StragglerResult
-from traceprof.analysis import Analysis, analyze
+from traceprof.analysis import Analysis
 from traceprof.reports import json as json_report
 from traceprof.reports import text
 from traceprof.simulate import RUN_SCENARIOS
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 Runs = Callable[..., tuple[dict[str, Any], Analysis]]
 
-OFTEN = {("straggler-data-loading", 0), ("straggler-host", 2)}
+OFTEN = ("straggler-data-loading", 0)
 STRAGGLERS = [name for name in RUN_SCENARIOS if name.startswith("straggler-")]
 HOWS: list[dict[str, Any]] = [
     {"per_rank": False, "is_labelled": True},
@@ -45,7 +44,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Return a function that gives the truth of a run, and what is found in it, made once."""
 
     @cache
-    def run(name: str, how: int = 0) -> tuple[dict[str, Any], Analysis]:
+    def run(name: str, how: int) -> tuple[dict[str, Any], Analysis]:
         folder = tmp_path_factory.mktemp(name) / "run"
         truth = made(name, folder, seed=4 + how, **HOWS[how])
         truth["folder"] = folder
@@ -60,20 +59,20 @@ def test_a_rank_late_to_the_first_of_three_operations_of_a_step(
 ) -> None:
     program, in_time = PROGRAMS["all-at-once"], Change(late=False)
     run = program.run(0, None if is_late else in_time)
-    with closing(analyze(run.write(tmp_path / "run.sqlite"))) as analysis:
-        late = [finding for finding in analysis.findings if finding.id == "straggler"]
-        assert [finding.rank for finding in late] == found
-        for finding in late:
-            gain_ns = run.step_ns(1, 12) - program.run(0, in_time).step_ns(1, 12)
-            assert finding.impact_ns / NUM_STEPS == pytest.approx(gain_ns, rel=0.15)
-            assert finding.metrics["share_last"] == 1 / 3
+    analysis = closed_analysis(run.write(tmp_path / "run.sqlite"))
+    late = [finding for finding in analysis.findings if finding.id == "straggler"]
+    assert [finding.rank for finding in late] == found
+    for finding in late:
+        gain_ns = run.step_ns(1, 12) - program.run(0, in_time).step_ns(1, 12)
+        assert finding.impact_ns / NUM_STEPS == pytest.approx(gain_ns, rel=0.15)
+        assert finding.metrics["share_last"] == 1 / 3
 
 
-# Two ways to number ranks, each with another cause; all combinations with `make verify`.
+# One always, whose analysis other tests share; all causes and ways with `make verify`.
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        pytest.param(name, how, marks=[] if (name, how) in OFTEN else [pytest.mark.long],
+        pytest.param(name, how, marks=[] if (name, how) == OFTEN else [pytest.mark.long],
                      id=f"{name}-{source}")
         for name in STRAGGLERS
         for how, source in enumerate(("labels", "payloads", "order"))
@@ -93,7 +92,9 @@ def test_a_planted_straggler_is_found(runs: Runs, name: str, how: int) -> None:
     assert_clocks(truth, analysis, error_ns=100_000, uncertainty_ns=100_000)
 
 
-@pytest.mark.parametrize("seed", long_after(1, range(5)))
+# A step of three operations, none of them late, is judged always.
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(5))
 def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
     truth = made("ranks-balanced", tmp_path / "run", seed=seed, is_labelled=seed % 2 == 0)
     analysis = analyzed(tmp_path / "run", truth)
@@ -104,7 +105,7 @@ def test_a_balanced_run_is_silent(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.long
 def test_one_report_of_a_run_is_no_comparison_of_machines(runs: Runs) -> None:
-    truth, _ = runs("straggler-slow-kernels")
+    truth, _ = runs("straggler-slow-kernels", 0)
     reports = [report for report in truth["reports"] if report["host"] == "node-0"]
     analysis = analyzed(truth["folder"], truth | {"reports": reports})
     assert [finding for finding in analysis.findings if finding.id == "straggler"] == []
@@ -136,7 +137,7 @@ def test_two_runs_are_told_apart(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_transfers_are_told_from_waiting(runs: Runs) -> None:
-    truth, analysis = runs("straggler-slow-kernels")
+    truth, analysis = runs("straggler-slow-kernels", 0)
     late = truth["straggler"]["rank"]
     uses = {collective.rank: collective.uses[0] for collective in analysis.result.collectives}
     for rank, use in uses.items():
@@ -177,7 +178,7 @@ def test_intervals_of_latencies_hold_them(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.long
 def test_the_peak_between_machines_is_what_the_user_says(runs: Runs) -> None:
-    truth, analysis = runs("ranks-balanced")
+    truth, analysis = runs("ranks-balanced", 0)
     unknown = analysis.result.collectives[0].uses[0]
     assert (unknown.peak_gb_per_s, unknown.utilization) == (None, None)
     analysis = analyzed(truth["folder"], truth, link_peaks=["network=250"])
@@ -188,7 +189,7 @@ def test_the_peak_between_machines_is_what_the_user_says(runs: Runs) -> None:
 
 @pytest.mark.long
 def test_the_order_of_the_reports_does_not_matter(runs: Runs) -> None:
-    truth, one = runs("straggler-data-loading")
+    truth, one = runs("straggler-data-loading", 0)
     other = analyzed(truth["folder"], truth | {"reports": truth["reports"][::-1]})
     place = {rank.pid: rank.rank for rank in one.run.ranks}
     same = {rank.rank: place[rank.pid] for rank in other.run.ranks}
@@ -206,7 +207,7 @@ def test_the_order_of_the_reports_does_not_matter(runs: Runs) -> None:
 
 
 def test_ranks_closer_than_the_clocks_tell_are_not_resolvable(runs: Runs) -> None:
-    _, analysis = runs("straggler-data-loading")
+    _, analysis = runs("straggler-data-loading", 0)
     met = analysis.ranks
     blurred = tuple(
         replace(
@@ -222,7 +223,7 @@ def test_ranks_closer_than_the_clocks_tell_are_not_resolvable(runs: Runs) -> Non
 
 
 def test_the_text_shows_the_ranks_on_one_clock(runs: Runs) -> None:
-    _, analysis = runs("straggler-data-loading")
+    _, analysis = runs("straggler-data-loading", 0)
     shown = " ".join(text.render(analysis.result, is_verbose=True).split())
     assert "Ranks on one clock" in shown
     assert "it waited for its data loader" in shown
@@ -231,8 +232,9 @@ def test_the_text_shows_the_ranks_on_one_clock(runs: Runs) -> None:
     assert "AllReduce …00000008 nodes" in shown
 
 
+@pytest.mark.long
 def test_steps_restrict_what_is_judged(runs: Runs) -> None:
-    truth, whole = runs("straggler-data-loading")
+    truth, whole = runs("straggler-data-loading", 0)
     some = analyzed(truth["folder"], truth, steps=(10, 15))
     (of_all,) = [finding for finding in whole.findings if finding.id == "straggler"]
     (of_some,) = [finding for finding in some.findings if finding.id == "straggler"]

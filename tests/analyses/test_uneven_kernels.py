@@ -78,11 +78,11 @@ REAL = [
 @pytest.mark.parametrize(
     "path",
     [
+        *(SAMPLE_FOLDER / f"{name}.sqlite" for name in ("uneven-clock", "uneven-experts", "ddp")),
         *(
-            SAMPLE_FOLDER / f"{name}.sqlite"
-            for name in ("uneven-clock", "uneven-experts", "healthy", "ddp")
+            pytest.param(SAMPLE_FOLDER / f"{name}.sqlite", marks=pytest.mark.long)
+            for name in ("healthy", "training")
         ),
-        pytest.param(SAMPLE_FOLDER / "training.sqlite", marks=pytest.mark.long),
         *REAL,
     ],
     ids=lambda path: path.stem,
@@ -207,7 +207,6 @@ def noisy(rng: np.random.Generator, num_ranks: int, num_steps: int, num: int, pa
     ("num_ranks", "num_steps", "num", "parts", "num_runs"),
     [
         (4, 8, 40, 1, 40),
-        (8, 30, 60, 5, 20),
         pytest.param(2, 20, 40, 1, 500, marks=pytest.mark.long),
         pytest.param(4, 8, 40, 1, 500, marks=pytest.mark.long),
         pytest.param(8, 30, 60, 5, 500, marks=pytest.mark.long),
@@ -389,6 +388,7 @@ def test_ranks_that_take_turns_are_no_straggler() -> None:
     assert f"see uneven-kernels (rank {found.rank})" in note
 
 
+@pytest.mark.long
 def test_equal_ranks_take_no_turns(tmp_path: Path) -> None:
     analysis = closed_analysis(
         recorded(uneven.equal_ranks(np.random.default_rng(9)), tmp_path / "run.sqlite")

@@ -49,7 +49,7 @@ def _reasons(path: Path, *order: int) -> list[str]:
         return [gap.reason.removeprefix(_UNNAMED) for gap in analysis.not_applicable]
 
 
-@pytest.mark.parametrize("num_stages", long_after(1, [4, 2, 8]))
+@pytest.mark.parametrize("num_stages", long_after(1, [2, 4, 8]))
 @pytest.mark.parametrize("order", long_after(1, ["interleaved", "1f1b", "gpipe"]))
 @pytest.mark.parametrize("is_prefetching", long_after(1, [False, True]))
 def test_sends_without_labels_give_the_same_as_with_them(
@@ -67,7 +67,7 @@ def test_sends_without_labels_give_the_same_as_with_them(
         assert bubbles(analysis) == with_labels
 
 
-@pytest.mark.parametrize("num_stages", long_after(1, [4, 2, 8]))
+@pytest.mark.parametrize("num_stages", long_after(1, [2, 4, 8]))
 @pytest.mark.parametrize("order", long_after(1, ["1f1b", "gpipe", "interleaved"]))
 def test_without_any_range_the_bubble_is_the_same(
     tmp_path: Path, order: str, num_stages: int
@@ -289,6 +289,6 @@ def test_traces_of_torch_profiler(tmp_path: Path, order: str, num_stages: int) -
         folder = tmp_path / f"without {left_out and len(left_out)}"
         folder.mkdir()
         write_traces(path, folder, "run")
-        for is_named in (False, True):
-            with closing(_analysis(folder, *range(num_stages if is_named else 0))) as analysis:
-                assert bubbles(analysis) == (expected if is_named or left_out != _MESSAGES else [])
+        for order_of in ((), range(num_stages)) if left_out == _MESSAGES else ((),):
+            with closing(_analysis(folder, *order_of)) as analysis:
+                assert bubbles(analysis) == (expected if order_of or left_out != _MESSAGES else [])

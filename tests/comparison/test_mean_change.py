@@ -40,7 +40,7 @@ def test_at_most_six_of_a_hundred_pairs_without_a_change_differ(noise: Noise, nu
 @pytest.mark.parametrize(
     ("noise", "num", "planted", "least"),
     rows_long_after(
-        3,
+        2,
         [
             (of_boundaries, 60, 0.01, 0.90),
             (independent, 120, 0.01, 0.85),

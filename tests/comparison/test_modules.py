@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
+from tests.support.long import long_after
 from traceprof.analysis import Options
 from traceprof.comparison.ask import compare
 from traceprof.documents.comparison import Comparison
@@ -86,7 +87,7 @@ def test_nothing_where_a_side_knows_no_modules(tmp_path: Path) -> None:
     assert not compare(one, other, options=OPTIONS).modules
 
 
-@pytest.mark.parametrize("output_format", ["text", "markdown", "html", "json"])
+@pytest.mark.parametrize("output_format", long_after(2, ["text", "html", "markdown", "json"]))
 def test_all_formats_have_them(
     tmp_path: Path, output_format: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,7 +76,7 @@ def test_ranks_without_a_gpu_are_shown_likewise() -> None:
     assert "Who waited for whom" in text.render(analyzed([CPU_SAMPLE]))
 
 
-@pytest.mark.parametrize("sample", ["healthy", "launch-bound", "peer-copies"])
+@pytest.mark.parametrize("sample", long_after(1, ["peer-copies", "healthy", "launch-bound"]))
 def test_one_report_and_several_have_the_section_for_the_same_ranks(
     sample: str, tmp_path: Path
 ) -> None:

@@ -45,8 +45,8 @@ KNOWN: dict[tuple[str, str], str] = {
 }
 # One of each kind always, the others with `make verify`.
 _OFTEN = {
-    "serialized", "sometimes-slowed", "launch-bound", "copies", "loader-steady", "item-per-step",
-    "loader-stages-fast", "two-threads-slow",
+    "sometimes-slowed", "copies", "loader-steady", "item-per-step", "loader-stages-fast",
+    "two-threads-slow",
 }  # fmt: skip
 HOW = ("held", "wide", "refused", "missed")
 

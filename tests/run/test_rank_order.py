@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.support.builders import TraceBuilder
-from traceprof.analysis import analyze, analyze_reports
+from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.reports import json as json_report
 from traceprof.reports import text
 
@@ -19,7 +19,8 @@ def test_ranks_stand_by_number(tmp_path: Path) -> None:
         .write(tmp_path / f"rank_{number}.sqlite")
         for number in ORDER
     ]
-    result = analyze_reports(sorted(paths, key=str), jobs=1)
+    options = Options(savings=False)
+    result = analyze_reports(sorted(paths, key=str), options, jobs=1)
     assert [rank.rank for rank in result.run.ranks] == ORDER
     assert [measured.whole.window_ns for measured in result.breakdown] == [100 + n for n in ORDER]
     document = json.loads(json_report.render(result))
@@ -30,6 +31,6 @@ def test_ranks_stand_by_number(tmp_path: Path) -> None:
     steps = text.render(result).partition("Per training step")[2].partition("Ranks on one")[0]
     rows = [line.split()[0] for line in steps.splitlines() if line.strip()[:1].isdecimal()]
     assert rows == [str(number) for number in ORDER]
-    analysis = analyze(*reversed(paths), jobs=1)
+    analysis = analyze(*reversed(paths), options=options, jobs=1)
     assert [(rank.rank, rank.pid) for rank in analysis.run.ranks] == [(n, n + 1) for n in ORDER]
     analysis.close()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.opened import closed_analysis
 from tests.support.profiler_events import call, kernel, write
 from traceprof.analysis import analyze
 from traceprof.errors import UsageError
@@ -98,7 +99,7 @@ def test_machines(
     found = machines(paths)
     assert (None if None in found else len(set(found))) == expected
     # Ranks are compared, and share cores, by the same machines.
-    compared = analyze(*paths).result.ranks.machines
+    compared = closed_analysis(*paths).result.ranks.machines
     assert len(set(compared)) == (expected or len(paths))
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import TraceBuilder
+from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
 from traceprof import intervals
 from traceprof.analyses.links.link_rates import link_rates
@@ -68,7 +69,7 @@ def test_a_copy_without_length_counts_where_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ddp", "link-counters", "peer-copies", "pageable-copy"])
 def test_rates_add_up_to_what_the_links_carried(name: str) -> None:
-    with closing(analyze(SAMPLE.with_stem(name))) as analysis:
+    with analysis_of(SAMPLE.with_stem(name)) as analysis:
         for rank, copied, counted in zip(
             analysis.run.ranks, analysis.result.links, analysis.result.counters, strict=True
         ):

@@ -23,7 +23,7 @@ from traceprof.analyses.process_group_scaling.groups_at_once import (
     MachineOperations,
     groups_at_once,
 )
-from traceprof.analysis import analyze
+from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.reports import json as json_report
 from traceprof.reports import text as text_report
@@ -85,7 +85,9 @@ def test_groups_have_the_description_that_the_user_gave_them(tmp_path: Path) -> 
     builder = TraceBuilder()
     builder.label("all_reduce bytes=8 group=1 desc=tensor_parallel rank=0 size=2 seq=0", 0, 10)
     builder.label("all_reduce bytes=8 group=0 rank=0 size=2 seq=0", 20, 25)
-    with closing(analyze(builder.write(tmp_path / "t.sqlite"))) as analysis:
+    with closing(
+        analyze(builder.write(tmp_path / "t.sqlite"), options=Options(savings=False))
+    ) as analysis:
         described = [
             (use.communicator, use.description) for use in analysis.result.collectives[0].uses
         ]

@@ -53,7 +53,7 @@ def answer_of(asked: WhatIf, assume: str) -> Answer:
 
 def test_what_was_measured_is_replayed_to_the_nanosecond(real_trace: Path) -> None:
     """With every delay kept, nothing else than what was measured can come out."""
-    with closing(analyze(real_trace)) as analysis:
+    with closing(analyze(real_trace, options=Options(savings=False))) as analysis:
         asked = answer(analysis, [])
         if asked.baseline is None:
             assert asked.refused
@@ -209,7 +209,7 @@ def test_kernels_made_faster(tmp_path: Path) -> None:
     """Half of the compute is gone where compute is all that a step is made of."""
     path = tmp_path / "run.sqlite"
     simulate_scenario("healthy", path, seed=0)
-    with closing(analyze(path)) as analysis:
+    with closing(analyze(path, options=Options(savings=False))) as analysis:
         compute = np.median(
             [step.measures.compute_ns for step in analysis.result.breakdown[0].steps]
         )

@@ -110,6 +110,7 @@ def test_threads_that_pace_each_other_leave_limits_by_the_busiest_stream(
     assert kernels_ns / 2 <= halved.step_ns <= 0.55 * kernels_ns
 
 
+@pytest.mark.long  # simulated loaders with stages are held to the truth always
 @DALI
 def test_a_step_takes_no_less_than_the_loader_needs_for_a_batch(name: str, traces: Path) -> None:
     path = traces / "pairs" / f"{name}.sqlite"

@@ -85,7 +85,7 @@ def chosen(analysis: Analysis, max_operations: int) -> Sample:
     return sample
 
 
-@pytest.mark.parametrize("scenario", ["host-sync", "lost-run-ahead"])
+@pytest.mark.parametrize("scenario", long_after(1, ["host-sync", "lost-run-ahead"]))
 def test_a_finding_saves_what_the_simulator_gives_without_it(scenario: str, tmp_path: Path) -> None:
     setup = SCENARIOS[scenario].build(np.random.default_rng(0))
     gain = step_ns(setup.run()) - step_ns(without_waits(setup))

@@ -97,7 +97,13 @@ def test_equal_stages_have_nothing_to_gain(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("plan", "share"),
-    rows_long_after(1, [(_MORE, True), (replace(_PLAN, work=(1.0, 1.02, 1.0, 1.0)), False)]),
+    rows_long_after(
+        1,
+        [
+            (replace(_MORE, num_steps=3), True),
+            (replace(_PLAN, work=(1.0, 1.02, 1.0, 1.0)), False),
+        ],
+    ),
 )
 def test_a_finding_and_whatif_say_the_same(plan: Plan, share: bool, tmp_path: Path) -> None:
     """Where equal stages would remove a tenth of the bubbles or more, of what share is said."""
@@ -134,7 +140,7 @@ def test_all_stages_say_that_no_replay_removes_their_bubbles() -> None:
 
 
 def test_without_ranges_forwards_are_not_known(tmp_path: Path) -> None:
-    setup = pipeline(np.random.default_rng(0), replace(_MORE, is_labelled=False))
+    setup = pipeline(np.random.default_rng(0), replace(_MORE, num_steps=3, is_labelled=False))
     path = recorded(setup, tmp_path / "run.sqlite")
     said = answer(path)
     assert "not known on all stages" in (said.refused or "")

@@ -11,6 +11,7 @@ import pytest
 
 from tests.reference.gpu_machine import Machine
 from tests.reference.gpu_programs import PROGRAMS
+from tests.support.long import long_after
 from traceprof.analysis import Options, analyze
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.graph.run_graph import run_graph
@@ -50,7 +51,9 @@ def test_threads_that_others_wake_may_be_paced(name: str, tmp_path: Path) -> Non
     assert share(PROGRAMS[name].run(0), tmp_path) > 0.2
 
 
-@pytest.mark.parametrize("name", ["loader-steady", "loader-stages-slow", "two-threads-slow"])
+@pytest.mark.parametrize(
+    "name", long_after(2, ["loader-steady", "loader-stages-slow", "two-threads-slow"])
+)
 def test_threads_that_nobody_without_calls_wakes_set_their_own_pace(
     name: str, tmp_path: Path
 ) -> None:
