@@ -157,6 +157,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if REAL_TRACES:
         # By its scope all tests of one export run together, and open and read it once.
         turn = real_turn(metafunc.definition.nodeid.partition("::")[0])
+        if metafunc.definition.get_closest_marker("one_export"):
+            turn = turn[len(turn) // 2 :][:1]
         exports = [
             pytest.param(path, marks=[] if path in turn else [pytest.mark.long], id=real_name(path))
             for path in REAL_TRACES

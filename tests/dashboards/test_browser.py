@@ -500,6 +500,7 @@ def test_progress_gives_way_to_the_overview(page: Page) -> None:
             page.goto("about:blank")
 
 
+@pytest.mark.long
 def test_a_preview_gives_way_to_the_overview(page: Page) -> None:
     with DashboardServer(has_token=False) as server, analysis_of(SAMPLE) as analysis:
         page.goto(server.url)
@@ -532,6 +533,7 @@ def test_a_preview_gives_way_to_the_overview(page: Page) -> None:
         page.goto("about:blank")
 
 
+@pytest.mark.long
 def test_a_page_that_fails_takes_nothing_along(
     page: Page, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

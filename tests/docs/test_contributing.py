@@ -14,7 +14,7 @@ import pytest
 from tests.support.builders import TraceBuilder
 from tests.support.traces import SAMPLE_FOLDER
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long  # it reads all of our code
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("traceprof", "dashboards", "instrument")
 

@@ -15,6 +15,7 @@ import pytest
 
 import traceprof
 from tests.support.cli import run
+from tests.support.long import long_after
 from tests.support.needs import missing
 from traceprof.cli.main import EXIT_DONE
 from traceprof.documents.analysis.model import Document
@@ -51,7 +52,7 @@ def shell(script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["notebook.md", "trackers.md"])
+@pytest.mark.parametrize("page", long_after(1, ["notebook.md", "trackers.md"]))
 @pytest.mark.usefixtures("place")
 def test_examples_give_what_the_page_shows(page: str) -> None:
     examples = "\n".join(blocks(page, "pycon"))
@@ -62,6 +63,7 @@ def test_examples_give_what_the_page_shows(page: str) -> None:
     assert not failures, "".join(failures)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_duckdb_answers_what_the_page_shows() -> None:

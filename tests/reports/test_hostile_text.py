@@ -17,9 +17,10 @@ HOSTILE = "\x1b]0;owned\x07\x9b31m[/nothing][red]\r\n:bomb:\u202e"
 EXPORT = schema.EXPORT_METADATA[0]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write two reports of one run that are hostile wherever they can be."""
+    folder = tmp_path_factory.mktemp("hostile")
     for rank in range(2):
         pid = 1000 + rank
         builder = TraceBuilder().gpu(f"NVIDIA H100{HOSTILE}", pid=pid)
@@ -31,11 +32,11 @@ def folder(tmp_path: Path) -> Path:
             builder.nvtx(f"step {step}", start, start + 1000, pid=pid)
             builder.nvtx(f"owned{HOSTILE}", start, start + 900, pid=pid)
         alter(
-            builder.write(tmp_path / f"rank_{rank}.sqlite"),
+            builder.write(folder / f"rank_{rank}.sqlite"),
             f"DELETE FROM {EXPORT} WHERE name = '{schema.PRODUCT_VERSION}'",
             f"INSERT INTO {EXPORT} (name, value) VALUES ('{schema.PRODUCT_VERSION}', '{HOSTILE}')",
         )
-    return tmp_path
+    return folder
 
 
 @pytest.mark.parametrize(

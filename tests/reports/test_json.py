@@ -54,7 +54,7 @@ def test_nothing_may_be_added_to_a_row(tmp_path: Path) -> None:
             validator().validate(found)
 
 
-@pytest.mark.long
+@pytest.mark.one_export
 def test_every_real_export_gives_valid_json(real_trace: Path) -> None:
     with analysis_of(real_trace) as analysis:
         validator().validate(json.loads(json_report.render(analysis.result)))

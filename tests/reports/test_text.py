@@ -40,7 +40,7 @@ def _smallest_first(paths: Iterable[Path]) -> list[Path]:
     return sorted(paths, key=lambda path: path.stat().st_size)
 
 
-@pytest.mark.long
+@pytest.mark.one_export
 def test_every_real_export_is_shown(real_trace: Path) -> None:
     with analysis_of(real_trace) as analysis:
         shown_text = text.render(analysis.result)

@@ -14,8 +14,8 @@ import pytest
 
 from tests.support.attempts import alter, assert_contract, attempt, everything, folder_of
 from tests.support.builders import TraceBuilder
-from tests.support.long import long_after
-from tests.support.running import export, fifo, process, run
+from tests.support.long import in_turn, long_after
+from tests.support.running import export, fifo, in_process, process, run
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, _run
@@ -223,8 +223,7 @@ def test_what_only_the_analysis_reads_is_no_error_of_info(tmp_path: Path) -> Non
     assert attempt(path, "info").code == 0
 
 
-@pytest.mark.parametrize("kind", BAD)
-@pytest.mark.parametrize("command", ["analyze", "info"])
+@pytest.mark.parametrize(("kind", "command"), in_turn(BAD, ["analyze", "info"]))
 def test_it_takes_one_line(tmp_path: Path, kind: str, command: str) -> None:
     make, why, remedy = BAD[kind]
     line = attempt(make(tmp_path), command).line
@@ -253,7 +252,8 @@ def test_a_name_that_no_file_can_have() -> None:
 def test_a_bad_report_among_good_ones(tmp_path: Path) -> None:
     good = export(tmp_path)
     before = folder_of(good)
-    outcome = run(good, SAMPLE, tmp_path / "no.sqlite")
+    arguments = "analyze", "--format", "json", good, SAMPLE, tmp_path / "no.sqlite"
+    outcome = in_process(*arguments)
     # The others are analysed, and the loss is said.
     assert outcome.code == EXIT_DONE
     assert "no.sqlite: there is no such file" in outcome.err

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -49,14 +51,17 @@ def of_kineto(folder: Path, size: int) -> Path:
     return write(folder / "t.json", [call(0, 5), kernel(10, 100), *copies])
 
 
-@pytest.mark.parametrize("make", [of_nsight, of_kineto])
 @pytest.mark.parametrize(
-    ("size", "ending"), in_turn([(1 << 63) - 1, MAX_BYTES, -5], ["csv", "parquet"])
+    ("size", "written"),
+    in_turn(
+        [(1 << 63) - 1, MAX_BYTES, -5],
+        [*product([of_nsight], ["csv", "parquet"]), *product([of_kineto], ["parquet", "csv"])],
+    ),
 )
 def test_sizes_beyond_any_memory_are_unknown(
-    tmp_path: Path, make: object, size: int, ending: str
+    tmp_path: Path, size: int, written: tuple[Callable[[Path, int], Path], str]
 ) -> None:
-    assert callable(make)
+    make, ending = written
     path = make(tmp_path, size)
     assert "1 memory copies have no size" in " ".join(open_trace(path).notes)
     assert in_process("export", ending, path, "-o", tmp_path / "out").code == EXIT_DONE

@@ -90,6 +90,7 @@ def test_both_sides_show_the_same_rank_where_both_have_it(compared: Compared) ->
     assert alike(after, None) == after
 
 
+@pytest.mark.long
 def test_without_its_reports_a_side_cannot_be_drawn(analysis: Analysis, tmp_path: Path) -> None:
     gone = tmp_path / "gone.sqlite"
     shutil.copyfile(BEFORE, gone)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboards.server.report_files import Change, ReportFiles
+from dashboards.server.app import create_app
+from dashboards.server.report_files import ANEW, FILES, Change, ReportFiles
 from dashboards.server.serving import HOST
 from tests.support.serving import running
 from tests.support.traces import SAMPLE
@@ -31,6 +32,22 @@ def test_what_became_of_a_file(tmp_path: Path) -> None:
     assert files.changes() == [Change("a", "replaced"), Change("b", "no longer there")]
 
 
+def test_they_are_read_anew_while_they_are_there(tmp_path: Path) -> None:
+    report = tmp_path / "run.sqlite"
+    report.write_text("as it was")
+    asked: list[None] = []
+    app = create_app(None, files=ReportFiles([report]), read_anew=lambda: asked.append(None))
+    client = app.server.test_client()
+    assert client.get(FILES).get_json() == {"changes": [], "can_read_anew": True}
+    assert client.post(ANEW).status_code == 202
+    report.unlink()
+    gone = {"changes": [{"name": "run.sqlite", "what": "no longer there"}], "can_read_anew": False}
+    assert client.get(FILES).get_json() == gone
+    assert client.post(ANEW).status_code == 409
+    assert len(asked) == 1
+
+
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_page_says_that_a_report_is_no_longer_what_was_read(
     page: Page, tmp_path: Path

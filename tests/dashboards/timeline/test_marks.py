@@ -125,6 +125,7 @@ def timeline(page: Page, serve: Serve) -> Timeline:
     return Timeline(page, f"{serve(MARKS)}/timeline?rank=0")
 
 
+@pytest.mark.long
 def test_a_mark_is_a_yellow_diamond_with_its_name_in_the_tooltip(timeline: Timeline) -> None:
     timeline.ask(f"t.setView({{start: {OF_RANK_0[2]['time_ns']} - 5e4, span: 1e5}})")
     timeline.wait()

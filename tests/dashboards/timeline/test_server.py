@@ -251,7 +251,7 @@ def test_a_search_says_where_events_cannot_be_read(monkeypatch: pytest.MonkeyPat
 VIEW = {"rows": "0.0", "start": 0, "end": 10, "columns": 10}
 SEARCH = {"rank": 0, "text": "a", "at": 0, "direction": "next"}
 EVIL_NUMBERS = ("", " 1", "1_0", "٣", "1e3", "0x10", "nan", "-", "+1", "1" * 40, "../../etc/passwd")
-REFUSED = [
+REFUSED: list[tuple[str, dict[str, Any]]] = [
     *(("rank", {"rank": value}) for value in (*EVIL_NUMBERS, "-1", "0,1")),
     *(("tiles", {**VIEW, key: number}) for key in VIEW for number in EVIL_NUMBERS),
     *(("tiles", {**VIEW, "columns": value}) for value in (0, -5, 8193)),
@@ -282,7 +282,7 @@ REFUSED = [
     ("search", {**SEARCH, "rank": ",".join(["0"] * 1025)}),
     ("search", {key: SEARCH[key] for key in ("rank", "text", "at")}),
 ]
-MISSING = [
+MISSING: list[tuple[str, dict[str, Any]]] = [
     ("rank", {"rank": 99}),
     ("tiles", {**VIEW, "rows": "0.99"}),
     ("tiles", {**VIEW, "rows": "99.0"}),
@@ -304,24 +304,18 @@ def served() -> Iterator[Get]:
     yield from client(SAMPLE)
 
 
-@pytest.mark.parametrize(
-    ("route", "parameters", "status"),
-    [*((*case, 400) for case in REFUSED), *((*case, 404) for case in MISSING)],
-    ids=str,
-)
 def test_what_cannot_be_answered_is_refused_and_logged(
-    served: Get,
-    caplog: pytest.LogCaptureFixture,
-    route: str,
-    parameters: dict[str, object],
-    status: int,
+    served: Get, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING):
-        response = served(route, **parameters)
-    assert response.status_code == status
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert f"/timeline/{route}" in line
-    assert line.isprintable()
+    for status, cases in ((400, REFUSED), (404, MISSING)):
+        for route, parameters in cases:
+            caplog.clear()
+            with caplog.at_level(logging.WARNING):
+                response = served(route, **parameters)
+            assert response.status_code == status, (route, parameters)
+            (line,) = [record.getMessage() for record in caplog.records]
+            assert f"/timeline/{route}" in line
+            assert line.isprintable()
     # The process goes on.
     assert served("rank", rank=0).status_code == 200
 

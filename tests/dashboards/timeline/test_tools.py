@@ -25,6 +25,7 @@ def place(timeline: Timeline, x: int, row: str) -> tuple[float, float]:
     return left + x, top
 
 
+@pytest.mark.long
 def test_an_area_says_what_ran_there_by_name(timeline: Timeline) -> None:
     first, last = (place(timeline, x, "stream 7 · compute") for x in (500, 800))
     mouse = timeline.page.mouse

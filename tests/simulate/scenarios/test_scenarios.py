@@ -406,6 +406,7 @@ def test_stalls_lie_in_their_calls(made: Any) -> None:
     assert all(call - full < 10_000 for full, call in inside)
 
 
+@pytest.mark.long
 def test_stalls_without_their_records(made: Any) -> None:
     name = "value = 'Command Buffer Full'"
     path, truth = made("launch-queue-stall-unexported", LATEST)

@@ -61,6 +61,7 @@ def test_shapes_that_are_none_are_not_known(text: bytes) -> None:
     assert {bytes_of(name, text, text, text) for name in FORMULAS} == {None}
 
 
+@pytest.mark.long
 def test_torch_moves_as_much_as_its_tensors_hold() -> None:
     """Inputs and outputs of real calls, by the bytes that their tensors have."""
     torch = pytest.importorskip("torch")

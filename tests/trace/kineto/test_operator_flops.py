@@ -71,6 +71,7 @@ def _models(torch: Any) -> dict[str, tuple[Any, Callable[[], Any]]]:
     }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ten_models_count_as_torch_counts(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")

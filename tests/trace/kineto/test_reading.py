@@ -501,7 +501,7 @@ def test_an_accelerator_that_is_not_read_is_named(tmp_path: Path) -> None:
 
 def test_code_of_the_host_takes_24_bytes_an_event_at_most(tmp_path: Path) -> None:
     """Ids and times of a long recording, whose numbers are large, and shapes that vary."""
-    num = 20_000
+    num = 5_000
     events = [kernel(0, 1)]
     for row in range(num):
         place = PID, 40_000 + row % 70

@@ -20,7 +20,7 @@ from traceprof.trace.model.trace import Trace
 from traceprof.trace.open import open_trace
 
 TRACES = sorted(REAL_FOLDER.glob("kineto/**/*.json.gz")) if REAL_FOLDER else []
-LONG_BYTES = 600_000  # packed
+LONG_BYTES = 500_000  # packed
 KINDS = {
     CopyKind.HOST_TO_DEVICE: "htod",
     CopyKind.DEVICE_TO_HOST: "dtoh",
@@ -168,6 +168,7 @@ def test_calls_tell_what_the_profiler_was_told(real: tuple[Path, dict[str, Any]]
     assert sorted(found) == kineto.calls(facts)
 
 
+@pytest.mark.long
 @pytest.mark.traces
 def test_eight_ranks_of_one_step_are_brought_together() -> None:
     if REAL_FOLDER is None or not (REAL_FOLDER / "kineto" / "dlrm_8ranks").is_dir():

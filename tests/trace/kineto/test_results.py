@@ -46,6 +46,7 @@ def test_frames_are_equal(both: tuple[list[Path], list[Path]]) -> None:
         assert_frame_equal(first, second)
 
 
+@pytest.mark.long
 def test_what_if_gives_the_same_answers(both: tuple[list[Path], list[Path]]) -> None:
     asked = ["no-serialization", "no-launch-stall"]
     first, second = (traceprof.whatif(*reports, assume=asked).whatif for reports in both)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.attempts import attempt
-from tests.support.long import long_after
+from tests.support.long import long_after, rows_long_after
 from tests.support.nsys import profile
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
@@ -53,15 +53,18 @@ EXPORTING = '#!/bin/sh\ntarget="${3#--output=}"; report="$4"; test -f "$report" 
 
 @pytest.mark.parametrize(
     ("script", "said"),
-    [
-        ("echo 'Processing [1%]'; echo 'Bad.' >&2; exit 1", "nsys says: Bad; copy it again"),
-        ("echo 'Bad'; exit 0", "nsys says: Bad; copy it again"),
-        ("exit 1", "nsys says: no reason given; copy it again"),
-        ("kill -9 $$", "nsys says: no reason given; copy it again"),
-        ("seq 999 > $target", "reports/r.nsys-rep: file is not a database; "),
-        ("printf '' > $target", "reports/r.nsys-rep: the file is cut short: 0 bytes"),
-        (f"head -c 9999 '{SAMPLE}' > $target", "reports/r.nsys-rep: the file is cut short"),
-    ],
+    rows_long_after(
+        4,
+        [
+            ("echo 'Processing [1%]'; echo 'Bad.' >&2; exit 1", "nsys says: Bad; copy it again"),
+            ("kill -9 $$", "nsys says: no reason given; copy it again"),
+            ("seq 999 > $target", "reports/r.nsys-rep: file is not a database; "),
+            (f"head -c 9999 '{SAMPLE}' > $target", "reports/r.nsys-rep: the file is cut short"),
+            ("echo 'Bad'; exit 0", "nsys says: Bad; copy it again"),
+            ("exit 1", "nsys says: no reason given; copy it again"),
+            ("printf '' > $target", "reports/r.nsys-rep: the file is cut short: 0 bytes"),
+        ],
+    ),
 )
 def test_nsys_fails(
     report: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str

@@ -67,12 +67,25 @@ def of_three(path: Path) -> Path:
     return export.write(path)
 
 
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, Any]]:
+    """Return what `of_three` writes, and its numbers."""
+    path = of_three(tmp_path_factory.mktemp("three") / "t.sqlite")
+    return path.read_bytes(), numbers(path)
+
+
+@pytest.fixture
+def expected(path: Path, three: tuple[bytes, dict[str, Any]]) -> dict[str, Any]:
+    """Write what `of_three` does; return its numbers."""
+    path.write_bytes(three[0])
+    return three[1]
+
+
 @pytest.mark.parametrize(
     "rowids",
     [(-3, -2, -1), (-5, 0, 5), (7, 1 << 40, 1 << 62), (LEAST, 0, GREATEST), (9, 5, 1)],
 )
-def test_any_rowids(path: Path, rowids: tuple[int, int, int]) -> None:
-    expected = numbers(of_three(path))
+def test_any_rowids(path: Path, rowids: tuple[int, int, int], expected: dict[str, Any]) -> None:
     moved = zip(rowids, (1000, 2000, 3000), strict=True)
     alter(
         path,
@@ -83,14 +96,14 @@ def test_any_rowids(path: Path, rowids: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("hidden", [("rowid",), ("ROWID", "_rowid_"), ("oid", "rowid", "row_")])
-def test_columns_that_hide_the_rowid(path: Path, hidden: tuple[str, ...]) -> None:
-    expected = numbers(of_three(path))
+def test_columns_that_hide_the_rowid(
+    path: Path, hidden: tuple[str, ...], expected: dict[str, Any]
+) -> None:
     alter(path, *(f"ALTER TABLE {KERNEL} ADD COLUMN {name} DEFAULT 1" for name in hidden))
     assert numbers(path) == expected
 
 
-def test_a_column_that_is_the_rowid(path: Path) -> None:
-    expected = numbers(of_three(path))
+def test_a_column_that_is_the_rowid(path: Path, expected: dict[str, Any]) -> None:
     columns = "end, deviceId, streamId, correlationId, globalPid, demangledName"
     alter(
         path,
@@ -352,6 +365,14 @@ def test_names_without_an_index(path: Path) -> None:
     assert numbers(path) == expected
 
 
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[str, Any]]:
+    """Return an export with copies of three kinds, and its numbers."""
+    path = tmp_path_factory.mktemp("copies") / "t.sqlite"
+    TraceBuilder().memcpy(0, 10).memcpy(20, 40, "DtoH").memcpy(50, 90, "PtoP").write(path)
+    return path.read_bytes(), numbers(path)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -367,9 +388,11 @@ def test_names_without_an_index(path: Path) -> None:
         ["UPDATE {0} SET id = id + 100", "UPDATE {1} SET copyKind = copyKind + 100"],
     ],
 )
-def test_kinds_of_copies(path: Path, changes: list[str]) -> None:
-    export = TraceBuilder().memcpy(0, 10).memcpy(20, 40, "DtoH").memcpy(50, 90, "PtoP")
-    expected = numbers(export.write(path))
+def test_kinds_of_copies(
+    path: Path, copies: tuple[bytes, dict[str, Any]], changes: list[str]
+) -> None:
+    export, expected = copies
+    path.write_bytes(export)
     alter(path, *(change.format(schema.MEMCPY_KINDS, MEMCPY) for change in changes))
     assert numbers(path) == expected
     assert {link["direction"] for link in expected["links"]} == {"h2d", "d2h", "p2p"}
@@ -445,32 +468,28 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", long_after(3, NAMES))
-def test_any_name(path: Path, name: str) -> None:
-    expected = numbers(of_three(path))
+def test_any_name(path: Path, name: str, expected: dict[str, Any]) -> None:
     renamed = path.rename(path.with_name(name))
     assert numbers(renamed) == expected
     assert attempt(renamed, "info").err == ""
 
 
-def test_a_link(path: Path, tmp_path: Path) -> None:
-    expected = numbers(of_three(path))
+def test_a_link(path: Path, tmp_path: Path, expected: dict[str, Any]) -> None:
     (tmp_path / "links").mkdir()
     link = tmp_path / "links" / "link"
     link.symlink_to("../t.sqlite")
     assert numbers(link) == expected
 
 
-def test_no_right_to_write(path: Path) -> None:
-    expected = numbers(of_three(path))
+def test_no_right_to_write(path: Path, expected: dict[str, Any]) -> None:
     path.chmod(0o444)
     path.parent.chmod(0o555)
     assert numbers(path) == expected
     path.parent.chmod(0o755)
 
 
-def test_wal_mode(path: Path) -> None:
+def test_wal_mode(path: Path, expected: dict[str, Any]) -> None:
     # Closing the last connection removes the -wal and leaves the mode in the header.
-    expected = numbers(of_three(path))
     alter(path, "PRAGMA journal_mode = WAL", "PRAGMA user_version = 1")
     assert path.read_bytes()[18:20] == b"\2\2"
     assert numbers(path) == expected
@@ -479,8 +498,9 @@ def test_wal_mode(path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", bytes(512)])
 @pytest.mark.parametrize("suffix", ["-wal", "-journal", "-shm"])
-def test_a_journal_that_is_done(path: Path, suffix: str, content: bytes) -> None:
-    expected = numbers(of_three(path))
+def test_a_journal_that_is_done(
+    path: Path, suffix: str, content: bytes, expected: dict[str, Any]
+) -> None:
     path.with_name(path.name + suffix).write_bytes(content)
     assert numbers(path) == expected
 
@@ -503,15 +523,13 @@ def test_utf16(path: Path, tmp_path: Path) -> None:
     assert numbers(other) == expected
 
 
-def test_more_bytes_than_the_header_says(path: Path) -> None:
-    expected = numbers(of_three(path))
+def test_more_bytes_than_the_header_says(path: Path, expected: dict[str, Any]) -> None:
     with path.open("ab") as file:
         file.write(b"more" * 5000)
     assert numbers(path) == expected
 
 
-def test_written_by_an_sqlite_before_3_7(path: Path) -> None:
-    expected = numbers(of_three(path))
+def test_written_by_an_sqlite_before_3_7(path: Path, expected: dict[str, Any]) -> None:
     with path.open("r+b") as file:
         file.seek(28)
         file.write(bytes(4))  # the number of pages

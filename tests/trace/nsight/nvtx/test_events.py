@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
+from tests.support.long import in_turn
 from tests.support.pages import refuse
 from traceprof.trace.model.ranges import NamedRanges
 from traceprof.trace.model.special_values import OPEN_END
@@ -73,8 +74,7 @@ def opened(path: Path) -> NsightTrace:
     return trace  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("through_sqlite", [False, True])
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(("pattern", "through_sqlite"), in_turn(PATTERNS, [False, True]))
 def test_ranges(
     export: Path, pattern: str, through_sqlite: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,8 +89,7 @@ def test_ranges(
             assert rows_of(trace.ranges(compiled, process)) == of_process
 
 
-@pytest.mark.parametrize("through_sqlite", [False, True])
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(("pattern", "through_sqlite"), in_turn(PATTERNS, [False, True]))
 def test_names_end_where_asked(
     export: Path, pattern: str, through_sqlite: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
