@@ -164,7 +164,7 @@ def test_errors_in_a_child_are_those_of_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", long_after(1, [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
-@pytest.mark.parametrize("where", ["reading", "measuring"])
+@pytest.mark.parametrize("where", long_after(1, ["measuring", "reading"]))
 def test_nobody_is_left_when_the_command_ends(
     where: str, number: signal.Signals, export: Path
 ) -> None:

@@ -132,7 +132,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str
     settings = {}
     for name in ("ours", "other"):
         certificate, key = folder / f"{name}.pem", folder / f"{name}-key.pem"
-        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+        curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+        command = ["openssl", "req", "-x509", *curve, "-nodes", "-days", "2"]
         files = ["-keyout", str(key), "-out", str(certificate)]
         subprocess.run([*command, "-subj", f"/CN={name}", *files], check=True, capture_output=True)
         settings[name] = {
