@@ -107,6 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = set(chosen[int(number) - 1 :: int(count)])
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
+    # Nobody waits for a recording at the end: the first worker begins with them.
+    items.sort(key=lambda item: "nsys" not in getattr(item, "fixturenames", ()))
 
 
 def _function_of(item: pytest.Item) -> str:
@@ -136,10 +138,10 @@ def _is_in_turn(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Have `-n auto` start two workers more than there are cores: many tests wait for programs."""
+    """Have `-n auto` start a worker more than there are cores: some tests wait for programs."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ or not hasattr(os, "sched_getaffinity"):
         return None
-    return len(os.sched_getaffinity(0)) + 2
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)

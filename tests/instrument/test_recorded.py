@@ -5,12 +5,14 @@ import os
 import statistics
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.nsys import profile
+from tests.support.once import once
 
 STEPS = 6
 PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "train.py"
@@ -21,7 +23,15 @@ def recorded(
     nsys: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the report of a recorded run of two ranks, and what each of them says it did."""
-    folder = tmp_path_factory.mktemp("recorded")
+    folder = once(tmp_path_factory, "recorded", partial(_record, nsys))
+    report, *truths = (
+        json.loads((folder / name).read_text())
+        for name in ("report.json", "truth-0.json", "truth-1.json")
+    )
+    return report, truths
+
+
+def _record(nsys: str, folder: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     script = ["-m", "instrument", str(PROGRAM), "--steps", str(STEPS), "--truth", str(folder)]
@@ -30,9 +40,8 @@ def recorded(
     export = [nsys, "export", "--type=sqlite", "--output", str(folder / "run.sqlite")]
     _run([*export, str(folder / "run.nsys-rep")], environment)
     analyze = [sys.executable, "-m", "traceprof", "analyze", "--format", "json"]
-    report = json.loads(_run([*analyze, str(folder / "run.sqlite")], environment))
-    truths = [json.loads((folder / f"truth-{rank}.json").read_text()) for rank in range(2)]
-    return report, truths
+    report = _run([*analyze, str(folder / "run.sqlite")], environment)
+    (folder / "report.json").write_text(report)
 
 
 def _run(command: list[str], environment: dict[str, str]) -> str:
