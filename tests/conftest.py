@@ -34,7 +34,7 @@ from traceprof.cli.main import OBJECTS_BETWEEN_COLLECTIONS
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
 _NUMBERS = {path.stem: number for number, path in enumerate(SAMPLES)}
 _MANY = len(SAMPLES) * 3 // 4  # some samples have no simulation, others no work on a GPU
-_EVERY = 16  # of the samples that are not quick, tests of all of them take one in so many always
+_EVERY = 16  # every 16th of the samples that are not quick is always in tests of all samples
 _FOREIGN_PROGRAMS = {"nsys", "browser", "scheduler"}  # fixtures; on a busy machine these may fail
 # No wrong result is among them: those are assertions.
 _THEIR_FAULTS = [

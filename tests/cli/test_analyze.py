@@ -272,3 +272,10 @@ def test_commands_import_what_they_need(arguments: list[str], most: int, absent:
     *_, ours, needless = done.stdout.strip().split("\n")
     assert needless == "needless:"
     assert len(ours.split()) <= most
+
+
+def test_simulate_refuses_to_overwrite(idle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = idle.read_bytes()
+    assert run("simulate", "ddp", "-o", idle) == EXIT_ERROR
+    assert idle.read_bytes() == before
+    assert "it exists already" in capsys.readouterr().err

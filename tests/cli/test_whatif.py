@@ -8,6 +8,7 @@ import jsonschema
 import msgspec
 import pytest
 
+import traceprof
 from tests.support.cli import run
 from tests.support.traces import CPU_SAMPLE, SAMPLE, SAMPLE_FOLDER
 from traceprof.documents.schema import texts
@@ -74,3 +75,10 @@ def test_mistakes_are_one_line(assume: str, said: str, capsys: pytest.CaptureFix
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.long
+def test_the_package_is_its_own_door() -> None:
+    asked = traceprof.whatif(SAMPLE, assume=["no-sync"])
+    again = traceprof.whatif(SAMPLE, assume=["no-sync"])
+    assert asked.whatif.answers == again.whatif.answers

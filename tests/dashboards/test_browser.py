@@ -549,3 +549,18 @@ def test_a_page_that_fails_takes_nothing_along(
         page.wait_for_selector("table.breakdown")
         page.goto("about:blank")
     assert "cannot draw /steps" in caplog.text
+
+
+@pytest.mark.long
+def test_a_finding_leads_to_its_evidence(page: Page, sample_url: str) -> None:
+    expected = document("ddp")
+    evidence = expected["findings"][0]["evidence"][0]
+    shown(page, sample_url)
+    page.locator(".finding .evidence a").first.click()
+    page.wait_for_selector("#timeline")
+    query = dict(pair.split("=") for pair in urlsplit(page.url).query.split("&"))
+    assert urlsplit(page.url).path == "/timeline"
+    assert query["finding"] == expected["findings"][0]["id"]
+    assert int(query["start"]) < evidence["start_ns"] < evidence["end_ns"] < int(query["end"])
+    page.go_back()
+    page.wait_for_selector("table.breakdown")

@@ -15,7 +15,7 @@ from tests.support.opened import analysis_of, closed_analysis
 from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER, SAMPLES
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analysis import analyze_reports
-from traceprof.reports import text
+from traceprof.reports import html, text
 from traceprof.reports.detail import MAX_LINES, Detail
 from traceprof.reports.text import SECTIONS
 from traceprof.units import duration
@@ -193,3 +193,16 @@ def test_a_report_without_gpu_work_says_what_it_holds(tmp_path: Path) -> None:
 
 def test_every_field_of_the_detail_belongs_to_a_section() -> None:
     assert {name for names in SECTIONS.values() for name in names} == {*Detail.__struct_fields__}
+
+
+@pytest.mark.long
+def test_names_are_neither_markup_nor_terminal_codes(tmp_path: Path) -> None:
+    name = "[red]\x1b[31m<script_gemm"
+    path = TraceBuilder().kernel(0, 10, name).kernel(900, 999).write(tmp_path / "t.sqlite")
+    result = analyze_reports([path])
+    shown_text = text.render(result)
+    assert "\x1b" not in shown_text
+    assert r"after [red]\x1b[31m<script_gemm before gemm" in shown_text
+    page = html.render(result)
+    assert "<script" not in page
+    assert page.startswith("<!DOCTYPE html>")

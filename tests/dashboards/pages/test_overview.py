@@ -20,7 +20,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.opened import analysis_of
 from tests.support.planted import made
 from tests.support.traces import SAMPLE, SAMPLES
-from tests.support.trees import named, text
+from tests.support.trees import components, named, text
 from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analysis import Analysis, Options, analyze
@@ -219,6 +219,13 @@ def test_a_healthy_run_says_so(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 1000).write(tmp_path / "t.sqlite")
     with analysis_of(path) as analysis:
         assert "No finding reaches 1 %" in text(overview.layout(analysis, Address()))
+
+
+def test_nothing_in_the_page_reads_text_as_markup(analysis: Analysis) -> None:
+    kinds = {
+        type(component).__name__ for component in components(overview.layout(analysis, Address()))
+    }
+    assert not {"Markdown", "DangerouslySetInnerHTML", "Iframe"} & kinds
 
 
 def test_a_rank_may_be_without_a_gpu() -> None:

@@ -414,8 +414,8 @@ def test_strange_questions_are_answered() -> None:
     queries = ("", "?", "?previews=", "?previews=-1", "?previews=x", "?previews=%00", "?&=%")
     with DashboardServer(has_token=False) as server:
         for query in (*queries, "?previews=" + 5000 * "9"):
-            status, told = get(f"{server.url}progress{query}")
-            assert (status, json.loads(told)["previews"]) == (200, 0), query
+            status, answer = get(f"{server.url}progress{query}")
+            assert (status, json.loads(answer)["previews"]) == (200, 0), query
 
 
 def files_without_a_name() -> set[str]:
