@@ -61,6 +61,11 @@ BLOCKING_SYSTEM_CALL = lazy(
 )
 """System calls in which a thread sleeps; others, such as `ioctl` and `mmap`, work in the kernel."""
 
+OVER_BY_ITSELF = lazy(
+    r"(?:(?:clock_)?nanosleep|u?sleep|p?writev?(?:64|2|64v2)?|f(?:write|sync|datasync|flush))\Z"
+)
+"""System calls, matched from their beginning, that nobody else ends: sleeps, writing of files."""
+
 # Names that people and frameworks give a range in which the training thread waits for its batch:
 # `dataloader next`, `data_loading`, `load_batch`, `get_batch`, `next(loader)`, PyTorch's
 # `enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__`, Lightning's

@@ -120,7 +120,9 @@ def facts_of(process: Process, step_limits_ns: Int64, shift_ns: int) -> ProcessF
         paced_ns=_paced_ns(process, training, step_limits_ns),
         pace_ns=_pace_ns(overs.queues, step_limits_ns),
         late_ns=late_ns,
-        unseen_pace_ns=unseen_pace_ns(process.ranks, calls, work, overs, shift_ns, limits_ns),
+        unseen_pace_ns=unseen_pace_ns(
+            process.ranks, calls, work, training, overs, shift_ns, limits_ns
+        ),
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
+from traceprof.host.evidence_names import OVER_BY_ITSELF
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.replay.graph.columns import COMPUTE
 from traceprof.replay.graph.hidden_host_waits import numbered
@@ -38,10 +38,6 @@ MIN_UNSEEN = 0.01
 """So much of the training threads may sleep until another one wakes them, which paces them less."""
 _MIN_SILENCE_NS, _MUCH = 1_000_000, 0.05  # Python between two calls takes less
 _MAX_SLEEPS = 500  # the longest ones
-# System calls that are over by themselves, or when a file is written.
-_BY_ITSELF = re.compile(
-    r"(?:(?:clock_)?nanosleep|u?sleep|p?writev?(?:64|2|64v2)?|f(?:write|sync|datasync|flush))\Z"
-)
 
 
 class LockWaits(Record, frozen=True):
@@ -184,6 +180,7 @@ def unseen_pace_ns(
     ranks: Sequence[tuple[int, Rank]],
     calls: HostCalls,
     work: GpuWork,
+    training: Int64,
     overs: HandOvers,
     shift_ns: int,
     limits_ns: tuple[int, int],
@@ -200,6 +197,7 @@ def unseen_pace_ns(
         ranks: of the process, each with its index among those of the run.
         calls: of the process.
         work: of all its ranks.
+        training: its threads that train, as in `calls`.
         overs: between its threads.
         shift_ns: what was added to times of the report.
         limits_ns: the time to look at, by the run's clock.
@@ -211,7 +209,6 @@ def unseen_pace_ns(
     if evidence is None or not len(follows):
         return 0
     call, since = outer[follows], calls.end_ns[outer[follows - 1]]
-    training = training_threads(calls, work)
     is_training = np.isin(calls.thread[call], training)
     brought = overs.call[~np.isin(calls.thread[overs.after], training)]
     waiting = is_training & np.isin(call, brought)
@@ -257,7 +254,7 @@ def _waiting(evidence: HostEvidence, thread: int, silent: Intervals, span_ns: in
         return long if long.measure_ns > _MUCH * span_ns else intervals.empty()
     if not (activity.switches.thread == thread).any():
         spans = activity.system_calls
-        by_itself = [bool(_BY_ITSELF.match(name)) for name in spans.names]
+        by_itself = [bool(OVER_BY_ITSELF.match(name)) for name in spans.names]
         own = np.array(by_itself, np.bool_)[spans.name] & (spans.thread == thread)
         asleep = intervals.subtract(asleep, intervals.union(spans.start_ns[own], spans.end_ns[own]))
     waiting = intervals.subtract(intervals.intersect(asleep, silent), intervals.merge(*known))
