@@ -17,6 +17,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.ranks.alignment import spread
+from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, OF_MEDIANS
 from traceprof.run.session_clocks import ONE_MACHINE_NS, MachineClock
 from traceprof.structs import Record
 
@@ -226,10 +227,9 @@ def _unsure_slope(since: Float64, residuals: Float64) -> float:
     span = float(np.ptp(since))
     if len(since) < _MIN_FOR_DRIFT or span <= 0:
         return _MAX_DRIFT
-    # 1.4826 makes the median distance a standard deviation; π ÷ 2 is the variance of medians to
-    # that of means; each of two halves has n ÷ 2 points, half the span apart.
-    sigma = 1.4826 * float(np.median(np.abs(residuals)))
-    error = np.sqrt(np.pi / 2 * 2 * sigma**2 / (len(since) / 2)) / (span / 2)
+    # Each of two halves has n ÷ 2 points, half the span apart.
+    sigma = DISTANCE_TO_DEVIATION * float(np.median(np.abs(residuals)))
+    error = np.sqrt(OF_MEDIANS * 2 * sigma**2 / (len(since) / 2)) / (span / 2)
     return min(2 * float(error), _MAX_DRIFT)
 
 

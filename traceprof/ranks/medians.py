@@ -1,4 +1,4 @@
-"""For each entry of a row, the median of all others, in the time of one sort."""
+"""Medians: how far values are from them, and for each entry of a row that of all others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import numpy as np
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
+
+DISTANCE_TO_DEVIATION = 1.4826
+"""The standard deviation of normal values over their median distance from the median."""
+OF_MEDIANS = np.pi / 2
+"""The variance of medians of normal values over that of means."""
 
 
 def middle_of_others(values: Int64) -> tuple[Int64, Int64]:

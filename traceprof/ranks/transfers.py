@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from traceprof import intervals
+from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, OF_MEDIANS
 from traceprof.structs import Record
 from traceprof.trace.model.special_values import UNKNOWN
 
@@ -223,9 +224,8 @@ def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float6
         share, left = np.median((apart / times[which])[shown]), np.median(apart[shown])
         correction = np.sqrt(shown.sum() / freedom) * _student(np.array(_FREEDOM * freedom))
         residual = np.maximum(share, left / times) * correction
-    # 1.4826 makes the median distance a standard deviation; medians vary by π ÷ 2 more than means.
-    sigma = np.maximum(1.4826 * residual, _MIN_STRAYING)
-    variance: Float64 = sigma**2 * np.where(count > 2, np.pi / 2, 1) / count
+    sigma = np.maximum(DISTANCE_TO_DEVIATION * residual, _MIN_STRAYING)
+    variance: Float64 = sigma**2 * np.where(count > 2, OF_MEDIANS, 1) / count
     return variance
 
 

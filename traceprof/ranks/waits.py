@@ -21,7 +21,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.communication.messages import BETWEEN_TWO, FROM_ROOT, ROOTED, TO_ROOT
 from traceprof.ranks.matching import Unmatched
-from traceprof.ranks.medians import middle_of_others
+from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, OF_MEDIANS, middle_of_others
 from traceprof.run.session_clocks import ONE_MACHINE_NS
 from traceprof.structs import Record
 from traceprof.trace.model.special_values import UNKNOWN
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 # The spread of when members leave an operation, as a share of its duration: in a ring of six GPUs
 # on two machines, half of it.
 _LEAVING = 0.5
-# 1.4826 makes the median distance a standard deviation; medians vary by π ÷ 2 more than means.
-_DISTANCE_TO_ERROR = 1.4826 * (np.pi / 2) ** 0.5
 _RESIDENT = 0.95  # of the operations must have had all members inside at one time
 
 
@@ -262,7 +260,8 @@ def _clock_error(end: Int64, members: Sequence[Arrivals], clocks: Clocks) -> flo
     measured_by = np.array([clocks.hosts[host].num_operations for host in hosts])
     # The reference was compared with as many as the others were with it.
     measured_by[measured_by == 0] = max(measured_by.max(), 1)
-    return float((_DISTANCE_TO_ERROR * distance / np.sqrt(measured_by)).max())
+    errors = DISTANCE_TO_DEVIATION * distance * np.sqrt(OF_MEDIANS / measured_by)
+    return float(errors.max())
 
 
 def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64) -> Int64:
