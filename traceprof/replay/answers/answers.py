@@ -214,7 +214,8 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         )  # fmt: skip
     spread = np.minimum(_spreads(lengths, share), _spreads(lengths - before, share)).max()
     # Steps that are cut elsewhere count one less at either end.
-    cut = [float(one @ (lengths - before)[:, Way.PLAIN]) for one in _without_ends(share)]
+    gained = (lengths - before)[:, Way.PLAIN]
+    cut = [float(shares @ gained) for shares in _without_ends(share)]
     low = step + min([min(changes) - spread, *cut]) - off
     high = step + max([max(changes) + spread, *cut]) + off
     high = min(high, step) if max(changes) <= 0 else high
@@ -247,8 +248,10 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
 def _without_ends(share: Float64) -> list[Float64]:
     """Return what each step counts for without the first of them, and without the last one."""
     counted = np.flatnonzero(share)
+    if len(counted) <= MIN_HELD_OUT:
+        return []
     left = [np.where(np.arange(len(share)) == end, 0.0, share) for end in counted[[0, -1]]]
-    return [one / one.sum() for one in left if len(counted) > MIN_HELD_OUT]
+    return [shares / shares.sum() for shares in left]
 
 
 def _spreads(lengths: Float64, share: Float64) -> Float64:
