@@ -188,15 +188,7 @@ class NsightTrace(SectionedExport):
         return self._host_activities.get(process, NO_ACTIVITY)
 
     def others_ran(self, times_ns: Int64, threads: Int64) -> Mask | None:
-        """Say right before which times any thread but some was on a CPU, of any process.
-
-        Args:
-            times_ns: int64[n].
-            threads: int64[t], those that do not count.
-
-        Returns:
-            bool[n]; None if thread switches were not recorded.
-        """
+        """Say right before which times any thread but these was on a CPU, by thread switches."""
         return host_activity.others_ran(self._database, times_ns, threads)
 
     def samples(self, process: int) -> ThreadSamples:
