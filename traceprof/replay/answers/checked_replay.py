@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank
 
 _UNSEEN = (
-    "threads slept until one that launches nothing may have woken them: such a thread, as a"
-    " loader's, may set the pace, and nothing be gained"
+    "a thread that launches nothing, such as a data loader's, may set the pace, and then nothing is"
+    " gained: it may have woken the threads that train"
 )
 _OF_WORK = frozenset(("host", "gpu"))  # kinds of changes to what takes time
 
