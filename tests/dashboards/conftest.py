@@ -4,6 +4,7 @@ A page fails its test where it logs an error or asks another host for anything.
 """
 
 import shutil
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from http import HTTPStatus
@@ -22,6 +23,7 @@ from playwright.sync_api import (
     ViewportSize,
 )
 
+from dashboards.asking import questions
 from dashboards.server.serving import HOST
 from tests.support.needs import missing
 from tests.support.serving import Serve, serving
@@ -31,6 +33,12 @@ MAX_WAIT_MS = 120_000  # on a busy machine the browser's own 5 s are too few
 WINDOW: ViewportSize = {"width": 1280, "height": 800}
 # The first is the same browser without windows, which costs a tenth less.
 _CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(autouse=True)
+def answers_of_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what a test answers itself forgotten after it: analyses of samples are shared."""
+    monkeypatch.setattr(questions, "_of_run", OrderedDict())
 
 
 @pytest.fixture(scope="session")
