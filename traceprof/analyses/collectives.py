@@ -33,6 +33,7 @@ from traceprof.findings import (
     NotApplicable,
     Number,
     Positive,
+    Saving,
     Sight,
     Text,
     bullets,
@@ -322,6 +323,7 @@ def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             small.stretches,
             _ADVICE,
+            Saving.of_step(small.avoidable_ns, small.share_per_step),
         )
     ]
 

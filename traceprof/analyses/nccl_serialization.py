@@ -21,12 +21,14 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Saving,
     Severity,
     Sight,
     bullets,
     severity_of_cost,
     share,
 )
+from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import UNKNOWN
@@ -93,6 +95,7 @@ class SerializationResult(RankResult, frozen=True):
         waited_ns: the union of the waits of ready operations.
         avoidable_ns: the union of the waits behind an operation that is not known to be dependent,
             as far as no compute ran.
+        share_per_step: the share of it that the mean steady step holds; None without steps.
         independent_avoidable_ns: the same behind one that is known to be independent.
         chains: chains of operations that waited for each other, the costliest first, then longest.
         among_compute: the longest communication kernels on streams that compute as well.
@@ -107,6 +110,7 @@ class SerializationResult(RankResult, frozen=True):
     num_judged: int
     waited_ns: int
     avoidable_ns: int
+    share_per_step: float | None
     independent_avoidable_ns: int
     chains: tuple[Evidence, ...]
     among_compute: tuple[Evidence, ...]
@@ -159,6 +163,7 @@ def run(rank: Rank, window: Window) -> SerializationResult:
         num_judged=num_judged,
         waited_ns=waited.measure_ns,
         avoidable_ns=avoidable.measure_ns,
+        share_per_step=share_per_step(rank, window, avoidable),
         independent_avoidable_ns=intervals.intersect(queue.waits(independent), exposed).measure_ns,
         chains=queueing.chains(rank, queue, blocked, avoidable),
         among_compute=queueing.among_compute(rank, queue, on_compute),
@@ -199,6 +204,7 @@ def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
             result.metrics.by_name(),
             result.chains or result.among_compute,
             _advice(result),
+            Saving.of_step(result.avoidable_ns, result.share_per_step),
         )
     ]
 

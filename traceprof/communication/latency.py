@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.findings import MAX_EVIDENCE, Evidence
+from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
 from traceprof.units import size_text
 
@@ -44,6 +45,7 @@ class SmallMessages(Record, frozen=True):
         latency_share: latency of all kernels of known size over their own time, both without
             waiting for other ranks, 0 to 1; None where they took no time.
         avoidable_ns: wall time that the latency of these kernels takes while nothing computes.
+        share_per_step: the share of it that the mean steady step holds; None without steps.
         stretches: times in which many of them follow each other, the longest first.
     """
 
@@ -51,6 +53,7 @@ class SmallMessages(Record, frozen=True):
     median_bytes: int | None
     latency_share: float | None
     avoidable_ns: int
+    share_per_step: float | None
     stretches: tuple[Evidence, ...]
 
 
@@ -77,8 +80,8 @@ def small_messages(
 
     exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
     of_each = intervals.covered_within(exposed, start[few], end[few])
-    together = intervals.intersect(intervals.union(start[few], end[few]), exposed).measure_ns
-    avoidable = min(int(np.minimum(of_each, latency[few]).sum()), together)
+    together = intervals.intersect(intervals.union(start[few], end[few]), exposed)
+    avoidable = min(int(np.minimum(of_each, latency[few]).sum()), together.measure_ns)
     took = float(best.sum())
     names = [sent.operations[kind] for kind in np.unique(sent.operation[sized[few]]).tolist()]
     return SmallMessages(
@@ -86,6 +89,7 @@ def small_messages(
         median_bytes=int(np.median(size[few])) if len(few) else None,
         latency_share=float(latency.sum()) / took if took else None,
         avoidable_ns=avoidable,
+        share_per_step=share_per_step(rank, window, together),
         stretches=_stretches(start[few], end[few], size[few], ", ".join(names)),
     )
 

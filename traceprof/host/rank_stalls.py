@@ -23,6 +23,7 @@ from traceprof.host.idle_causes import IdleCause, idle_causes, why_unknown
 from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.run.machines import machine_beside
+from traceprof.run.steady_steps import covered_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
@@ -54,6 +55,7 @@ class RankStalls(Record, frozen=True):
         stalled_ns: the stalled time, summed over threads.
         longest_ns: the length of the longest stall, its usual time included.
         idle_ns: how much of the rank's idle time is stalled: that cause of `idle_causes`.
+        idle_per_step_ns: how much of it the mean steady step holds; None without steps.
         coverage: the share of idle time whose next operation has a known launch.
         start_ns: int64[n], when each stall began.
         end_ns: int64[n].
@@ -74,6 +76,7 @@ class RankStalls(Record, frozen=True):
     stalled_ns: int
     longest_ns: int
     idle_ns: int
+    idle_per_step_ns: int | None
     coverage: float
     start_ns: Int64
     end_ns: Int64
@@ -122,6 +125,7 @@ def rank_stalls(rank: Rank, window: Window) -> RankStalls:
     for row, reason in zip(longest.tolist(), reasons, strict=True):
         reason_ns[reason] += int(stalled_ns[np.searchsorted(rows, row)])
     causes = idle_causes(rank) if unknown is None else None
+    idle = intervals.empty() if causes is None else causes.of(IdleCause.STALLED)
     machine = machine_beside(rank.trace.path, rank.trace.session.host) if len(rows) else None
     return RankStalls(
         rank=rank.rank,
@@ -130,6 +134,7 @@ def rank_stalls(rank: Rank, window: Window) -> RankStalls:
         stalled_ns=int(stalled_ns.sum()),
         longest_ns=int(lengths.max(initial=0)),
         idle_ns=0 if causes is None else causes.within(window)[IdleCause.STALLED],
+        idle_per_step_ns=covered_per_step(rank, window, idle),
         coverage=0.0 if causes is None else causes.coverage(window),
         start_ns=stalls.start_ns[rows],
         end_ns=stalls.end_ns[rows],

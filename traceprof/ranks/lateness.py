@@ -36,6 +36,8 @@ class Lateness(Struct, frozen=True):
             median: after the rank before it had come, as far as no compute hid the wait.
         operations: int64[k, 3], the operations to which it was last, the latest first: index of the
             group, row in it, column of the rank.
+        start_ns: int64[k], when it came to each, in the time of its report.
+        cost_ns: int64[k], what each adds to `total_ns`.
     """
 
     member: int
@@ -57,6 +59,8 @@ class Lateness(Struct, frozen=True):
         Count | None, Meta(description="Of its clock to the others'; null where nothing is known.")
     ]
     operations: Int64
+    start_ns: Int64
+    cost_ns: Int64
 
     @property
     def share_last(self) -> float:
@@ -90,6 +94,7 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
         late: list[Int64] = []
         cost: list[Int64] = []
         where: list[Int64] = []
+        start: list[Int64] = []
         unsure: list[int] = []
         num = 0
         for number, column in of_member:
@@ -102,9 +107,10 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
             cost.append(costs[number][rows, column])
             fixed = np.full(len(rows), number), rows, np.full(len(rows), column)
             where.append(np.stack(fixed, axis=1))
+            start.append(arrivals[member].start_ns[group_waits.group.place[rows, column]])
         if num == 0:
             continue
-        lates = np.concatenate(late)
+        lates, costs_ns = np.concatenate(late), np.concatenate(cost)
         order = np.argsort(-lates, kind="stable")
         beyond = int(np.iinfo(np.int64).max)
         results.append(
@@ -114,9 +120,11 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
                 coverage=num / _num_candidates(arrivals[member]),
                 num_last=len(lates),
                 late_ns=int(np.median(lates)) if len(lates) else 0,
-                total_ns=int(np.concatenate(cost).sum()),
+                total_ns=int(costs_ns.sum()),
                 uncertainty_ns=None if max(unsure) == beyond else max(unsure),
                 operations=np.concatenate(where)[order],
+                start_ns=np.concatenate(start)[order],
+                cost_ns=costs_ns[order],
             )
         )
     return results

@@ -7,11 +7,14 @@ stall, too: the cost is that of the stalls of all ranks together.
 from __future__ import annotations
 
 from collections import defaultdict
+from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
+from traceprof.analyses import breakdown
 from traceprof.analyses.host_stall import shared_cores as cores
 from traceprof.analyses.host_stall.advice import FEW_CORES, QUOTA, SLICES, advice, page_advice
 from traceprof.analyses.host_stall.lost_time import lost_time
+from traceprof.analyses.steps.step_lengths import steady_spans
 from traceprof.findings import (
     Count,
     Finding,
@@ -20,11 +23,12 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Saving,
     severity_of_cost,
     share,
 )
 from traceprof.host import rank_stalls, stalls
-from traceprof.intervals import Intervals
+from traceprof.intervals import Intervals, covered_within, total
 from traceprof.structs import Record
 from traceprof.units import duration, percent
 
@@ -109,11 +113,13 @@ class HostStallResult(Record, frozen=True):
     Attributes:
         ranks: those that have stalls.
         lost_ns: what all stalls cost the GPU that lost most.
+        per_step_ns: what they cost it in the mean steady step; None where a rank has no steps.
         unknown: the ranks whose stalls cannot be known.
     """
 
     ranks: tuple[StalledRank, ...]
     lost_ns: int
+    per_step_ns: int | None
     unknown: tuple[RankStalls, ...]
 
 
@@ -122,7 +128,7 @@ def run(measured: MeasuredRun) -> HostStallResult:
     known = {of_rank.rank: of_rank for of_rank in measured.stalls if of_rank.unknown is None}
     unknown = tuple(of_rank for of_rank in measured.stalls if of_rank.unknown is not None)
     if not any(map(len, known.values())):
-        return HostStallResult((), 0, unknown)
+        return HostStallResult((), 0, None, unknown)
     ranks = measured.ranks
     arrivals = [packed.unpacked for packed in measured.arrivals]
     lost = lost_time(known, ranks.waits, arrivals)
@@ -144,10 +150,25 @@ def run(measured: MeasuredRun) -> HostStallResult:
         reason = _held_up_by(of_rank, shared, num_ranks)
         stalled.append(StalledRank(of_rank, others_ns, reason, machine, num_ranks, shared))
     most = max(
-        min(of_rank.idle_ns + int(lost.waited_ns[member_of[number]]), of_rank.window_ns)
+        min(of_rank.idle_ns + lost.waited[member_of[number]].measure_ns, of_rank.window_ns)
         for number, of_rank in known.items()
     )
-    return HostStallResult(tuple(stalled), most, unknown)
+    steps = {result.rank: steady_spans(result) for result in measured.of(breakdown)}
+    in_step = [
+        _lost_per_step(of_rank, lost.waited[member_of[number]], steps.get(number))
+        for number, of_rank in known.items()
+    ]
+    of_all = [ns for ns in in_step if ns is not None]
+    per_step = max(of_all) if len(of_all) == len(in_step) else None
+    return HostStallResult(tuple(stalled), most, per_step, unknown)
+
+
+def _lost_per_step(of_rank: RankStalls, waited: Intervals, steps: Intervals | None) -> int | None:
+    """Return what a rank's GPU lost by all stalls in the mean steady step; None without steps."""
+    if of_rank.idle_per_step_ns is None or steps is None or not len(steps):
+        return None
+    waited_ns = total(covered_within(waited, steps.start_ns, steps.end_ns))
+    return of_rank.idle_per_step_ns + ceil(waited_ns / len(steps))
 
 
 def findings(result: HostStallResult) -> list[Finding | NotApplicable]:
@@ -171,6 +192,7 @@ def findings(result: HostStallResult) -> list[Finding | NotApplicable]:
                     _metrics(rank, lost_ns, len(chosen)).by_name(),
                     rank.stalls.evidence,
                     _advice(rank),
+                    None if result.per_step_ns is None else Saving.at_most(result.per_step_ns),
                 )
             )
     for of_rank in result.unknown:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceprof.host.rank_stalls import RankStalls
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Intervals
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.waits import GroupWaits
 
@@ -30,11 +30,11 @@ class LostTime(Record, frozen=True):
 
     Attributes:
         others_ns: how long others waited for each rank because it had stalled, at their median.
-        waited_ns: how long each rank waited for others that had stalled.
+        waited: when each rank waited for others that had stalled, in the time of its report.
     """
 
     others_ns: Int64
-    waited_ns: Int64
+    waited: tuple[Intervals, ...]
 
 
 def lost_time(
@@ -62,7 +62,8 @@ def lost_time(
             rows = np.flatnonzero((group.last == column) & (by_last > 0))
             start = members[column].start_ns[group.group.place[rows, column]]
             spans[member].append((start - by_last[rows], start))
-    return LostTime(_measure(spans), _measure(waited))
+    others_ns = [held_up.measure_ns for held_up in _unions(spans)]
+    return LostTime(np.array(others_ns, np.int64), _unions(waited))
 
 
 def _cost(
@@ -105,16 +106,13 @@ def _left_together(
     return np.sort(np.concatenate(ends))
 
 
-def _measure(spans: Sequence[Sequence[tuple[Int64, Int64]]]) -> Int64:
-    """Return how much time the spans of each rank cover, int64[ranks]."""
+def _unions(spans: Sequence[Sequence[tuple[Int64, Int64]]]) -> tuple[Intervals, ...]:
+    """Return the time that the spans of each rank cover."""
     nothing = np.empty(0, np.int64)
-    return np.array(
-        [
-            intervals.union(
-                np.concatenate([nothing, *(start for start, _ in of_rank)]),
-                np.concatenate([nothing, *(end for _, end in of_rank)]),
-            ).measure_ns
-            for of_rank in spans
-        ],
-        np.int64,
+    return tuple(
+        intervals.union(
+            np.concatenate([nothing, *(start for start, _ in of_rank)]),
+            np.concatenate([nothing, *(end for _, end in of_rank)]),
+        )
+        for of_rank in spans
     )

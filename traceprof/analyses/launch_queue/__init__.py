@@ -28,6 +28,7 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Saving,
     Severity,
     bullets,
     one_of,
@@ -37,6 +38,7 @@ from traceprof.host.late_launches import late_launches
 from traceprof.host.launch_stalls import LONG_NS, MIN_CAP, find_stalls
 from traceprof.host.queue_depth import launch_queue
 from traceprof.host.queue_holders import Holder, queue_holders
+from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration
@@ -118,6 +120,7 @@ class LaunchQueueResult(RankResult, frozen=True):
         metrics: the numbers of its finding.
         stalls: those of launches for this rank that begin in the window, ordered by start.
         costly: when something of this rank waited for a blocked thread.
+        share_per_step: the share of it that the mean steady step holds; None without steps.
         holders: what the rank's GPU ran during its stalls, most first.
         late: the latest launches because of any of the process's stalls.
         has_unexported: whether CUPTI's records were captured, but left out of the export.
@@ -129,6 +132,7 @@ class LaunchQueueResult(RankResult, frozen=True):
     metrics: LaunchQueueStallMetrics
     stalls: Stalls
     costly: Intervals
+    share_per_step: float | None
     holders: tuple[Holder, ...]
     late: tuple[LateLaunch, ...]
     has_unexported: bool
@@ -155,6 +159,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     max_depth = queue.deepest_within(window.start_ns, window.end_ns)
     queue.release()
     holders = queue_holders(rank, blocked)
+    costly = late.costly if late else intervals.empty()
     metrics = LaunchQueueStallMetrics(
         stall_ns=intervals.total(stalls.end_ns - stalls.start_ns),
         num_stalls=len(stalls),
@@ -176,7 +181,8 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
         window=window,
         metrics=metrics,
         stalls=stalls,
-        costly=late.costly if late else intervals.empty(),
+        costly=costly,
+        share_per_step=share_per_step(rank, window, costly),
         holders=holders,
         late=_latest(rank, late) if late else (),
         has_unexported=rank.trace.has_unexported_stalls,
@@ -257,6 +263,7 @@ def _stall(result: LaunchQueueResult, cost: Severity | None) -> Finding:
         if cost is not None
         else result.longest,
         _advice(result, cost),
+        Saving.of_step(impact, result.share_per_step),
     )
 
 

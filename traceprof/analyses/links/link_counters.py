@@ -15,6 +15,7 @@ from traceprof.analyses.links.link_series import AT_PEAK, Series
 from traceprof.analyses.links.link_usage import LinkUse
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Finding, NotApplicable, severity_of_cost
+from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.parts import HowToCollect, Part
 
@@ -257,7 +258,8 @@ def _load(
         num_samples=int(inside.sum()),
         coverage=min(1.0, int(series.length_ns[inside].sum()) / waited_ns),
     )
-    return Load(metrics, what, link_findings.longest(rank, waited, what))
+    in_step = share_per_step(rank, window, waited)
+    return Load(metrics, what, link_findings.longest(rank, waited, what), in_step)
 
 
 # -- what is missing ------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from traceprof.findings import (
     Ns,
     Number,
     Positive,
+    Saving,
     Sight,
     one_of,
     severity_of_cost,
@@ -93,11 +94,13 @@ class Load(Record, frozen=True):
         metrics: the numbers of its findings.
         what: what was waited for: `copies` or `communication`.
         evidence: the longest stretches of it.
+        share_per_step: the share of the wait that the mean steady step holds; None without steps.
     """
 
     metrics: LinkMetrics
     what: str
     evidence: tuple[Evidence, ...]
+    share_per_step: float | None
 
 
 def saturated(rank: int, load: Load, window_ns: int) -> Finding | None:
@@ -178,6 +181,7 @@ def _finding(
         load.metrics.by_name(),
         load.evidence,
         advice,
+        Saving.of_step(load.metrics.exposed_ns, load.share_per_step),
     )
 
 

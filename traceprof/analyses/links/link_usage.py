@@ -24,6 +24,7 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
+from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, memory_label
 from traceprof.trace.model.operations import RankKey
@@ -168,11 +169,11 @@ def run(rank: Rank, window: Window) -> LinkUsageResult:
         if _is_over_c2c(rank) or peaks.pcie is None:
             unknown_ns += 0 if _is_over_c2c(rank) else exposed.measure_ns
             continue
-        loads.append(_load(rank, chosen, len(chosen), direction, exposed, peaks))
+        loads.append(_load(rank, window, chosen, len(chosen), direction, exposed, peaks))
         big = chosen[_is_big_and_pinned(rank, chosen, direction)]
         if len(big):
             exposed = exposed_copies(rank, big, window)
-            big_loads.append(_load(rank, big, len(chosen), direction, exposed, peaks))
+            big_loads.append(_load(rank, window, big, len(chosen), direction, exposed, peaks))
     return LinkUsageResult(
         rank=rank.rank,
         uses=tuple(uses),
@@ -262,7 +263,13 @@ def peak_of(rank: Rank, peaks: Peaks, direction: str, peer: int | None) -> float
 
 
 def _load(
-    rank: Rank, chosen: Int64, num_copies: int, direction: str, exposed: Intervals, peaks: Peaks
+    rank: Rank,
+    window: Window,
+    chosen: Int64,
+    num_copies: int,
+    direction: str,
+    exposed: Intervals,
+    peaks: Peaks,
 ) -> Load | None:
     use = _use(rank, chosen, direction, None, peaks)
     if use.gb_per_s is None or use.peak_gb_per_s is None:
@@ -282,7 +289,8 @@ def _load(
         num_copies=len(chosen),
         coverage=len(chosen) / num_copies,
     )
-    return Load(metrics, "copies", link_findings.longest(rank, exposed, "copy"))
+    in_step = share_per_step(rank, window, exposed)
+    return Load(metrics, "copies", link_findings.longest(rank, exposed, "copy"), in_step)
 
 
 def _host_copies(rank: Rank, by_direction: dict[str, Int64]) -> list[HostCopies]:

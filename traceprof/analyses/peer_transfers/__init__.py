@@ -18,6 +18,7 @@ from traceprof.analyses.peer_transfers.peer_findings import (
 )
 from traceprof.communication.messages import RECEIVES, SENDS, messages
 from traceprof.findings import share
+from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 
@@ -121,7 +122,8 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
         exposed_ns=waiting.measure_ns,
         coverage=int(paired.sum()) / len(counted),
     )
-    return StagedCopies(metrics, peer_findings.longest(waiting, "copy through the host"))
+    evidence = peer_findings.longest(waiting, "copy through the host")
+    return StagedCopies(metrics, evidence, share_per_step(rank, window, waiting))
 
 
 def _underway(copy: Int64, start_ns: Int64, end_ns: Int64) -> Intervals:
@@ -235,5 +237,6 @@ def _comparisons(
                 coverage=len(which) / num_send_recv,
             )
             evidence = peer_findings.longest(exposed, "ncclDevKernel_SendRecv")
-            transfers.append(PeerComparison(metrics, evidence))
+            in_step = share_per_step(rank, window, exposed)
+            transfers.append(PeerComparison(metrics, evidence, in_step))
     return transfers

@@ -16,6 +16,7 @@ from traceprof.findings import (
     NotApplicable,
     Ns,
     Number,
+    Saving,
     Sight,
     bullets,
     one_of,
@@ -82,10 +83,12 @@ class StagedCopies(Record, frozen=True):
         metrics: the numbers of the finding. Where the receiver is not known, `exposed_ns` is the
             time in which the sender computes nothing.
         evidence: the longest stretches of `exposed_ns`.
+        share_per_step: the share of it that the mean steady step holds; None without steps.
     """
 
     metrics: PeerCopyThroughHostMetrics
     evidence: tuple[Evidence, ...]
+    share_per_step: float | None
 
 
 class PeerComparison(Record, frozen=True):
@@ -95,10 +98,12 @@ class PeerComparison(Record, frozen=True):
         metrics: the numbers of the finding, of kernels and copies of at least 1 MiB.
             `nccl_gb_per_s` is of the fastest tenth: a kernel that waits is no measure of the path.
         evidence: the longest stretches of `exposed_ns`.
+        share_per_step: the share of it that the mean steady step holds; None without steps.
     """
 
     metrics: NcclP2pSlowerThanCopyMetrics
     evidence: tuple[Evidence, ...]
+    share_per_step: float | None
 
 
 class PeerTransfersResult(RankResult, frozen=True):
@@ -167,6 +172,7 @@ def _through_host(result: PeerTransfersResult) -> Finding | None:
         metrics.by_name(),
         staged.evidence,
         _HOST_ADVICE,
+        Saving.of_step(metrics.exposed_ns, staged.share_per_step),
     )
 
 
@@ -203,6 +209,7 @@ def _slower(result: PeerTransfersResult, one: PeerComparison) -> Finding | None:
         metrics.by_name(),
         one.evidence,
         _SLOWER_ADVICE,
+        Saving.of_step(metrics.exposed_ns, one.share_per_step),
     )
 
 

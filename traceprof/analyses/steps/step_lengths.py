@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from traceprof.findings import Count
+from traceprof.intervals import Intervals
 from traceprof.run.steps.steady_rules import StepUse
 from traceprof.run.steps.step_kinds import kinds_of_steps
 from traceprof.structs import Record
@@ -76,6 +77,15 @@ def judged_steps(result: BreakdownResult) -> list[StepMeasures]:
 def steady_steps(result: BreakdownResult) -> list[StepMeasures]:
     """Return those of them that count for what a step takes."""
     return [step for step in result.steps if step.use is StepUse.STEADY]
+
+
+def steady_spans(result: BreakdownResult) -> Intervals:
+    """Return when these ran, in the time of the rank's report; empty without steps."""
+    windows = [
+        (one.measures.window_start_ns, one.measures.window_ns) for one in steady_steps(result)
+    ]
+    start_ns, length_ns = np.array(windows, np.int64).reshape(-1, 2).T
+    return Intervals(start_ns, start_ns + length_ns)
 
 
 def step_lengths(result: BreakdownResult) -> StepLengths | None:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof import intervals
 from traceprof.analyses import breakdown
+from traceprof.analyses.steps.step_lengths import steady_spans
 from traceprof.analyses.straggler import advice as texts
 from traceprof.analyses.straggler.details import details
 from traceprof.analyses.straggler.held_up_steps import held_up_steps
@@ -26,6 +28,7 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Saving,
     Sight,
     severity_of_cost,
     share,
@@ -38,6 +41,7 @@ from traceprof.units import duration, percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.measurements.measured import MeasuredRun
     from traceprof.analyses.straggler.held_up_steps import HeldUpSteps
     from traceprof.ranks.arrivals import Arrivals
@@ -98,6 +102,8 @@ class Straggler(Record, frozen=True):
         lateness: the lateness of the rank that came last because of it, itself or another one.
         metrics: the numbers of its finding.
         worst: the causes of the latest operations, all of one root and kind.
+        share_per_step: the share of its lateness's cost that the mean steady step holds; None
+            without steps.
         details: the numbers behind the cause, from what else was measured of it; may be empty.
     """
 
@@ -105,6 +111,7 @@ class Straggler(Record, frozen=True):
     lateness: Lateness
     metrics: StragglerMetrics
     worst: tuple[Cause, ...]
+    share_per_step: float | None = None
     details: str = ""
 
 
@@ -124,10 +131,14 @@ def run(measured: MeasuredRun) -> StragglerResult:
     """Find the ranks that the waits of a run go back to."""
     ranks = measured.ranks
     arrivals = [packed.unpacked for packed in measured.arrivals]
+    of_rank = {result.rank: result for result in measured.of(breakdown)}
     held = held_up_steps(ranks, arrivals, measured.of(breakdown))
     stragglers = (
         replace(
             one,
+            share_per_step=_share_per_step(
+                one.lateness, of_rank.get(ranks.ranks[one.lateness.member])
+            ),
             details=details(measured, one.metrics.rank, one.metrics.cause, one.lateness.total_ns),
         )
         for one in _stragglers(ranks, arrivals, held)
@@ -153,6 +164,21 @@ def _stragglers(
         if straggler is not None and straggler.member not in by_root:
             by_root[straggler.member] = straggler
     return list(by_root.values())
+
+
+def _share_per_step(late: Lateness, result: BreakdownResult | None) -> float | None:
+    """Return which share of its cost the mean steady step holds; None without steps or a cost.
+
+    Args:
+        late: of a rank.
+        result: where the time of the same rank went; None where that was not measured.
+    """
+    steps = intervals.empty() if result is None else steady_spans(result)
+    if not len(steps) or not late.total_ns:
+        return None
+    at = np.searchsorted(steps.start_ns, late.start_ns, side="right") - 1
+    is_inside = (at >= 0) & (late.start_ns < steps.end_ns[at])
+    return int(late.cost_ns[is_inside].sum()) / late.total_ns / len(steps)
 
 
 def _num_others(late: Lateness, waits: Sequence[GroupWaits]) -> int:
@@ -222,6 +248,7 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
                     for cause in straggler.worst
                 ),
                 texts.ADVICE[metrics.cause],
+                Saving.of_step(impact, straggler.share_per_step),
             )
         )
     return claims or _not_resolvable(ranks)
