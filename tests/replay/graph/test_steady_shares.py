@@ -54,3 +54,11 @@ def test_without_steps_all_is_one() -> None:
     for result in (ran([], {}), ran([5, 5], {})):
         shares = steady_shares([marks(0, is_marked=False)], result)
         assert [share.tolist() for share in shares] == [[1], [1]]
+
+
+def test_the_last_step_of_a_phase_is_not_measured_by_its_end() -> None:
+    """What the phase ends with, a copy of all results, is launched in it."""
+    uses = {2: StepUse.CUT, 5: StepUse.CUT}
+    by_begin, by_end = steady_shares([marks(*range(6))], ran([10] * 6, uses))
+    assert by_begin.tolist() == pytest.approx([1 / 4, 1 / 4, 0, 1 / 4, 1 / 4, 0])
+    assert by_end.tolist() == pytest.approx([0, 1 / 3, 0, 0, 1 / 3, 1 / 3])

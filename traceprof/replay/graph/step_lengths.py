@@ -88,7 +88,14 @@ def steady_shares(marks: Sequence[Marks], slowest: BreakdownResult) -> tuple[Flo
     number = np.array([step.number for step in known], np.int64)
     number = np.arange(len(known)) if _come_again(marks) else number
     is_steady = np.array([step.use is StepUse.STEADY for step in known])
-    is_other = np.array([step.use in (StepUse.OPENING, StepUse.RARE) for step in known])
+    # What a phase ends with is launched in its last step, which is cut where the next one begins.
+    is_other = np.array(
+        [
+            step.use in (StepUse.OPENING, StepUse.RARE)
+            or (step.use is StepUse.CUT and step is not known[-1])
+            for step in known
+        ]
+    )
     others = np.isin(steps, number[is_other])
     lengths = np.array([step.measures.window_ns for step in known], np.int64)[is_steady]
     phase = np.array([step.phase for step in known], np.int64)[is_steady]
