@@ -102,9 +102,9 @@ def _could_take(view: View, found: Headline, what_if: str) -> Component:
 
 
 def _source(replay: Replay) -> str:
-    misfit = next((gate.value for gate in replay.gates if gate.name == "misfit"), None)
+    misfit = replay.misfit
     steps = "all of it" if replay.num_steps == 1 else f"{replay.num_steps} steps"
-    off = "" if misfit is None else f", which misses what was measured by {percent(abs(misfit))}"
+    off = "" if misfit is None else f", which misses what was measured by {percent(misfit)}"
     return f"By a replay of {steps}{off}."
 
 
@@ -113,7 +113,8 @@ def _finding_link(id_: str) -> Component:
 
 
 def _made_of(found: Headline) -> str:
-    text = f"It is {where_it_went(found.breakdown.judged)}."
+    result = found.breakdown
+    text = f"The {result.judged_kind} is {where_it_went(result.judged)}."
     if found.breakdown.periods:
         text = f"{text} {about_periods(found.breakdown.periods)}"
     if found.lengths is not None:

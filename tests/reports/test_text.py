@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from tests.support.builders import TraceBuilder
@@ -14,6 +15,7 @@ from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import analysis_of, closed_analysis
 from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER, SAMPLES
 from traceprof.analyses.verdict.run_result import RunResult
+from traceprof.analyses.verdict.savings import Gate
 from traceprof.analysis import analyze_reports
 from traceprof.reports import html, text
 from traceprof.reports.detail import MAX_LINES, Detail
@@ -118,6 +120,20 @@ def test_where_only_a_limit_is_known_the_headline_says_it() -> None:
     assert f". At most {at_most} less without gpu-idle: launch=0, a limit (a replay" in said
 
 
+def test_the_headline_says_by_how_much_the_replay_misses() -> None:
+    result = analyze_reports([SAMPLE_FOLDER / "launch-bound.sqlite"])
+    headline = result.headline
+    assert headline is not None
+    replay = headline.savings.replay
+    assert replay is not None
+    others = [replace(gate, value=0.5) for gate in replay.gates if gate.name != "misfit"]
+    gates = *others, Gate("misfit", -0.233, 0.3, holds=True)
+    savings = replace(headline.savings, replay=replace(replay, gates=gates))
+    headline = replace(headline, savings=savings)
+    result = replace(result, verdict=replace(result.verdict, headline=headline))
+    assert ", 23.3 % off)." in " ".join(text.render(result).split())
+
+
 def test_time_that_two_findings_are_about_is_said_to_be_the_same() -> None:
     said = " ".join(shown(SAMPLE_FOLDER / "host-sync.sqlite").split())
     assert re.search(r"host-sync [\d.]+ %; gpu-idle [\d.]+ %[^;]* \(in host-sync, too\)", said)
@@ -146,7 +162,7 @@ def test_what_gains_without_a_cost_of_its_own_does_not_cost_nothing() -> None:
 
 def test_a_single_step_is_no_median(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(10, 500).nvtx("step 1", 0, 600)
-    assert "(one step):" in shown(builder.write(tmp_path / "t.sqlite"))
+    assert "(one step); the training is" in shown(builder.write(tmp_path / "t.sqlite"))
 
 
 def test_the_same_finding_on_many_ranks_is_told_once(tmp_path: Path) -> None:

@@ -25,8 +25,10 @@ def headline_lines(analysis: RunResult) -> list[str]:
     headline = analysis.headline
     if headline is None:
         return []
-    kind = judged_kind(analysis.breakdown)
-    lines = [f"{_what_it_takes(headline)}: {where_it_went(headline.breakdown.judged)}."]
+    kind, parts = judged_kind(analysis.breakdown), where_it_went(headline.breakdown.judged)
+    # Steps that are left out may be made of something else.
+    made_of = f": {parts}" if headline.lengths is None else f"; the {kind} is {parts}"
+    lines = [f"{_what_it_takes(headline)}{made_of}."]
     if headline.breakdown.periods:
         lines[0] += f" {about_periods(headline.breakdown.periods)}"
     if headline.causes:
@@ -61,9 +63,10 @@ def _what_it_could_take(savings: Savings, replay: Replay, limit: Finding | None)
     if savings.possible_step_ns is None:
         how = f"; {one_line(replay.how_to_collect)}" if replay.how_to_collect else ""
         return f"What it could take is unknown: {one_line(replay.refused or '')}{how}."
-    num, misfit = replay.num_steps, replay.gates[0].value or 0.0
-    whole = "all of it" if num == 1 else f"{num} steps"
-    source = f"a replay of {whole}, {percent(abs(misfit))} off"
+    whole = "all of it" if replay.num_steps == 1 else f"{replay.num_steps} steps"
+    source = f"a replay of {whole}"
+    if replay.misfit is not None:
+        source += f", {percent(replay.misfit)} off"
     if not savings.gains:
         return f"{without_gains(limit)} ({source})."
     gains = ", then ".join(

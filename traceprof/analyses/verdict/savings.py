@@ -58,6 +58,12 @@ class Replay(Struct, frozen=True, forbid_unknown_fields=True):
     refused: Annotated[str | None, Meta(description="Why nothing could be replayed, else null.")]
     how_to_collect: str | None
 
+    @property
+    def misfit(self) -> float | None:
+        """By which share the replay misses what was measured; None if unknown."""
+        value = next((gate.value for gate in self.gates if gate.name == "misfit"), None)
+        return None if value is None else abs(value)
+
 
 class Savings(Struct, frozen=True, kw_only=True):
     """The possible length of a step without the findings; nothing is counted twice."""
