@@ -61,6 +61,23 @@ def test_other_results_may_be_read_later(setup: Setup, tmp_path: Path) -> None:
     assert only.change_ns == pytest.approx(true_ns, rel=0.05)
 
 
+def test_the_next_batch_is_not_what_came_back(tmp_path: Path) -> None:
+    """It has as many bytes, and was loaded: to load it takes its time however copies are hidden."""
+    host, load_ns = Host(0, np.random.default_rng(0)), 3 * _MS
+    for step in range(5):
+        with host.step(step):
+            with host.range("next(DataLoader)"):
+                host.busy(load_ns)
+            host.to_device(host.compute, _HALO)
+            host.launch(host.compute, *[kernels.GELU] * 40)
+            host.to_host(host.compute, _HALO)
+            host.synchronize(host.compute)
+    path = recorded(Setup((host,), lambda _: []), tmp_path / "run.sqlite")
+    (hidden,) = whatif(path, assume=["copies-hidden"]).whatif.answers
+    assert hidden.change_ns is not None
+    assert -100_000 < hidden.change_ns < 0
+
+
 def freeing(api: str) -> Setup:
     """Wait for kernels and free memory; the host has other work before it launches more."""
     host = Host(0, np.random.default_rng(0))

@@ -72,7 +72,8 @@ def needed_at_once(
         works = is_for_data[rows] & (gap[1] - gap[0] > MAX_STRETCH_NS)
         uses[works] |= _awake_ns(of_thread, *(times[works] for times in gap)) > MAX_STRETCH_NS
         is_needed[rows] = uses
-    return is_needed | _of_call(calls, waiting, _goes_back(ranks, work, awaited, following))
+    goes_back = _goes_back(ranks, calls, work, (waiting, awaited), following)
+    return is_needed | _of_call(calls, waiting, goes_back)
 
 
 def round_trips(
@@ -86,9 +87,9 @@ def round_trips(
         work: its operations.
         waits: int64[m] each, outer calls that wait, and the operations that they wait for.
     """
-    waiting, awaited = waits
+    waiting, _ = waits
     following = _launched_next(calls, work, waiting)
-    rows = np.flatnonzero(_goes_back(ranks, work, awaited, following))
+    rows = np.flatnonzero(_goes_back(ranks, calls, work, waits, following))
     return waiting[rows], calls.outer[work.call[following[rows]]]
 
 
@@ -114,18 +115,36 @@ def _bytes(ranks: Sequence[tuple[int, Rank]], work: GpuWork, operations: Int64) 
 
 
 def _goes_back(
-    ranks: Sequence[tuple[int, Rank]], work: GpuWork, awaited: Int64, following: Int64
+    ranks: Sequence[tuple[int, Rank]],
+    calls: HostCalls,
+    work: GpuWork,
+    waits: tuple[Int64, Int64],
+    following: Int64,
 ) -> Mask:
     """Say which copies to the host are followed by one of as many bytes to the GPU, bool[m].
 
-    Of several copies that follow each other on a stream, the first or the last one.
+    Of several copies that follow each other on a stream, the first or the last one. Where the
+    thread loads data between them, what it copies to the GPU is something else.
     """
+    waiting, awaited = waits
     begins = np.append(True, ~work.is_to_host[:-1] | (np.diff(work.chain) != 0))
     first = np.maximum.accumulate(np.where(begins, np.arange(len(work)), 0))[awaited]
     size = _bytes(ranks, work, following)
     is_same = (_bytes(ranks, work, awaited) == size) | (_bytes(ranks, work, first) == size)
     to_device = (following >= 0) & work.is_to_device[following]
     same: Mask = work.is_to_host[awaited] & to_device & is_same & (size > 0)
+    evidence = host_evidence(ranks[0][1])
+    rows = np.flatnonzero(same)
+    if evidence is not None and len(rows):
+        own = evidence.calls
+        low = own.ends(calls.index[waiting[rows]])
+        high = own.start_ns[calls.index[calls.outer[work.call[following[rows]]]]]
+        threads = own.packed_thread.at(calls.index[waiting[rows]])
+        for thread in np.unique(threads).tolist():
+            chosen = threads == thread
+            loading = evidence.thread(thread).loading
+            loaded_ns = intervals.covered_within(loading, low[chosen], high[chosen])
+            same[rows[chosen]] = loaded_ns == 0
     return same
 
 
