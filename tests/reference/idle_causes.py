@@ -13,6 +13,8 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
 2. b <= s: the operation had been launched before the gap began. The first 20 us are
    `turnaround_ns`, the rest is `unknown_ns`: the queue held work. A call that was still running at
    s had not launched yet.
+2'. b > s: from 20 us after b on the queue held the operation, too: set-up and allocation (3b, 3c)
+   count, the rest is `unknown_ns`, and no debt takes it.
 3. Else every ns goes to the first of these that holds, for T or for its stand-in U. U made the last
    CUDA call of the process that started before a, is not T, and launches to X (at any time, on this
    rank); where another thread made that call, there is no stand-in.
@@ -168,7 +170,20 @@ class RankIdle:
             else:
                 threads = self.launching_threads(op.call, op.stream)
                 cuts = self.cuts(low, high, op, op.call, threads)
-                pieces += _with_stretches(cuts, op.stream, threads)
+                middle = min(op.call.end + TURNAROUND_NS, high)
+                before = [cut for cut in cuts if cut[0] < middle]
+                pieces += _with_stretches(before, op.stream, threads)
+                pieces += [
+                    Piece(
+                        *cut[:2],
+                        cut[2],
+                        op.stream,
+                        (),
+                        may_be_sync=False,
+                    )
+                    for cut in cuts
+                    if cut[0] >= middle
+                ]
         return pieces
 
     def launching_threads(self, call: Call, stream: int) -> tuple[int, ...]:
@@ -220,12 +235,20 @@ class RankIdle:
             ("launch_bound_ns", union(launching)),
             ("host_code_ns", union(awake)),
         ]
-        times = {low, high, *(time for _, spans in layers for span in spans for time in span)}
+        middle = min(call.end + TURNAROUND_NS, high)
+        times = {
+            low,
+            middle,
+            high,
+            *(time for _, spans in layers for span in spans for time in span),
+        }
         places = [0] * len(layers)
         cuts = []
         for start, end in pairwise(sorted(times)):
             cause = "unknown_ns"
             for number, (name, spans) in enumerate(layers):
+                if start >= middle and name not in _OF_THE_DRIVER:
+                    continue
                 while places[number] < len(spans) and spans[places[number]][1] <= start:
                     places[number] += 1
                 if places[number] < len(spans) and spans[places[number]][0] <= start:
@@ -265,6 +288,9 @@ class RankIdle:
                     result.append(piece._replace(start=start, end=end))
                 start = end
         return [piece for piece in result if piece.start < piece.end]
+
+
+_OF_THE_DRIVER = ("setup_ns", "allocation_ns")  # they hold up what was launched, too
 
 
 def _launch_order(op: Operation) -> tuple[bool, tuple[int, ...]]:

@@ -41,13 +41,28 @@ def test_ends_of_ranges_count_as_calls(tmp_path: Path) -> None:
 
 
 def test_from_the_launch_call_on_it_launches(tmp_path: Path) -> None:
-    trace = begun().kernel(END + 5 * MS, END + 6 * MS, launch=(END + 2 * MS, END + 3 * MS))
-    assert found(trace, tmp_path) == {"launch_bound": 3000, "unknown": 2000}
+    at = END + 3 * MS + 20 * US
+    trace = begun().kernel(at, at + MS, launch=(END + 2 * MS, END + 3 * MS))
+    assert found(trace, tmp_path) == {"launch_bound": 1020, "unknown": 2000}
 
 
 def test_a_call_that_began_before_the_gap_launches(tmp_path: Path) -> None:
-    trace = begun().kernel(END + 50 * US, END + MS, launch=(END - US, END + 1))
-    assert found(trace, tmp_path) == {"launch_bound": 50}
+    trace = begun().kernel(END + 20 * US, END + MS, launch=(END - US, END + 1))
+    assert found(trace, tmp_path) == {"launch_bound": 20}
+
+
+@pytest.mark.parametrize("call", ["cudaMemcpyAsync", "cudaDeviceSynchronize", "cudaEventRecord"])
+def test_what_the_host_does_after_the_launch_holds_nothing_up(call: str, tmp_path: Path) -> None:
+    """The operation is in the queue, behind a wait for something that the report does not show."""
+    trace = begun().kernel(END + 5 * MS, END + 6 * MS, launch=(END, END + 30 * US))
+    trace.api(call, END + 60 * US, END + 5 * MS)
+    assert found(trace, tmp_path) == {"launch_bound": 50, "unknown": 4950}
+
+
+def test_what_the_driver_does_after_the_launch_holds_it_up(tmp_path: Path) -> None:
+    trace = begun().kernel(END + 5 * MS, END + 6 * MS, launch=(END, END + 30 * US))
+    trace.api("cudaMalloc", END + 40 * US, END + 4 * MS)
+    assert found(trace, tmp_path) == {"launch_bound": 40, "allocation": 3960, "unknown": 1000}
 
 
 def test_of_operations_that_start_at_once_the_first_launched_counts(tmp_path: Path) -> None:

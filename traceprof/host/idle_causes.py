@@ -7,9 +7,10 @@ process's last call before a, and launches to X, too.
 1. No such call is known, or a comes after e: all of the gap is *unknown*.
 2. b <= s: the operation was in the queue when the gap began. The first `MAX_TURNAROUND_NS` are
    *turn-around*, the rest is *unknown*.
-3. Else the first of these that holds for T or U decides (`traceprof.host.thread_evidence`): *MPI*;
-   *set-up*; *allocation*; *data loading* (a range); *stalled* (`traceprof.host.stalls`); any other
-   CUDA call, then it is *launch-bound*;
+3. Else, from `MAX_TURNAROUND_NS` after b on it is in the queue, too: what then is neither *set-up*
+   nor *allocation* is *unknown*. Before, the first of these that holds for T or U decides
+   (`traceprof.host.thread_evidence`): *MPI*; *set-up*; *allocation*; *data loading* (a range);
+   *stalled* (`traceprof.host.stalls`); any other CUDA call, then it is *launch-bound*;
    asleep, both T and U: *data loading* if the gap ends with the copy of a batch, else *waiting*;
    from a on, or between two markers less than 0.5 ms apart: *launch-bound*; awake: *host code*;
    else *unknown*.
@@ -199,18 +200,24 @@ def _explain(rank: Rank) -> IdleCauses:
     threads = launching_threads(calls, idle.launch, idle.stream, streams_of)
     late = Intervals(idle.gaps.start_ns[idle.late], idle.gaps.end_ns[idle.late])
     since = np.maximum(calls.start_ns[idle.launch], late.start_ns)
+    until = np.minimum(calls.ends(idle.launch) + MAX_TURNAROUND_NS, late.end_ns)
     is_batch = are_batches(rank, calls, idle, threads, streams_of)
     parts: dict[IdleCause, list[Intervals]] = {cause: [] for cause in IdleCause}
     spans: list[Intervals] = []
+    held: list[Intervals] = []
     stalls = host_stalls(rank)
     for numbers, rows in threads.groups():
-        group = Intervals(late.start_ns[rows], late.end_ns[rows])
+        group = Intervals(late.start_ns[rows], until[rows])
         known = _ThreadPair(evidence, stalls, calls, numbers)
         launching = intervals.union(since[rows], group.end_ns)
         pieces = known.split(group, launching, is_batch[rows])
         for cause, piece in pieces.items():
             parts[cause].append(piece)
         spans += _attributable(pieces)
+        is_held = until[rows] < late.end_ns[rows]
+        queued = Intervals(until[rows][is_held], late.end_ns[rows][is_held])
+        for cause, piece in known.split_queued(queued).items():
+            (held if cause is IdleCause.UNKNOWN else parts[cause]).append(piece)
     costs = sync_costs(rank, calls) if len(idle.late) else NO_SYNC_COSTS
     all_spans = intervals.merge(*spans)
     place = np.searchsorted(late.start_ns, all_spans.start_ns, side="right") - 1
@@ -222,10 +229,11 @@ def _explain(rank: Rank) -> IdleCauses:
     for cause, span in before_sync.items():
         by_cause[cause] = intervals.subtract(span, by_cause[IdleCause.SYNC])
     before = _unexplained(idle)
-    unknown = by_cause[IdleCause.UNKNOWN], before.of(IdleCause.UNKNOWN)
+    queued = intervals.merge(before.queued, *held)
+    unknown = by_cause[IdleCause.UNKNOWN], queued, before.unlaunched
     by_cause[IdleCause.UNKNOWN] = intervals.merge(*unknown)
     return IdleCauses(
-        idle, threads, by_cause, before_sync, before.queued, before.unlaunched, sync, attributable
+        idle, threads, by_cause, before_sync, queued, before.unlaunched, sync, attributable
     )
 
 
@@ -308,6 +316,17 @@ class _ThreadPair:
         pieces[IdleCause.HOST_CODE] = intervals.intersect(left, awake)
         pieces[IdleCause.UNKNOWN] = intervals.subtract(left, awake)
         return pieces
+
+    def split_queued(self, spans: Intervals) -> dict[IdleCause, Intervals]:
+        """Split time in which the queue held the operation that ends a gap by cause."""
+        pieces, threads = dict[IdleCause, Intervals](), self._threads
+        for cause, layer in (
+            (IdleCause.SETUP, intervals.merge(*(thread.setup for thread in threads))),
+            (IdleCause.ALLOCATION, intervals.merge(*(thread.allocation for thread in threads))),
+        ):
+            pieces[cause] = intervals.intersect(spans, layer)
+            spans = intervals.subtract(spans, layer)
+        return {**pieces, IdleCause.UNKNOWN: spans}
 
     def _calls_within(self, spans: Intervals) -> Intervals:
         """Return the calls of the threads that overlap spans."""
