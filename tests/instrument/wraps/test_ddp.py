@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo
+import torch._dynamo.backends.registry
 import torch.distributed as dist
 from torch._C._distributed_c10d import BuiltinCommHookType
 from torch.distributed import distributed_c10d
