@@ -35,7 +35,7 @@ GPUS = (
 DIAGNOSIS = Diagnosis(
     SCHEMA,
     "node7",
-    Versions(nsys="2023.4.4", driver="550.54", cuda="12.4", torch="2.5.1", nvtx="0.2.17"),
+    Versions("2023.4.4", "550.54", "12.4", "2.5.1", nvtx="0.2.17", nsys_cuda="12.4"),
     ("a and b do not fit",),
     Permissions(4, may_sample=False, counters_for_admins_only=True, ptrace_scope=1),
     GPUS,
@@ -60,6 +60,7 @@ def test_text() -> None:
         "  PyTorch (torch)                  2.5.1\n"
         "  NCCL that came with PyTorch      not found\n"
         "  nvtx, which writes ranges        0.2.17\n"
+        "  newest CUDA that nsys knows      12.4\n"
         "\n"
         "Permissions\n"
         "  own processes may be sampled          no\n"
@@ -108,6 +109,10 @@ def test_text() -> None:
     ("versions", "said"),
     [
         (Versions(torch="2.13.0"), "(with torch.profiler, as nsys is not on PATH)"),
+        (
+            Versions("2023.4.4", "580.65", "13.0", "2.11.0", nsys_cuda="12.4"),
+            "record a training: traceprof record --with torch --steps 10:20 -- torchrun … train.py",
+        ),
         (Versions(), "nothing can be recorded: nsys is not on PATH, and this Python has no torch"),
     ],
 )
@@ -167,6 +172,8 @@ def test_what_is_missing(
         (Versions(cuda="12.4", driver="470.57.02"), "needs driver 525.60"),
         (Versions(cuda="13.0", driver="550.54"), "needs driver 580.65"),
         (Versions(torch="2.3.1+cu121"), "torch 2.4 or later"),
+        (Versions(driver="580.65", cuda="13.0", nsys_cuda="12.4"), "knows CUDA up to 12.4, and"),
+        (Versions(driver="580.65", cuda="12.10", nsys_cuda="12.9"), "built for CUDA 12.10: inst"),
     ],
 )
 def test_what_does_not_fit(versions: Versions, said: str) -> None:
@@ -176,6 +183,8 @@ def test_what_does_not_fit(versions: Versions, said: str) -> None:
 
 def test_what_fits() -> None:
     assert misfits(Versions(cuda="12.4", driver="550.54", torch="2.13.0+cpu")) == []
+    assert misfits(Versions(cuda="12.4", driver="550.54", nsys_cuda="12.10")) == []
+    assert misfits(Versions(cuda="13.0", nsys_cuda="12.4")) == []  # a driver of no GPU
     assert numbers("2.13.0+cpu") == (2, 13, 0)
     assert numbers("unknown") == ()
 

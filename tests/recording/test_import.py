@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.traces import SAMPLE
-from traceprof.recording.nsys import find, find_importer, import_recorded
+from traceprof.recording.nsys import UNKNOWN_CALL, Nsys, find, find_importer, import_recorded
 from traceprof.recording.plan import make_plan
 from traceprof.recording.record import NOT_IMPORTED, record
 
@@ -25,6 +25,12 @@ while [ $# -gt 0 ]; do
   case $1 in --input-file) from=$2;; --output-file) to=$2;; esac; shift
 done
 [ "$(cat "$from")" = 'what was recorded' ] && printf 'NVIDIA Tegra Profiler Report' > "$to"
+"""
+# As an importer of CUDA 12.4 prints of a training with CUDA 13, which leaves few GPU events.
+DROPS = """
+while [ $# -gt 0 ]; do [ "$1" = --output-file ] && echo some > "$2"; shift; done
+echo '**** Analysis failed with:
+[QuadDCommon::tag_message*] = Unknown runtime API function index: 468' >&2
 """
 FAILS = "echo 'Importing' ; echo 'the file is damaged' >&2; exit 1"
 
@@ -46,6 +52,17 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (links / "nsys").symlink_to(nsys)
     monkeypatch.setenv("PATH", f"{links}:/usr/bin:/bin")
     return folder
+
+
+def test_an_nsys_older_than_cuda_is_named_before_the_command_starts(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (installed / "target-linux-x64" / "libcupti.so.12.4").touch()
+    monkeypatch.setattr("traceprof.recording.versions._cuda_of_torch", lambda: "13.0")
+    monkeypatch.setattr("traceprof.recording.nvml.gpus", lambda: ([], "580.65.06", ()))
+    _, _, said = recorded(tmp_path)
+    first, *_ = said.splitlines()
+    assert first.startswith("GPU work may be lost: this nsys knows CUDA up to 12.4, and PyTorch is")
 
 
 def recorded(tmp_path: Path, *, is_whole: bool = False) -> tuple[Path, list[Path] | None, str]:
@@ -79,12 +96,24 @@ def test_an_importer_that_fails_leaves_what_was_recorded(installed: Path, tmp_pa
     assert "nothing was recorded" not in said
 
 
+def test_an_nsys_older_than_cuda_is_named_and_its_report_is_not_used(
+    installed: Path, tmp_path: Path
+) -> None:
+    program(installed / "host-linux-x64" / "QdstrmImporter", DROPS)
+    folder, reports, said = recorded(tmp_path)
+    assert [*folder.glob("*.qdstrm")]
+    assert (reports, [*folder.glob("*.nsys-rep")]) == ([], [])
+    assert UNKNOWN_CALL in said
+    assert "record again" not in said
+
+
 @pytest.mark.usefixtures("installed")
 def test_without_an_importer_it_says_where_to_look(tmp_path: Path) -> None:
     folder, reports, said = recorded(tmp_path)
     assert [*folder.glob("*.qdstrm")]
     assert reports == []
     assert "QdstrmImporter, in the folder host-linux-x64" in said
+    assert UNKNOWN_CALL in said
 
 
 @pytest.mark.parametrize("library", ["", "usr/lib/nsight-systems", "lib/nsight-systems"])
@@ -99,6 +128,32 @@ def test_the_importer_is_found_by_the_place_of_nsys(
     assert find_importer(str(nsys)) is None
     importer.chmod(0o755)
     assert find_importer(str(nsys)) == importer
+    script = program(tmp_path / "bin" / "nsys", f'exec {nsys} "$@"\n')
+    assert find_importer(str(script)) == importer
+
+
+@pytest.mark.parametrize("start", ["link", 'exec {} "$@"\n', "exec '{}' \"$@\"\n"])
+def test_the_newest_cuda_that_nsys_knows(tmp_path: Path, start: str) -> None:
+    nsys = program(tmp_path / "opt" / "target-linux-x64" / "nsys", "")
+    path = tmp_path / "nsys"
+    if start == "link":
+        path.symlink_to(nsys)
+    else:
+        program(path, start.format(nsys))
+    assert Nsys(str(path)).newest_cuda == ""
+    for version in ("9.2", "12.4", "12.10", "11.8", "12", "2025.1.1"):
+        nsys.with_name(f"libcupti.so.{version}").touch()
+    assert Nsys(str(path)).newest_cuda == "12.10"
+    # As what a bin folder has, which may be a program of its own.
+    assert Nsys(str(program(tmp_path / "opt" / "bin" / "nsys", ""))).newest_cuda == "12.10"
+
+
+@pytest.mark.parametrize("script", ['exec nsys "$@"\n', 'exec "$0" "$@"\n', "exec {0} x\n"])
+def test_a_script_that_cannot_be_followed(tmp_path: Path, script: str) -> None:
+    path = tmp_path / "a" / "nsys"
+    program(path, script.format(path))
+    assert Nsys(str(path)).newest_cuda == ""
+    assert find_importer(str(path)) is None
 
 
 def test_an_importer_that_does_not_start(tmp_path: Path) -> None:

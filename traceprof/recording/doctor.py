@@ -120,7 +120,8 @@ def diagnose(folder: Path | None = None, *, tries_nsys: bool = False) -> Diagnos
     nsys = nsys_module.find()
     machine = look(None if nsys is None else nsys.may_sample)
     gpus, driver, paths, cards = _hardware()
-    versions = find_versions("" if nsys is None else nsys.version_text, driver)
+    version, cuda = ("", "") if nsys is None else (nsys.version_text, nsys.newest_cuda)
+    versions = find_versions(version, driver, cuda)
     return Diagnosis(
         SCHEMA,
         socket.gethostname(),

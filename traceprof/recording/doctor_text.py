@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.errors import one_line
 from traceprof.recording.mending import findings
+from traceprof.recording.versions import is_cuda_too_new
 from traceprof.units import duration, size_text
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ _NAMES = {
     "torch": "PyTorch (torch)",
     "nccl": "NCCL that came with PyTorch",
     "nvtx": "nvtx, which writes ranges",
+    "nsys_cuda": "newest CUDA that nsys knows",
 }
 
 
@@ -56,6 +58,8 @@ def _recordable(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
 def _next(diagnosis: Diagnosis) -> str:
     """Return how to record on this machine."""
     command = "traceprof record --steps 10:20 -- torchrun … train.py"
+    if is_cuda_too_new(diagnosis.versions):
+        return f"record a training: {command.replace('record', 'record --with torch')}"
     if diagnosis.versions.nsys:
         return f"record a training: {command} (with Nsight Systems)"
     if diagnosis.versions.torch:

@@ -8,15 +8,29 @@ import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from traceprof.errors import MissingToolError
 from traceprof.trace.programs import captured, conversion_limit_s
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # `-c, --capture-range=`, `(Experimental) --ib-switch-metrics-device=<…>`, alone on its line.
 _OPTION = re.compile(r"^\s*(?:\([^)]*\)\s*)?(?:-\w,\s*)?--([a-z][\w-]*)")
 _LIBRARIES = (".", "lib/nsight-systems", "usr/lib/nsight-systems")
 _MAX_PARENTS = 3  # from bin/nsys or target-linux-x64/nsys to the folder of the installation
 _VERSION = re.compile(r"\b(\d{4})\.(\d+)(?:\.(\d+))?")
+_EXEC = re.compile(r"""^\s*exec\s+["']?(/[^\s"'$]*/nsys)["']?\s""", re.MULTILINE)
+_MAX_SCRIPTS, _MAX_SCRIPT_BYTES = 4, 1 << 12
+_CUPTI = re.compile(r"libcupti\.so\.(\d{1,2})\.(\d+)")
+UNKNOWN_CALL = (
+    "this nsys does not know a function of the training's CUDA: recording again does not help, a"
+    " newer Nsight Systems or --with torch does"
+)
+"""The reason why its importer fails, or drops GPU work, where it prints an unknown index."""
+
+_UNKNOWN_INDEX = re.compile(r"Unknown (?:runtime|driver) API function index")
 _CHECK = re.compile(
     r"^CPU Profiling Environment \((process-tree|system-wide)\):\s*(\S+)", re.MULTILINE
 )
@@ -42,6 +56,18 @@ class Nsys:
     def version(self) -> tuple[int, ...]:
         """The version, such as `(2023, 4, 4)`; empty if unknown."""
         return tuple(int(part) for part in self.version_text.split(".") if part)
+
+    @cached_property
+    def newest_cuda(self) -> str:
+        """The newest CUDA whose calls it knows, by its libraries CUPTI, `12.4`; empty if unknown.
+
+        They lie beside the real program, or in a folder `target-linux-*` beside its folder.
+        """
+        folders = [_program(self.path).parent, *_installed(self.path, "target-linux-*")]
+        files = [file.name for folder in folders for file in folder.glob("libcupti.so.*")]
+        found = [match.groups() for match in map(_CUPTI.fullmatch, files) if match is not None]
+        newest = max(((int(major), int(minor)) for major, minor in found), default=())
+        return ".".join(map(str, newest))
 
     @cached_property
     def options(self) -> dict[str, str]:
@@ -74,14 +100,37 @@ def find_importer(nsys: str) -> Path | None:
     """Return the program that imports recordings of nsys into reports; None if there is none.
 
     Args:
-        nsys: the path of `nsys`, perhaps a link; `host-linux-x64` lies beside its folder.
+        nsys: the path of `nsys`, perhaps a link or a script that starts it; `host-linux-x64` lies
+            beside its folder.
     """
-    for folder in Path(nsys).resolve().parents[:_MAX_PARENTS]:
-        for library in _LIBRARIES:
-            for program in sorted((folder / library).glob("host-linux-*/QdstrmImporter")):
-                if os.access(program, os.X_OK):
-                    return program.resolve()
+    for program in _installed(nsys, "host-linux-*/QdstrmImporter"):
+        if os.access(program, os.X_OK):
+            return program.resolve()
     return None
+
+
+def _program(nsys: str) -> Path:
+    """Return the program behind links, and behind scripts that `exec` it by a whole path."""
+    path = Path(nsys).resolve()
+    for _ in range(_MAX_SCRIPTS):
+        try:
+            with path.open("rb") as file:
+                text = file.read(_MAX_SCRIPT_BYTES)
+        except OSError:
+            break
+        match = _EXEC.search(text.decode(errors="replace")) if text.startswith(b"#!") else None
+        if match is None or not Path(match.group(1)).is_file():
+            break
+        path = Path(match.group(1)).resolve()
+    return path
+
+
+def _installed(nsys: str, pattern: str) -> Iterator[Path]:
+    """Yield what is so named in the installation of an nsys, the nearest first."""
+    for path in dict.fromkeys((_program(nsys), Path(nsys).resolve())):
+        for folder in path.parents[:_MAX_PARENTS]:
+            for library in _LIBRARIES:
+                yield from sorted((folder / library).glob(pattern))
 
 
 def import_recorded(importer: Path, recorded: Path, report: Path) -> str | None:
@@ -93,7 +142,7 @@ def import_recorded(importer: Path, recorded: Path, report: Path) -> str | None:
         report: the `.nsys-rep` that is made.
 
     Returns:
-        The reason of a failure; None on success.
+        The reason of a failure, `UNKNOWN_CALL` where it lost GPU work; None on success.
     """
     try:
         arguments = ("--input-file", recorded, "--output-file", report, "--force-overwrite")
@@ -101,6 +150,9 @@ def import_recorded(importer: Path, recorded: Path, report: Path) -> str | None:
     except OSError as error:
         report.unlink(missing_ok=True)
         return str(error.strerror)
+    if _UNKNOWN_INDEX.search(done.stdout + done.stderr):
+        report.unlink(missing_ok=True)
+        return UNKNOWN_CALL
     if done.returncode == 0 and report.exists() and report.stat().st_size:
         recorded.unlink(missing_ok=True)
         return None

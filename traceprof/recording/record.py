@@ -18,6 +18,7 @@ from traceprof.recording.child import Child
 from traceprof.recording.disk import NO_SPACE, is_full
 from traceprof.recording.doctor import diagnose, store, store_throttling
 from traceprof.recording.plan import NSYS, Plan
+from traceprof.recording.versions import is_cuda_too_new
 from traceprof.trace.nsight.conversion import export, find_nsys
 
 if TYPE_CHECKING:
@@ -173,13 +174,19 @@ def _remove_unwritten(plan: Plan, say: Callable[[str], None]) -> int:
 
 
 def _diagnosed(plan: Plan, say: Callable[[str], None]) -> Diagnosis | None:
-    """Store the diagnosis of this machine beside the reports; return it, None without."""
+    """Store the diagnosis of this machine beside the reports; return it, None without.
+
+    Warns of an nsys that does not know the training's CUDA.
+    """
     try:
         diagnosis = diagnose()
         store(plan.folder, diagnosis)
     except (TraceprofError, OSError) as error:  # the recording is worth more
         say(f"links are not known: {error}")
         return None
+    if plan.tool == NSYS and is_cuda_too_new(diagnosis.versions):
+        for misfit in diagnosis.misfits:
+            say(misfit)
     return diagnosis
 
 
@@ -192,13 +199,15 @@ def _import_again(plan: Plan, say: Callable[[str], None]) -> bool:
     if importer is None:
         say(f"{NOT_IMPORTED}: {plan.unimported} is all there is; record again, or import it with")
         say("QdstrmImporter, in the folder host-linux-x64 of Nsight Systems")
+        say("where it printed `Unknown … API function index`, " + nsys_module.UNKNOWN_CALL)
         return False
     say(f"{NOT_IMPORTED}: {importer} imports it again")
     failure = nsys_module.import_recorded(importer, plan.unimported, plan.capture)
     if failure is None:
         say(f"it is in {plan.capture} now")
         return True
-    say(f"that failed, too: {failure}; {plan.unimported} is all there is: record again")
+    advice = "" if failure == nsys_module.UNKNOWN_CALL else ": record again"
+    say(f"that failed, too: {failure}; {plan.unimported} is all there is{advice}")
     return False
 
 

@@ -26,6 +26,7 @@ class Versions:
         torch: PyTorch.
         nccl: the NCCL that came with it.
         nvtx: the package for ranges of one's own.
+        nsys_cuda: the newest CUDA that this Nsight Systems knows.
     """
 
     nsys: str = ""
@@ -34,14 +35,16 @@ class Versions:
     torch: str = ""
     nccl: str = ""
     nvtx: str = ""
+    nsys_cuda: str = ""
 
 
-def find_versions(nsys: str, driver: str) -> Versions:
+def find_versions(nsys: str, driver: str, nsys_cuda: str) -> Versions:
     """Return the versions in this Python's environment.
 
     Args:
         nsys: version of Nsight Systems.
         driver: version of the driver.
+        nsys_cuda: the newest CUDA that Nsight Systems knows.
     """
     nccl = (_installed(f"nvidia-nccl-cu{major}") for major in (13, 12, 11))
     return Versions(
@@ -51,6 +54,7 @@ def find_versions(nsys: str, driver: str) -> Versions:
         _installed("torch"),
         next(filter(None, nccl), ""),
         _installed("nvtx"),
+        nsys_cuda,
     )
 
 
@@ -64,9 +68,21 @@ def misfits(versions: Versions) -> list[str]:
             f"PyTorch is built for CUDA {versions.cuda}, which needs driver {needed[0]}.{needed[1]}"
             f" or later, and {versions.driver} is loaded: install another PyTorch or driver"
         )
+    if is_cuda_too_new(versions):
+        sentences.append(
+            f"GPU work may be lost: this nsys knows CUDA up to {versions.nsys_cuda}, and PyTorch is"
+            f" built for CUDA {versions.cuda}: install the Nsight Systems that came with that CUDA,"
+            " or a later one, or record with --with torch"
+        )
     if versions.torch and numbers(versions.torch) < MIN_TORCH:
         sentences.append(f"instrument needs torch 2.4 or later, and {versions.torch} is installed")
     return sentences
+
+
+def is_cuda_too_new(versions: Versions) -> bool:
+    """Return whether PyTorch's CUDA is newer than what nsys knows, where there is a driver."""
+    known = numbers(versions.nsys_cuda)[:2]
+    return bool(versions.driver and known) and known < numbers(versions.cuda)[:2]
 
 
 def numbers(version: str) -> tuple[int, ...]:
