@@ -111,6 +111,8 @@ def merge(*sets: Intervals) -> Intervals:
 def complement(covered: Intervals, start_ns: int, end_ns: int) -> Intervals:
     """Return the parts of the window [start_ns, end_ns) that `covered` leaves free."""
     inside = clip(covered, start_ns, end_ns)
+    if len(inside) and (inside.start_ns[0], inside.end_ns[-1]) == (start_ns, end_ns):
+        return Intervals(inside.end_ns[:-1], inside.start_ns[1:])  # without a copy
     starts = np.concatenate((np.array([start_ns], np.int64), inside.end_ns))
     ends = np.concatenate((inside.start_ns, np.array([end_ns], np.int64)))
     # Only at the window's edges a gap may be empty.

@@ -152,7 +152,7 @@ def test_many_rows() -> None:
         ([0, 256], 2),
         ([1 << 48, (1 << 48) + 255], 1),
         ([-1, 1], 1),
-        ([LEAST, LEAST], 1),
+        ([LEAST, LEAST + 255], 1),
         ([0, (1 << 32) - 1], 4),
         ([-1, (1 << 32) - 1], 8),
         ([LEAST, 1], 8),
@@ -161,6 +161,18 @@ def test_many_rows() -> None:
 def test_bytes_of_a_number(numbers: list[int], size: int) -> None:
     assert pack(np.array(numbers)).nbytes == built(numbers, 2).nbytes == 2 * size
     assert built(numbers, 1).nbytes == 2 * min(size, 4)  # each may have a base of its own
+
+
+@pytest.mark.parametrize(("number", "size"), [(0, 1), (-1, 1), (LEAST, 1), (1 << 16, 4)])
+def test_one_number_is_kept_once(number: int, size: int) -> None:
+    numbers = [number] * 100_000
+    sent = pickle.dumps(pack(np.array(numbers)))
+    assert len(sent) < 1000
+    for column in (pack(np.array(numbers)), built(numbers, 1000), pickle.loads(sent)):  # noqa: S301  (our own)
+        assert column.values.tolist() == numbers
+        assert column.at(slice(5)).tolist() == numbers[:5]
+        assert column.taken(np.array([3, 7])).values.tolist() == numbers[:2]
+        assert column.nbytes == size
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=300))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.run.rank import Mask, Rank
+    from traceprof.trace.columns import Column
     from traceprof.trace.model.host import ApiCalls
 
 _MAX_ROWS = 1 << 19  # of more events some are left out: see `host_events`
@@ -109,46 +110,48 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
         return _NO_EVENTS
     chosen = _some(start, length, is_long)
     start, length = start[chosen], length[chosen]
-    call, operator = chosen[chosen < len(calls)], chosen[chosen >= len(calls)] - len(calls)
-    thread, name = calls.packed_thread.at(call), 2 * calls.packed_name.at(call)
-    if operators is not None:
-        thread = np.append(thread, operators.packed_thread.at(operator))
-        name = np.append(name, 2 * operators.packed_name.at(operator) + 1)
-        call = np.append(call, np.full(len(operator), -1))
+    thread = _joined(chosen, calls.packed_thread, operators and operators.packed_thread)
     order = np.lexsort((start, thread))  # calls are nearly in order: that is quick
     if (np.diff(start[order]) == 0).any():
         order = np.lexsort((-length, start, thread))
     # What is in memory twice is much: each thread's events are changed where they are.
-    start, end, thread, name, call = (
-        start[order],
-        length[order],
-        thread[order],
-        name[order],
-        call[order],
-    )
-    del order, length, is_long
+    start, end, chosen = start[order], length[order], chosen[order]
+    edges = (np.flatnonzero(np.diff(thread[order])) + 1).tolist()
+    del order, length, is_long, thread
     end += start
     own = np.empty_like(start)
-    outer = list[_Outermost]()
-    edges = (np.flatnonzero(np.diff(thread)) + 1).tolist()
+    roots: list[Int64] = []
     for first, stop in pairwise([0, *edges, len(start)]):
         rows = slice(first, stop)
         spans = nested(start[rows], end[rows])
         end[rows], own[rows] = spans.end_ns, spans.self_ns
-        if operators is not None:
-            roots = np.flatnonzero(spans.parent < 0)
-            names = name[rows][roots]
-            outer.append(
-                _Outermost(int(thread[first]), spans.start_ns[roots], spans.end_ns[roots], names)
-            )
-    events = HostEvents(start, end, own, thread, name, call)
+        roots.append(first + np.flatnonzero(spans.parent < 0))
+    del spans
+    thread = _joined(chosen, calls.packed_thread, operators and operators.packed_thread)
+    name = 2 * _joined(chosen, calls.packed_name, operators and operators.packed_name)
+    is_operator = chosen >= len(calls)
+    name += is_operator
+    chosen[is_operator] = -1
+    events = HostEvents(start, end, own, thread, name, chosen)
     if operators is None or len(chosen) < len(calls) + len(operators):
         return events
+    outer = [_Outermost(int(thread[of[0]]), start[of], end[of], name[of]) for of in roots]
     silences = _silences(rank, outer)
     columns = (
         (getattr(events, field), getattr(silences, field)) for field in HostEvents.__struct_fields__
     )
     return HostEvents(*map(np.concatenate, columns))
+
+
+def _joined(chosen: Int64, of_calls: Column, of_operators: Column | None) -> Int64:
+    """Return a value of each event: an index of a call, or beyond these of an operator."""
+    if of_operators is None:
+        return of_calls.at(chosen)
+    is_call = chosen < len(of_calls)
+    values = np.empty(len(chosen), np.int64)
+    values[is_call] = of_calls.at(chosen[is_call])
+    values[~is_call] = of_operators.at(chosen[~is_call] - len(of_calls))
+    return values
 
 
 def _some(start: Int64, length: Int64, is_long: Mask) -> Int64:

@@ -115,6 +115,7 @@ def _inferred(queue: LaunchQueue) -> Stalls:
     if suspect.any():
         usual_ns = _usual_ns(queue)
         suspect &= duration > _TIMES_USUAL * usual_ns
+        del duration
         suspect[suspect] = _returns_as_room_is_made(queue, np.flatnonzero(suspect))
     if suspect.any():
         cap, scope, at_cap = _learned(queue, suspect)
@@ -151,11 +152,11 @@ def _returns_as_room_is_made(queue: LaunchQueue, chosen: Int64) -> Mask:
         queue: of the process.
         chosen: int64[m], indices of launches.
     """
-    called, returned = queue.called_ns[chosen], queue.returned_ns[chosen]
-    stop = np.searchsorted(queue.end_ns, returned, side="right")
-    num_ending = stop - np.searchsorted(queue.end_ns, called, side="right")
-    before = queue.end_ns[np.maximum(stop - 1, 0)]
-    after = queue.end_ns[np.minimum(stop, len(queue.end_ns) - 1)]
+    called, returned, ends = queue.called_ns[chosen], queue.returned_ns[chosen], queue.end_ns
+    stop = np.searchsorted(ends, returned, side="right")
+    num_ending = stop - np.searchsorted(ends, called, side="right")
+    before = ends[np.maximum(stop - 1, 0)]
+    after = ends[np.minimum(stop, len(ends) - 1)]
     away = np.minimum(np.abs(returned - before), np.abs(after - returned))
     close: Mask = (away <= _RETURNS_WITHIN_NS) & (num_ending <= _MAX_ENDING)
     return close

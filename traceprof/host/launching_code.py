@@ -146,8 +146,8 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     spans = _spans(rank, texts)
     if spans is None or rank.calls is None or not len(rank.calls):
         return None
-    launched_by, captured = rank.launched_by[0][kernels], captures(rank, rank.calls)
-    call = np.concatenate((launched_by, captured.call))
+    captured = captures(rank, rank.calls)
+    call = np.concatenate((rank.launched_by[0][kernels], captured.call))
     at_ns = rank.calls.start_ns[np.maximum(call, 0)]
     thread = np.where(call >= 0, rank.calls.packed_thread.at(np.maximum(call, 0)), NULL)
     around = np.full((5, len(call)), -1, np.int32)
@@ -177,7 +177,7 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
                 around[of, here] = values[inner]
         sequence[here] = joins[inner]
     is_backward = _join(around, sequence, forward)
-    for played, like in replays(rank, rank.calls, kernels, launched_by, captured):
+    for played, like in replays(rank, rank.calls, kernels, call[: len(kernels)], captured):
         _name_replays(around, is_backward, played, len(kernels) + captured.first[:-1][like])
     around, is_backward = around[:, : len(kernels)], is_backward[: len(kernels)]
     operator, module, line, counted, inner_operator = around

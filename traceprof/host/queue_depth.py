@@ -91,7 +91,9 @@ class LaunchQueue:
     @property
     def end_ns(self) -> Int64:
         """The ends of the process's operations, ascending int64[m]."""
-        return self.times.get(_sorted_ends, self)
+        ends = np.concatenate([operation.end_ns for operation in self.operations])
+        ends.sort(kind="stable")
+        return ends
 
     @property
     def called_ns(self) -> Int64:
@@ -208,12 +210,6 @@ class LaunchQueue:
         devices = np.array([*(device for device, _ in self.streams), -1], np.int64)
         device: Int64 = devices[self.launches.stream]
         return device
-
-
-def _sorted_ends(queue: LaunchQueue) -> Int64:
-    ends = np.concatenate([operation.end_ns for operation in queue.operations])
-    ends.sort(kind="stable")
-    return ends
 
 
 def _depth(queue: LaunchQueue) -> Int64:

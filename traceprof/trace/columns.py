@@ -56,10 +56,17 @@ class Column:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send a constant as one number: else its array would be sent, and kept, as a whole."""
+        if self._is_constant:
+            return _constant, (self._kept[:1].copy(), len(self), self._base)
+        return Column, (self._kept, self._base, self._blocks)
+
     @property
     def nbytes(self) -> int:
         """The number of bytes that it takes."""
-        return self._kept.nbytes + (0 if self._whole is None else self._whole.nbytes)
+        kept = self._kept[:1] if self._is_constant else self._kept
+        return kept.nbytes + (0 if self._whole is None else self._whole.nbytes)
 
     @property
     def values(self) -> Int64:
@@ -168,6 +175,10 @@ class Column:
         return Column(self._kept[order], self._base)
 
     @property
+    def _is_constant(self) -> bool:
+        return self._kept.strides == (0,)
+
+    @property
     def _every(self) -> Int64:
         """Return the values of all numbers up to the largest kept one."""
         return np.arange(int(self._kept.max()) + 1 if len(self) else 0) + self._base
@@ -177,7 +188,10 @@ def pack(values: Int64) -> Column:
     """Pack a column, int64[n]."""
     if len(values) == 0:
         return Column(np.empty(0, np.uint8), 0)
-    base, kind = _fit(int(values.min()), int(values.max()))
+    low, high = int(values.min()), int(values.max())
+    base, kind = _fit(low, high)
+    if low == high:
+        return _constant(np.array([low - base], kind), len(values), base)
     if kind == np.int64:
         builder = ColumnBuilder()
         for begin in range(0, len(values), _ROWS_AT_ONCE):
@@ -226,6 +240,8 @@ class ColumnBuilder:
             kept = kept.copy()  # the unused room of many small reports adds up
         if self._blocks:
             return Column(kept, 0, [*self._blocks, (self._base, self._length)])
+        if len(kept) and kept[0] == kept[-1] and (kept == kept[0]).all():
+            return _constant(kept[:1].copy(), len(kept), self._base)
         return Column(kept, self._base)
 
     def _make_fit(self, low: int, high: int) -> None:
@@ -278,6 +294,11 @@ class ColumnBuilder:
             self._mapping = mmap.mmap(-1, size, flags=flags)
             self._room = np.frombuffer(self._mapping, kind, length)
         self._room[: self._length] = so_far
+
+
+def _constant(kept: Narrow, length: int, base: int) -> Column:
+    """Return a column of one number, which is kept once."""
+    return Column(np.broadcast_to(kept, length), base)
 
 
 def _fit(low: int, high: int) -> tuple[int, np.dtype[Any]]:

@@ -108,7 +108,7 @@ def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
     compared = compare(
         length,
         beside,
-        kernels.packed_signature.at(chosen),
+        kernels.packed_signature.kept[chosen],
         is_judged & ~is_beside,
         is_judged & is_half,
         MIN_ALONE,

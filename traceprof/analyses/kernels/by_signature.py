@@ -8,7 +8,7 @@ each nanosecond beside communication is the rate by which its like lose at other
 from __future__ import annotations
 
 from math import floor, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Mask, Rank
 
     Float64 = npt.NDArray[np.float64]
+    Int32 = npt.NDArray[np.int32]
 
 
 _NARROW_BITS = 32
@@ -143,18 +144,18 @@ class Compared(Record, frozen=True):
 def compare(
     length_ns: Int64,
     beside_ns: Int64,
-    signature: Int64,
+    signature: npt.NDArray[np.integer[Any]],
     is_alone: Mask,
     is_overlapped: Mask,
     least_alone: int,
-    places: Callable[[Int64], Int64] | None = None,
+    places: Callable[[Int64], Int32] | None = None,
 ) -> Compared:
     """Compare kernels of a signature that ran at the same place, alone and overlapped.
 
     Args:
         length_ns: int64[n], the kernels' durations.
         beside_ns: int64[n], during which something communicated.
-        signature: int64[n].
+        signature: int[n].
         is_alone: bool[n].
         is_overlapped: bool[n], beside communication for more than no time.
         least_alone: kernels alone, at least two, without which a place is not compared.
@@ -165,7 +166,7 @@ def compare(
     may = np.bincount(signature[is_alone], minlength=size) >= least_alone
     may &= np.bincount(signature[is_overlapped], minlength=size) > 0
     rows = np.flatnonzero((is_alone | is_overlapped) & may[signature])
-    group, num_places = signature[rows], 1
+    group, num_places = signature[rows].astype(np.int64), 1
     if places is not None:
         place = places(rows)
         rows, group, place = rows[place >= 0], group[place >= 0], place[place >= 0]

@@ -13,11 +13,15 @@ from traceprof.trace.grouping import numbered
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy.typing as npt
+
     from traceprof.intervals import Int64
     from traceprof.run.opening import Rank
 
+    Int32 = npt.NDArray[np.int32]
 
-def places(rank: Rank) -> Callable[[Int64], Int64] | None:
+
+def places(rank: Rank) -> Callable[[Int64], Int32] | None:
     """Return a function that returns the places of kernels in their step; None without steps.
 
     The n-th kernel of its signature that a step launched is at the n-th place of all steps that
@@ -25,14 +29,14 @@ def places(rank: Rank) -> Callable[[Int64], Int64] | None:
     pass is taken in place of a step: gradients are reduced in one of several micro-batches only.
 
     Args:
-        rank: the rank; the function takes int64[n], indices of kernels, and returns int64[n], -1
+        rank: the rank; the function takes int64[n], indices of kernels, and returns int32[n], -1
             where the launch is not known, or comes before the first step.
     """
     starts_ns, calls = unit_starts(rank), rank.calls
     if starts_ns is None or calls is None:
         return None
 
-    def of(chosen: Int64) -> Int64:
+    def of(chosen: Int64) -> Int32:
         kernels = rank.operations.kernels
         signature = kernels.packed_signature.kept
         call = rank.launched_by[0]
@@ -44,20 +48,22 @@ def places(rank: Rank) -> Callable[[Int64], Int64] | None:
         order = np.argsort(launch, kind="stable")
         known, launch = known[order], launch[order]
         unit = (num_before(starts_ns, launch, "right") - 1).astype(np.int32)
-        del launch
         narrow = signature[known].astype(np.min_scalar_type(len(wanted)))
         order = np.argsort(narrow, kind="stable")
         known, unit, narrow = known[order], unit[order], narrow[order]
-        del order
         begins = np.ones(len(known), np.bool_)
         begins[1:] = (unit[1:] != unit[:-1]) | (narrow[1:] != narrow[:-1])
         first = np.flatnonzero(begins)
+        del launch, order, narrow, begins  # it takes much memory
         num = np.diff(np.append(first, len(known)))
-        place = np.full(len(kernels), -1, np.int64)
-        numbers = np.arange(len(known)) - np.repeat(first, num)
+        numbers = np.arange(len(known))
+        numbers -= np.repeat(first, num)
         numbers *= int(num.max(initial=0)) + 1
         numbers += np.repeat(num, num)
-        place[known] = np.where(unit < 0, -1, numbered(numbers)[1])
+        numbers = numbered(numbers)[1]
+        numbers[unit < 0] = -1
+        place = np.full(len(kernels), -1, np.int32)
+        place[known] = numbers
         return place[chosen]
 
     return of

@@ -67,9 +67,9 @@ def read_nccl_ranges(
 
     pushed = events.is_range & columns.kind.isin([schema.NVTX_PUSH_POP])
     rows = events.named(is_requested, is_requested, np.flatnonzero(pushed))
-    process = schema.process_of_thread(columns.thread.at(rows))
+    process = schema.process_of_thread(columns.thread(rows))
     rows = rows[_are_of_nccl(process, columns.domain.at(rows), domains)]
-    start, end, thread = columns.start_ns[rows], events.ends(rows), columns.thread.at(rows)
+    start, end, thread = columns.starts.at(rows), events.ends(rows), columns.thread(rows)
     order = np.lexsort((-end, start, thread))  # stable: equal rows keep their order
     rows, start, end, thread = rows[order], start[order], end[order], thread[order]
     name, functions = events.numbered_names(rows)
@@ -120,7 +120,7 @@ def _payloads(events: Events, rows: Int64) -> tuple[Int64, list[Fields]]:
     alone = np.flatnonzero((binary == UNKEPT) | (text == UNKEPT))
     if len(alone):
         # Payloads beyond the kept ones are read one by one.
-        read = _payloads_of(events.database, columns.row.at(rows[alone]).tolist())
+        read = _payloads_of(events.database, columns.rowid(rows[alone]).tolist())
         domain = columns.domain.at(rows[alone]).tolist()
         field_index[alone] = len(fields) + np.arange(len(alone))
         fields += [reader.read(number, *read[index]) for index, number in enumerate(domain)]

@@ -45,11 +45,12 @@ class EventColumns(Record, frozen=True):
     Texts are kept with all digits replaced by 0: those of PyTorch's autograd number each call.
 
     Attributes:
-        row: n rowids.
-        start_ns: int64[n].
+        ahead: n rowids, minus 0, 1, 2, …: rows are mostly numbered without gaps.
+        starts: n times in ns, NULL for none.
         length_ns: n differences of end and start, NULL if the range was still open.
-        thread: n threads (Nsight's globalTid) that began the ranges.
-        end_thread: n threads that ended them.
+        threads: all threads (Nsight's globalTid), ascending.
+        began: n indices into `threads`, of those that began the ranges.
+        ended: n indices into `threads`, of those that ended them.
         kind: n types: of `RANGES`, marks, or names of threads and domains.
         domain: n ids, NULL for none.
         text: n indices into `texts`, -1 if the row has no text of its own.
@@ -62,11 +63,12 @@ class EventColumns(Record, frozen=True):
         payloads: extended payloads, bytes or their hexadecimal digits or JSON.
     """
 
-    row: Column
-    start_ns: Int64
+    ahead: Column
+    starts: Column
     length_ns: Column
-    thread: Column
-    end_thread: Column
+    threads: Int64
+    began: Column
+    ended: Column
     kind: Column
     domain: Column
     text: Column
@@ -78,17 +80,28 @@ class EventColumns(Record, frozen=True):
     json_id: Column
     payloads: tuple[Text, ...]
 
+    def thread(self, rows: Int64) -> Int64:
+        """Return the threads that began these ranges."""
+        return self.threads[self.began.at(rows)]
+
+    def end_thread(self, rows: Int64) -> Int64:
+        """Return the threads that ended these ranges."""
+        return self.threads[self.ended.at(rows)]
+
+    def rowid(self, rows: Int64) -> Int64:
+        """Return the rowids of these ranges."""
+        return self.ahead.at(rows) + rows
+
 
 class NamedRanges(Record, frozen=True):
     """The ranges with a name, of all processes.
 
     Attributes:
-        row: int64[n], indices of events.
-        process: int[n], the process that began each, an index into `processes`.
+        process: int[events], the process that began each range, an index into `processes`; their
+            number for an event that is no range with a name.
         processes: int64[p], ascending.
     """
 
-    row: Int64
     process: npt.NDArray[np.integer[Any]]
     processes: Int64
 
@@ -96,8 +109,7 @@ class NamedRanges(Record, frozen=True):
         """Return the rows of one process, ascending int64[m]."""
         place = np.searchsorted(self.processes, process)
         is_known = place < len(self.processes) and self.processes[place] == process
-        rows: Int64 = self.row[self.process == place] if is_known else self.row[:0]
-        return rows
+        return np.flatnonzero(self.process == place) if is_known else np.empty(0, np.int64)
 
 
 class Events(Record, frozen=True, dict=True):
@@ -116,7 +128,7 @@ class Events(Record, frozen=True, dict=True):
     @cached_property
     def is_range(self) -> Mask:
         """A mask of the ranges, bool[n]: the others are marks, or names of threads and domains."""
-        mask: Mask = self.columns.kind.isin(RANGES) & (self.columns.start_ns != NULL)
+        mask: Mask = self.columns.kind.isin(RANGES) & (self.columns.starts.values != NULL)
         return mask
 
     @cached_property
@@ -125,11 +137,11 @@ class Events(Record, frozen=True, dict=True):
         columns = self.columns
         has_name = columns.text_id.isin(self.strings)
         has_name |= columns.text.values != NONE
-        row = np.flatnonzero(self.is_range & has_name)
-        threads = columns.thread.distinct
-        processes, of_thread = np.unique(schema.process_of_thread(threads), return_inverse=True)
-        of_thread = of_thread.astype(np.min_scalar_type(len(processes)))
-        return NamedRanges(row, of_thread[columns.thread.places_in(threads)[row]], processes)
+        of_thread = schema.process_of_thread(columns.threads)
+        processes, place = np.unique(of_thread, return_inverse=True)
+        process = place.astype(np.min_scalar_type(len(processes)))[columns.began.kept]
+        process[~(self.is_range & has_name)] = len(processes)
+        return NamedRanges(process, processes)
 
     @cached_property
     def strings(self) -> Mapping[int, str]:
@@ -139,14 +151,14 @@ class Events(Record, frozen=True, dict=True):
     def ends(self, chosen: Int64) -> Int64:
         """Return the ends of these ranges, `OPEN_END` for open ones."""
         length = self.columns.length_ns.at(chosen)
-        return np.where(length == NULL, OPEN_END, self.columns.start_ns[chosen] + length)
+        return np.where(length == NULL, OPEN_END, self.columns.starts.at(chosen) + length)
 
     def known_ends(self, chosen: Int64) -> Int64:
         """Return the ends, `OPEN_END` also for ranges that were open at the capture's end.
 
         Nsight ends these with the capture, or, on a busy machine, up to 0.2 s later.
         """
-        start, end = self.columns.start_ns[chosen], self.ends(chosen)
+        start, end = self.columns.starts.at(chosen), self.ends(chosen)
         if self.capture_end_ns is not None:
             end[(start <= self.capture_end_ns) & (end >= self.capture_end_ns)] = OPEN_END
         return end
@@ -234,7 +246,7 @@ class Events(Record, frozen=True, dict=True):
         differ = of_text[has_digit[text[of_text]]]
         number_of_text: dict[str, int] = {}
         for row, name in zip(
-            differ.tolist(), self._own_texts(columns.row.at(rows[differ]).tolist()), strict=True
+            differ.tolist(), self._own_texts(columns.rowid(rows[differ]).tolist()), strict=True
         ):
             number[row] = len(known) + number_of_text.setdefault(name, len(number_of_text))
         known += number_of_text
@@ -277,7 +289,7 @@ def read_events(database: Database) -> EventColumns | None:
     numbered = {"text": texts, "binaryData": payloads, "jsonText": payloads}
     numbered = {name: numbers for name, numbers in numbered.items() if database.has(table, name)}
     expect_rows(database, [table])
-    parts = Parts()
+    parts, length = Parts(), 0
     for chunk in read_columns(database, table, columns, numbered):
         kind, start, end = chunk["eventType"], chunk["start"], chunk.pop("end")
         chunk["length"] = np.where(end == NULL, NULL, end - start)
@@ -288,15 +300,19 @@ def read_events(database: Database) -> EventColumns | None:
         # The omitted rows would need wider columns.
         kept = chunk if is_kept.all() else {name: values[is_kept] for name, values in chunk.items()}
         _complete_end_threads(kept)
+        kept[rowid] = kept[rowid] - np.arange(length, length + len(kept[rowid]))
+        length += len(kept[rowid])
         parts.add(kept, [(0, slice(None))])
     every = dict(parts.finished()).get(0, dict.fromkeys((*columns, "length"), _NOTHING))
-    length = len(every["start"])
+    began, ended = every["globalTid"], every.get(_END_THREAD) or every["globalTid"]
+    threads = np.union1d(began.distinct, ended.distinct)
     return EventColumns(
-        row=every[rowid],
-        start_ns=every["start"].values,
+        ahead=every[rowid],
+        starts=every["start"],
         length_ns=every["length"],
-        thread=every["globalTid"],
-        end_thread=every.get(_END_THREAD) or every["globalTid"],
+        threads=threads,
+        began=pack(began.places_in(threads)),
+        ended=pack(ended.places_in(threads)),
         kind=every["eventType"],
         domain=every.get("domainId") or pack(np.full(length, NULL)),
         text=every.get("text") or pack(np.full(length, NONE)),

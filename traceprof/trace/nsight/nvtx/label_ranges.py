@@ -36,7 +36,7 @@ def read_label_ranges(
         return {}
     columns, database = events.columns, events.database
     rows = np.flatnonzero(events.is_range & columns.domain.isin(ours))
-    start, end, thread = columns.start_ns[rows], events.ends(rows), columns.thread.at(rows)
+    start, end, thread = columns.starts.at(rows), events.ends(rows), columns.thread(rows)
     order = np.lexsort((-end, start, thread))  # stable: equal rows keep their order
     rows, start, end, thread = rows[order], start[order], end[order], thread[order]
     names = events.names(rows)

@@ -47,8 +47,8 @@ def ranges_named(
     """
     rows, number, names = events.matching(matching, process, until)
     columns = events.columns
-    start, end, thread = columns.start_ns[rows], events.known_ends(rows), columns.thread.at(rows)
-    end_thread = columns.end_thread.at(rows)
+    start, end, thread = columns.starts.at(rows), events.known_ends(rows), columns.thread(rows)
+    end_thread = columns.end_thread(rows)
     rank = {name: place for place, name in enumerate(sorted({*names}))}
     of_name = np.array([rank[name] for name in names], np.int64)[number]
     order = np.lexsort((thread, of_name, end, start))
@@ -81,7 +81,7 @@ def range_ends(events: Events, process: int) -> tuple[Int64, Int64]:
     end = events.known_ends(rows)
     is_over = end != OPEN_END
     rows, end = rows[is_over], end[is_over]
-    return np.maximum(end, columns.start_ns[rows]), columns.end_thread.at(rows)
+    return np.maximum(end, columns.starts.at(rows)), columns.end_thread(rows)
 
 
 def longest_names(database: Database, limit: int) -> list[str]:
@@ -106,7 +106,7 @@ def longest_names(database: Database, limit: int) -> list[str]:
 def thread_names(events: Events) -> list[tuple[int, str]]:
     """Return (globalTid, name) of each thread that NVTX named."""
     rows = np.flatnonzero(events.columns.kind.isin([schema.NVTX_THREAD_NAME]))
-    return list(zip(events.columns.thread.at(rows).tolist(), events.names(rows), strict=True))
+    return list(zip(events.columns.thread(rows).tolist(), events.names(rows), strict=True))
 
 
 def mpi_ranks(thread_names: Iterable[tuple[int, str]]) -> dict[int, set[int]]:
@@ -143,7 +143,7 @@ def domain_names(events: Events) -> dict[tuple[int, int], str]:
     """Return the names of NVTX domains by process and id."""
     columns = events.columns
     rows = np.flatnonzero(columns.kind.isin([schema.NVTX_DOMAIN]))
-    process = schema.process_of_thread(columns.thread.at(rows)).tolist()
+    process = schema.process_of_thread(columns.thread(rows)).tolist()
     domain = columns.domain.at(rows).tolist()
     return {
         (number, id_): name
@@ -169,7 +169,7 @@ def silent_domains(events: Events, domains: Mapping[tuple[int, int], str]) -> li
     columns = events.columns
     rows = columns.domain.isin(number for _, number in by_program)
     rows &= columns.kind.isin([*RANGES, schema.NVTX_MARK])
-    process = schema.process_of_thread(columns.thread.at(rows))
+    process = schema.process_of_thread(columns.thread(rows))
     domain = columns.domain.at(rows)
     used = {(int(process[of_one][0]), int(domain[of_one][0])) for of_one in pieces(process, domain)}
     heard = {name for key, name in by_program.items() if key in used}
