@@ -150,7 +150,7 @@ def matched_kernels(
     category_of = np.array([categories.index(category) for _, category in names], np.int64)
     meets = np.append(0, np.cumsum(_meeting(placed)))
     for number in np.unique(chunk).tolist():
-        columns = []
+        columns: list[tuple[Int64, ...]] = []
         for index, (one, step, run) in enumerate(zip(placed, step_of, runs, strict=True)):
             chosen = np.flatnonzero((step >= 0) & (chunk[step] == number))
             num, first = run[chosen, 2], (np.cumsum(run[:, 2]) - run[:, 2])[chosen]
@@ -160,8 +160,10 @@ def matched_kernels(
                 (np.full(len(row), index), row, np.repeat(step[chosen], num), part,
                  name_of[index][name], one.length_ns.at(row), blocks, beside)
             )  # fmt: skip
-        rows = [np.concatenate(several) for several in zip(*columns, strict=True)]
-        yield _matched(rows, meets, category_of, len(placed))
+        several = [*zip(*columns, strict=True)]
+        del columns  # there can be many
+        joined = [np.concatenate(several.pop(0)) for _ in range(len(several))]
+        yield _matched(joined, meets, category_of, len(placed))
 
 
 def _matched(

@@ -188,6 +188,7 @@ def process_part(
         marks = begun_together(marks)
     remaining = RemainingWork(marks[0].number, marks[0].limits_ns, _NOTHING, _NOTHING)
     weights, scales, remaining = weighed(process, edges, operations, variants, remaining)
+    facts = facts_of(process, marks[0].limits_ns, shift)
     for _, rank in ranks:
         rank.release()
     work = process.work
@@ -201,7 +202,7 @@ def process_part(
         ],
         scales=scales,
         marks=marks,
-        facts=facts_of(process, marks[0].limits_ns, shift),
+        facts=facts,
         remaining=remaining,
         kept=Kept(replace(process, ranks=()), edges, operations, places),
     )
