@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NUM_FOLDS = 8
 """Groups of the places of a part, of similar length."""
-_MAX_ROWS = 1 << 17  # matched at once: more take as much memory as the whole rest of an analysis
+_MAX_ROWS = 1 << 16  # matched at once: more take as much memory as the whole rest of an analysis
 _MAX_UNSURE = 0.25  # of a step: with coarser clocks, steps are matched by their numbers
 
 
