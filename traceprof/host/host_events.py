@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Mask, Rank
     from traceprof.trace.columns import Column
     from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.host_code import HostCode
 
 _MAX_ROWS = 1 << 19  # of more events some are left out: see `host_events`
 _BLOCK_ROWS = 1 << 10
@@ -110,7 +111,8 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
         return _NO_EVENTS
     chosen = _some(start, length, is_long)
     start, length = start[chosen], length[chosen]
-    thread = _joined(chosen, calls.packed_thread, operators and operators.packed_thread)
+    both: Sequence[ApiCalls | HostCode] = [calls] if operators is None else [calls, operators]
+    thread = _joined(chosen, [one.packed_thread for one in both])
     order = np.lexsort((start, thread))  # calls are nearly in order: that is quick
     if (np.diff(start[order]) == 0).any():
         order = np.lexsort((-length, start, thread))
@@ -127,8 +129,8 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
         end[rows], own[rows] = spans.end_ns, spans.self_ns
         roots.append(first + np.flatnonzero(spans.parent < 0))
     del spans
-    thread = _joined(chosen, calls.packed_thread, operators and operators.packed_thread)
-    name = 2 * _joined(chosen, calls.packed_name, operators and operators.packed_name)
+    thread = _joined(chosen, [one.packed_thread for one in both])
+    name = 2 * _joined(chosen, [one.packed_name for one in both])
     is_operator = chosen >= len(calls)
     name += is_operator
     chosen[is_operator] = -1
@@ -143,14 +145,15 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
     return HostEvents(*map(np.concatenate, columns))
 
 
-def _joined(chosen: Int64, of_calls: Column, of_operators: Column | None) -> Int64:
-    """Return a value of each event: an index of a call, or beyond these of an operator."""
-    if of_operators is None:
-        return of_calls.at(chosen)
-    is_call = chosen < len(of_calls)
-    values = np.empty(len(chosen), np.int64)
-    values[is_call] = of_calls.at(chosen[is_call])
-    values[~is_call] = of_operators.at(chosen[~is_call] - len(of_calls))
+def _joined(chosen: Int64, columns: Sequence[Column]) -> Int64:
+    """Return some values of columns, as if these were one behind the other."""
+    if len(columns) == 1:
+        return columns[0].at(chosen)
+    values, begin = np.empty(len(chosen), np.int64), 0
+    for column in columns:
+        rows = np.flatnonzero((chosen >= begin) & (chosen < begin + len(column)))
+        values[rows] = column.at(chosen[rows] - begin)
+        begin += len(column)
     return values
 
 

@@ -167,8 +167,8 @@ def silent_domains(events: Events, domains: Mapping[tuple[int, int], str]) -> li
     if not by_program:
         return []
     columns = events.columns
-    rows = columns.domain.isin(number for _, number in by_program)
-    rows &= columns.kind.isin([*RANGES, schema.NVTX_MARK])
+    of_program = columns.domain.isin(number for _, number in by_program)
+    rows = np.flatnonzero(of_program & columns.kind.isin([*RANGES, schema.NVTX_MARK]))
     process = schema.process_of_thread(columns.thread(rows))
     domain = columns.domain.at(rows)
     used = {(int(process[of_one][0]), int(domain[of_one][0])) for of_one in pieces(process, domain)}
