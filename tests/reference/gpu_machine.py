@@ -302,15 +302,19 @@ class Thread:
         pace_ns: what a launch takes: half of it in the call, half before it.
     """
 
-    def __init__(self, device: Device, seed: int, *, tid: int = 0, pace_ns: float = 8_000) -> None:
+    def __init__(
+        self, device: Device, seed: int, *, tid: int = 0, pid: int = 0, pace_ns: float = 8_000
+    ) -> None:
         self.device, self.machine = device, device.machine
-        self.tid = global_tid(device.pid, device.pid + tid)
+        self.tid = global_tid(device.pid + pid, device.pid + pid + tid)
         self.pace_ns = pace_ns
         self._step: int | None = None
         self._has_domain = False
         self._rng = random.Random(f"{seed} {device.pid} {tid}")
         self._correlations = count(tid * 1_000_000 + 1)
         self._meetings: defaultdict[str, count[int]] = defaultdict(count)
+        name: Row = {"nameId": "python", "globalTid": self.tid}
+        self.machine.rows[schema.THREAD_NAMES].append(name)
         self._switch(is_in=True)
 
     def chance(self) -> float:

@@ -272,21 +272,26 @@ def _decoding(thread: Thread, batches: Batches, ns: float) -> Steps:
         yield from thread.put(batches, over)
 
 
-def worker(ns: float, spread: float) -> Callable[[Machine, int, int], None]:
+def worker(
+    ns: float, spread: float, *, is_process: bool = False
+) -> Callable[[Machine, int, int], None]:
     """Return a program whose batches come from a thread without calls, two ahead.
 
-    It takes `ns` for one, by up to `spread` more or less, and begins when the training does.
+    It takes `ns` for one, by up to `spread` more or less, and begins when the training does. It
+    sleeps, or is a process of its own that works.
     """
 
     def start(machine: Machine, seed: int, num_steps: int) -> None:
         device, batches = Device(machine, 0), Batches(2)
-        thread, other = Thread(device, seed), Thread(device, seed, tid=1)
+        pid = 1_000 if is_process else 0
+        thread, other = Thread(device, seed), Thread(device, seed, tid=1, pid=pid)
         compute = device.stream(COMPUTE)
 
         def loading() -> Steps:
             yield START_NS
             while True:
-                yield from other.sleep(ns * (1 + spread * (2 * other.chance() - 1)))
+                takes_ns = ns * (1 + spread * (2 * other.chance() - 1))
+                yield from (other.work if is_process else other.sleep)(takes_ns)
                 yield from other.put(batches)
 
         machine.start(loading())
@@ -593,6 +598,7 @@ PROGRAMS = {
     "loader-unmarked-even": Program(stages_of_loader(4.2 * MS, 0.9, is_marked=False), PACED),
     "worker-slow": Program(worker(6 * MS, 0.5), PACED),
     "worker-even": Program(worker(4.2 * MS, 0.9), PACED),
+    "process-ahead": Program(worker(3.7 * MS, 0.1, is_process=True), PACED),
     "serialized": Program(serialized, {"no-serialization": Change(one_stream=False)}),
     "full-queue": Program(full_queue, {"no-launch-stall": Change(limit=False)}, queue_limit=32),
     "copies": Program(

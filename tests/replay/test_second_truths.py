@@ -23,6 +23,7 @@ SAME = 0.001  # of a step, by which bounds may be beaten besides
 LARGE, MAX_WIDTH = 0.05, 0.5  # of a step; of the true change
 _UNMATCHED = "refused: which send belongs to which receive is not in the recording"
 _UNSEEN = "wide: whether a loader without calls keeps up is not recorded"
+_BESIDE = "wide: whether a process beside loads the data is not recorded"
 _PACED = "threads that wait for each other by locks are not modelled"
 # What is missed, or refused although the recording is intact, and why.
 KNOWN: dict[tuple[str, str], str] = {
@@ -36,9 +37,10 @@ KNOWN: dict[tuple[str, str], str] = {
     (
         "loader-stages-even",
         "kernel:gemm=0.5x",
-    ): "wide: who waits differs from step to step",
+    ): "wide: so does the change from one recording to the next",
     ("worker-even", "kernel:gemm=0.5x"): _UNSEEN,
     ("loader-unmarked-even", "kernel:gemm=0.5x"): _UNSEEN,
+    ("process-ahead", "kernel:gemm=0.5x"): _BESIDE,
     ("loader-unmarked-slow", "no-sync"): f"6 of 10 hold, and 4 are refused: {_PACED}",
     ("loader-unmarked-even", "no-sync"): "7 of 10 hold: who asks earlier gets its batch earlier",
     **{("all-with-threads", assume): _PACED for assume in PROGRAMS["all-with-threads"].asked},

@@ -11,6 +11,7 @@ import pytest
 
 from tests.reference.gpu_machine import Machine
 from tests.reference.gpu_programs import PROGRAMS
+from tests.support.builders import global_tid
 from tests.support.long import long_after
 from traceprof.analysis import Options, analyze
 from traceprof.replay.assumptions.assumption import Variant
@@ -113,3 +114,70 @@ def test_others_that_ran_agree_with_a_plain_loop_over_real_switches(traces: Path
         expected.append(any(is_on or wanted - time <= 50_000 for time, is_on in others))
     assert ran.tolist() == expected
     assert 0 < sum(expected) < len(expected)
+
+
+# -- workers --------------------------------------------------------------------------------------
+
+
+def test_workers_are_processes_of_the_same_name_without_a_gpu(tmp_path: Path) -> None:
+    """Time counts from a switch to a CPU to the one away from it, of the busiest thread.
+
+    worker |on  3..|      |on 5..9|     |on (its end is lost)
+    """
+    machine = PROGRAMS["worker-slow"].run(0)
+    training = machine.rows[schema.SWITCHES][0]["globalTid"]
+    worker, feeder, shell, loader = (
+        global_tid(pid, pid + thread) for pid, thread in ((7, 0), (7, 1), (8, 0), (9, 0))
+    )
+    machine.rows[schema.THREAD_NAMES] = [
+        {"nameId": name, "globalTid": thread}
+        for name, thread in (
+            ("python", training), ("python", worker), ("python", feeder), ("bash", shell),
+            ("pt_data_worker", loader),
+        )
+    ]  # fmt: skip
+    switched_ms = {
+        training: (0,), worker: (-1, 3, 5, 9, 20), feeder: (4, 6), shell: (0, 30), loader: (6, 7)
+    }  # fmt: skip
+    machine.rows[schema.SWITCHES] = [
+        {"cpu": 1, "globalTid": thread, "start": ms * 1_000_000, "isSchedIn": int(place % 2 == 0)}
+        for thread, times in switched_ms.items()
+        for place, ms in enumerate(times)
+    ]
+    with closing(open_trace(machine.write(tmp_path / "run.sqlite"))) as trace:
+        (process,) = {key.process for key in trace.operations}
+        ran_ns = trace.workers_ran(process, 0, 8_000_000)
+        assert sorted(ran_ns.tolist()) == [1_000_000, 6_000_000]
+        assert trace.workers_ran(process, 10_000_000, 30_000_000).tolist() == [0, 0]
+    del machine.rows[schema.THREAD_NAMES]
+    with closing(open_trace(machine.write(tmp_path / "nameless.sqlite"))) as trace:
+        assert len(trace.workers_ran(process, 0, 8_000_000)) == 0
+
+
+def test_workers_of_a_real_loader_by_a_plain_loop(traces: Path) -> None:
+    path = traces / "pairs" / "a100_loader_1_8workers.sqlite"
+    with closing(open_trace(path)) as trace:
+        (process,) = {key.process for key in trace.operations}
+        ran_ns = trace.workers_ran(process, 10**9, 6 * 10**9)
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        rows = database.execute(
+            "SELECT start, isSchedIn, globalTid FROM SCHED_EVENTS WHERE globalTid IN"
+            " (SELECT globalTid FROM ThreadNames JOIN StringIds ON id = nameId WHERE value = ?)"
+            " ORDER BY start, isSchedIn",
+            ["python"],
+        ).fetchall()
+    spent: dict[int, int] = {}
+    since: dict[int, int] = {}
+    for time, is_on, thread in rows:
+        if is_on:
+            since[thread] = time
+        elif thread in since:
+            ran = min(time, 6 * 10**9) - max(since.pop(thread), 10**9)
+            spent[thread] = spent.get(thread, 0) + max(ran, 0)
+    busiest: dict[int, int] = {}
+    for thread, ran in spent.items():
+        busiest[thread >> 24] = max(busiest.get(thread >> 24, 0), ran)
+    del busiest[process >> 24]
+    assert sorted(ran_ns.tolist()) == sorted(busiest.values())
+    assert len(ran_ns) == 8
+    assert ran_ns.min() > 0.7 * 5e9

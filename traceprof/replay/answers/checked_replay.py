@@ -20,6 +20,7 @@ from traceprof.replay.answers.gates import (
     is_paced,
     why_not,
 )
+from traceprof.replay.answers.pace import LOADING, UNSEEN, loading_ns, may_be_paced
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
 from traceprof.replay.graph.longest_path import CircularError
@@ -30,7 +31,6 @@ from traceprof.replay.graph.step_lengths import (
     replayed_steps,
     steady_shares,
 )
-from traceprof.replay.graph.thread_waits import MIN_UNSEEN
 from traceprof.run.steps.step_ranges import StepsSource
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
@@ -48,10 +48,6 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.sample import Sample
     from traceprof.run.rank import Rank
 
-_UNSEEN = (
-    "a thread that launches nothing, such as a data loader's, may set the pace, and then nothing is"
-    " gained: it may have woken the threads that train"
-)
 _OF_WORK = frozenset(("host", "gpu"))  # kinds of changes to what takes time
 
 
@@ -180,20 +176,20 @@ class CheckedReplay(Record, frozen=True):
             steps = self._steps(other, reading)
             if isinstance(steps, StepsUnder):
                 under = replace(under, otherwise=(*under.otherwise, steps.steps))
-        doubt = assumption.doubt(self.analysis) or self._unseen_pace
+        doubt = assumption.doubt(self.analysis) or (
+            UNSEEN if may_be_paced(self.graph.facts) else None
+        )
+        needed_ns = loading_ns(self.graph.facts, assumption, self.baseline.step_ns)
+        paced = np.minimum(self.as_it_is, needed_ns)
         if doubt is not None:
             under = replace(under, otherwise=(*under.otherwise, self.as_it_is), note=doubt)
+        elif (under.steps < paced).any():
+            paced = np.maximum(under.steps, paced)
+            under = replace(under, otherwise=(*under.otherwise, paced), note=LOADING)
         if assumption.is_at_least_communication:
             least = self.communication[:, np.newaxis]
             under = replace(under, steps=np.maximum(under.steps, least))
         return under
-
-    @property
-    def _unseen_pace(self) -> str | None:
-        """Why nothing may be gained, whatever changes; None where the run shows what paces it."""
-        facts = self.graph.facts
-        is_unseen = any(one.unseen_pace_ns > MIN_UNSEEN * one.span_ns for one in facts)
-        return _UNSEEN if is_unseen else None
 
     def _steps(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         num_ways = self.as_it_is.shape[1]

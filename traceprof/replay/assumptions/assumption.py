@@ -11,6 +11,7 @@ from traceprof import intervals
 from traceprof.analyses import breakdown
 from traceprof.communication.messages import EXCHANGE, EXCHANGES
 from traceprof.errors import UsageError, closest
+from traceprof.replay.assumptions.one_process import without_data_loading
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.table import ASSUMPTIONS, name_of
 from traceprof.replay.graph.matched import synchronizing_groups
@@ -96,6 +97,11 @@ class Assumption(Record, frozen=True):
     def is_at_least_communication(self) -> bool:
         """Whether a step takes at least as long as its communication."""
         return any(atom.entry.is_at_least_communication for atom in self.atoms)
+
+    @property
+    def keeps_loading(self) -> bool:
+        """Whether data are loaded as before."""
+        return all(atom.entry.change is not without_data_loading for atom in self.atoms)
 
     @property
     def changes_run(self) -> bool:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals
     from traceprof.replay.graph.loader_queues import QueueWaits
     from traceprof.replay.graph.process_graph import Process
+    from traceprof.run.opening import Rank
+
+_MIN_WORK = 0.1  # of what the busiest does; what does less loads nothing
 
 
 class ProcessFacts(Record, frozen=True):
@@ -47,6 +50,8 @@ class ProcessFacts(Record, frozen=True):
             where it is not known what a loader's stages wait for.
         late_ns: by rank, how much operations began late for no known reason.
         unseen_pace_ns: how long its threads slept until one not seen may have woken them.
+        workers_ran: for which share of the time processes that may load its data were on a CPU, the
+            mean; 0 where none are known.
     """
 
     ranks: tuple[int, ...]
@@ -66,6 +71,7 @@ class ProcessFacts(Record, frozen=True):
     pace_ns: float
     late_ns: Mapping[int, int]
     unseen_pace_ns: int
+    workers_ran: float
 
 
 def facts_of(process: Process, step_limits_ns: Int64, shift_ns: int) -> ProcessFacts:
@@ -123,7 +129,21 @@ def facts_of(process: Process, step_limits_ns: Int64, shift_ns: int) -> ProcessF
         unseen_pace_ns=unseen_pace_ns(
             process.ranks, calls, work, training, overs, shift_ns, limits_ns
         ),
+        workers_ran=_workers_ran(
+            process.ranks[0][1], limits_ns[0] - shift_ns, limits_ns[1] - shift_ns
+        ),
     )
+
+
+def _workers_ran(rank: Rank, start_ns: int, end_ns: int) -> float:
+    """Return which share of a time the workers of a process were on a CPU, their mean.
+
+    They have as much to do for as many batches: steps that do not wait for the GPU any more take at
+    least this share of what they took.
+    """
+    ran_ns = rank.trace.workers_ran(rank.process, start_ns, end_ns)
+    ran_ns = ran_ns[ran_ns > _MIN_WORK * ran_ns.max(initial=0)]
+    return float(ran_ns.mean()) / (end_ns - start_ns) if len(ran_ns) and end_ns > start_ns else 0.0
 
 
 def _pace_ns(queues: QueueWaits, limits_ns: Int64) -> float:

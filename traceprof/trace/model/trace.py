@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NewType, Protocol
 
+import numpy as np
+
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -155,6 +157,19 @@ class Trace(Protocol):
         Returns:
             bool[n]; None if thread switches were not recorded.
         """
+
+    def workers_ran(self, process: int, start_ns: int, end_ns: int) -> Int64:
+        """Return how long each worker of a process was on a CPU between two times, in ns.
+
+        A worker is another process without operations on a GPU, of which a thread has the name of
+        one of the process's, as forked ones have, or that of a `DataLoader`'s worker. Its thread
+        that ran longest counts.
+
+        Returns:
+            int64[n]; empty if thread switches or names were not recorded.
+        """
+        del process, start_ns, end_ns
+        return np.empty(0, np.int64)
 
     def operators(self, process: int) -> HostCode | None:
         """Return the operators of a framework that a process ran, or None if unknown."""

@@ -191,6 +191,12 @@ class NsightTrace(SectionedExport):
         """Say right before which times any thread but these was on a CPU, by thread switches."""
         return host_activity.others_ran(self._database, times_ns, threads)
 
+    def workers_ran(self, process: int, start_ns: int, end_ns: int) -> Int64:
+        """Return how long each worker of a process was on a CPU, by switches of named threads."""
+        with_gpu = {key.process for key in self.operations}
+        threads = host_activity.worker_threads(self._database, process, with_gpu)
+        return host_activity.time_on_cpu(self._database, threads, start_ns, end_ns)
+
     def samples(self, process: int) -> ThreadSamples:
         """Return the samples of a process's CUDA-calling threads."""
         return self._samples.get(process, NO_SAMPLES)

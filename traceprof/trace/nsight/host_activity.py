@@ -22,7 +22,7 @@ from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from traceprof.intervals import Int64
     from traceprof.trace.model.host_activity import Mask
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _MPI = re.compile(r"(?:MPI|UCP|UCX)_\w*EVENTS\Z")
 _JIT = "JIT"
 """The name for compilation, whose rows have no name."""
+_WORKER = "pt_data_worker"  # the name of a `DataLoader`'s, since PyTorch 2.6
 _WOKE_NS = 50_000  # who wakes another thread may go to sleep so long before that one runs
 
 
@@ -226,3 +227,57 @@ def _names(database: Database, ids: Int64, others: dict[int, str] | None = None)
     known = read_strings(database, [key for key in ids.tolist() if key != NULL])
     known |= others or {}
     return tuple(known.get(key, "") for key in ids.tolist())
+
+
+def worker_threads(database: Database, process: int, with_gpu: Collection[int]) -> Int64:
+    """Return the threads of the workers of a process: see `Trace.workers_ran`.
+
+    Args:
+        database: the export.
+        process: the process (globalPid).
+        with_gpu: those that have operations on a GPU.
+    """
+    columns: dict[str, type[int]] = {"nameId": int, "globalTid": int}
+    if not database.has(schema.THREAD_NAMES, *columns):
+        return np.empty(0, np.int64)
+    rows = (row.values() for row in database.rows(schema.THREAD_NAMES, columns))
+    named = [
+        (name, thread, schema.process_of_thread(thread))
+        for name, thread in rows
+        if name is not None and thread is not None
+    ]
+    texts = read_strings(database, {name for name, *_ in named})
+    alike = {name for name, _, owner in named if owner == process}
+    alike |= {name for name, text in texts.items() if text.startswith(_WORKER)}
+    others = {
+        thread
+        for name, thread, owner in named
+        if name in alike and owner != process and owner not in with_gpu
+    }
+    return np.array(sorted(others), np.int64)
+
+
+def time_on_cpu(database: Database, threads: Int64, start_ns: int, end_ns: int) -> Int64:
+    """Return how long the busiest thread of each process was on a CPU, int64[n], in ns.
+
+    Time counts from a switch to a CPU to the next one away from it: what is lost is no such time.
+
+    Args:
+        database: the export.
+        threads: int64[t], those that are looked at (globalTid).
+        start_ns: from when on.
+        end_ns: until when.
+    """
+    if not len(threads):
+        return threads
+    busiest: dict[int, int] = {}
+    for process, switches in _read_switches(database, threads).items():
+        time, is_on, thread = switches.time_ns, switches.is_on, switches.thread
+        runs = np.flatnonzero(is_on[:-1] & ~is_on[1:] & (thread[1:] == thread[:-1]))
+        begin, end = (
+            np.clip(time[runs], start_ns, end_ns),
+            np.clip(time[runs + 1], start_ns, end_ns),
+        )
+        _, number = np.unique(thread[runs], return_inverse=True)
+        busiest[process] = int(np.bincount(number.reshape(-1), end - begin).max(initial=0))
+    return np.array([*busiest.values()], np.int64)
