@@ -200,6 +200,13 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
         Fraction | None,
         Meta(description="The share of the cost that the assumption is about; null: all of it."),
     ] = None
+    sets_pace: Annotated[
+        bool,
+        Meta(
+            description="Whether what is waited for may set the pace of all: whatever else becomes"
+            " faster then waits for as much longer."
+        ),
+    ] = False
 
     @classmethod
     def at_most(cls, high_ns: int, assume: str | None = None, why: str | None = None) -> Saving:

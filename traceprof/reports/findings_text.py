@@ -29,6 +29,7 @@ _MAX_UNEXPLAINED = 6
 MAX_EVIDENCE = {Severity.INFO: 0, Severity.LOW: 1, Severity.MEDIUM: 2, Severity.HIGH: 2}
 """Pieces of evidence that are shown of a finding."""
 _MAX_ADVICE = {Severity.INFO: 0, Severity.LOW: 1, Severity.MEDIUM: 2, Severity.HIGH: 2}
+_PACE = "this wait may set the pace: then whatever else becomes faster waits as much longer"
 _MIN_ADVISED = 3  # findings, of whatever severity
 _MANY = 4  # findings that one gap hides: it matters, and not all need a name
 _SEVERITY_STYLE = {
@@ -219,7 +220,8 @@ def gain_text(saving: Saving | None, subject: str) -> str:
     if not saving.high_ns:
         return f"{without} {subject} takes as long ({source})"
     if not saving.low_ns:  # a limit, or an interval that begins at zero: nothing is promised
-        return f"{without} {subject} takes at most {duration(saving.high_ns)} less ({source})"
+        at_most = f"{without} {subject} takes at most {duration(saving.high_ns)} less ({source})"
+        return f"{at_most}; {_PACE}" if saving.sets_pace else at_most
     limits, gain = between(saving.low_ns, saving.high_ns), duration(saving.step_ns or 0)
     span = "" if limits == gain else f"{limits}; "
     return f"{without} {subject} takes {gain} less ({span}{saving.assume})"

@@ -1,9 +1,13 @@
-"""The order in which to act: proven gains, then limits, then costs; held on real traces, too."""
+"""The order in which to act: proven gains, then limits, then costs; held on real traces, too.
+
+Of limits that of a wait which may set the pace comes first.
+"""
 
 import random
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLES
@@ -29,10 +33,14 @@ def replayed(step_ns: int, low_ns: int, high_ns: int) -> Saving:
     return Saving(step_ns, low_ns, high_ns, Basis.REPLAY, "no-sync")
 
 
+PACING = replace(Saving.at_most(300, "no-data-loading"), sets_pace=True)
+
+
 def test_proven_gains_come_first_then_limits_then_costs() -> None:
     expected = [
         made("overlap-slowdown", replayed(300, 250, 350)),
         made("straggler", replayed(20, 11, 500)),  # proven, by little
+        made("gpu-idle", PACING),  # others would only wait longer
         made("exposed-copy", Saving.at_most(900), severity=Severity.HIGH),
         made("launch-queue-stall", replayed(700, 10, 800)),  # it may be noise
         made("full-precision-matmul", Saving.at_most(400, "x")),
@@ -42,6 +50,14 @@ def test_proven_gains_come_first_then_limits_then_costs() -> None:
     mixed = expected.copy()
     random.Random(1).shuffle(mixed)
     assert [one.id for one in in_order(mixed, STEP_NS)] == [one.id for one in expected]
+
+
+def test_a_wait_that_hardly_costs_anything_is_not_put_first_as_it_may_set_the_pace() -> None:
+    findings = [
+        made("gpu-idle", replace(PACING, high_ns=10)),
+        made("straggler", Saving.at_most(11)),
+    ]
+    assert [one.id for one in in_order(findings, STEP_NS)] == ["straggler", "gpu-idle"]
 
 
 def test_ranks_of_a_finding_stay_together_where_the_first_is() -> None:
@@ -125,7 +141,7 @@ def _check(result: RunResult) -> None:
 
 def _kind(group: list[Finding], least_ns: float) -> tuple[int, int]:
     """Say how much is known of a gain, and how much it is."""
-    best = (2, 0)
+    best = (3, 0)
     for one in group:
         saving = one.saving
         assert saving is not None
@@ -133,6 +149,7 @@ def _kind(group: list[Finding], least_ns: float) -> tuple[int, int]:
             assert one.severity > Severity.INFO
             kind = (0, saving.step_ns or 0)
         else:
-            kind = (1, saving.high_ns) if saving.high_ns is not None else (2, 0)
+            is_first = saving.sets_pace and (saving.high_ns or 0) > least_ns
+            kind = (3, 0) if saving.high_ns is None else (1 if is_first else 2, saving.high_ns)
         best = min(best, kind, key=lambda kind: (kind[0], -kind[1]))
     return best

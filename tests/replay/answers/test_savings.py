@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import astuple
 
 import traceprof
+from tests.reference.gpu_programs import PROGRAMS
 from tests.support.builders import TraceBuilder
 from tests.support.changes import step_ns, without_waits
 from tests.support.long import long_after
@@ -292,6 +293,19 @@ def test_only_the_steps_that_are_judged_are_replayed(tmp_path: Path) -> None:
         assert "no whole step" in (result.headline.savings.replay.refused or "")
 
 
+@pytest.mark.parametrize(
+    ("program", "sets_pace"), [("worker-slow", True), ("loader-steady", False)]
+)
+def test_a_wait_for_who_loads_without_calls_may_set_the_pace(
+    program: str, sets_pace: bool, tmp_path: Path
+) -> None:
+    path = PROGRAMS[program].run(0).write(tmp_path / "run.sqlite")
+    result = analyze_reports([path], Options(savings=True))
+    saving = saving_of(result, "gpu-idle")
+    assert (saving.assume, saving.sets_pace) == ("no-data-loading", sets_pace)
+    assert ("may set the pace" in " ".join(render(result).split())) == sets_pace
+
+
 def test_every_assumption_of_a_finding_can_be_asked_for() -> None:
     fixed = [kind.removed_by for kind in FINDINGS.values() if not callable(kind.removed_by)]
     names = [name for names in (*_CHOSEN.values(), *fixed) for name in names]
@@ -316,6 +330,16 @@ def test_the_page_of_a_finding_says_what_its_saving_is(id_: str) -> None:
 
 
 # -- real runs ------------------------------------------------------------------------------------
+
+
+def test_a_wait_for_workers_goes_before_a_larger_limit_of_kernels(traces: Path) -> None:
+    """What was changed was the loader, and 43 ms came; kernels could gain more, did it keep up."""
+    result = analyze_reports([traces / "pairs" / "a100_loader_1_8workers.sqlite"])
+    first, second, *_ = by_finding(result)
+    assert result.headline is not None
+    assert largest_limit(result.findings, result.headline.step_ns) == first[0]
+    assert (first[0].id, second[0].id) == ("gpu-idle", "full-precision-matmul")
+    assert (first[1].high_ns or 0) < (second[1].high_ns or 0)
 
 
 def test_clocks_that_disagree_leave_bounds(traces: Path) -> None:

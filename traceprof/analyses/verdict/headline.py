@@ -74,14 +74,15 @@ def headline(results: Sequence[BreakdownResult]) -> Headline | None:
 def largest_limit(findings: Sequence[Finding], step_ns: int) -> Finding | None:
     """Return the finding without which a step would gain most at most, where nothing is promised.
 
-    These are limits that no change reaches, and estimates whose interval begins at zero.
+    These are limits that no change reaches, and estimates whose interval begins at zero. That of a
+    wait which may set the pace goes before larger ones.
 
     Args:
         findings: of the run, with their savings.
         step_ns: what a step takes; what is less than a hundredth of it is no limit that matters.
     """
     limits = [
-        (finding.saving.high_ns, finding)
+        (finding.saving.sets_pace, finding.saving.high_ns, finding)
         for finding in findings
         if finding.saving is not None
         and finding.saving.high_ns is not None
@@ -89,4 +90,4 @@ def largest_limit(findings: Sequence[Finding], step_ns: int) -> Finding | None:
         and finding.saving.assume is not None
         and finding.saving.high_ns >= MIN_SHARE * step_ns
     ]
-    return max(limits, key=lambda pair: pair[0])[1] if limits else None
+    return max(limits, key=lambda limit: limit[:2])[2] if limits else None

@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 MIN_SHARE = 0.01
 """The share of a step from which on a gain is above the noise between two runs."""
-_PROVEN, _LIMITED, _UNKNOWN = range(3)
+_PROVEN, _PACING, _LIMITED, _UNKNOWN = range(4)
 
 
 def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
     """Return findings in the order in which to act on them, the ranks of each id together.
 
     First those with a gain that a replay proved, by that gain; then those with a limit only, by the
-    limit; then the others, by what they cost. Each is marked with the finding that it is part of,
-    and one with a proven gain is never mere information.
+    limit; then the others, by what they cost. Of limits that of a wait which may set the pace goes
+    first: as long as it does, other limits are none that a change comes near. Each is marked with
+    the finding that it is part of, and one with a proven gain is never mere information.
 
     Args:
         findings: of the run, with their savings as far as they are known.
@@ -66,7 +67,8 @@ def _key(finding: Finding, step_ns: int) -> tuple[object, ...]:
     elif is_proven(finding, step_ns):
         rank, gain_ns = _PROVEN, saving.step_ns or 0
     else:
-        rank, gain_ns = _LIMITED, saving.high_ns
+        is_pacing = saving.sets_pace and saving.high_ns > MIN_SHARE * step_ns
+        rank, gain_ns = (_PACING if is_pacing else _LIMITED), saving.high_ns
     # Of two that gain as much, a part says more than what it is part of.
     return (
         rank, -gain_ns, finding.part_of is None, -finding.impact_ns, -finding.severity.level,

@@ -9,13 +9,16 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
+from traceprof.analyses.gpu_idle.assumptions import BY_CAUSE
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.verdict.judging import to_assume
 from traceprof.analyses.verdict.order import MIN_SHARE, in_order
 from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_reach
 from traceprof.findings import Basis, Saving, by_id
+from traceprof.host.idle_causes import IdleCause
 from traceprof.replay.answers.answers import answered, with_floor
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, Way, checked_replay
+from traceprof.replay.answers.pace import may_be_paced
 from traceprof.replay.assumptions.assumption import Assumption, combined, parse
 from traceprof.replay.graph.run_graph import in_this_process
 from traceprof.replay.graph.sample import sample_of
@@ -68,12 +71,19 @@ def with_savings(
         atoms: answered(replay, place, one)
         for place, (atoms, one) in enumerate(zip(distinct, assumptions, strict=True))
     }
+    is_paced = may_be_paced(replay.graph.facts)
     shares = {
         group[0].id: FINDINGS[group[0].id].share_of(group) for group in by_id(verdict.findings)
     }
     saved = [
         structs.replace(
-            finding, saving=_saving_of(finding, answers[assumed[finding.id]], shares[finding.id])
+            finding,
+            saving=_saving_of(
+                finding,
+                answers[assumed[finding.id]],
+                shares[finding.id],
+                sets_pace=is_paced and BY_CAUSE[IdleCause.DATA_LOADING] in assumed[finding.id],
+            ),
         )
         if finding.id in assumed
         else finding
@@ -182,11 +192,13 @@ def _without_answer(bound: Saving | None, why: str) -> Saving | None:
     return structs.replace(bound, why=f"at most what it costs in a step, since {why}")
 
 
-def _saving_of(finding: Finding, answer: Answer, share: float | None) -> Saving | None:
+def _saving_of(
+    finding: Finding, answer: Answer, share: float | None, *, sets_pace: bool
+) -> Saving | None:
     """Return what a step gains without a finding; its bound, and why, where that is refused."""
     if answer.refused is not None:
         return _without_answer(finding.saving, answer.refused)
-    return structs.replace(_saving(answer), share=share)
+    return structs.replace(_saving(answer), share=share, sets_pace=sets_pace)
 
 
 def _saving(answer: Answer) -> Saving:
