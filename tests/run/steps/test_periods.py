@@ -1,8 +1,12 @@
 """Periods of sequences of operations: where they begin, phases, and what is none."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from tests.support.builders import TraceBuilder
+from tests.support.opened import closed_analysis
 from tests.support.sequences import INSERTED, WITHOUT_INSERTIONS, drawn, named, noisy
 from traceprof.run.steps.periods import Items, Periods, find_periods
 
@@ -61,6 +65,15 @@ def test_names_that_all_return_twice_are_told_apart_by_those_before() -> None:
     body = [1, 2, 3, 3, 2, 1]
     found = find_periods(items([*body * 20]))
     assert begins(found) == [(6, [6])]
+
+
+def test_operations_that_take_no_time_have_none(tmp_path: Path) -> None:
+    nothing = np.zeros(5, np.int64)
+    assert find_periods(Items(named([1, 1, 2, 1, 1]), nothing, nothing)) is None
+    trace = TraceBuilder()
+    for start in (0, 0, 1, 10, 60):
+        trace.kernel(start, start)
+    closed_analysis(trace.write(tmp_path / "t.sqlite"))
 
 
 def test_an_insertion_makes_one_period_longer() -> None:

@@ -97,7 +97,7 @@ def find_periods(items: Items) -> Periods | None:
         return None
     found = _disjoint(items, _phases(items, 0, num, _MAX_PHASES))
     covered = sum(_time(items, phase.first, phase.stop) for phase in found)
-    if covered < MIN_COVERED * _time(items, 0, num):
+    if not found or covered < MIN_COVERED * _time(items, 0, num):
         return None
     return Periods(items, tuple(found))
 
