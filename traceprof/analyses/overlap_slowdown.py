@@ -28,6 +28,7 @@ from traceprof.findings import (
     Ns,
     Number,
     Positive,
+    Saving,
     Severity,
     Sight,
     bullets,
@@ -35,6 +36,7 @@ from traceprof.findings import (
 )
 from traceprof.hardware import board
 from traceprof.kernel_names import function_name
+from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration, percent
 
@@ -123,6 +125,8 @@ class OverlapSlowdownResult(RankResult, frozen=True):
         comparison: the comparison of those that also ran alone.
         wall_excess_ns: the wall time of the excess: the last part of each slowed kernel is its
             excess, and this is the measure of their union, but not more than the sure excess.
+        share_per_step: the share of these last parts that the mean steady step holds; None without
+            steps.
         hidden_ns: the measure of communication ∩ compute.
         num_sms_taken: the median grid of the communication kernels, which is NCCL's number of
             channels and so of SMs; None where none has a grid.
@@ -141,6 +145,7 @@ class OverlapSlowdownResult(RankResult, frozen=True):
     num_disturbed: int
     comparison: Comparison
     wall_excess_ns: int
+    share_per_step: float | None
     hidden_ns: int
     num_sms_taken: int | None
     max_sms_taken: int | None
@@ -196,6 +201,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         num_disturbed=int((is_half & ~beside.is_judged).sum()),
         comparison=comparison,
         wall_excess_ns=min(tails.measure_ns, comparison.sure_excess_ns),
+        share_per_step=share_per_step(rank, window, tails),
         hidden_ns=intervals.clip(rank.overlapped, window.start_ns, window.end_ns).measure_ns,
         num_sms_taken=int(sms[(len(sms) - 1) // 2]) if len(sms) else None,
         max_sms_taken=int(sms[-1]) if len(sms) else None,
@@ -245,6 +251,7 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             _evidence(result),
             ADVICE,
+            Saving.of_step(result.wall_excess_ns, result.share_per_step),
         )
     ]
 

@@ -23,6 +23,7 @@ from traceprof.run.steps.steady_rules import StepUse
         ("link-counters", "link-underused", 5),
         ("p2p-slower-than-copy", "nccl-p2p-slower-than-copy", 6),
         ("uneven-clock", "straggler", 8),
+        ("overlap-slowdown", "overlap-slowdown", 6),
     ],
 )
 def test_a_step_that_is_cut_adds_nothing_to_what_others_cost(
