@@ -111,7 +111,9 @@ class Child:
         self.has_started = not self._under_nsys
         while not self.has_started:
             with suppress(subprocess.TimeoutExpired):
-                return process.wait(_PAUSE_S)
+                status = process.wait(_PAUSE_S)
+                self.has_started = bool(_launchers(os.getpid(), _children()))  # an orphan
+                return status
             # It stays, as a zombie at least, until nsys has written the report.
             self.has_started = bool(_launchers(process.pid, _children()))
         return process.wait(_MAX_WAIT_S)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 CAPTURE = "steps@traceprof-capture"
 """The range that `instrument` opens around the requested steps."""
 
+LINKS = "counters of the GPUs' links"
+"""What only one nsys of a machine can record at a time: the second one ends at once."""
+
 _NOT_MEASURABLE = "not measurable above noise"
 NO_COST = "none"
 
@@ -121,23 +124,22 @@ def _sampled(machine: Machine) -> Iterator[Flag | LeftOut]:
 
 
 def _counted(options: Mapping[str, str], machine: Machine) -> Iterator[Flag | LeftOut]:
-    links = "counters of the GPUs' links"
     if not machine.has_gpu:
-        yield LeftOut(links, "no NVIDIA driver is loaded here")
+        yield LeftOut(LINKS, "no NVIDIA driver is loaded here")
     elif not machine.may_count:
         yield LeftOut(
-            links,
+            LINKS,
             "they are for administrators only: run as root, or load the driver with"
             " NVreg_RestrictProfilingToAdminUsers=0",
         )
     elif "gpu-metrics-devices" in options:  # from 2024 on
         yield Flag(
             "--gpu-metrics-devices=cuda-visible",
-            links,
+            LINKS,
             "10 000 samples a second of each GPU",
         )
     elif "gpu-metrics-device" in options:
-        yield Flag("--gpu-metrics-device=all", links, "10 000 samples a second of each GPU")
+        yield Flag("--gpu-metrics-device=all", LINKS, "10 000 samples a second of each GPU")
     cards = "counters of the network cards"
     help_text = options.get("nic-metrics")
     if not machine.network_cards:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.errors import MissingToolError, UsageError
 from traceprof.recording import nsys as nsys_module
-from traceprof.recording.flags import NO_COST, Flag, Flags, choose_flags
+from traceprof.recording.flags import LINKS, NO_COST, Flag, Flags, choose_flags
 from traceprof.recording.job import Job, job_of
 from traceprof.recording.machine import look
 from traceprof.recording.training_command import TrainingCommand, read_command
@@ -44,6 +44,13 @@ class Plan:
     steps: str | None
     flags: Flags
     notes: tuple[str, ...]
+
+    @property
+    def words_without_links(self) -> tuple[str, ...]:
+        """The whole command, without counters of the GPUs' links."""
+        links = {flag.text for flag in self.flags.flags if flag.purpose == LINKS}
+        end = 2 + len(self.flags.flags)  # of what is nsys's
+        return (*(word for word in self.words[:end] if word not in links), *self.words[end:])
 
     @property
     def capture(self) -> Path:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import tempfile
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +16,7 @@ from traceprof.recording import nsys as nsys_module
 from traceprof.recording.child import Child
 from traceprof.recording.disk import NO_SPACE, is_full
 from traceprof.recording.doctor import diagnose, store, store_throttling
+from traceprof.recording.flags import LINKS
 from traceprof.recording.plan import NSYS, Plan
 from traceprof.recording.versions import is_cuda_too_new
 from traceprof.trace.nsight.conversion import export, find_nsys
@@ -69,20 +69,19 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
         raise UsageError(f"cannot write to {plan.folder}", why, "choose another -o") from error
     diagnosis = _diagnosed(plan, say) if plan.job.is_first_here else None
     before = _traces(plan.folder)
+    unmoved = _unmoved()
     if plan.tool == NSYS:
         plan.capture.unlink(missing_ok=True)
         plan.unimported.unlink(missing_ok=True)
-    environment = {**os.environ, **plan.variables}
-    begin_s = time.time()
     with Child(under_nsys=plan.tool == NSYS, say=say) as child:
-        status = child.run(plan.words, environment)
+        status = _run(child, plan, say)
         if diagnosis is not None:
             with suppress(OSError):
                 store_throttling(plan.folder, diagnosis)
         if plan.tool == NSYS:
-            if not child.has_started:
-                say(f"nsys ended with exit status {status} before it started the command")
-            reports, is_whole = _of_nsys(plan, begin_s, say)
+            found = _unmoved() if child.has_started else {}
+            left = {file: size for file, size in found.items() if file not in unmoved}
+            reports, is_whole = _of_nsys(plan, left, say)
         else:
             reports, is_whole = _of_torch(plan, before, say)
         try:
@@ -104,38 +103,69 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
     return Recorded(status, all_reports, is_whole)
 
 
+def _run(child: Child, plan: Plan, say: Callable[[str], None]) -> int:
+    """Run the command of a plan to its end; return its exit status.
+
+    Where nsys fails before it starts the command, it starts again without what only one nsys of a
+    machine can record.
+    """
+    environment = {**os.environ, **plan.variables}
+    status = child.run(plan.words, environment)
+    if child.has_started:
+        return status
+    failure = f"nsys ended with exit status {status} before it started the command"
+    words = plan.words_without_links
+    may_retry = status and child.ended_by is None and words != plan.words
+    if may_retry and not plan.capture.exists() and not plan.unimported.exists():
+        say(f"{failure}: again without {LINKS}, which another nsys may be recording")
+        status = child.run(words, environment)
+        failure = f"nsys ended with exit status {status} before it started the command"
+    if not child.has_started:
+        say(failure)
+    return status
+
+
 def _nothing(plan: Plan, why: str) -> str:
     """Return the sentence that nothing was recorded, and why."""
     steps = "" if plan.steps is None else f" (did it reach steps {plan.steps}?)"
     return f"nothing was recorded on {plan.job.name}: {why}{steps}"
 
 
-def _of_nsys(plan: Plan, begin_s: float, say: Callable[[str], None]) -> tuple[list[Path], bool]:
+def _of_nsys(
+    plan: Plan, left: dict[Path, int], say: Callable[[str], None]
+) -> tuple[list[Path], bool]:
     """Return the report of nsys, and whether it is all that was recorded."""
     if not _import_again(plan, say):
         return [], False
     if not plan.capture.exists():
         say(_nothing(plan, "nsys wrote no report"))
-        _say_where_it_is(plan, begin_s, say)
+        _say_where_it_is(plan, left, say)
         return [], False
     return _exported(plan, say)
 
 
-def _say_where_it_is(plan: Plan, begin_s: float, say: Callable[[str], None]) -> None:
-    """Name the recording that nsys could not move from the folder for temporary files."""
-    left = [
-        file
-        for folder in {tempfile.gettempdir(), "/tmp"}  # noqa: S108  (where nsys puts it)
-        for file in Path(folder).glob("nsys-report-*.qdstrm")
-        if file.stat().st_mtime >= begin_s and file.stat().st_uid == os.geteuid()
-    ]
+def _unmoved() -> dict[Path, int]:
+    """Return this user's recordings in the folders for temporary files, with their bytes."""
+    found = {}
+    for folder in (tempfile.gettempdir(), "/tmp"):  # noqa: S108  (where nsys puts it)
+        for file in Path(folder).glob("nsys-report-*.qdstrm"):
+            with suppress(OSError):
+                status = file.stat()
+                if status.st_uid == os.geteuid():
+                    found[file] = status.st_size
+    return found
+
+
+def _say_where_it_is(plan: Plan, left: dict[Path, int], say: Callable[[str], None]) -> None:
+    """Name new recordings that nsys could not move from the folder for temporary files."""
     free = shutil.disk_usage(plan.folder).free
-    if is_full(plan.folder) or any(file.stat().st_size > free for file in left):
+    if is_full(plan.folder) or any(size > free for size in left.values()):
         say(f"{NO_SPACE} in {plan.folder}")
-    for file in left:
+    for file in sorted(left):
         say(
-            f"nsys left a recording in {file}: QdstrmImporter, in the folder host-linux-x64 of"
-            f" Nsight Systems, imports it (--input-file {file} --output-file FILE.nsys-rep)"
+            f"nsys left a recording in {file} (this one, or another that ran at the same time):"
+            " QdstrmImporter, in the folder host-linux-x64 of Nsight Systems, imports it"
+            f" (--input-file {file} --output-file FILE.nsys-rep)"
         )
 
 
