@@ -57,7 +57,7 @@ def record(
     Args:
         folder: of the traces; created if missing.
         steps: `(10, 20)` or `"10:20"` for steps 10 to 19, counted from 0; None for all, from the
-            first forward or backward pass to the end of the process.
+            first marked step, forward or backward pass to the end of the process.
         shapes: whether to record the shapes of inputs, from which FLOPs and bytes follow.
 
     Raises:

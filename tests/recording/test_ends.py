@@ -31,6 +31,13 @@ for _ in range(int(sys.argv[1])):
     layer(torch.ones(4)).sum().backward()
     optimizer.step()
 """
+COPIES = """
+from contextlib import nullcontext
+import instrument, torch
+
+with instrument.step():
+    torch.ones(4).copy_(torch.zeros(4))
+"""
 
 
 pytestmark = pytest.mark.usefixtures("nsys")
@@ -136,9 +143,22 @@ def test_nothing_recorded_is_an_error_with_its_reason(
 ) -> None:
     code, printed = ended(tmp_path / "out", tool, "true")
     assert (code, "nothing was recorded" in printed) == (EXIT_ERROR, True), printed
+    assert ("or step that instrument.step marks" in printed) == (tool == "torch"), printed
     code, printed = ended(tmp_path / "out", tool, *training, "5", options=("--steps", "20:30"))
     assert (code, "did it reach steps 20:30?" in printed) == (EXIT_ERROR, True), printed
     assert "steps 20:30 were to be recorded, and the process made 5 steps" in printed
+
+
+@pytest.mark.parametrize("is_marked", long_after(1, [True, False]))
+def test_a_program_without_passes_is_recorded_from_a_marked_step_on(
+    tmp_path: Path, is_marked: bool
+) -> None:
+    script = tmp_path / "copies.py"
+    script.write_text(COPIES if is_marked else COPIES.replace("instrument.step", "nullcontext"))
+    recording = Recording(tmp_path / "out", "torch", sys.executable, str(script))
+    code, printed = recording.end()
+    assert (code, len(recording.names)) == ((0, 1) if is_marked else (EXIT_ERROR, 0)), printed
+    assert ("or step that instrument.step marks" in printed) == (not is_marked), printed
 
 
 @with_each_tool

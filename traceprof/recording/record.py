@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 NOT_IMPORTED = "nsys failed to import what it recorded itself"
 """Happens with Nsight Systems 2023.4 in about 1 % of recordings, at exit status 0."""
 
+_BEGINS = (
+    ", which begins with the first forward or backward pass, or step that instrument.step marks"
+)
 _NOT_WRITTEN = ".not-written-"
 """What a rank appends, with the reason, to the hidden name of a trace that it could not write."""
 
@@ -176,7 +179,8 @@ def _of_torch(
     lost = _remove_unwritten(plan, say)
     reports = _written(plan.folder, before)
     if not reports and not lost:
-        say(_nothing(plan, "no process of the command wrote a trace"))
+        begins = "" if plan.steps else _BEGINS
+        say(_nothing(plan, f"no process of the command wrote a trace{begins}"))
     return reports, bool(reports) and not lost
 
 

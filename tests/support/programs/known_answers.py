@@ -108,8 +108,8 @@ def graphs() -> Truth:
 
 
 def exchange() -> Truth:
-    """Send to and receive from itself."""
-    with group():
+    """Send to and receive from itself, in a step: nothing else begins a trace of torch."""
+    with group(), instrument.step():
         sent, received = (torch.ones(MIB // 4, device=DEVICE) for _ in range(2))
         for _ in range(10):
             operations = [dist.P2POp(dist.isend, sent, 0), dist.P2POp(dist.irecv, received, 0)]
@@ -120,13 +120,14 @@ def exchange() -> Truth:
 
 
 def copies() -> Truth:
-    """Copy pageable and pinned memory to the GPU and back."""
+    """Copy pageable and pinned memory to the GPU and back, in a step."""
     pageable, pinned = torch.ones(MIB), torch.ones(MIB).pin_memory()
-    for source in (pageable, pinned):
-        for _ in range(5):
-            target = source.to("cuda", non_blocking=True)
-            source.copy_(target)
-    synchronize()
+    with instrument.step():
+        for source in (pageable, pinned):
+            for _ in range(5):
+                target = source.to("cuda", non_blocking=True)
+                source.copy_(target)
+        synchronize()
     return {"copies": 5, "bytes": 4 * MIB}
 
 
