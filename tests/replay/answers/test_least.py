@@ -20,6 +20,7 @@ from traceprof.analyses.steps.step_lengths import compute_ns, step_ns
 from traceprof.analyses.verdict.savings import within_reach
 from traceprof.findings import Basis, Saving
 from traceprof.replay.answers.ask import whatif
+from traceprof.replay.answers.gates import floor_gate
 from traceprof.run.steps.steady_rules import StepUse
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.program_writer import SIDE, Host
@@ -144,3 +145,9 @@ def steady_windows(path: Path) -> list[tuple[int, int]]:
         (result,) = analysis.measured.of(breakdown)
     steady = [step.measures for step in result.steps if step.use is StepUse.STEADY]
     return [(step.window_start_ns, step.window_start_ns + step.window_ns) for step in steady]
+
+
+def test_a_floor_that_is_broken_is_written_as_json() -> None:
+    """The analysis and the what-if documents hold it: a number of numpy cannot be written."""
+    written = msgspec.json.decode(msgspec.json.encode(floor_gate(np.float64(0.006))))
+    assert (written["value"], written["holds"]) == (0.006, False)

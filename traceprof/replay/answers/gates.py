@@ -177,6 +177,7 @@ def _has_records(analysis: OpenAnalysis) -> bool:
 
 
 def _gate(name: GateName, value: float | None, limit: float) -> Gate:
+    value = None if value is None else float(value)  # numpy's own are not written to JSON
     return Gate(name, value, limit, value is not None and abs(value) <= limit)
 
 
