@@ -21,6 +21,11 @@ from traceprof.store.runs import save, stored_runs
 from traceprof.units import duration
 
 _WITHIN = 0.001
+_PARTS = {
+    "exposed-communication": "exposed_communication_ns",
+    "exposed-copy": "exposed_copy_ns",
+    "gpu-idle": "idle_ns",
+}
 _QUICK = {"ddp", "gloo"}  # with ranks on GPUs, and without
 
 
@@ -57,6 +62,16 @@ def assert_all_say_the_same(report: Path, store: Path) -> None:
     save(store, result, "run")
     assert [run.step_ns for run in stored_runs(store)] == [same]
     compared = compare(report, report)
+    of_compared = {finding.id: finding.before_ns for finding in compared.findings}
+    for id_, part in _PARTS.items():
+        costs = [
+            finding.metrics["per_step_ns"] for finding in written.findings if finding.id == id_
+        ]
+        ranks = [finding.rank for finding in written.findings if finding.id == id_]
+        in_step = [counted[counted["rank"] == rank][part].mean() for rank in ranks]
+        if len(means):
+            assert costs == pytest.approx(in_step, abs=1)
+            assert of_compared.get(id_) == (max(costs) if costs else None)
     assert compared.step.before_ns == same
     assert compared.step.after_ns == same
     baseline = whatif(report, assume=["no-sync"]).whatif.baseline

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from traceprof import intervals
 from traceprof.analyses.exposed_copy.advice import (
     MIN_UPLOAD_COPIES,
     Cause,
@@ -30,6 +31,7 @@ from traceprof.findings import (
     share,
 )
 from traceprof.run.concurrency import DIRECTIONS, KindBeside, concurrency
+from traceprof.run.steady_steps import covered_per_step
 from traceprof.trace.model.kinds import MemoryKind
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
@@ -75,6 +77,9 @@ class ExposedCopyMetrics(Metrics):
     ]
     bytes: Annotated[Count, "what the exposed copies carried, also where they are hidden"]
     num_copies: Annotated[Count, "how many copies and memory sets are exposed"]
+    per_step_ns: Annotated[
+        Ns | None, "what is exposed in the mean steady step, null where no step was found"
+    ]
     coverage: Annotated[
         Fraction,
         "the share of the exposed time whose copies have a known kind of host memory",
@@ -127,6 +132,7 @@ def run(rank: Rank, window: Window) -> ExposedCopyResult:
     is_unknown = with_host > 0 and total_ns - known_ns == with_host
     work = sum(of_kind[kind].total_ns for kind in ("compute", "communication"))
     work -= of_kind["compute"].communication_ns
+    exposed = intervals.subtract(rank.copy, intervals.merge(rank.compute, rank.communication))
     metrics = ExposedCopyMetrics(
         exposed_ns=total_ns,
         fraction=share(total_ns, copy_ns),
@@ -139,6 +145,7 @@ def run(rank: Rank, window: Window) -> ExposedCopyResult:
         hideable_ns=min(total_ns, work - (copy_ns - total_ns)),
         bytes=sum(part.bytes for part in parts),
         num_copies=sum(part.num_copies for part in parts),
+        per_step_ns=covered_per_step(rank, window, exposed),
         coverage=share(known_ns, total_ns),
     )
     return ExposedCopyResult(
