@@ -173,7 +173,7 @@ def _gates(baseline: Baseline) -> Component:
     return card(
         "Can the replay be believed?",
         html.Table(html.Tbody(rows), className="gates"),
-        note="where a check fails, nothing is answered",
+        note="where a check fails, what it makes unsure is not answered",
     )
 
 
@@ -192,7 +192,7 @@ def _steps(asked: WhatIf) -> Component:
         head = html.Tr(
             [
                 html.Th("if", scope="col"),
-                html.Th("a step takes", scope="col"),
+                html.Th(f"{baseline.subject} takes", scope="col"),
                 html.Th("", scope="col"),
                 html.Th("from – to", scope="col", className="number"),  # noqa: RUF001
                 html.Th("change", scope="col", className="number"),
@@ -289,7 +289,7 @@ def _critical_path(asked: WhatIf) -> list[Component]:
         ],
         className="legend",
     )
-    note = "what the end of the steps waited for, of all ranks: a change elsewhere gains nothing"
+    note = "what its end waited for, of all ranks: a change elsewhere gains nothing"
     where = html.P(
         ["Of one step, part by part: key K on ", dcc.Link("the timeline", href=addresses.TIMELINE)],
         className="note",

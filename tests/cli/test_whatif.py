@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 import traceprof
+from tests.support.builders import TraceBuilder
 from tests.support.cli import run
+from tests.support.idle_gaps import US
 from tests.support.traces import CPU_SAMPLE, SAMPLE, SAMPLE_FOLDER
 from traceprof.documents.schema import texts
 from traceprof.documents.whatif import WhatIfDocument
@@ -21,6 +23,18 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert "holds  misfit" in text
     assert "a step takes" in text
     assert "critical path" in text
+
+
+def test_without_steps_the_training_takes_its_time(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = TraceBuilder().kernel(5 * US, 9 * US, launch=(0, US))
+    trace.kernel(80 * US, 99 * US, launch=(70 * US, 71 * US))
+    assert run("whatif", trace.write(tmp_path / "t.sqlite"), "--assume", "launch=0") == 0
+    text = capsys.readouterr().out
+    assert "The training takes 94 µs (all that is known)." in text
+    assert "A step takes" not in text
+    assert "the training takes" in text
 
 
 def answer(capsys: pytest.CaptureFixture[str], report: Path, *more: str) -> dict[str, Any]:

@@ -64,12 +64,10 @@ def assert_all_say_the_same(report: Path, store: Path) -> None:
     compared = compare(report, report)
     of_compared = {finding.id: finding.before_ns for finding in compared.findings}
     for id_, part in _PARTS.items():
-        costs = [
-            finding.metrics["per_step_ns"] for finding in written.findings if finding.id == id_
-        ]
-        ranks = [finding.rank for finding in written.findings if finding.id == id_]
-        in_step = [counted[counted["rank"] == rank][part].mean() for rank in ranks]
+        found = [finding for finding in written.findings if finding.id == id_]
+        in_step = [counted[counted["rank"] == finding.rank][part].mean() for finding in found]
         if len(means):
+            costs = [int(finding.metrics["per_step_ns"] or 0) for finding in found]
             assert costs == pytest.approx(in_step, abs=1)
             assert of_compared.get(id_) == (max(costs) if costs else None)
     assert compared.step.before_ns == same

@@ -55,7 +55,8 @@ def report(asked: Asked) -> RenderableType:
     parts += _refused(whatif.answers)
     same = [answer.assume for answer in whatif.answers if answer.is_too_small]
     if shown:
-        parts += [Text(""), _answers(shown)]
+        subject = "a step" if whatif.baseline is None else whatif.baseline.subject
+        parts += [Text(""), _answers(shown, subject)]
     notes = dict.fromkeys(f"{answer.assume}: {answer.note}" for answer in shown if answer.note)
     parts += [Text(note) for note in notes]
     if same:
@@ -85,7 +86,10 @@ def _refused(answers: Sequence[Answer]) -> list[RenderableType]:
 def _checks(baseline: Baseline) -> list[RenderableType]:
     steps = steps_text(baseline)
     lines: list[RenderableType] = [
-        Text(f"A step takes {duration(baseline.step_ns)} ({steps}). Checks of the replay:")
+        Text(
+            f"{baseline.subject.capitalize()} takes {duration(baseline.step_ns)} ({steps})."
+            " Checks of the replay:"
+        )
     ]
     for gate in baseline.gates:
         value = "unknown" if gate.value is None else percent(abs(gate.value))
@@ -95,8 +99,8 @@ def _checks(baseline: Baseline) -> list[RenderableType]:
     return lines
 
 
-def _answers(answers: list[Answer]) -> RenderableType:
-    table = new_table("if", "a step takes", "from", "to", "change", left=("if",))
+def _answers(answers: list[Answer], subject: str) -> RenderableType:
+    table = new_table("if", f"{subject} takes", "from", "to", "change", left=("if",))
     for answer in sorted(answers, key=lambda answer: answer.change_ns or 0):
         table.add_row(
             Text(one_line(answer.assume)),
@@ -165,4 +169,4 @@ def path_shares(whatif: WhatIf) -> dict[str, float]:
 
 def _path(whatif: WhatIf) -> list[RenderableType]:
     parts = [f"{percent(part)} {name}" for name, part in path_shares(whatif).items()]
-    return [Text(f"The critical path of the steps is {', '.join(parts)}.")] if parts else []
+    return [Text(f"The critical path of what was replayed is {', '.join(parts)}.")] if parts else []

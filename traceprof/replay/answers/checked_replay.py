@@ -38,6 +38,7 @@ from traceprof.trace.model.parts import Part
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.verdict.savings import Gate
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.progress import Progress
@@ -75,6 +76,7 @@ class Baseline(Record, frozen=True):
             known.
         num_measured: of how many `step_ns` is the mean: more, where a sample was replayed.
         gates: the checks.
+        subject: whose time it is: a step, or the training where no steps are known.
     """
 
     step_ns: int
@@ -82,6 +84,7 @@ class Baseline(Record, frozen=True):
     num_steps: int
     num_measured: int
     gates: tuple[Gate, ...]
+    subject: str = "a step"
 
     @property
     def misfit(self) -> float | None:
@@ -290,7 +293,7 @@ def checked_replay(
     slowest = slowest_rank(analysis.measured.of(breakdown))
     share_by_begin, share_by_end = steady_shares(graph.marks, slowest)
     removed, held_out, without = (replayed[:, way] for way in (Way.WITHOUT_DELAYS, -2, -1))
-    baseline = _baseline(graph, measured, removed, share_by_begin, step_ns(slowest))
+    baseline = _baseline(graph, measured, removed, share_by_begin, slowest)
     gates = gates_of(analysis, graph, share_by_begin, measured, (removed, held_out, without))
     num_measured = baseline.num_steps if sample is None else len(steady_steps(slowest))
     baseline = replace(baseline, num_measured=num_measured, gates=gates)
@@ -408,14 +411,19 @@ def refused_periods(analysis: OpenAnalysis) -> Refusal | None:
 
 
 def _baseline(
-    graph: RunGraph, measured: Float64, replayed: Float64, share: Float64, step_ns: int
+    graph: RunGraph,
+    measured: Float64,
+    replayed: Float64,
+    share: Float64,
+    slowest: BreakdownResult,
 ) -> Baseline:
-    step = float(share @ measured)
+    step, whole_ns, subject = float(share @ measured), step_ns(slowest), "a step"
     if not any(mark.is_marked for mark in graph.marks):
-        step_ns = max(step_ns, round(step))  # GPUs of one process begin together
+        whole_ns = max(whole_ns, round(step))  # GPUs of one process begin together
+        subject = f"the {slowest.judged_kind}"
     misfit = float(share @ replayed) / step - 1 if step else 0.0
-    num_steps = int(np.count_nonzero(share))
-    return Baseline(step_ns, round(step_ns * (1 + misfit)), num_steps, num_steps, ())
+    num_steps, replayed_ns = int(np.count_nonzero(share)), round(whole_ns * (1 + misfit))
+    return Baseline(whole_ns, replayed_ns, num_steps, num_steps, (), subject)
 
 
 def _communication(analysis: OpenAnalysis, graph: RunGraph) -> Float64:
