@@ -132,7 +132,7 @@ def test_the_importer_is_found_by_the_place_of_nsys(
     assert find_importer(str(script)) == importer
 
 
-@pytest.mark.parametrize("start", ["link", 'exec {} "$@"\n', "exec '{}' \"$@\"\n"])
+@pytest.mark.parametrize("start", ["link", 'A=/b exec "{}" "$@"\n', "exec env A=/b/nsys {} x\n"])
 def test_the_newest_cuda_that_nsys_knows(tmp_path: Path, start: str) -> None:
     nsys = program(tmp_path / "opt" / "target-linux-x64" / "nsys", "")
     path = tmp_path / "nsys"
@@ -148,11 +148,17 @@ def test_the_newest_cuda_that_nsys_knows(tmp_path: Path, start: str) -> None:
     assert Nsys(str(program(tmp_path / "opt" / "bin" / "nsys", ""))).newest_cuda == "12.10"
 
 
-@pytest.mark.parametrize("script", ['exec nsys "$@"\n', 'exec "$0" "$@"\n', "exec {0} x\n"])
+@pytest.mark.parametrize("script", ['exec "$A{}" "$@"\n', "# exec {} x\n", "exec {}/../nsys x\n"])
 def test_a_script_that_cannot_be_followed(tmp_path: Path, script: str) -> None:
-    path = tmp_path / "a" / "nsys"
-    program(path, script.format(path))
+    nsys = program(tmp_path / "opt" / "target-linux-x64" / "nsys", "")
+    nsys.with_name("libcupti.so.12.4").touch()
+    path = program(tmp_path / "a" / "b" / "c" / "nsys", script.format(nsys))
     assert Nsys(str(path)).newest_cuda == ""
+
+
+def test_a_script_that_starts_itself_is_followed_to_no_end(tmp_path: Path) -> None:
+    path = tmp_path / "nsys"
+    program(path, f"exec {path} x\n")
     assert find_importer(str(path)) is None
 
 

@@ -21,7 +21,7 @@ _OPTION = re.compile(r"^\s*(?:\([^)]*\)\s*)?(?:-\w,\s*)?--([a-z][\w-]*)")
 _LIBRARIES = (".", "lib/nsight-systems", "usr/lib/nsight-systems")
 _MAX_PARENTS = 3  # from bin/nsys or target-linux-x64/nsys to the folder of the installation
 _VERSION = re.compile(r"\b(\d{4})\.(\d+)(?:\.(\d+))?")
-_EXEC = re.compile(r"""^\s*exec\s+["']?(/[^\s"'$]*/nsys)["']?\s""", re.MULTILINE)
+_EXEC = re.compile(r"""^[^#\n]*\bexec\s[^#\n]*?(?<=[\s"'])(/[^\s"'$]*/nsys)["'\s]""", re.MULTILINE)
 _MAX_SCRIPTS, _MAX_SCRIPT_BYTES = 4, 1 << 12
 _CUPTI = re.compile(r"libcupti\.so\.(\d{1,2})\.(\d+)")
 UNKNOWN_CALL = (
