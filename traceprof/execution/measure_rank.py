@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceprof.analyses import gpu_idle, launch_queue, overlap_slowdown
 from traceprof.analyses.compute import compute_parts
 from traceprof.analyses.gradients import ddp_buckets
 from traceprof.analyses.kernels import kernel_table, launched_kernels, placed_kernels
@@ -29,6 +30,8 @@ _REASONS = {
     Part.GPU_OPERATIONS: "the report has no GPU operation",
 }
 """Reasons why an analysis cannot run, by missing part, where its name is not enough."""
+_LARGE = [module.__name__ for module in (launch_queue, overlap_slowdown, gpu_idle)]
+"""The analyses that need the most memory, in the order in which they leave least behind."""
 
 
 def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
@@ -46,12 +49,12 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
     shown_results: dict[str, RankResult] = {}
     missing: dict[str, tuple[NotApplicable, ...]] = {}
     shown = shown_window(rank, window)
-    # First: it needs the most memory, and later analyses keep shared results.
+    # What needs the most memory comes first: later analyses keep shared results.
     kernels = kernel_table.run(rank, shown, window) if has_gpu else None
     launched = launched_kernels.run(rank, shown, window) if has_gpu else None
     compute = None if launched is None else compute_parts.run(rank, shown, launched, window)
     is_same = (shown.start_ns, shown.end_ns) == (window.start_ns, window.end_ns)
-    for analysis in ANALYSES:
+    for analysis in sorted(ANALYSES, key=lambda one: [one.name != name for name in _LARGE]):
         if analysis.measure is None or not (has_gpu or analysis.is_for_cpu):
             continue
         lacking = next((part for part in analysis.requires if not rank.trace.holds(part)), None)

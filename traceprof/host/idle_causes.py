@@ -193,6 +193,7 @@ def idle_causes(rank: Rank) -> IdleCauses:
 
 
 def _explain(rank: Rank) -> IdleCauses:
+    stalls = host_stalls(rank)  # first: it takes much memory
     idle, calls, evidence = idle_gaps(rank), rank.calls, host_evidence(rank)
     if calls is None or evidence is None:
         return _unexplained(idle)
@@ -205,7 +206,6 @@ def _explain(rank: Rank) -> IdleCauses:
     parts: dict[IdleCause, list[Intervals]] = {cause: [] for cause in IdleCause}
     spans: list[Intervals] = []
     held: list[Intervals] = []
-    stalls = host_stalls(rank)
     for numbers, rows in threads.groups():
         group = Intervals(late.start_ns[rows], until[rows])
         known = _ThreadPair(evidence, stalls, calls, numbers)

@@ -244,6 +244,14 @@ def launch_queue(rank: Rank) -> LaunchQueue:
     return rank.process_cache.get(_build, rank)
 
 
+def release_queue(rank: Rank) -> None:
+    """Free the launch queue of a rank's process, or what is derived if others share it."""
+    if rank.num_devices == 1:
+        rank.process_cache.release(_build)
+    else:
+        launch_queue(rank).release()
+
+
 def _build(rank: Rank) -> LaunchQueue:
     calls = rank.calls
     if calls is None:

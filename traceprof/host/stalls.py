@@ -213,16 +213,17 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
             if key == rank.key
             else [launching_calls(group, calls) for group in operations.groups]
         )
-        for group, call in zip(operations.groups, launched_by, strict=True):
-            known = call >= 0
-            launches.append(calls.start_ns[call[known]])
-            ends.append(group.end_ns[known])
         kernels, call = operations.kernels, launched_by[0]
         order = np.flatnonzero(call >= 0)
         order = order[are_first(kernels.packed_signature.at(order), calls.start_ns[call[order]])]
         order = order[np.lexsort((calls.start_ns[call[order]], kernels.name[order]))]
         is_first = np.diff(kernels.name[order], prepend=-1) != 0
         firsts.append(call[order[is_first]])
+        del order  # there can be many
+        for group, call in zip(operations.groups, launched_by, strict=True):
+            known = call >= 0
+            launches.append(calls.start_ns[call[known]])
+            ends.append(group.ends(known))
         if key != rank.key:
             operations.release()
     # Both are nearly in order: stable sorts are quick.

@@ -59,9 +59,12 @@ class Cache:
             self._results[derive, ()] = result
         return self.get(derive, owner)
 
-    def release(self) -> None:
-        """Release all results; they are derived again when needed."""
-        self._results.clear()
+    def release(self, derive: Callable[..., Any] | None = None) -> None:
+        """Release all results, or one of the owner alone; they are derived again when needed."""
+        if derive is None:
+            self._results.clear()
+        else:
+            self._results.pop((derive, ()), None)
 
 
 class HasCache(Protocol):

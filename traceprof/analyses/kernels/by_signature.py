@@ -166,12 +166,12 @@ def compare(
     may = np.bincount(signature[is_alone], minlength=size) >= least_alone
     may &= np.bincount(signature[is_overlapped], minlength=size) > 0
     rows = np.flatnonzero((is_alone | is_overlapped) & may[signature])
-    group, num_places = signature[rows].astype(np.int64), 1
+    group, num_places = np.zeros(1, np.int64), 1
     if places is not None:
         place = places(rows)
-        rows, group, place = rows[place >= 0], group[place >= 0], place[place >= 0]
-        num_places = int(place.max(initial=0)) + 1
-        group = group * num_places + place
+        rows, group = rows[place >= 0], place[place >= 0].astype(np.int64)
+        num_places = int(group.max(initial=0)) + 1
+    group = group + signature[rows].astype(np.int64) * num_places
     over = is_overlapped[rows]
     groups, group = numbered(group)
     num_alone = np.bincount(group[~over], minlength=len(groups))

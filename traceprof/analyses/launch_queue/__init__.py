@@ -36,7 +36,7 @@ from traceprof.findings import (
 )
 from traceprof.host.late_launches import late_launches
 from traceprof.host.launch_stalls import LONG_NS, MIN_CAP, find_stalls
-from traceprof.host.queue_depth import launch_queue
+from traceprof.host.queue_depth import launch_queue, release_queue
 from traceprof.host.queue_holders import Holder, queue_holders
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
@@ -157,7 +157,7 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
     blocked = intervals.union(stalls.start_ns, stalls.end_ns)
     late = late_launches(rank, rank.calls, of_process, window) if len(of_process) else None
     max_depth = queue.deepest_within(window.start_ns, window.end_ns)
-    queue.release()
+    release_queue(rank)
     holders = queue_holders(rank, blocked)
     costly = late.costly if late else intervals.empty()
     metrics = LaunchQueueStallMetrics(
