@@ -294,13 +294,16 @@ def _unmatched_sends(analysis: OpenAnalysis) -> CannotChange | None:
     judged = {result.rank: result.judged for result in analysis.measured.of(breakdown)}
     for rank in analysis.run.ranks:
         ids = [id_ for id_, name in rank.communication_operations.items() if name == EXCHANGE]
+        if not ids:
+            continue
         kernels, window = rank.operations.kernels, judged[rank.rank]
         since_ns = kernels.start_ns - window.window_start_ns
         is_judged = (since_ns >= 0) & (since_ns < window.window_ns)
         sends = np.flatnonzero(kernels.are_named(ids) & is_judged)
+        taken = intervals.union(kernels.start_ns[sends], kernels.ends(sends)).measure_ns
+        rank.operations.release()
         if not len(sends):
             continue
-        taken = intervals.union(kernels.start_ns[sends], kernels.ends(sends)).measure_ns
         unmatched = max(1 - known.get(rank.rank, 0) / len(sends), 0.0)
         share = unmatched * taken / max(window.window_ns, 1)
         if share > _MAX_UNMATCHED:
