@@ -99,7 +99,7 @@ def read_gpu_operations(database: Database) -> GpuOperationsData:
     kernels = read_table(database, schema.KERNEL, _signed_chunks(database, signer), notes)
     names = signer.signatures.name
     operations = _with_others(
-        database, kernels.extents, lambda key: _kernels_of(kernels, key, names), notes
+        database, kernels.extents, lambda key: _kernels_of(kernels.rows(key), names), notes
     )
     return GpuOperationsData(operations, signer.signatures, frozenset(signer.names), tuple(notes))
 
@@ -182,16 +182,7 @@ def _kernel_extents(
     return rows.finish()
 
 
-def _kernels_of(table: GpuTable, key: RankKey, names: Int64) -> Kernels | KernelsOnDemand:
-    """Return a rank's kernels, the largest table: with several ranks only on demand."""
-    pick = partial(_picked_kernels, table, key, names)
-    if len(table.extents) == 1 or key not in table.extents:
-        return pick()
-    return KernelsOnDemand(*table.extents[key], pick)
-
-
-def _picked_kernels(table: GpuTable, key: RankKey, names: Int64) -> Kernels:
-    rows = table.rows(key)
+def _kernels_of(rows: Rows, names: Int64) -> Kernels:
     return Kernels(*_base(rows), _column(rows, _SIGNATURE), names)
 
 

@@ -1,18 +1,18 @@
-"""Tables of GPU operations of an Nsight export, with rows selected by rank on demand."""
+"""Tables of GPU operations of an Nsight export, by rank."""
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from traceprof.structs import Record
-from traceprof.trace.columns import ColumnBuilder, pack
+from traceprof.trace.columns import pack
+from traceprof.trace.grouping import pieces
 from traceprof.trace.model.limits import are_sizes, known_sizes
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight.extents import ExtentsBuilder
-from traceprof.trace.nsight.rows import check_few_processes, check_times
+from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times
 from traceprof.trace.sqlite.read_columns import read_columns
 
 if TYPE_CHECKING:
@@ -35,9 +35,6 @@ BYTES = "bytes"
 NEEDED = ("globalPid", "deviceId", "start", "end")
 """The columns without which a row is unusable."""
 
-# With more ranks, sorting all rows is quicker than searching for those of each.
-_MAX_SOUGHT = 32
-
 
 class Rows(NamedTuple):
     """The operations of one rank, ordered by start, then end."""
@@ -49,75 +46,47 @@ class Rows(NamedTuple):
 _NO_ROWS = Rows(pack(np.empty(0, np.int64)), {})
 
 
-class GpuTable(Record, frozen=True, dict=True):
-    """The rows of all ranks in the order of the export; those of a rank are selected on demand.
-
-    So reading need not sort them, and several processes can, each for one rank.
+class GpuTable(Record, frozen=True):
+    """The rows of all ranks.
 
     Attributes:
         extents: of each rank's rows, in order of first occurrence.
-        owner: for each row, the number of its rank among these.
-        start_ns: the start of each.
-        columns: the others, by name.
+        of_rank: the rows of each.
     """
 
     extents: Mapping[RankKey, Extent]
-    owner: Column
-    start_ns: Column
-    columns: Mapping[str, Column]
+    of_rank: Mapping[RankKey, Rows]
 
     def rows(self, key: RankKey) -> Rows:
         """Return a rank's rows."""
-        if key not in self.extents:
-            return _NO_ROWS
-        if len(self.extents) == 1:
-            return _sorted_by_time(self.start_ns.values, self.columns)
-        place = [*self.extents].index(key)
-        if len(self.extents) <= _MAX_SOUGHT:
-            chosen = np.flatnonzero(self.owner.kept == place)
-        else:
-            chosen = self._by_owner[place]
-        columns = {name: column.taken(chosen) for name, column in self.columns.items()}
-        return _sorted_by_time(self.start_ns.at(chosen), columns)
-
-    @cached_property
-    def _by_owner(self) -> list[Int64]:
-        owner = self.owner.kept
-        return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner))[:-1])
+        return self.of_rank.get(key, _NO_ROWS)
 
 
 class _GrowingTable:
     """A `GpuTable` under construction, as rows are read."""
 
     def __init__(self) -> None:
-        self._extents = ExtentsBuilder()
-        self._owner, self._start_ns = ColumnBuilder(), ColumnBuilder()
-        self._columns: dict[str, ColumnBuilder] = {}
+        self._extents, self._parts = ExtentsBuilder(), Parts()
 
     def __len__(self) -> int:
         """Return the number of ranks."""
         return len(self._extents)
 
     def add(self, chunk: Columns) -> None:
-        """Add some rows; the columns of process, device and time are removed from the chunk."""
-        start, end = chunk.pop("start"), chunk.pop("end")
+        """Add some rows; the columns of process, device and end are removed from the chunk."""
+        start, end = chunk["start"], chunk.pop("end")
         run, owner = self._extents.add(chunk.pop("globalPid"), chunk.pop("deviceId"), start, end)
         chunk[LENGTH] = end - start
-        self._start_ns.append(start)
-        self._columns = self._columns or {name: ColumnBuilder() for name in chunk}
-        for name, values in chunk.items():
-            self._columns[name].append(values)
-        owners = np.repeat(owner, np.diff(run, append=len(start)))
-        self._owner.append(owners, (0, len(self) - 1))
+        of_row = np.repeat(owner, np.diff(run, append=len(start)))
+        self._parts.add(chunk, ((int(of_row[rows][0]), rows) for rows in pieces(of_row)))
 
     def finish(self) -> GpuTable:
         """Return the complete table; nothing can be added afterwards."""
-        return GpuTable(
-            self._extents.finish(),
-            self._owner.finish(),
-            self._start_ns.finish(),
-            {name: column.finish() for name, column in self._columns.items()},
-        )
+        extents, parts = self._extents.finish(), self._parts.finished()
+        of_rank = {
+            key: _sorted_by_time(columns) for key, (_, columns) in zip(extents, parts, strict=True)
+        }
+        return GpuTable(extents, of_rank)
 
 
 def read_table(
@@ -158,7 +127,8 @@ def note_unusable(table: schema.Table, unusable: int, notes: list[str]) -> None:
 
 def note_unknown_sizes(table: GpuTable, notes: list[str]) -> None:
     """Add a note on the number of copies whose size is missing or beyond any memory."""
-    unknown = int((table.columns[BYTES].values == NULL).sum()) if BYTES in table.columns else 0
+    sizes = [rows.columns[BYTES].values for rows in table.of_rank.values() if BYTES in rows.columns]
+    unknown = sum(int((of_rank == NULL).sum()) for of_rank in sizes)
     if unknown:
         notes.append(f"{unknown} memory copies have no size: they are counted as 0 bytes")
 
@@ -208,12 +178,14 @@ def usable(database: Database, table: schema.Table, chunk: Columns) -> tuple[Col
     return kept, length - len(kept["start"])
 
 
-def _sorted_by_time(start: Int64, columns: Mapping[str, Column]) -> Rows:
+def _sorted_by_time(columns: dict[str, Column]) -> Rows:
+    starts = columns.pop("start")
+    start = starts.values
     step = np.diff(start)
     if (step > 0).all():
-        return Rows(pack(start), columns)
+        return Rows(starts, columns)
     end = start + columns[LENGTH].values
     if ((step >= 0) & ((step > 0) | (np.diff(end) >= 0))).all():
-        return Rows(pack(start), columns)
+        return Rows(starts, columns)
     order = np.lexsort((end, start))
     return Rows(pack(start[order]), {name: column.taken(order) for name, column in columns.items()})
