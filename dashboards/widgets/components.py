@@ -163,7 +163,10 @@ def evidence_list(entries: Iterable[tuple[Evidence, Address]], clock: Clock) -> 
             html.Li(
                 dcc.Link(
                     [
-                        html.Span(f"at {clock.text(interval.start_ns)}", className="when"),
+                        html.Span(
+                            [f"at {clock.text(interval.start_ns)}", *_own(interval, where, clock)],
+                            className="when",
+                        ),
                         html.Span(
                             duration(interval.end_ns - interval.start_ns), className="length"
                         ),
@@ -180,6 +183,13 @@ def evidence_list(entries: Iterable[tuple[Evidence, Address]], clock: Clock) -> 
         ],
         className="evidence",
     )
+
+
+def _own(interval: Evidence, where: Address, clock: Clock) -> list[Component]:
+    """Write when an interval begins by its report's clock, where that is not the run's."""
+    own = f"{clock.rank(where.rank[0]).own(interval.start_ns) / 1e9:.6f} s"
+    is_same = own == clock.text(interval.start_ns)
+    return [] if is_same else [html.Small(f"{own} in its report")]
 
 
 def _joined(parts: Sequence[Child]) -> list[Child]:

@@ -19,9 +19,12 @@ from dashboards.time_axis import Clock, RankClock
 from dashboards.view import View
 from tests.support.builders import TraceBuilder
 from tests.support.timeline_page import Timeline, attributes_of
+from tests.support.trees import text as shown
 from traceprof.analyses import breakdown, straggler
 from traceprof.analysis import Analysis, analyze
 from traceprof.communication.messages import messages
+from traceprof.findings import by_id, worst_of
+from traceprof.reports import text
 from traceprof.run.session_clocks import Clocks, MachineClock
 from traceprof.simulate import simulate_run
 
@@ -118,6 +121,19 @@ def test_steps_are_on_it(run: Analysis) -> None:
     at = [int(step["start"]) for of_rank in steps for step in of_rank if step["number"] == 9]
     assert len(at) == len(steps)
     assert max(at) - min(at) < run.of(breakdown)[0].steps[2].measures.window_ns
+
+
+def test_evidence_has_the_time_of_its_report_beside_that_of_the_run(run: Analysis) -> None:
+    """The text report and the JSON have the report's: one finds it again on the page."""
+    said, clock = text.render(run.result, is_verbose=True), Clock.of(run)
+    assert said.count("Times of evidence are by the clock of the rank's own report") == 1
+    page = shown(overview.layout(run, Address()))
+    found = [one for one in map(worst_of, by_id(run.findings)) if one.evidence]
+    own = [f"{one.evidence[0].start_ns / 1e9:.6f} s" for one in found]
+    of_run = [clock.text(clock.rank(one.rank).at(one.evidence[0].start_ns)) for one in found]
+    assert any(one != other for one, other in zip(own, of_run, strict=True))
+    for one, other in zip(own, of_run, strict=True):
+        assert f"at {other}{'' if one == other else f' {one} in its report'}" in page
 
 
 def test_the_evidence_of_a_straggler_leads_to_all_who_waited(run: Analysis) -> None:

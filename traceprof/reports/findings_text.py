@@ -31,6 +31,10 @@ MAX_EVIDENCE = {Severity.INFO: 0, Severity.LOW: 1, Severity.MEDIUM: 2, Severity.
 _MAX_ADVICE = {Severity.INFO: 0, Severity.LOW: 1, Severity.MEDIUM: 2, Severity.HIGH: 2}
 _PACE = "this wait may set the pace: then whatever else becomes faster waits as much longer"
 _MIN_ADVISED = 3  # findings, of whatever severity
+_CLOCKS = (
+    "Times of evidence are by the clock of the rank's own report; the dashboard shows them by that"
+    " of the first report, with these beside them."
+)
 _MANY = 4  # findings that one gap hides: it matters, and not all need a name
 _SEVERITY_STYLE = {
     Severity.HIGH: "bold white on red",
@@ -62,7 +66,7 @@ def findings_section(analysis: RunResult, detail: Detail = WHOLE) -> Iterable[Re
     ]
     for place, one in enumerate(shown):
         yield from (Text(""), one) if place else (one,)
-    for line in unexplained_lines(analysis, kind):
+    for line in lines_below(analysis, kind):
         yield Text(line)
 
 
@@ -71,14 +75,16 @@ def no_finding(kind: WindowKind) -> str:
     return f"No finding reaches 1 % of the {kind}."
 
 
-def unexplained_lines(analysis: RunResult, kind: WindowKind) -> list[str]:
-    """Say which parts of the time no finding accounts for, and why."""
+def lines_below(analysis: RunResult, kind: WindowKind) -> list[str]:
+    """Say which parts of the time no finding accounts for, and whose clock evidence has."""
     left = [part for part in analysis.attributions if part.finding is None]
-    return [
+    has_clocks = len(analysis.run.reports) > 1 and any(one.evidence for one in analysis.findings)
+    lines = [
         f"rank {part.rank}: {percent(part.fraction)} of the {kind} is {part.part}, and no"
         f" finding's: {one_line(part.sentence or '')}"
         for part in left[:_MAX_UNEXPLAINED]
     ]
+    return lines + [_CLOCKS] * has_clocks
 
 
 def max_advice(place: int, finding: Finding) -> int:

@@ -21,8 +21,8 @@ from traceprof.reports.findings_text import (
     claim_lines,
     evidence_text,
     gap_lines,
+    lines_below,
     no_finding,
-    unexplained_lines,
 )
 from traceprof.reports.headline_text import headline_lines
 from traceprof.reports.pipeline_drawing import PipelineDrawing, pipeline_drawings
@@ -152,7 +152,7 @@ def _of_ranks(
         "sections": [Section(heading, [*blocks(content)]) for heading, content in sections],
         "cards": _cards(analysis, by_id(analysis.findings), scenes),
         "no_finding": no_finding(kind),
-        "unexplained": unexplained_lines(analysis, kind),
+        "below_findings": lines_below(analysis, kind),
     }
 
 

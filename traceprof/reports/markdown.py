@@ -13,9 +13,9 @@ from traceprof.reports.findings_text import (
     claim_lines,
     evidence_text,
     gap_lines,
+    lines_below,
     max_advice,
     no_finding,
-    unexplained_lines,
 )
 from traceprof.reports.headline_text import headline_lines
 from traceprof.reports.text import communication_sections, header_lines, note_lines
@@ -86,7 +86,7 @@ def _findings(analysis: RunResult, kind: WindowKind) -> Iterator[str]:
         yield escaped(no_finding(kind))
     for place, group in enumerate(by_id(analysis.findings)):
         yield from _finding(analysis, group, max_advice(place, worst_of(group)))
-    for line in unexplained_lines(analysis, kind):
+    for line in lines_below(analysis, kind):
         yield f"* {escaped(line)}"
 
 
