@@ -147,8 +147,9 @@ def _table(view: View, results: Sequence[BreakdownResult]) -> Component:
 
 
 def _row(view: View, result: BreakdownResult) -> dict[str, Any]:
-    slowest = max(range(len(result.steps)), key=lambda at: result.steps[at].measures.window_ns)
     steady = steady_steps(result) or result.steps
+    slowest = max(steady, key=lambda step: step.measures.window_ns)
+    place = next(at for at, step in enumerate(result.steps) if step is slowest)
     return {
         "rank": result.rank,
         "steps": len(steady),
@@ -156,9 +157,9 @@ def _row(view: View, result: BreakdownResult) -> dict[str, Any]:
             measure: mean(getattr(step.measures, measure) for step in steady) / 1e6
             for measure in ("window_ns", *(part[0] for part in PARTS))
         },
-        "slowest": result.steps[slowest].measures.window_ns / 1e6,
-        "number": result.steps[slowest].number,
-        "href": _place(view, result, slowest, slowest).href(),
+        "slowest": slowest.measures.window_ns / 1e6,
+        "number": slowest.number,
+        "href": _place(view, result, place, place).href(),
     }
 
 

@@ -126,3 +126,27 @@ def test_a_share_of_a_step_varies_only_where_its_steps_do() -> None:
     assert in_time.change == pytest.approx(means[1] - means[0])
     assert low < in_time.change < high
     assert change_of(parse("exposed-copy:+1%"), before, after) is None  # a share of nothing
+
+
+def test_a_machine_without_a_name_is_unknown() -> None:
+    """Two recordings that do not name their machines do not differ in them."""
+
+    def of_host(*hosts: str) -> list[Document]:
+        document = document_of(DDP)
+        ranks = [
+            msgspec.structs.replace(rank, host=host)
+            for rank, host in zip(document.run.ranks, hosts, strict=True)
+        ]
+        run = msgspec.structs.replace(document.run, ranks=ranks)
+        return [msgspec.structs.replace(document, run=run)]
+
+    named, by_number = of_host("node1", "node1"), of_host("machine of report 0", "node1")
+    together = of_host("the machine of these GPUs", "node1")
+    (differs,) = [
+        (one.before, one.after)
+        for one in comparable(named, together).differences
+        if one.what == "machines"
+    ]
+    assert differs == ("node1", "node1, unknown")
+    differences = comparable(by_number, together).differences
+    assert "machines" not in [one.what for one in differences]

@@ -20,7 +20,7 @@ from traceprof.analysis import analyze_reports
 from traceprof.reports import html, text
 from traceprof.reports.detail import MAX_LINES, Detail
 from traceprof.reports.text import SECTIONS
-from traceprof.units import duration
+from traceprof.units import duration, percent
 
 MAX_TABLE_WIDTH = 130  # prose is narrower; tables are as wide as the longest GPU name needs
 
@@ -222,3 +222,13 @@ def test_names_are_neither_markup_nor_terminal_codes(tmp_path: Path) -> None:
     page = html.render(result)
     assert "<script" not in page
     assert page.startswith("<!DOCTYPE html>")
+
+
+def test_a_share_follows_the_time_that_it_is_of() -> None:
+    """A title may name other times only: what kernels take, of which a part could go."""
+    result = analyze_reports([SAMPLE_FOLDER / "full-precision-matmul.sqlite"])
+    finding = next(one for one in result.findings if one.id == "full-precision-matmul")
+    cost = duration(finding.impact_ns)
+    assert cost not in finding.title
+    said = " ".join(text.render(result).split())
+    assert f" (it costs {cost}, {percent(finding.impact_fraction)} of the training)" in said

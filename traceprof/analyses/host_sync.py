@@ -156,10 +156,10 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
     if severity is None:
         return []
     metrics = result.metrics
-    where = "in training steps" if metrics.in_steps else "(no training step is marked)"
+    where = " in training steps" if metrics.in_steps else ""
     times = "once" if metrics.num_syncs == 1 else f"{metrics.num_syncs} times"
     title = (
-        f"The host synchronized {times} {where}, mostly in {metrics.api}:"
+        f"The host synchronized {times}{where}, mostly in {metrics.api}:"
         f" the GPU was idle for {duration(result.idle_ns)} because of it"
     )
     return [

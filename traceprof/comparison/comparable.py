@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, get_args
 from traceprof.comparison.steps_alike import why_unlike
 from traceprof.documents.comparison import Comparable, Difference, Kind
 from traceprof.errors import UsageError
+from traceprof.run.session_clocks import UNNAMED_MACHINES
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -176,7 +177,8 @@ def _profilers(captures: Sequence[Document]) -> str:
 
 
 def _hosts(captures: Sequence[Document]) -> str:
-    return _listed(rank.host for capture in captures for rank in capture.run.ranks)
+    hosts = {rank.host for capture in captures for rank in capture.run.ranks}
+    return _listed(None if host.startswith(UNNAMED_MACHINES) else host for host in hosts)
 
 
 def _command_lines(before: Sequence[Document], after: Sequence[Document]) -> list[Difference]:

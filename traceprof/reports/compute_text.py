@@ -145,7 +145,8 @@ def step_text(of_step: StepFlops) -> str:
 def _signature(use: SignatureUse, total_ns: int) -> str:
     grid = "" if use.grid is None else f", grid {' x '.join(map(str, use.grid))}"
     name = one_line(kernel_title(use.name), _MAX_NAME)
-    return f"{percent(share(use.total_ns, total_ns))} {name}{grid}, {use.num_kernels} times"
+    times = "once" if use.num_kernels == 1 else f"{use.num_kernels} times"
+    return f"{percent(share(use.total_ns, total_ns))} {name}{grid}, {times}"
 
 
 def _total(parts: Sequence[ComputePart]) -> int:

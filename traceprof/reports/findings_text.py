@@ -106,7 +106,10 @@ def claim_lines(analysis: RunResult, group: Sequence[Finding]) -> list[str]:
         group: the finding on each rank.
     """
     worst, kind = worst_of(group), judged_kind(analysis.breakdown)
-    lines = [f"rank {worst.rank}: {one_line(worst.title)} ({_cost(worst, kind)})"]
+    # A share that is of none of the times in the title is read as one of the last of them.
+    cost = duration(worst.impact_ns)
+    of_what = f"it costs {cost}, " if worst.impact_ns and cost not in worst.title else ""
+    lines = [f"rank {worst.rank}: {one_line(worst.title)} ({of_what}{_cost(worst, kind)})"]
     per_step = worst.metrics.get("per_step_ns")
     if isinstance(per_step, int):
         lines.append(f"{duration(per_step)} in the mean step")

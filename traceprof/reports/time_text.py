@@ -175,9 +175,10 @@ def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
 
 def _made_of(part: Measures, seen: Surroundings | None) -> str:
     """Return the parts of a time outside the training, the longest first."""
-    uploaded = "" if seen is None else f", {size_text(seen.bytes_to_gpu)} to the GPU"
+    num_bytes = 0 if seen is None else seen.bytes_to_gpu  # also 0 where sizes are unknown
+    uploaded = f", {size_text(num_bytes)} to the GPU" if num_bytes else ""
     shares = [
-        (part.compute_ns, f"compute ({part.num_kernels} kernels)"),
+        (part.compute_ns, f"compute ({part.num_kernels} kernel{'s' * (part.num_kernels != 1)})"),
         (part.exposed_communication_ns, "communication"),
         (part.exposed_copy_ns, f"copies ({part.num_copies}{uploaded})"),
         (part.idle_ns, f"idle{_causes(part, seen)}"),

@@ -27,6 +27,8 @@ NTP_NS = 50_000_000
 # Nsight aligns the clocks of GPUs and host to some microseconds, and the starts of sessions on one
 # machine are as accurate (two processes left a barrier 0 to 2 µs apart, at the median of 121).
 ONE_MACHINE_NS = 10_000
+UNNAMED_MACHINES = "machine of report", "the machine of these GPUs"
+"""What machines are called whose name is not in the report: by its number, or together."""
 
 
 class MachineClock(Struct, frozen=True):
@@ -134,7 +136,7 @@ def seeded(sessions: Sequence[Session], runs: Sequence[int] | None = None) -> Cl
     hosts = [
         (
             run,
-            session.host or f"machine of report {index}",
+            session.host or f"{UNNAMED_MACHINES[0]} {index}",
             None if start is not None and session.host else index,
         )
         for index, (session, start, run) in enumerate(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import field
 
+from traceprof.run.session_clocks import UNNAMED_MACHINES
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class RunSummary(Record, frozen=True, dict=True):
         if len(listed) == 1 and len(used) == len(set(used)) > 1 and None not in used:
             num_gpus = len(listed.pop())
             if all(device is not None and device < num_gpus for device in used):
-                return ["the machine of these GPUs" if name is None else name for name in names]
+                return [UNNAMED_MACHINES[1] if name is None else name for name in names]
         return list(names)
 
     def how_to_collect(self, part: Part) -> str:

@@ -225,11 +225,11 @@ def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
         link_findings.underused(result.rank, load, result.window_ns) for load in result.big_loads
     ]
     if result.unknown_peak_ns:
-        gpu = f"of {result.gpu}" if result.gpu else "of a GPU that the export does not name"
+        gpu = result.gpu or "a GPU that the export does not name"
         claims += [
             NotApplicable(
                 id_,
-                f"the peak {gpu} over PCIe is not known: the rate of its copies cannot be judged",
+                f"the peak over PCIe of {gpu} is not known, so that its copies cannot be judged",
                 "give the rate: --link-peak pcie=31.5 (GB/s, one direction)",
                 result.rank,
             )
