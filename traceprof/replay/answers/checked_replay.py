@@ -20,10 +20,10 @@ from traceprof.replay.answers.gates import (
     is_paced,
     why_not,
 )
-from traceprof.replay.answers.pace import LOADING, UNSEEN, loading_ns, may_be_paced
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
 from traceprof.replay.graph.longest_path import CircularError
+from traceprof.replay.graph.process_facts import unseen_pace
 from traceprof.replay.graph.run_graph import in_this_process, reweighed, run_graph
 from traceprof.replay.graph.step_lengths import (
     by_number,
@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.sample import Sample
     from traceprof.run.rank import Rank
 
+_LOADING = (
+    "processes that launch nothing run beside: if they load the data, a step takes no less than"
+    " they need for it"
+)
 _OF_WORK = frozenset(("host", "gpu"))  # kinds of changes to what takes time
 
 
@@ -179,16 +183,15 @@ class CheckedReplay(Record, frozen=True):
             steps = self._steps(other, reading)
             if isinstance(steps, StepsUnder):
                 under = replace(under, otherwise=(*under.otherwise, steps.steps))
-        doubt = assumption.doubt(self.analysis) or (
-            UNSEEN if may_be_paced(self.graph.facts) else None
-        )
-        needed_ns = loading_ns(self.graph.facts, assumption, self.baseline.step_ns)
-        paced = np.minimum(self.as_it_is, needed_ns)
+        facts = self.graph.facts
+        doubt = assumption.doubt(self.analysis) or unseen_pace(facts)
+        loading = max(one.workers_ran for one in facts) if assumption.keeps_loading else 0.0
+        paced = np.minimum(self.as_it_is, loading * self.baseline.step_ns)
         if doubt is not None:
             under = replace(under, otherwise=(*under.otherwise, self.as_it_is), note=doubt)
         elif (under.steps < paced).any():
             paced = np.maximum(under.steps, paced)
-            under = replace(under, otherwise=(*under.otherwise, paced), note=LOADING)
+            under = replace(under, otherwise=(*under.otherwise, paced), note=_LOADING)
         if assumption.is_at_least_communication:
             least = self.communication[:, np.newaxis]
             under = replace(under, steps=np.maximum(under.steps, least))

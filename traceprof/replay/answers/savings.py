@@ -18,8 +18,8 @@ from traceprof.findings import Basis, Saving, by_id
 from traceprof.host.idle_causes import IdleCause
 from traceprof.replay.answers.answers import answered, with_floor
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, Way, checked_replay
-from traceprof.replay.answers.pace import may_be_paced
 from traceprof.replay.assumptions.assumption import Assumption, combined, parse
+from traceprof.replay.graph.process_facts import unseen_pace
 from traceprof.replay.graph.run_graph import in_this_process
 from traceprof.replay.graph.sample import sample_of
 from traceprof.run.rank import WindowKind
@@ -71,7 +71,7 @@ def with_savings(
         atoms: answered(replay, place, one)
         for place, (atoms, one) in enumerate(zip(distinct, assumptions, strict=True))
     }
-    is_paced = may_be_paced(replay.graph.facts)
+    is_paced = unseen_pace(replay.graph.facts) is not None
     shares = {
         group[0].id: FINDINGS[group[0].id].share_of(group) for group in by_id(verdict.findings)
     }

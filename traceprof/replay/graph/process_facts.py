@@ -10,17 +10,21 @@ from traceprof import intervals
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.hidden_host_waits import seen_ns
 from traceprof.replay.graph.hidden_stream_waits import covered_ns, hidden_stream_ns
-from traceprof.replay.graph.thread_waits import training_threads, unseen_pace_ns
+from traceprof.replay.graph.thread_waits import MIN_UNSEEN, training_threads, unseen_pace_ns
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from traceprof.intervals import Int64, Intervals
     from traceprof.replay.graph.loader_queues import QueueWaits
     from traceprof.replay.graph.process_graph import Process
     from traceprof.run.opening import Rank
 
+_UNSEEN = (
+    "a thread that launches nothing, such as a data loader's, may set the pace, and then nothing is"
+    " gained: it may have woken the threads that train"
+)
 _MIN_WORK = 0.1  # of what the busiest does; what does less loads nothing
 
 
@@ -72,6 +76,16 @@ class ProcessFacts(Record, frozen=True):
     late_ns: Mapping[int, int]
     unseen_pace_ns: int
     workers_ran: float
+
+
+def unseen_pace(facts: Iterable[ProcessFacts]) -> str | None:
+    """Return why nothing may be gained, whatever changes; None where the run shows what paces it.
+
+    Args:
+        facts: about the run's processes.
+    """
+    is_unseen = any(one.unseen_pace_ns > MIN_UNSEEN * one.span_ns for one in facts)
+    return _UNSEEN if is_unseen else None
 
 
 def facts_of(process: Process, step_limits_ns: Int64, shift_ns: int) -> ProcessFacts:
