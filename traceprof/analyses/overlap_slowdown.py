@@ -172,6 +172,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     """Compare the compute kernels that start in the window, by signature."""
     kernels, copies = rank.operations.kernels, rank.operations.copies
     graphs = rank.operations.graphs
+    hidden = intervals.clip(rank.overlapped, window.start_ns, window.end_ns)
     inside = window.holds_start(kernels.start_ns)
     communicates = inside & rank.is_communication_kernel
     peers = rank.is_peer_copy & window.holds_start(copies.start_ns)
@@ -202,7 +203,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         comparison=comparison,
         wall_excess_ns=min(tails.measure_ns, comparison.sure_excess_ns),
         share_per_step=share_per_step(rank, window, tails),
-        hidden_ns=intervals.clip(rank.overlapped, window.start_ns, window.end_ns).measure_ns,
+        hidden_ns=hidden.measure_ns,
         num_sms_taken=int(sms[(len(sms) - 1) // 2]) if len(sms) else None,
         max_sms_taken=int(sms[-1]) if len(sms) else None,
         num_sms=known.num_sms if known else None,

@@ -100,7 +100,8 @@ def rank_passes(rank: Rank, window: Window) -> RankPasses:
     rows, copying = np.empty((7, 0), np.int64), _NOTHING
     if len(called):
         rows = _passes(rank, window, called)
-        others = intervals.subtract(rank.copy, intervals.merge(rank.communication, rank.compute))
+        others = intervals.subtract(rank.copy, rank.communication)
+        others = intervals.subtract(others, rank.compute)
         before = np.append(rows[1, :1], rows[2, :-1])
         copying = intervals.covered_within(others, before, rows[1])
     launched, start, end, stream, compute, kind, step = rows

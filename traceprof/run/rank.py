@@ -415,10 +415,8 @@ def _last(group: Operations, time_ns: int, is_met: Callable[[Int64], Mask]) -> i
 
 
 def _union(*groups: tuple[Operations, Mask | None]) -> Intervals:
-    starts: list[Int64] = []
-    ends: list[Int64] = []
+    sets = []
     for operations, chosen in groups:
         selected: Mask | slice = slice(None) if chosen is None else chosen
-        starts.append(operations.start_ns[selected])
-        ends.append(operations.ends(selected))
-    return intervals.union(np.concatenate(starts), np.concatenate(ends))
+        sets.append(intervals.union(operations.start_ns[selected], operations.ends(selected)))
+    return intervals.merge(*sets)

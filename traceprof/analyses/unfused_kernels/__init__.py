@@ -120,7 +120,6 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     which = of_signature[kernels.packed_signature.at(chosen)]
     kinds = [kernel_kind(name, communicates=False) for name in names]
     traits = NameTraits.of(names, kinds)
-    length = kernels.packed_length.at(chosen)
     is_known = np.array([kind.is_known for kind in kinds], np.bool_)
     found = chains(rank, chosen, which, traits, _in_optimizer(rank, chosen))
     attention, rows = attention_kernels(rank, chosen, roles_of(names, kinds)[which])
@@ -140,6 +139,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     def measure(which: Int64) -> int:
         return cover(which).measure_ns
 
+    length = kernels.packed_length.at(chosen)
     compute_ns = intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns
     kernel_ns = measure(found.kernel)
     spared_time = cover(found.kernel[~found.kept], attention)
