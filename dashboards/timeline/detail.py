@@ -170,7 +170,7 @@ def _operation_facts(timeline: RankTimeline, track: Track, index: int, call: int
         yield from _kernel_facts(timeline, track, place)
     elif group in {_COPIES, _MEMSETS}:
         yield from _copy_facts(rank.operations.groups[group], place)
-    correlation = _value(operation.packed_correlation, place)
+    correlation = _correlation(operation, place)
     yield "correlation", "not known" if correlation == NULL else str(correlation)
     calls = rank.calls
     if calls is None:
@@ -246,8 +246,8 @@ def _value(column: Column, place: int) -> int:
     return int(column.at(np.array([place]))[0])
 
 
-def _correlation(calls: ApiCalls, call: int) -> int:
-    return _value(calls.packed_ahead, call) + call
+def _correlation(columns: ApiCalls | Operations, place: int) -> int:
+    return int((columns.packed_ahead.at(np.array([place])) + place)[0])
 
 
 def _bytes(size: int) -> str:

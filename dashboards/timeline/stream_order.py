@@ -10,6 +10,7 @@ from dashboards.timeline.model import OPERATION
 from traceprof.communication.stream_waits import stream_waits
 from traceprof.run.host_order import host_order
 from traceprof.run.launching_calls import launching_calls
+from traceprof.trace.columns import pack_ahead
 from traceprof.trace.model.operations import Operations
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def picked(operations: Operations, places: Int64) -> Operations:
         operations.starts.taken(places),
         operations.packed_length.taken(places),
         operations.packed_stream.taken(places),
-        operations.packed_correlation.taken(places),
+        pack_ahead(operations.packed_ahead.at(places) + places),
     )
 
 

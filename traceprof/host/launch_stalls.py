@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from traceprof.host.queue_depth import launch_queue
-from traceprof.run.launching_calls import launching_calls
+from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record
-from traceprof.trace.columns import pack
-from traceprof.trace.model.operations import Operations
 
 if TYPE_CHECKING:
     from traceprof.host.queue_depth import LaunchQueue
@@ -88,15 +86,7 @@ def _find(rank: Rank) -> Stalls:
 
 def _recorded(queue: LaunchQueue, records: LaunchStalls) -> Stalls:
     """Return the stalls that CUPTI recorded."""
-    call = launching_calls(
-        Operations(
-            pack(records.start_ns),
-            pack(records.end_ns - records.start_ns),
-            pack(records.thread),
-            pack(records.correlation),
-        ),
-        queue.calls,
-    )
+    call = calls_with(records.correlation, lambda: records.start_ns, queue.calls)
     blocked = (queue.launches.call >= 0) & np.isin(queue.launches.call, call)
     cap, scope, _ = _learned(queue, blocked)
     return Stalls(

@@ -148,7 +148,6 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         return None
     captured = captures(rank, rank.calls)
     call = np.concatenate((rank.launched_by[0][kernels], captured.call))
-    at_ns = rank.calls.start_ns[np.maximum(call, 0)]
     thread = np.where(call >= 0, rank.calls.packed_thread.at(np.maximum(call, 0)), NULL)
     around = np.full((5, len(call)), -1, np.int32)
     sequence = np.full(len(call), NULL, np.int64)
@@ -170,7 +169,7 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         joins = nest.inherited(np.where(numbers >= 0, numbers, -1))
         forward.append((numbers, nest.start_ns, inherited[_MODULES], inherited[_LINES]))
         here = np.flatnonzero(thread == number)
-        inner = _innermost(nest, at_ns[here])
+        inner = _innermost(nest, rank.calls.start_ns[call[here]])
         here, inner = here[inner >= 0], inner[inner >= 0]
         for of, values in enumerate(inherited):
             if values.max(initial=-1) >= 0:

@@ -202,6 +202,11 @@ def pack(values: Int64) -> Column:
     return Column(values.astype(kind, copy=False), base)
 
 
+def pack_ahead(ids: Int64) -> Column:
+    """Pack ids that mostly follow each other, int64[n], less 0, 1, 2, …: the rest is small."""
+    return pack(ids - np.arange(len(ids)))
+
+
 class ColumnBuilder:
     """A column that is filled part by part."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.columns import pack
+from traceprof.trace.columns import pack, pack_ahead
 from traceprof.trace.grouping import groups
 from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.copy_kinds import copy_facts
@@ -100,7 +100,8 @@ def _base(rows: Mapping[str, Column], content: Content) -> tuple[Column, Column,
     if not rows:
         return _NO_COLUMN, _NO_COLUMN, _NO_COLUMN, _NO_COLUMN
     start = pack(rows[table.START].values - (content.first_ns or 0))
-    return start, rows[table.LENGTH], rows[table.STREAM], rows[table.CORRELATION]
+    ahead = pack_ahead(rows[table.CORRELATION].values)
+    return start, rows[table.LENGTH], rows[table.STREAM], ahead
 
 
 def _labels(rows: Mapping[str, Column], content: Content) -> tuple[Column | None, tuple[str, ...]]:

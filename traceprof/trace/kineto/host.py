@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.columns import pack
+from traceprof.trace.columns import pack, pack_ahead
 from traceprof.trace.grouping import groups
 from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.events import Kind
@@ -49,7 +49,7 @@ def read_api_calls(content: Content) -> dict[int, ApiCalls]:
         calls[int(process[rows[0]])] = ApiCalls(
             pack(start[order]),
             columns[table.LENGTH].taken(in_order),
-            pack(correlation[order] - np.arange(len(rows))),
+            pack_ahead(correlation[order]),
             columns[table.THREAD].taken(in_order),
             columns[table.NAME].taken(in_order),
         )

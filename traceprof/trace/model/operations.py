@@ -41,12 +41,12 @@ class Operations(PackedSpans, frozen=True):
 
     Attributes:
         packed_stream: n CUDA streams within the process.
-        packed_correlation: n ids shared with the API call that launched each; unique only within
-            the process; NULL (the smallest int64) if the export has none.
+        packed_ahead: n ids shared with the API call that launched each, less 0, 1, 2, …; unique
+            only within the process; NULL (the smallest int64) if the export has none.
     """
 
     packed_stream: Column
-    packed_correlation: Column
+    packed_ahead: Column
 
     @property
     def first_ns(self) -> int:
@@ -73,7 +73,7 @@ class Operations(PackedSpans, frozen=True):
     @property
     def correlation(self) -> Int64:
         """The id that each shares with its launching call, int64[n]."""
-        return self.packed_correlation.values
+        return self.packed_ahead.add_to(np.arange(len(self)))
 
 
 class Kernels(Operations, frozen=True):

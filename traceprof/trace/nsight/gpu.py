@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.columns import pack
+from traceprof.trace.columns import pack, pack_ahead
 from traceprof.trace.model.operations import (
     Copies,
     Kernels,
@@ -206,7 +206,7 @@ def _column(rows: Rows, name: str) -> Column:
 
 def _base(rows: Rows) -> tuple[Column, Column, Column, Column]:
     length, stream, correlation = (_column(rows, name) for name in _BASE)
-    return rows.starts, length, stream, correlation
+    return rows.starts, length, stream, pack_ahead(correlation.values)
 
 
 def _copies_of(rows: Rows, kinds: Kinds) -> Copies:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.columns import pack
+from traceprof.trace.columns import pack, pack_ahead
 from traceprof.trace.grouping import pieces
 from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Synchronizations
 from traceprof.trace.model.kinds import SynchronizationKind, synchronization_kind
@@ -37,8 +37,7 @@ def _in_order(columns: dict[str, Column]) -> ApiCalls:
         order = np.lexsort((start, correlation))
         start, correlation = start[order], correlation[order]
         length, thread, name = (column.taken(order) for column in (length, thread, name))
-    ahead = pack(correlation - np.arange(len(start)))
-    return ApiCalls(pack(start), length, ahead, thread, name)
+    return ApiCalls(pack(start), length, pack_ahead(correlation), thread, name)
 
 
 def read_synchronizations(database: Database) -> dict[int, dict[str, Column]]:
