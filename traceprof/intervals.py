@@ -240,10 +240,11 @@ def covered_within(covered: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
     within -= start_ns
     np.maximum(within, 0, out=within)
     within[index == 0] = 0
-    following = np.append(covered.start_ns, BEYOND_NS)[index]
-    more = np.flatnonzero(end_ns > following)
-    start_ns, end_ns = start_ns[more], end_ns[more]
-    within[more] = covered_before(covered, end_ns) - covered_before(covered, start_ns)
+    more = np.flatnonzero(end_ns > np.append(covered.start_ns, BEYOND_NS)[index])
+    del index  # there can be many
+    spent = covered_before(covered, end_ns[more])
+    spent -= covered_before(covered, start_ns[more])
+    within[more] = spent
     return within
 
 

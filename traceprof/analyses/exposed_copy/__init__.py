@@ -132,7 +132,8 @@ def run(rank: Rank, window: Window) -> ExposedCopyResult:
     is_unknown = with_host > 0 and total_ns - known_ns == with_host
     work = sum(of_kind[kind].total_ns for kind in ("compute", "communication"))
     work -= of_kind["compute"].communication_ns
-    exposed = intervals.subtract(rank.copy, intervals.merge(rank.compute, rank.communication))
+    exposed = intervals.subtract(rank.copy, rank.communication)
+    exposed = intervals.subtract(exposed, rank.compute)
     metrics = ExposedCopyMetrics(
         exposed_ns=total_ns,
         fraction=share(total_ns, copy_ns),
