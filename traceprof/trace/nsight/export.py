@@ -355,6 +355,10 @@ class NsightTrace(SectionedExport):
 
     def contents(self) -> Sequence[Content]:
         """Return the tables of events that are not empty, with their numbers of rows."""
+        return self._contents
+
+    @cached_property
+    def _contents(self) -> Sequence[Content]:
         tables = (
             Content(name, what, count_rows(self._database, name))
             for name, what in schema.EVENT_TABLES.items()
