@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -133,9 +134,10 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
 
 def _from_root(edges: Sequence[EdgeList], gone: Int64) -> list[EdgeList]:
     first = np.cumsum([0, *(len(part.source) for part in edges)])
+    limits = pairwise(np.searchsorted(gone, first).tolist())
     parts = []
-    for part, low, high in zip(edges, first[:-1].tolist(), first[1:].tolist(), strict=True):
-        inside = gone[np.searchsorted(gone, low) : np.searchsorted(gone, high)] - low
+    for part, low, (begin, stop) in zip(edges, first[:-1].tolist(), limits, strict=True):
+        inside = gone[begin:stop] - low
         source = part.source
         if len(inside):
             source = source.copy()

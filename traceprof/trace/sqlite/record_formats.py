@@ -41,10 +41,25 @@ _NO_TEXT = -1
 _FAR = 1 << 40  # beyond any payload
 
 _MAX_FORMATS = 4096
+_FEW_FORMATS = 64  # most tables have fewer
 _MAX_NEW_FORMATS = 1024  # at once
 _SLOT_BITS = 16
 _SLOT_SHIFT = np.uint64(64 - _SLOT_BITS)
 _WIDEST_GATHER = 128
+
+# What a row of each array holds for a format that is not known or cannot be decoded.
+_EMPTY = {
+    "_hash_of_number": 0,
+    "end": _FAR,
+    "payload": 0,
+    "_starts": 0,
+    "_shifts": 0,
+    "_is_stored": 0,
+    "_constants": 0,
+    "_text_starts": 0,
+    "_lengths": _NO_TEXT,
+    "_is_blob": 0,
+}
 
 # For each length of a header, a mask of its own bytes among 128.
 _INSIDE = np.where(np.arange(128) < np.arange(256)[:, None], 255, 0).astype(np.uint8)
@@ -82,21 +97,24 @@ class RecordFormats:
         self._clear()
 
     def _clear(self) -> None:
-        size = (_MAX_FORMATS, len(self._places))
         self._factors = factors(self._words)
         self._numbers: dict[bytes, int] = {}
         self._slots = np.zeros(1 << _SLOT_BITS, np.int64)
-        self._hash_of_number = np.zeros(_MAX_FORMATS, np.uint64)
-        self.end = np.full(_MAX_FORMATS, _FAR, np.int64)
-        self._starts = np.zeros(size, np.int64)
-        self._shifts = np.zeros(size, np.int64)
+        size = (0, len(self._places))
+        self._hash_of_number = np.zeros(0, np.uint64)
+        self.end, self.payload = np.zeros((2, 0), np.int64)
+        self._starts, self._shifts, self._constants = np.zeros((3, *size), np.int64)
         self._is_stored = np.zeros(size, bool)
-        self.payload = np.zeros(_MAX_FORMATS, np.int64)
-        self._constants = np.zeros(size, np.int64)
-        size = (_MAX_FORMATS, len(self._text_places))
-        self._text_starts = np.zeros(size, np.int64)
-        self._lengths = np.full(size, _NO_TEXT, np.int64)
+        size = (0, len(self._text_places))
+        self._text_starts, self._lengths = np.zeros((2, *size), np.int64)
         self._is_blob = np.zeros(size, bool)
+        self._make_room(_FEW_FORMATS)
+
+    def _make_room(self, more: int) -> None:
+        for name, empty in _EMPTY.items():
+            held = getattr(self, name)
+            room = np.full((more, *held.shape[1:]), empty, held.dtype)
+            setattr(self, name, np.concatenate((held, room)))
 
     def of(self, data: Bytes, headers: Int64) -> Int64 | None:
         """Return the number of each row's format; None if there are too many of them."""
@@ -128,6 +146,9 @@ class RecordFormats:
         distinct, firsts, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         if len(distinct) > _MAX_NEW_FORMATS or (words != words[firsts[inverse]]).any():
             return None
+        missing = len(self._numbers) + len(distinct) + 1 - len(self.end)
+        if missing > 0:
+            self._make_room(missing + len(self.end))
         numbers = np.array([self._number(words[first]) for first in firsts])
         self._hash_of_number[numbers] = distinct
         self._slots[(distinct >> _SLOT_SHIFT).view(np.int64)] = numbers
