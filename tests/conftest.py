@@ -63,11 +63,21 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Have garbage looked for among the objects of tests only, not among millions of others."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Have garbage looked for among the objects of tests only, not among millions of others.
+
+    Each worker first imports other files, so that each is compiled by one of them only.
+    """
     gc.disable()
     try:
+        of_worker = getattr(session.config, "workerinput", None)
+        if of_worker:
+            folders = map(Path, session.config.args)
+            files = sorted(file for folder in folders for file in folder.rglob("test_*.py"))
+            for file in files[int(of_worker["workerid"][2:]) :: of_worker["workercount"]]:
+                with suppress(Exception):  # what is wrong is said when it is collected
+                    import_module(".".join(file.with_suffix("").parts))
         return (yield)
     finally:
         gc.freeze()
