@@ -93,7 +93,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         lead,
         _summary(judged),
         _by_rank(judged),
-        _kernels(view, rows),
+        _kernels(view, rows, is_overlapped=any(result.hidden_ns for result in judged)),
         gaps,
     )
 
@@ -152,8 +152,10 @@ def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
     )
 
 
-def _kernels(view: View, rows: Sequence[Row]) -> Component:
+def _kernels(view: View, rows: Sequence[Row], *, is_overlapped: bool) -> Component:
     title = "Kernels that run longer"
+    if not is_overlapped:
+        return card(title, nothing("No kernel ran beside communication."))
     if not rows:
         return card(
             title,

@@ -17,8 +17,10 @@ from tests.support.traces import REAL_FOLDER, SAMPLE_FOLDER, SAMPLES
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.analysis import analyze_reports
+from traceprof.findings import Basis, Saving
 from traceprof.reports import html, text
 from traceprof.reports.detail import MAX_LINES, Detail
+from traceprof.reports.findings_text import claim_lines
 from traceprof.reports.text import SECTIONS
 from traceprof.units import duration, percent
 
@@ -222,6 +224,24 @@ def test_names_are_neither_markup_nor_terminal_codes(tmp_path: Path) -> None:
     page = html.render(result)
     assert "<script" not in page
     assert page.startswith("<!DOCTYPE html>")
+
+
+def test_a_replay_that_takes_out_more_than_the_finding_costs_says_so() -> None:
+    """Without waits of the host, copies hide as well: more goes than the GPU was idle."""
+    result = analyze_reports([SAMPLE_FOLDER / "launch-bound.sqlite"])
+    finding = next(one for one in result.findings if one.id == "gpu-idle")
+    cost = finding.metrics["per_step_ns"]
+    assert isinstance(cost, int)
+
+    def said(saving: Saving) -> str:
+        return "; ".join(claim_lines(result, [replace(finding, saving=saving)]))
+
+    more = ", as no-sync shortens more than this"
+    assert more in said(Saving.at_most(2 * cost, "no-sync"))
+    assert more in said(Saving(2 * cost, cost, 3 * cost, Basis.REPLAY, "no-sync"))
+    assert more not in said(Saving(cost, 0, 3 * cost, Basis.REPLAY, "no-sync"))
+    assert more not in said(Saving.at_most(cost, "no-sync"))
+    assert "shortens" not in said(Saving.at_most(2 * cost))
 
 
 def test_a_share_follows_the_time_that_it_is_of() -> None:

@@ -35,6 +35,7 @@ _CLOCKS = (
     "Times of evidence are by the clock of the rank's own report; the dashboard shows them by that"
     " of the first report, with these beside them."
 )
+_MUCH_MORE = 1.05  # a step of another rank may be as much longer
 _MANY = 4  # findings that one gap hides: it matters, and not all need a name
 _SEVERITY_STYLE = {
     Severity.HIGH: "bold white on red",
@@ -115,11 +116,21 @@ def claim_lines(analysis: RunResult, group: Sequence[Finding]) -> list[str]:
         lines.append(f"{duration(per_step)} in the mean step")
     gain = gain_text(worst.saving, _subject(analysis))
     if gain:
-        lines.append(gain)
+        lines.append(gain + _beyond(worst.saving, per_step))
     least = min(group, key=lambda finding: finding.impact_fraction)
     if _cost(least, kind) != _cost(worst, kind):
         lines.append(f"lowest: rank {least.rank} with {percent(least.impact_fraction)}")
     return lines
+
+
+def _beyond(saving: Saving | None, per_step: object) -> str:
+    """Say that what was replayed takes out more than the finding costs in the mean step."""
+    is_replayed = saving is not None and saving.assume is not None and not saving.sets_pace
+    if saving is None or not is_replayed or not isinstance(per_step, int):
+        return ""
+    gained = saving.high_ns if saving.step_ns is None else saving.step_ns
+    is_more = (gained or 0) > _MUCH_MORE * per_step
+    return f", as {saving.assume} shortens more than this" if is_more else ""
 
 
 def evidence_text(evidence: Evidence) -> str:
