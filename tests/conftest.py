@@ -94,18 +94,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is slow, long or may time out, by what it takes; keep the part asked for."""
-    with_all_samples = {
-        function
-        for function, count in Counter(
-            _function_of(item) for item in items if _samples(item)
-        ).items()
-        if count >= _MANY
-    }
-    for item in items:
+    samples = {item: _samples(item) for item in items}
+    counts = Counter(_function_of(item) for item, of_item in samples.items() if of_item)
+    for item, of_item in samples.items():
         fixtures = getattr(item, "fixturenames", ())
-        if _SLOW_FIXTURES.intersection(fixtures) or not QUICK_SAMPLES.issuperset(_samples(item)):
+        if _SLOW_FIXTURES.intersection(fixtures) or not QUICK_SAMPLES.issuperset(of_item):
             item.add_marker(pytest.mark.slow)
-        if _function_of(item) in with_all_samples and not _is_in_turn(item):
+        if of_item and counts[_function_of(item)] >= _MANY and not _is_in_turn(item, of_item):
             item.add_marker(pytest.mark.long)
         if _FOREIGN_PROGRAMS.intersection(fixtures) and config.pluginmanager.hasplugin(
             "rerunfailures"
@@ -133,7 +128,7 @@ def _samples(item: pytest.Item) -> set[str]:
     return _NUMBERS.keys() & {Path(value).stem for value in values if isinstance(value, str | Path)}
 
 
-def _is_in_turn(item: pytest.Item) -> bool:
+def _is_in_turn(item: pytest.Item, samples: set[str]) -> bool:
     """Say whether a test is always run with its sample: with the others by `make verify`.
 
     Each folder of tests has some samples of its own, read once, beside the quick ones.
@@ -141,9 +136,7 @@ def _is_in_turn(item: pytest.Item) -> bool:
     if item.get_closest_marker("all_samples"):
         return True
     turn = crc32(item.path.parent.name.encode()) % _EVERY
-    return all(
-        sample in QUICK_SAMPLES or _NUMBERS[sample] % _EVERY == turn for sample in _samples(item)
-    )
+    return all(sample in QUICK_SAMPLES or _NUMBERS[sample] % _EVERY == turn for sample in samples)
 
 
 @pytest.hookimpl(optionalhook=True)
