@@ -1,11 +1,14 @@
 """docs/validation.md is what `make validation` writes; promises are judged as the page says."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.support.long import long_after
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -33,6 +36,32 @@ def test_a_pair_is_in_the_page_as_it_is_found(validation: ModuleType, traces: Pa
 @pytest.mark.long
 def test_the_page_is_what_is_written(validation: ModuleType, traces: Path) -> None:
     assert validation.page(traces) == WRITTEN, "run `make validation`"
+
+
+@pytest.mark.parametrize("name", long_after(2, ["prefetch", "load", "pinned", "autocast"]))
+def test_a_change_on_a_gpu_is_in_its_page(validation: ModuleType, name: str) -> None:
+    times = json.loads((validation.RECORDINGS / "times.json").read_text(encoding="utf-8"))
+    written = validation.GPU_PAGE.read_text(encoding="utf-8")
+    assert {*validation._of_gpu(name, times[name])} <= {*written.splitlines()}
+
+
+@pytest.mark.long
+def test_the_page_of_a_gpu_is_what_is_written(validation: ModuleType) -> None:
+    assert validation.gpu_page() == validation.GPU_PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kept"),
+    [
+        (None, 100_000, "yes"), (None, 80_000, "**the limit was beaten**"),
+        (95_000, 200_000, "yes"),
+        (120_000, 200_000, "**too optimistic**: 1.1 times"), (10_000, 80_000, "**too low**"),
+    ],
+)  # fmt: skip
+def test_what_came_lies_between_two_numbers(
+    validation: ModuleType, low: int | None, high: int, kept: str
+) -> None:
+    assert validation.Promise(low, high).kept_within(90_000, 110_000) == kept
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def test_advice(allocated: Allocations, is_pytorch: bool, said: str, not_said: s
             [IdleCause.ALLOCATION],
             setup="",
             is_pytorch=is_pytorch,
+            is_of_profiler=False,
             uses_dali=False,
             has_pageable=False,
             held=(),
@@ -61,3 +62,19 @@ def test_advice(allocated: Allocations, is_pytorch: bool, said: str, not_said: s
     )
     assert said in text
     assert not_said not in text
+
+
+@pytest.mark.parametrize("is_of_profiler", [True, False])
+def test_a_profilers_own_time_is_named(is_of_profiler: bool) -> None:
+    first, *_ = advice(
+        [IdleCause.LAUNCH_BOUND],
+        setup="",
+        is_pytorch=True,
+        is_of_profiler=is_of_profiler,
+        uses_dali=False,
+        has_pageable=False,
+        held=(),
+        how_to_collect=lambda _: "",
+        allocated=Allocations(0, 0, is_hip=False),
+    )
+    assert first.startswith("torch.profiler itself") == is_of_profiler

@@ -375,6 +375,24 @@ def test_what_data_loading_costs_is_not_said_where_idle_time_has_no_known_cause(
     assert answer_of(whatif(path).whatif, "no-data-loading") == only
 
 
+def test_a_limit_holds_for_a_host_that_no_recorder_slows(tmp_path: Path) -> None:
+    """Where launching takes nearly as long as the GPU's work, it does so under a recorder only."""
+
+    def copying(cost_ns: int, size: int = 12 << 20) -> Setup:
+        host = Host(0, np.random.default_rng(0))
+        for step in range(8):
+            with host.step(step):
+                host.to_device(host.compute, size)
+                host.launch(host.compute, *[kernels.QKV] * 10, cost_ns=cost_ns)
+        return Setup((host,), lambda _: [])
+
+    path = recorded(copying(150_000), tmp_path / "run.sqlite")
+    (only,) = whatif(path, assume=["copies-hidden"]).whatif.answers
+    quick, without = (step_ns(copying(4_000, size).run()) for size in (12 << 20, 1))
+    assert only.change_ns == pytest.approx(without - quick, rel=0.03)
+    assert (only.change_ns or 0) < -0.2 * _MS
+
+
 def test_launching_at_once_leaves_mpi_and_what_is_loaded_once(tmp_path: Path) -> None:
     """A CUDA graph brings no halo sooner, and needs its kernels loaded as well."""
     host = Host(0, np.random.default_rng(0))

@@ -34,6 +34,7 @@ from traceprof.host.synchronization import may_copy_from_pageable
 from traceprof.run.rank import Window
 from traceprof.run.steady_steps import covered_per_step
 from traceprof.trace.model.parts import HowToCollect, Part
+from traceprof.trace.model.trace import KINETO_FORMAT
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ class GpuIdleResult(RankResult, frozen=True):
         evidence: the longest gaps, those first that are mostly of the largest cause.
         why_unknown: the reason why not all causes can be known, else None.
         is_pytorch: whether the program is known to be PyTorch.
+        is_of_profiler: whether torch.profiler recorded it.
         uses_dali: whether NVIDIA DALI loads the data.
         has_pageable: whether data may be copied to the GPU from pageable memory.
         held: the parts that the report holds, of those that show what the host did.
@@ -176,6 +178,7 @@ class GpuIdleResult(RankResult, frozen=True):
     evidence: tuple[Evidence, ...]
     why_unknown: UnknownCause | None
     is_pytorch: bool
+    is_of_profiler: bool
     uses_dali: bool
     has_pageable: bool
     held: frozenset[Part]
@@ -227,6 +230,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         evidence=_evidence(rank, idle, causes, max(IdleCause, key=lambda cause: by_cause[cause])),
         why_unknown=why_unknown(rank),
         is_pytorch=rank.program.is_pytorch,
+        is_of_profiler=rank.trace.format == KINETO_FORMAT,
         uses_dali=rank.program.uses_dali,
         has_pageable=may_copy_from_pageable(rank, window),
         held=frozenset(part for part in _HOST_PARTS if rank.trace.holds(part)),
@@ -368,6 +372,7 @@ def _advice(result: GpuIdleResult) -> list[str]:
         main,
         setup=setup[0].name if setup else "",
         is_pytorch=result.is_pytorch,
+        is_of_profiler=result.is_of_profiler,
         uses_dali=result.uses_dali,
         has_pageable=result.has_pageable,
         held=result.held,

@@ -61,6 +61,10 @@ _ANY_PROGRAM: Advice = {
         ),
     ),
 }
+_PROFILER = (
+    "torch.profiler itself takes time on the host, operator by operator, which counts as launching"
+    " here: time a step that is not recorded first"
+)
 _OVERLAP_COPY = (
     "Overlap the copy of the next batch: pin_memory=True and .to(device, non_blocking=True) on a"
     " stream of its own"
@@ -213,6 +217,7 @@ def advice(
     *,
     setup: str,
     is_pytorch: bool,
+    is_of_profiler: bool,
     uses_dali: bool,
     has_pageable: bool,
     held: Collection[Part],
@@ -225,13 +230,15 @@ def advice(
         causes: those that matter, the largest first; `IdleCause.UNKNOWN` has advice of its own.
         setup: what was set up longest, by name; empty where that is not known.
         is_pytorch: whether the program is known to be PyTorch.
+        is_of_profiler: whether torch.profiler recorded it.
         uses_dali: whether NVIDIA DALI loads the data.
         has_pageable: whether data may be copied from pageable memory.
         held: the parts that the report holds, of those that show what the host did.
         how_to_collect: how the others are collected.
         allocated: the allocations beside the launches.
     """
-    lines = [
+    lines = [_PROFILER] if is_of_profiler and IdleCause.LAUNCH_BOUND in causes else []
+    lines += [
         line
         for cause in causes
         for line in (
@@ -302,6 +309,7 @@ def page_advice() -> str:
         torch += _DALI if cause is IdleCause.DATA_LOADING else ()
         other = [f"{line} (other programs)" for line in _OTHER.get(cause, ())]
         setup = [_LOADING, _COMMUNICATORS] if cause is IdleCause.SETUP else []
+        torch += [_PROFILER] if cause is IdleCause.LAUNCH_BOUND else []
         lines = bullets([*_ANY_PROGRAM.get(cause, ()), *setup, *torch, *other])
         parts.append(f"`{cause.value}_ns`:\n\n{lines}")
     return "\n\n".join(parts)

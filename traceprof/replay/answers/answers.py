@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from traceprof.analyses import breakdown
 from traceprof.progress import UNHEARD
 from traceprof.replay.answers.blocked_sends import blocked_sends
-from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, Way, checked_replay
+from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
 from traceprof.replay.answers.critical_path import RankPath, critical_paths
 from traceprof.replay.answers.gates import MAX_BELOW_FLOOR, MIN_HELD_OUT, floor_gate
+from traceprof.replay.answers.ways import Way, ways_of
 from traceprof.replay.assumptions.assumption import defaults
 from traceprof.replay.assumptions.other_schedule import pipeline_of
 from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
@@ -189,10 +190,11 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         return Answer(one.text, True, at, at, at, at - now, note=note)
     under, before = replay.of(place, one), replay.as_it_is
     is_bound = one.is_bound_of(replay.analysis)
+    ways = ways_of(one)
     if isinstance(under, CannotChange):
         how = under.how_to_collect
         return Answer(one.text, is_bound, refused=under.why, how_to_collect=how)
-    lengths = under.steps
+    lengths, before = under.steps[:, ways], before[:, ways]
     step, share = float(replay.baseline.step_ns), replay.share
     kept_before, removed_before = (share @ before)[[Way.PLAIN, Way.WITHOUT_DELAYS]].tolist()
     changes = (share @ (lengths - before)).tolist()
@@ -200,7 +202,7 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     misfit = abs(removed_before - kept_before)
     least = min(replay.least_ns(place, one), step)
     for other in under.otherwise:
-        changes += (share @ (other - before)).tolist()
+        changes += (share @ (other[:, ways] - before)).tolist()
     off = abs(min(changes) if is_bound else change) * max(
         misfit / step if step else 0.0, RESOLUTION
     )

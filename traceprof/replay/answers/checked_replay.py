@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,7 @@ from traceprof.replay.answers.gates import (
     is_paced,
     why_not,
 )
+from traceprof.replay.answers.ways import Way, profilers_share, variants_of
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
 from traceprof.replay.graph.longest_path import CircularError
@@ -54,20 +54,6 @@ _LOADING = (
     " they need for it"
 )
 _OF_WORK = frozenset(("host", "gpu"))  # kinds of changes to what takes time
-
-
-class Way(IntEnum):
-    """Ways to take what is not known of a run, by their columns.
-
-    Most change nothing: then they are not replayed again.
-    """
-
-    PLAIN = 0
-    HIDDEN_WAITS = 1  # silences of threads that may be waits for the GPU are
-    FREED_WAITS = 2  # and what frees the host of waits frees it of these
-    WITHOUT_DELAYS = 3  # those of unknown reason
-    WHOLE_STREAMS = 4  # who waits for communication waits for all before it on its stream
-    FEWEST_WAITS = 5  # without event records, streams wait for nothing but what was seen
 
 
 class Baseline(Record, frozen=True):
@@ -247,7 +233,8 @@ class CheckedReplay(Record, frozen=True):
     def under(self, assumption: Assumption) -> CheckedReplay:
         """Replay the same steps under another assumption, if the graph's processes are kept."""
         replayed, others = _with_others([assumption.prepared(self.analysis)])
-        variants = [variant for one in replayed for variant in _variants(one)]
+        share = profilers_share(self.analysis)
+        variants = [variant for one in replayed for variant in variants_of(one, share)]
         graph = reweighed(self.graph, variants)
         lengths = replayed_steps(graph)[1]
         return replace(self, graph=graph, lengths=lengths, first=0, others=others)
@@ -278,7 +265,10 @@ def checked_replay(
     if refusal is not None:
         return refusal
     replayed_as, others = _with_others([one.prepared(analysis) for one in assumptions])
-    variants = [variant for one in (None, *replayed_as) for variant in _variants(one)]
+    of_profiler = profilers_share(analysis)
+    variants = [
+        variant for one in (None, *replayed_as) for variant in variants_of(one, of_profiler)
+    ]
     try:
         graph = run_graph(
             analysis,
@@ -352,20 +342,6 @@ def _changed_steps(graph: RunGraph, changes: Sequence[RunChange]) -> StepsUnder:
         tuple(changed_steps(graph, ways, other) for other in others),
         tuple(order for change in changes for order in change.orders),
     )
-
-
-def _variants(assumption: Assumption | None) -> list[Variant]:
-    """Return the ways to weigh a run: what is not known of it as one may take it; see `Way`."""
-    # A wait that is hidden is one of those that go, where nothing else changes.
-    stays = assumption is None or "waits" not in assumption.changed or len(assumption.changed) > 2
-    return [
-        Variant(assumption),
-        Variant(assumption, has_hidden_waits=stays),
-        Variant(assumption, has_hidden_waits=True, frees_hidden_waits=True),
-        Variant(assumption, keeps_unexplained=False),
-        Variant(assumption, has_whole_streams=True),
-        Variant(assumption, has_possible_waits=False),
-    ]
 
 
 def _impossible(analysis: OpenAnalysis) -> Refusal | None:

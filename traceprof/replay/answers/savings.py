@@ -17,7 +17,8 @@ from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_rea
 from traceprof.findings import Basis, Saving, by_id
 from traceprof.host.idle_causes import IdleCause
 from traceprof.replay.answers.answers import answered, with_floor
-from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, Way, checked_replay
+from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
+from traceprof.replay.answers.ways import Way
 from traceprof.replay.assumptions.assumption import Assumption, combined, parse
 from traceprof.replay.graph.process_facts import unseen_pace
 from traceprof.replay.graph.run_graph import in_this_process

@@ -11,7 +11,7 @@ from traceprof import intervals
 from traceprof.analyses import breakdown
 from traceprof.communication.messages import EXCHANGE, EXCHANGES
 from traceprof.errors import UsageError, closest
-from traceprof.replay.assumptions.one_process import without_data_loading
+from traceprof.replay.assumptions.one_process import without_data_loading, without_launch_time
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.table import ASSUMPTIONS, name_of
 from traceprof.replay.graph.matched import synchronizing_groups
@@ -76,6 +76,11 @@ class Assumption(Record, frozen=True):
     def is_bound(self) -> bool:
         """Whether the answer is a limit that no change of a program can reach."""
         return any(atom.entry.is_bound for atom in self.atoms)
+
+    @property
+    def limits_gpu(self) -> bool:
+        """Whether that is a limit of what the GPU takes, and reached where the host is quick."""
+        return self.is_bound and "gpu" in self.changed
 
     @property
     def changed(self) -> frozenset[str]:
@@ -215,6 +220,7 @@ class Variant(Record, frozen=True):
         has_possible_waits: whether streams wait for everything that they may have waited for.
         has_whole_streams: whether an operation that waits for communication waits for everything
             before that on its stream.
+        quick_host: the share of the time for launching that is not taken: 0 as it was recorded.
         has_hidden_waits: whether silences of threads that may be waits for the GPU are.
         frees_hidden_waits: whether what frees the host of its waits frees it of these, too.
         is_held_out: whether delays are those of the other half of the steps.
@@ -225,9 +231,14 @@ class Variant(Record, frozen=True):
     has_gpu_time: bool = True
     has_possible_waits: bool = True
     has_whole_streams: bool = False
+    quick_host: float = 0.0
     has_hidden_waits: bool = False
     frees_hidden_waits: bool = False
     is_held_out: bool = False
+
+    def on_quick_host(self, process: Process, measured: Durations) -> Durations:
+        """Return what was measured of a process, but for this share of the time for launching."""
+        return without_launch_time(process, measured, self.quick_host)
 
     def assumed(self, process: Process, measured: Durations) -> Durations:
         """Return what the actions of a process take under the assumption."""

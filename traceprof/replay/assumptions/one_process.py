@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from traceprof.host.thread_evidence import HostEvidence
     from traceprof.intervals import Int64
     from traceprof.replay.assumptions.slowdown import Reading
+    from traceprof.replay.graph.columns import HostCalls
+    from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.weights import Durations
-    from traceprof.run.opening import Mask
+    from traceprof.run.opening import Mask, Rank
 
 _MAX_UNKNOWN = 0.05  # of the window: idle time without a known cause that may be data loading
 _MAY_DEPEND = (
@@ -93,7 +95,7 @@ def is_no_pytorch(analysis: OpenAnalysis) -> bool:
 
 
 def without_data_loading(process: Process, durations: Durations) -> Durations:
-    """Remove the time in which the GPU idled for data loading, and the time of copies to it.
+    """Remove data loading from the threads that it held up, and the time of copies to the GPU.
 
     Threads that copy to the GPU, launch nothing to the stream which computes most and communicate
     nothing bring batches: nobody waits for these, and they take no time of the GPU. How much their
@@ -126,13 +128,43 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
         place = calls.place_of(gaps.launch)
         known = place >= 0
         np.maximum.at(before, calls.outer[place[known]], loading_ns[known].astype(np.float64))
-    if not before.any():
-        return durations
     outer = np.flatnonzero(calls.is_outer)
     free = np.zeros(len(calls))
     follows = calls.thread[outer[1:]] == calls.thread[outer[:-1]]
     free[outer[1:][follows]] = (calls.start_ns[outer[1:]] - calls.end_ns[outer[:-1]])[follows]
-    return replace(durations, before_call_ns=np.minimum(before, np.maximum(free, 0)))
+    inside, before_outer = _loading_ns(process.ranks[0][1], calls, outer, free[outer])
+    before[outer] = np.maximum(before[outer], before_outer)
+    in_call = durations.in_call_ns.copy()
+    in_call[outer] = np.maximum(in_call[outer], inside)
+    before = np.maximum(durations.before_call_ns, np.minimum(before, np.maximum(free, 0)))
+    return replace(durations, before_call_ns=before, in_call_ns=in_call)
+
+
+def _loading_ns(rank: Rank, calls: HostCalls, outer: Int64, gap_ns: Float64) -> tuple[Int64, Int64]:
+    """Return how long threads loaded data inside of calls, and right before them.
+
+    Loaders call CUDA themselves, as for pinned memory: what they do lies before several calls.
+
+    Args:
+        rank: one of the process.
+        calls: of the process.
+        outer: int64[n], indices into its calls.
+        gap_ns: float64[n], how long before each to look.
+    """
+    inside, before = np.zeros((2, len(outer)), np.int64)
+    evidence = host_evidence(rank)
+    if evidence is None:
+        return inside, before
+    rows = calls.index[outer]
+    threads, start_ns = evidence.calls.packed_thread.at(rows), evidence.calls.start_ns[rows]
+    for thread in np.unique(threads).tolist():
+        of_thread = threads == thread
+        loading, begin_ns = evidence.thread(thread).loading, start_ns[of_thread]
+        length_ns = (calls.end_ns - calls.start_ns)[outer[of_thread]]
+        since_ns = begin_ns - gap_ns[of_thread].astype(np.int64)
+        inside[of_thread] = intervals.covered_within(loading, begin_ns, begin_ns + length_ns)
+        before[of_thread] = intervals.covered_within(loading, since_ns, begin_ns)
+    return inside, before
 
 
 def unknown_data_loading(analysis: OpenAnalysis) -> CannotChange | None:
@@ -153,8 +185,8 @@ def unknown_data_loading(analysis: OpenAnalysis) -> CannotChange | None:
     return None
 
 
-def without_launch_time(process: Process, durations: Durations) -> Durations:
-    """Let launches, and what a thread runs between them, take no time.
+def without_launch_time(process: Process, durations: Durations, share: float = 1.0) -> Durations:
+    """Let launches, and what a thread runs between them, take no time, or less by a share.
 
     What a CUDA graph does not remove stays: data loading, MPI, sleep, time in which nobody knows
     what the thread did, and what is done once, such as loading a kernel.
@@ -168,7 +200,7 @@ def without_launch_time(process: Process, durations: Durations) -> Durations:
     assert evidence is not None  # noqa: S101
     launches = columns.packed_name.isin(ids) & ~evidence.is_setup
     launches = launches[calls.index] & calls.is_outer & ~process.is_held
-    inside[launches] = (calls.end_ns - calls.start_ns)[launches]
+    inside[launches] = share * (calls.end_ns - calls.start_ns)[launches]
     outer = np.flatnonzero(calls.is_outer)
     since_ns = np.append(0, calls.end_ns[outer[:-1]])
     follows = np.append(False, calls.thread[outer[1:]] == calls.thread[outer[:-1]])
@@ -176,7 +208,7 @@ def without_launch_time(process: Process, durations: Durations) -> Durations:
     np.maximum.at(since_ns, over, calls.end_ns[process.hand_overs.after])
     follows[over] = True
     later, gap = outer[follows], (calls.start_ns[outer] - since_ns)[follows]
-    before[later] = _launching_ns(evidence, calls.index[later], gap)
+    before[later] = share * _launching_ns(evidence, calls.index[later], gap)
     return replace(durations, in_call_ns=inside, before_call_ns=before)
 
 

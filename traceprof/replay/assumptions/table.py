@@ -185,11 +185,11 @@ ASSUMPTIONS = (
         form="no-data-loading",
         meaning="the next batch is always there, on the GPU",
         changed=_HOST | _GPU,
-        details="The time in which the GPU idled for data loading is removed from the host's time,"
-        " and copies to the GPU take none. Neither does what is launched by threads that bring"
-        " batches, and nobody waits for these threads; kernels beside theirs take less, by as long"
-        " as both run. There is no answer if most of the idle time that may be data loading has no"
-        " known cause, as in recordings without thread switches.",
+        details="Ranges of data loading, and time in which the GPU idled for it, are removed from"
+        " the host's time, and copies to the GPU take none. Neither does what is launched by"
+        " threads that bring batches, and nobody waits for these threads; kernels beside theirs"
+        " take less, by as long as both run. There is no answer if most of the idle time that may"
+        " be data loading has no known cause, as in recordings without thread switches.",
         change=without_data_loading,
         is_bound=True,
         refusal=unknown_data_loading,

@@ -232,12 +232,15 @@ def weighed(
     factors = [measured.transfer[operations] for operations in matched]
     others: list[tuple[Int32, Float64]] = []
     scales: list[list[tuple[Int32, Float64]]] = [[] for _ in matched]
-    assumed, assumption = measured, None
+    assumed, assumption, share = measured, None, 0.0
+    hosts = {share: measured}
     latest, weights = weigher, full
     for variant in variants:
-        if variant.assumption is not assumption:
-            assumption = variant.assumption
-            assumed = variant.assumed(process, measured)
+        if variant.assumption is not assumption or variant.quick_host != share:
+            assumption, share = variant.assumption, variant.quick_host
+            if share not in hosts:
+                hosts[share] = variant.on_quick_host(process, measured)
+            assumed = variant.assumed(process, hosts[share])
         durations = variant.durations(assumed)
         sets.append(durations)
         # Most assumptions only remove waits: what takes as long as before is not weighed again.

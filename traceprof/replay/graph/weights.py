@@ -74,6 +74,13 @@ class Weighing(Protocol):
     def assumption(self) -> object | None:
         """The assumption; ways to weigh the same one follow each other."""
 
+    @property
+    def quick_host(self) -> float:
+        """The share of the time for launching that is not taken: 0 as it was recorded."""
+
+    def on_quick_host(self, process: Process, measured: Durations) -> Durations:
+        """Return what was measured of a process, but for this share of the time for launching."""
+
     def assumed(self, process: Process, measured: Durations) -> Durations:
         """Return what the actions of a process take under the assumption; the same if nothing."""
 

@@ -1,0 +1,457 @@
+"""Small trainings on one GPU, before and after a change: `python -m tests.gpu.changes FOLDER`.
+
+Each is timed without a recorder, before and after in turn, and recorded with torch.profiler. With
+`--nsys`, inside `nsys profile --capture-range=cudaProfilerApi --capture-range-end=repeat …`, each
+is a recording of its own, and nothing is timed. FOLDER gets `NAME-before`, `NAME-after` and
+`times.json`: microseconds of a step in each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+import instrument
+from instrument import switch
+from instrument.core import nvtx_ranges
+from instrument.torch_trace import TorchTrace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+ROUNDS, ROUND_S, WARM_UP, RECORDED = 10, 0.25, 9, 9
+CUDA = "cuda"
+cuda: Any = torch.cuda  # in parts without types
+HALF = torch.bfloat16
+
+
+def blocks(num: int, width: int) -> torch.nn.Sequential:
+    """Return layers as those of a transformer without attention."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        *(
+            torch.nn.Sequential(
+                torch.nn.LayerNorm(width),
+                torch.nn.Linear(width, 4 * width),
+                torch.nn.GELU(),
+                torch.nn.Linear(4 * width, width),
+            )
+            for _ in range(num)
+        )
+    ).to(CUDA)
+
+
+class Training:
+    """A model with its optimizer.
+
+    Args:
+        num: of blocks.
+        width: of a block.
+        half: whether autocast computes in bfloat16.
+        optimizer: options of AdamW.
+    """
+
+    def __init__(self, num: int, width: int, *, half: bool = True, **optimizer: Any) -> None:
+        self.model = blocks(num, width)
+        self.half = half
+        options = optimizer or {"fused": True}
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, **options)
+
+    def loss(self, batch: Tensor) -> Tensor:
+        """Return the loss of a batch."""
+        with torch.autocast(CUDA, HALF, enabled=self.half):
+            output: Tensor = self.model(batch)
+            return output.float().square().mean()
+
+    def step(self, batch: Tensor) -> Tensor:
+        """Train with a batch; return its loss."""
+        self.optimizer.zero_grad()
+        loss = self.loss(batch)
+        torch.autograd.backward(loss)
+        self.optimizer.step()
+        return loss.detach()
+
+
+def read_loss(*, changed: bool) -> Callable[[], None]:
+    """Read the loss and the norm of the gradients in every step, or never."""
+    training = Training(6, 1024)
+    batch = torch.randn(8192, 1024, device=CUDA)
+
+    def step() -> None:
+        loss = training.step(batch)
+        if not changed:
+            norm = torch.nn.utils.get_total_norm(
+                [p.grad for p in training.model.parameters() if p.grad is not None]
+            )
+            sum_of_read.append(loss.item() + norm.item())
+
+    sum_of_read: list[float] = []
+    return step
+
+
+def synchronize(*, changed: bool) -> Callable[[], None]:
+    """Synchronize after each part of a step, as for timing it, or not."""
+    training = Training(6, 1024)
+    batch = torch.randn(8192, 1024, device=CUDA)
+
+    def wait() -> None:
+        if not changed:
+            cuda.synchronize()
+
+    def step() -> None:
+        training.optimizer.zero_grad()
+        wait()
+        loss = training.loss(batch)
+        wait()
+        torch.autograd.backward(loss)
+        wait()
+        training.optimizer.step()
+        wait()
+
+    return step
+
+
+def pinned(*, changed: bool) -> Callable[[], None]:
+    """Copy batches from pageable memory, or from pinned memory without waiting."""
+    training = Training(4, 1024)
+    batch = torch.randn(8192, 1024)
+    if changed:
+        batch = batch.pin_memory()
+
+    def step() -> None:
+        training.step(batch.to(CUDA, non_blocking=changed))
+
+    return step
+
+
+def prefetch(*, changed: bool) -> Callable[[], None]:
+    """Copy pinned batches before each step, or the next one beside the step."""
+    training = Training(6, 1024)
+    batch = torch.randn(65536, 1024).pin_memory()
+    stream = cuda.Stream()
+    compute = cuda.current_stream()
+    following: list[Tensor] = []
+
+    def copy() -> Tensor:
+        with cuda.stream(stream):
+            return batch.to(CUDA, non_blocking=True)
+
+    def step() -> None:
+        if not changed:
+            training.step(batch.to(CUDA, non_blocking=True)[:8192])
+            return
+        if not following:
+            following.append(copy())
+        compute.wait_stream(stream)
+        current = following.pop()
+        current.record_stream(compute)
+        following.append(copy())
+        training.step(current[:8192])
+
+    return step
+
+
+class Images(Dataset[Any]):
+    """Batches that take some milliseconds of one core to make."""
+
+    def __len__(self) -> int:
+        return 1 << 30
+
+    def __getitem__(self, index: int) -> Tensor:
+        generator = torch.Generator().manual_seed(index)
+        image = torch.rand(1024, 1024, generator=generator)
+        for _ in range(2):
+            image = torch.sin(image)
+        return image
+
+
+def load(*, changed: bool) -> Callable[[], None]:
+    """Load data in the training process, or in four others."""
+    training = Training(4, 1024)
+    loader: DataLoader[Any] = DataLoader(
+        Images(), batch_size=None, num_workers=4 if changed else 0, pin_memory=True
+    )
+    batches: Iterator[Tensor] = iter(loader)
+
+    def step() -> None:
+        training.step(next(batches).to(CUDA, non_blocking=True))
+
+    return step
+
+
+def autocast(*, changed: bool) -> Callable[[], None]:
+    """Compute in FP32, or in bfloat16 under autocast."""
+    training = Training(4, 1024, half=changed)
+    batch = torch.randn(4096, 1024, device=CUDA)
+
+    def step() -> None:
+        training.step(batch)
+
+    return step
+
+
+def tf32(*, changed: bool) -> Callable[[], None]:
+    """Compute in FP32, or in TF32."""
+    training = Training(4, 1024, half=False)
+    batch = torch.randn(4096, 1024, device=CUDA)
+
+    def step() -> None:
+        torch.backends.cuda.matmul.allow_tf32 = changed
+        training.step(batch)
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+    return step
+
+
+def graph(*, changed: bool) -> Callable[[], None]:
+    """Launch all kernels of a small model one by one, or as a CUDA graph."""
+    training = Training(6, 128, fused=True, capturable=True)
+    batch = torch.randn(128, 128, device=CUDA)
+
+    def step() -> None:
+        training.step(batch)
+
+    if not changed:
+        return step
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        for _ in range(3):
+            step()
+    cuda.current_stream().wait_stream(side)
+    captured = cuda.CUDAGraph()
+    with cuda.graph(captured):
+        step()
+    return cast("Callable[[], None]", captured.replay)
+
+
+class Attention(torch.nn.Module):
+    """Self-attention, its softmax by itself or within one kernel."""
+
+    def __init__(self, width: int, heads: int, *, fused: bool) -> None:
+        super().__init__()
+        self.heads, self.fused = heads, fused
+        self.inner = torch.nn.Linear(width, 3 * width)
+        self.outer = torch.nn.Linear(width, width)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        """Return what is attended to, shape (batch, sequence, width)."""
+        parts = self.inner(batch).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        query, key, value = parts
+        if self.fused:
+            attended = functional.scaled_dot_product_attention(query, key, value)
+        else:
+            scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+            attended = scores.softmax(-1).to(value.dtype) @ value
+        output: Tensor = self.outer(attended.transpose(1, 2).flatten(-2))
+        return output
+
+
+def attention(*, changed: bool) -> Callable[[], None]:
+    """Attend in several kernels, or in one."""
+    torch.manual_seed(0)
+    layers = [Attention(1024, 16, fused=changed) for _ in range(4)]
+    model = torch.nn.Sequential(*layers).to(CUDA)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    batch = torch.randn(8, 1024, 1024, device=CUDA)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast(CUDA, HALF):
+            loss = model(batch).float().square().mean()
+        torch.autograd.backward(loss)
+        optimizer.step()
+
+    return step
+
+
+def gelu_by_hand(batch: Tensor) -> Tensor:
+    """Return GELU by its tanh formula, an operation at a time."""
+    return 0.5 * batch * (1 + torch.tanh(0.7978845608 * (batch + 0.044715 * batch**3)))
+
+
+class Gelu(torch.nn.Module):
+    """GELU an operation at a time."""
+
+    def forward(self, batch: Tensor) -> Tensor:
+        """Return GELU of all elements."""
+        return gelu_by_hand(batch)
+
+
+def activation(*, changed: bool) -> Callable[[], None]:
+    """Compute GELU in eight kernels, or in one."""
+    training = Training(4, 1024)
+    for block in training.model.children():
+        assert isinstance(block, torch.nn.Sequential)
+        block[2] = torch.nn.GELU("tanh") if changed else Gelu()
+    batch = torch.randn(8192, 1024, device=CUDA)
+
+    def step() -> None:
+        training.step(batch)
+
+    return step
+
+
+def optimizer(*, changed: bool) -> Callable[[], None]:
+    """Update each parameter in kernels of its own, or all in one."""
+    training = Training(8, 512, **({"fused": True} if changed else {"foreach": False}))
+    batch = torch.randn(2048, 512, device=CUDA)
+
+    def step() -> None:
+        training.step(batch)
+
+    return step
+
+
+def empty_cache(*, changed: bool) -> Callable[[], None]:
+    """Give free memory back to the driver in every step, or never."""
+    training = Training(4, 1024)
+    batch = torch.randn(4096, 1024, device=CUDA)
+
+    def step() -> None:
+        training.step(batch)
+        if not changed:
+            cuda.empty_cache()
+
+    return step
+
+
+def host_code(*, changed: bool) -> Callable[[], None]:
+    """Compute 4 ms in Python in every step, or not."""
+    training = Training(4, 1024)
+    batch = torch.randn(4096, 1024, device=CUDA)
+
+    def step() -> None:
+        training.step(batch)
+        end = time.perf_counter() + (0 if changed else 0.004)
+        while time.perf_counter() < end:
+            pass
+
+    return step
+
+
+def stall(*, changed: bool) -> Callable[[], None]:
+    """Write a checkpoint of small size in every third step, or never."""
+    training = Training(4, 1024)
+    batch = torch.randn(4096, 1024, device=CUDA)
+    number = [0]
+
+    def step() -> None:
+        training.step(batch)
+        number[0] += 1
+        if not changed and number[0] % 3 == 0:
+            time.sleep(0.01)
+
+    return step
+
+
+def scalars(*, changed: bool) -> Callable[[], None]:
+    """Make 20 scalars in every step on the host, or on the GPU."""
+    training = Training(4, 1024)
+    batch = torch.randn(8192, 1024, device=CUDA)
+
+    def step() -> None:
+        for number in range(20):
+            if changed:
+                torch.full((), float(number), device=CUDA)
+            else:
+                torch.tensor(float(number), device=CUDA)
+        training.step(batch)
+
+    return step
+
+
+CHANGES: dict[str, Callable[..., Callable[[], None]]] = {
+    change.__name__: change
+    for change in (
+        read_loss, synchronize, pinned, prefetch, autocast, tf32, graph, attention, activation,
+        optimizer, empty_cache, host_code, stall, scalars, load,
+    )
+}  # fmt: skip
+
+
+def timed(step: Callable[[], None], num: int) -> float:
+    """Return microseconds of a step, mean of several."""
+    cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(num):
+        step()
+    cuda.synchronize()
+    return (time.perf_counter() - begin) / num * 1e6
+
+
+def time_change(before: Callable[[], None], after: Callable[[], None]) -> dict[str, list[float]]:
+    """Time both in turn; microseconds of a step in each round."""
+    times: dict[str, list[float]] = {"before": [], "after": []}
+    steps = {"before": before, "after": after}
+    nums = {}
+    for name, step in steps.items():
+        timed(step, WARM_UP)
+        nums[name] = max(3, 3 * round(ROUND_S * 1e6 / timed(step, WARM_UP) / 3))
+    for _ in range(ROUNDS):
+        for name, step in steps.items():
+            times[name].append(round(timed(step, nums[name]), 1))
+    return times
+
+
+def run(step: Callable[[], None]) -> None:
+    """Run marked steps."""
+    for _ in range(RECORDED):
+        with instrument.step():
+            step()
+
+
+def recorded(folder: Path, name: str, step: Callable[[], None], *, with_nsys: bool) -> None:
+    """Record marked steps, into a folder of this name or by the nsys around this process."""
+    for _ in range(WARM_UP):
+        step()
+    cuda.synchronize()
+    if with_nsys:
+        cuda.profiler.start()
+        run(step)
+        cuda.synchronize()
+        cuda.profiler.stop()
+        return
+    recorder = TorchTrace(folder / name)
+    recorder.prepare()
+    recorder.begin()
+    run(step)
+    recorder.end()
+
+
+def main() -> None:
+    """Time and record all changes, or those named."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--nsys", action="store_true")
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    if not asked.nsys:
+        nvtx_ranges.annotate_in_profiler()
+    times: dict[str, dict[str, list[float]]] = {}
+    for name in asked.names or CHANGES:
+        before, after = (CHANGES[name](changed=changed) for changed in (False, True))
+        if not asked.nsys:
+            times[name] = time_change(before, after)
+            (asked.folder / "times.json").write_text(json.dumps(times))
+        switch.enable()
+        recorded(asked.folder, f"{name}-before", before, with_nsys=asked.nsys)
+        recorded(asked.folder, f"{name}-after", after, with_nsys=asked.nsys)
+        switch.disable()
+        sys.stdout.write(f"{name}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
