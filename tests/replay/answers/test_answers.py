@@ -19,7 +19,7 @@ from tests.support.changes import (
 )
 from tests.support.long import long_after, rows_long_after
 from tests.support.profiler_events import PID, call, event, kernel, write
-from tests.support.traces import SAMPLE
+from tests.support.traces import SAMPLE, SAMPLE_FOLDER
 from traceprof.analysis import Options, analyze
 from traceprof.errors import UsageError
 from traceprof.replay.answers.answers import Answer, WhatIf, answer
@@ -138,6 +138,22 @@ def test_clocks_that_disagree_refuse(traces: Path) -> None:
     asked = whatif(traces / "a100x4_ddp_bucketcap100mb_2021.sqlite").whatif
     assert "clocks of host and GPU disagree" in (asked.refused or "")
     assert all(one.refused and one.step_ns is None for one in asked.answers)
+
+
+def test_a_slowdown_goes_once_and_in_any_order() -> None:
+    """Without communication nothing is slowed down by it; half a kernel loses half as much."""
+    report = SAMPLE_FOLDER / "overlap-slowdown.sqlite"
+    gone, kernels = "no-overlap-slowdown", "kernel:.=0.5x"
+    alone, both, first, last = (
+        whatif(report, assume=[text]).whatif.answers[0].change_ns
+        for text in (
+            "communication=0", f"communication=0+{gone}", f"{gone}+{kernels}", f"{kernels}+{gone}",
+        )
+    )  # fmt: skip
+    assert alone is not None
+    assert alone < 0
+    assert both == alone
+    assert first == last
 
 
 @pytest.mark.long

@@ -34,16 +34,21 @@ def with_shorter_communication(
     Each stretch of communication begins when it did, and takes a share of its time: a kernel keeps
     as much of its slowdown as it has still communication beside it.
     """
-    length = durations.length_ns.copy()
-    work = process.work
+    work, before = process.work, durations.unslowed_ns
+    before = np.zeros(len(work)) if before is None else before
+    unslowed = before.copy()
     for index, rank in process.ranks:
         slowed = slowed_kernels(rank)
         row = work.rows_of_kernels(index, rank)[slowed.kernel]
+        known = row >= 0
         lost = getattr(slowed, reading) * slowed.beside_ns
         lost *= 1 - _still_beside(rank, slowed.kernel, share)
-        known = row >= 0
-        length[row[known]] = np.maximum(length[row[known]] - lost[known], 0.0)
-    return replace(durations, length_ns=length)
+        row, lost = row[known], lost[known]
+        unslowed[row] = np.where(np.abs(lost) > np.abs(before[row]), lost, before[row])
+    # What is faster for another reason loses as much less.
+    left = np.maximum(work.length_ns - unslowed, 0.0)
+    length = durations.length_ns * (left / np.maximum(work.length_ns - before, 1.0))
+    return replace(durations, length_ns=length, unslowed_ns=unslowed)
 
 
 def _still_beside(rank: Rank, kernel: Int64, share: float) -> Float64:

@@ -46,6 +46,8 @@ class Durations(Record, frozen=True):
         held_out: whether delays are those of the other half of the steps.
         whole_streams: whether operations that wait for communication wait for all before it on its
             stream, also if the communication itself need not.
+        unslowed_ns: float64[operations], by how much less kernels are slowed down by communication:
+            what several assumptions remove goes once. None for nothing.
     """
 
     length_ns: Float64
@@ -65,6 +67,7 @@ class Durations(Record, frozen=True):
     is_loading: Mask | None = None
     held_out: bool = False
     whole_streams: bool = False
+    unslowed_ns: Float64 | None = None
 
 
 class Weighing(Protocol):
