@@ -237,8 +237,7 @@ def advice(
         how_to_collect: how the others are collected.
         allocated: the allocations beside the launches.
     """
-    lines = [_PROFILER] if is_of_profiler and IdleCause.LAUNCH_BOUND in causes else []
-    lines += [
+    lines = [
         line
         for cause in causes
         for line in (
@@ -246,6 +245,8 @@ def advice(
             if cause is IdleCause.ALLOCATION and is_pytorch
             else _DALI
             if cause is IdleCause.DATA_LOADING and uses_dali
+            else (_PROFILER, *_of_cause(cause, is_pytorch=is_pytorch))
+            if cause is IdleCause.LAUNCH_BOUND and is_of_profiler
             else _of_cause(cause, is_pytorch=is_pytorch)
         )
         if has_pageable or line != _OVERLAP_COPY
