@@ -20,8 +20,7 @@ from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.findings import Basis
 from traceprof.replay.answers.answers import answered
 from traceprof.replay.answers.checked_replay import CheckedReplay, checked_replay
-from traceprof.replay.answers.ways import Way
-from traceprof.replay.assumptions.assumption import parse
+from traceprof.replay.assumptions.assumption import Way, parse
 from traceprof.replay.assumptions.equal_work import equal_stages, stage_factors
 from traceprof.reports.text import render
 from traceprof.simulate.scenarios.pipelines import Plan, pipeline

@@ -13,8 +13,7 @@ from traceprof.replay.answers.blocked_sends import blocked_sends
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
 from traceprof.replay.answers.critical_path import RankPath, critical_paths
 from traceprof.replay.answers.gates import MAX_BELOW_FLOOR, MIN_HELD_OUT, floor_gate
-from traceprof.replay.answers.ways import Way, ways_of
-from traceprof.replay.assumptions.assumption import defaults
+from traceprof.replay.assumptions.assumption import Way, defaults, ways_of
 from traceprof.replay.assumptions.other_schedule import pipeline_of
 from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
 from traceprof.replay.assumptions.schedules import ScheduleTime, schedule_times

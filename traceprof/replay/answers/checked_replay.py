@@ -19,8 +19,7 @@ from traceprof.replay.answers.gates import (
     is_paced,
     why_not,
 )
-from traceprof.replay.answers.ways import Way, profilers_share, variants_of
-from traceprof.replay.assumptions.assumption import Variant
+from traceprof.replay.assumptions.assumption import Variant, Way, profilers_share, variants_of
 from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
 from traceprof.replay.graph.longest_path import CircularError
 from traceprof.replay.graph.process_facts import unseen_pace

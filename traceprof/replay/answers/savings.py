@@ -18,8 +18,7 @@ from traceprof.findings import Basis, Saving, by_id
 from traceprof.host.idle_causes import IdleCause
 from traceprof.replay.answers.answers import answered, with_floor
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
-from traceprof.replay.answers.ways import Way
-from traceprof.replay.assumptions.assumption import Assumption, combined, parse
+from traceprof.replay.assumptions.assumption import Assumption, Way, combined, parse
 from traceprof.replay.graph.process_facts import unseen_pace
 from traceprof.replay.graph.run_graph import in_this_process
 from traceprof.replay.graph.sample import sample_of
