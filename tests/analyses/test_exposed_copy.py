@@ -222,7 +222,7 @@ def test_pinned_copies_on_the_compute_stream(tmp_path: Path) -> None:
     assert finding.metrics == {
         "exposed_ns": 100, "fraction": 1.0, "h2d_ns": 100, "d2h_ns": 0, "d2d_ns": 0, "memset_ns": 0,
         "pageable_ns": 0, "same_stream_ns": 100, "gradient_ns": 0, "hideable_ns": 100,
-        "bytes": 3_000_000, "num_copies": 1, "coverage": 1.0,
+        "bytes": 3_000_000, "num_copies": 1, "coverage": 1.0, "per_step_ns": None,
     }  # fmt: skip
     assert finding.title == (
         "100 ns of copies, none of it beside compute or communication: 100 ns from pinned host"
