@@ -245,13 +245,18 @@ def with_hidden_communication(process: Process, durations: Durations) -> Duratio
 
 
 def with_hidden_copies(process: Process, durations: Durations) -> Durations:
-    """Let copies take no time of their stream; host waits for them stay.
+    """Let copies, and calls that make one meanwhile, take no time; host waits for them stay.
 
     Copies to the host of what goes back to a GPU at once go there directly instead: neither the
     wait for them nor what the host does until the copy back takes any time.
     """
     durations = _faster(durations, process.work.kind == COPY, 0.0)
-    calls, waits = process.calls, process.host_waits
+    calls, waits, work = process.calls, process.host_waits, process.work
+    copies = (work.kind == COPY) & (work.call >= 0)
+    copying = work.call[copies & (calls.end_ns[work.call] > work.start_ns)]
+    own, before = durations.in_call_ns.copy(), durations.before_call_ns.copy()
+    own[copying] = (calls.end_ns - calls.start_ns)[copying]
+    durations = replace(durations, in_call_ns=own)
     since, until = round_trips(process.ranks, calls, process.work, (waits.call, waits.operation))
     if not len(since):
         return durations
@@ -263,7 +268,6 @@ def with_hidden_copies(process: Process, durations: Durations) -> Durations:
     np.add.at(change, until + 1, -1)
     between = (np.cumsum(change)[:-1] > 0) & calls.is_outer
     outer = np.flatnonzero(calls.is_outer)
-    own, before = durations.in_call_ns.copy(), durations.before_call_ns.copy()
     own[between] = (calls.end_ns - calls.start_ns)[between]
     follows = outer[1:][between[outer[1:]]]
     before[follows] = calls.start_ns[follows] - calls.end_ns[calls.outer[follows - 1]]

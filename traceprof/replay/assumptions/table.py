@@ -348,8 +348,9 @@ ASSUMPTIONS = (
     Entry(
         form="copies-hidden",
         meaning="copies take no time of the stream that they are on",
-        details="What is copied to the host and back at once goes directly: both copies, and what"
-        " the host does between them, take no time.",
+        details="Nor do calls that copy meanwhile, as from pageable memory. What is copied to the"
+        " host and back at once goes directly: both copies, and what the host does between them,"
+        " take no time.",
         change=with_hidden_copies,
         is_bound=True,
     ),
