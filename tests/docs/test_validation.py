@@ -38,7 +38,7 @@ def test_the_page_is_what_is_written(validation: ModuleType, traces: Path) -> No
     assert validation.page(traces) == WRITTEN, "run `make validation`"
 
 
-@pytest.mark.parametrize("name", long_after(2, ["load", "pinned", "prefetch", "autocast"]))
+@pytest.mark.parametrize("name", long_after(1, ["load", "pinned", "prefetch", "autocast"]))
 def test_a_change_on_a_gpu_is_in_its_page(validation: ModuleType, name: str) -> None:
     times = json.loads((validation.RECORDINGS / "times.json").read_text(encoding="utf-8"))
     written = validation.GPU_PAGE.read_text(encoding="utf-8")

@@ -25,7 +25,7 @@ NAMES = (
     "launch-queue-stall-unexported", "launch-queue-full-healthy", "exposed-copy", "peer-copies",
     "peer-copy-through-host", "launch-bound", "data-loading", "allocation-in-steps",
     "lost-run-ahead", "warm-up", "turnaround", "exposed-waiting", "full-precision-matmul",
-    "pipeline-sends", "pipeline-copies",
+    "pipeline-sends",
 )  # fmt: skip
 REASONS = (
     "waiting_ns", "late_launch_ns", "queued_ns", "same_stream_ns", "needed_at_once_ns",
@@ -74,6 +74,18 @@ def test_a_scenario_has_the_same_results(name: str, tmp_path: Path) -> None:
     simulate_scenario(name, export)
     traces = write_traces(export, tmp_path, "run", ".json.gz")
     assert_same(analyzed([export]), analyzed(traces))
+
+
+@pytest.mark.long
+def test_pipelines_of_copies_are_found_in_exports_only(tmp_path: Path) -> None:
+    """Of a copy in a trace it is not read which GPU is at the other end."""
+    export = tmp_path / "run.sqlite"
+    simulate_scenario("pipeline-copies", export)
+    first, second = (
+        findings(analyzed(reports)) for reports in ([export], write_traces(export, tmp_path, "run"))
+    )
+    assert [row for row in first if row[0] != "pipeline-bubble"] == second
+    assert len(first) - len(second) == 4  # one of each rank
 
 
 def test_marks_are_the_same_in_both_formats(tmp_path: Path) -> None:
