@@ -251,9 +251,8 @@ torch.profiler before and after. The recordings and the rounds are in
 is adjusted to them, and misses are shown. A promise is kept if the two intervals meet. Kept: {}
 of {}.
 
-Where the host sets the pace, torch.profiler makes steps longer (7.4 to 9.9 ms in the first row),
-and a replay of what was recorded promises what comes under the recorder (a loader's 14.1 to 8.6
-ms, to the microsecond): without one another amount comes.
+Where the host sets the pace, torch.profiler makes steps longer, and what comes without a recorder
+is not what comes under one: a replay of a recording knows the latter.
 
 PyTorch 2.11, CUDA 13.0, driver 580, 16 cores of a virtual machine, November 2026."""
 

@@ -2,13 +2,16 @@
 
 import importlib.util
 import json
+import statistics
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from tests.support.long import long_after
+from traceprof.replay.assumptions.assumption import PROFILERS_SHARE
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -36,6 +39,28 @@ def test_a_pair_is_in_the_page_as_it_is_found(validation: ModuleType, traces: Pa
 @pytest.mark.long
 def test_the_page_is_what_is_written(validation: ModuleType, traces: Path) -> None:
     assert validation.page(traces) == WRITTEN, "run `make validation`"
+
+
+def test_what_the_profiler_costs_is_written_as_it_was_measured(validation: ModuleType) -> None:
+    times = json.loads((validation.RECORDINGS / "times.json").read_text(encoding="utf-8"))
+    longer = np.array(
+        [
+            recorded / statistics.fmean(rounds[when])
+            for rounds in times.values()
+            for when, recorded in zip(("before", "after"), rounds["recorded"], strict=True)
+        ]
+    )
+    slowed = longer[longer > 1.02]
+    said = (
+        f"no difference to {'six' if len(longer) - len(slowed) == 6 else '?'} steps that the GPU"
+        f" bounds ({longer.min():.2f} to {longer[longer <= 1.02].max():.2f} times as long), and"
+        f" {len(slowed)} steps that the host bounds at least in part took {slowed.min():.2f} to"
+        f" {slowed.max():.2f} times as long, median {np.median(slowed):.2f}"
+    )
+    text = (DOCS / "recording.md").read_text(encoding="utf-8")
+    assert said in " ".join(text.split())
+    of_launching = 1 - 1 / slowed
+    assert (of_launching <= PROFILERS_SHARE).sum() == 19  # as its docstring says
 
 
 @pytest.mark.parametrize("name", long_after(1, ["load", "pinned", "prefetch", "autocast"]))

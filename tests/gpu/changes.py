@@ -1,17 +1,21 @@
 """Small trainings on one GPU, before and after a change: `python -m tests.gpu.changes FOLDER`.
 
-Each is timed without a recorder, before and after in turn, and recorded with torch.profiler. With
-`--nsys`, inside `nsys profile --capture-range=cudaProfilerApi --capture-range-end=repeat …`, each
-is a recording of its own, and nothing is timed. FOLDER gets `NAME-before`, `NAME-after` and
-`times.json`: microseconds of a step in each round.
+Each is timed without a recorder, before and after in turn, and recorded with torch.profiler. What
+docs/h100.md is made from comes into FOLDER: `NAME.pt.trace.json.gz` before the change, and
+`times.json`, microseconds of a step in each round, and recorded before and after.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
+import re
 import sys
+import threading
 import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,6 +24,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 import instrument
+import traceprof
 from instrument import switch
 from instrument.core import nvtx_ranges
 from instrument.torch_trace import TorchTrace
@@ -33,6 +38,7 @@ ROUNDS, ROUND_S, WARM_UP, RECORDED = 10, 0.25, 9, 9
 CUDA = "cuda"
 cuda: Any = torch.cuda  # in parts without types
 HALF = torch.bfloat16
+WRITER = "traceprof trace"  # the threads of instrument that compress what was recorded
 
 
 def blocks(num: int, width: int) -> torch.nn.Sequential:
@@ -82,7 +88,7 @@ class Training:
         return loss.detach()
 
 
-def read_loss(*, changed: bool) -> Callable[[], None]:
+def read_loss(*, changed: bool) -> Callable[[], object]:
     """Read the loss and the norm of the gradients in every step, or never."""
     training = Training(6, 1024)
     batch = torch.randn(8192, 1024, device=CUDA)
@@ -99,7 +105,7 @@ def read_loss(*, changed: bool) -> Callable[[], None]:
     return step
 
 
-def synchronize(*, changed: bool) -> Callable[[], None]:
+def synchronize(*, changed: bool) -> Callable[[], object]:
     """Synchronize after each part of a step, as for timing it, or not."""
     training = Training(6, 1024)
     batch = torch.randn(8192, 1024, device=CUDA)
@@ -121,7 +127,7 @@ def synchronize(*, changed: bool) -> Callable[[], None]:
     return step
 
 
-def pinned(*, changed: bool) -> Callable[[], None]:
+def pinned(*, changed: bool) -> Callable[[], object]:
     """Copy batches from pageable memory, or from pinned memory without waiting."""
     training = Training(4, 1024)
     batch = torch.randn(8192, 1024)
@@ -134,7 +140,7 @@ def pinned(*, changed: bool) -> Callable[[], None]:
     return step
 
 
-def prefetch(*, changed: bool) -> Callable[[], None]:
+def prefetch(*, changed: bool) -> Callable[[], object]:
     """Copy pinned batches before each step, or the next one beside the step."""
     training = Training(6, 1024)
     batch = torch.randn(65536, 1024).pin_memory()
@@ -175,7 +181,7 @@ class Images(Dataset[Any]):
         return image
 
 
-def load(*, changed: bool) -> Callable[[], None]:
+def load(*, changed: bool) -> Callable[[], object]:
     """Load data in the training process, or in four others."""
     training = Training(4, 1024)
     loader: DataLoader[Any] = DataLoader(
@@ -189,18 +195,13 @@ def load(*, changed: bool) -> Callable[[], None]:
     return step
 
 
-def autocast(*, changed: bool) -> Callable[[], None]:
+def autocast(*, changed: bool) -> Callable[[], object]:
     """Compute in FP32, or in bfloat16 under autocast."""
     training = Training(4, 1024, half=changed)
-    batch = torch.randn(4096, 1024, device=CUDA)
-
-    def step() -> None:
-        training.step(batch)
-
-    return step
+    return partial(training.step, torch.randn(4096, 1024, device=CUDA))
 
 
-def tf32(*, changed: bool) -> Callable[[], None]:
+def tf32(*, changed: bool) -> Callable[[], object]:
     """Compute in FP32, or in TF32."""
     training = Training(4, 1024, half=False)
     batch = torch.randn(4096, 1024, device=CUDA)
@@ -213,7 +214,7 @@ def tf32(*, changed: bool) -> Callable[[], None]:
     return step
 
 
-def graph(*, changed: bool) -> Callable[[], None]:
+def graph(*, changed: bool) -> Callable[[], object]:
     """Launch all kernels of a small model one by one, or as a CUDA graph."""
     training = Training(6, 128, fused=True, capturable=True)
     batch = torch.randn(128, 128, device=CUDA)
@@ -232,7 +233,7 @@ def graph(*, changed: bool) -> Callable[[], None]:
     captured = cuda.CUDAGraph()
     with cuda.graph(captured):
         step()
-    return cast("Callable[[], None]", captured.replay)
+    return cast("Callable[[], object]", captured.replay)
 
 
 class Attention(torch.nn.Module):
@@ -257,7 +258,7 @@ class Attention(torch.nn.Module):
         return output
 
 
-def attention(*, changed: bool) -> Callable[[], None]:
+def attention(*, changed: bool) -> Callable[[], object]:
     """Attend in several kernels, or in one."""
     torch.manual_seed(0)
     layers = [Attention(1024, 16, fused=changed) for _ in range(4)]
@@ -288,32 +289,22 @@ class Gelu(torch.nn.Module):
         return gelu_by_hand(batch)
 
 
-def activation(*, changed: bool) -> Callable[[], None]:
+def activation(*, changed: bool) -> Callable[[], object]:
     """Compute GELU in eight kernels, or in one."""
     training = Training(4, 1024)
     for block in training.model.children():
         assert isinstance(block, torch.nn.Sequential)
         block[2] = torch.nn.GELU("tanh") if changed else Gelu()
-    batch = torch.randn(8192, 1024, device=CUDA)
-
-    def step() -> None:
-        training.step(batch)
-
-    return step
+    return partial(training.step, torch.randn(8192, 1024, device=CUDA))
 
 
-def optimizer(*, changed: bool) -> Callable[[], None]:
+def optimizer(*, changed: bool) -> Callable[[], object]:
     """Update each parameter in kernels of its own, or all in one."""
     training = Training(8, 512, **({"fused": True} if changed else {"foreach": False}))
-    batch = torch.randn(2048, 512, device=CUDA)
-
-    def step() -> None:
-        training.step(batch)
-
-    return step
+    return partial(training.step, torch.randn(2048, 512, device=CUDA))
 
 
-def empty_cache(*, changed: bool) -> Callable[[], None]:
+def empty_cache(*, changed: bool) -> Callable[[], object]:
     """Give free memory back to the driver in every step, or never."""
     training = Training(4, 1024)
     batch = torch.randn(4096, 1024, device=CUDA)
@@ -326,7 +317,7 @@ def empty_cache(*, changed: bool) -> Callable[[], None]:
     return step
 
 
-def host_code(*, changed: bool) -> Callable[[], None]:
+def host_code(*, changed: bool) -> Callable[[], object]:
     """Compute 4 ms in Python in every step, or not."""
     training = Training(4, 1024)
     batch = torch.randn(4096, 1024, device=CUDA)
@@ -340,8 +331,8 @@ def host_code(*, changed: bool) -> Callable[[], None]:
     return step
 
 
-def stall(*, changed: bool) -> Callable[[], None]:
-    """Write a checkpoint of small size in every third step, or never."""
+def stall(*, changed: bool) -> Callable[[], object]:
+    """Sleep 10 ms in every third step, as for a small checkpoint, or never."""
     training = Training(4, 1024)
     batch = torch.randn(4096, 1024, device=CUDA)
     number = [0]
@@ -355,7 +346,7 @@ def stall(*, changed: bool) -> Callable[[], None]:
     return step
 
 
-def scalars(*, changed: bool) -> Callable[[], None]:
+def scalars(*, changed: bool) -> Callable[[], object]:
     """Make 20 scalars in every step on the host, or on the GPU."""
     training = Training(4, 1024)
     batch = torch.randn(8192, 1024, device=CUDA)
@@ -371,7 +362,7 @@ def scalars(*, changed: bool) -> Callable[[], None]:
     return step
 
 
-CHANGES: dict[str, Callable[..., Callable[[], None]]] = {
+CHANGES: dict[str, Callable[..., Callable[[], object]]] = {
     change.__name__: change
     for change in (
         read_loss, synchronize, pinned, prefetch, autocast, tf32, graph, attention, activation,
@@ -380,7 +371,7 @@ CHANGES: dict[str, Callable[..., Callable[[], None]]] = {
 }  # fmt: skip
 
 
-def timed(step: Callable[[], None], num: int) -> float:
+def timed(step: Callable[[], object], num: int) -> float:
     """Return microseconds of a step, mean of several."""
     cuda.synchronize()
     begin = time.perf_counter()
@@ -390,7 +381,9 @@ def timed(step: Callable[[], None], num: int) -> float:
     return (time.perf_counter() - begin) / num * 1e6
 
 
-def time_change(before: Callable[[], None], after: Callable[[], None]) -> dict[str, list[float]]:
+def time_change(
+    before: Callable[[], object], after: Callable[[], object]
+) -> dict[str, list[float]]:
     """Time both in turn; microseconds of a step in each round."""
     times: dict[str, list[float]] = {"before": [], "after": []}
     steps = {"before": before, "after": after}
@@ -404,29 +397,43 @@ def time_change(before: Callable[[], None], after: Callable[[], None]) -> dict[s
     return times
 
 
-def run(step: Callable[[], None]) -> None:
+def run(step: Callable[[], object]) -> None:
     """Run marked steps."""
     for _ in range(RECORDED):
         with instrument.step():
             step()
 
 
-def recorded(folder: Path, name: str, step: Callable[[], None], *, with_nsys: bool) -> None:
-    """Record marked steps, into a folder of this name or by the nsys around this process."""
+def record(folder: Path, step: Callable[[], object]) -> None:
+    """Record marked steps into a folder."""
     for _ in range(WARM_UP):
         step()
     cuda.synchronize()
-    if with_nsys:
-        cuda.profiler.start()
-        run(step)
-        cuda.synchronize()
-        cuda.profiler.stop()
-        return
-    recorder = TorchTrace(folder / name)
+    recorder = TorchTrace(folder)
     recorder.prepare()
     recorder.begin()
     run(step)
     recorder.end()
+
+
+def collected(folder: Path, name: str) -> list[float]:
+    """Keep the recording before a change; return the recorded steps before and after, in us."""
+    steps = []
+    for when in ("before", "after"):
+        (trace,) = (folder / f"{name}-{when}").glob("*.gz")
+        with closing(traceprof.analyze(trace)) as analysis:
+            headline = analysis.result.headline
+        assert headline is not None
+        steps.append(round(headline.step_ns / 1e3, 1))
+        if when == "before":  # its own path is nobody's business
+            kept = f"{name}.pt.trace.json"
+            text = re.sub(
+                rb'"traceName": "[^"]*"',
+                b'"traceName": "%s"' % kept.encode(),
+                gzip.decompress(trace.read_bytes()),
+            )
+            (folder / f"{kept}.gz").write_bytes(gzip.compress(text, 9, mtime=0))
+    return steps
 
 
 def main() -> None:
@@ -434,23 +441,25 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--nsys", action="store_true")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    if not asked.nsys:
-        nvtx_ranges.annotate_in_profiler()
+    nvtx_ranges.annotate_in_profiler()
     times: dict[str, dict[str, list[float]]] = {}
     for name in asked.names or CHANGES:
         before, after = (CHANGES[name](changed=changed) for changed in (False, True))
-        if not asked.nsys:
-            times[name] = time_change(before, after)
-            (asked.folder / "times.json").write_text(json.dumps(times))
+        times[name] = time_change(before, after)
         switch.enable()
-        recorded(asked.folder, f"{name}-before", before, with_nsys=asked.nsys)
-        recorded(asked.folder, f"{name}-after", after, with_nsys=asked.nsys)
+        record(asked.folder / f"{name}-before", before)
+        record(asked.folder / f"{name}-after", after)
         switch.disable()
         sys.stdout.write(f"{name}\n")
         sys.stdout.flush()
+    for thread in threading.enumerate():
+        if thread.name == WRITER:
+            thread.join()
+    for name, rounds in times.items():
+        rounds["recorded"] = collected(asked.folder, name)
+    (asked.folder / "times.json").write_text(json.dumps(times, indent=1))
 
 
 if __name__ == "__main__":
