@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -76,7 +77,9 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
             folders = map(Path, session.config.args)
             files = sorted(file for folder in folders for file in folder.rglob("test_*.py"))
             for file in files[int(of_worker["workerid"][2:]) :: of_worker["workercount"]]:
-                with suppress(Exception):  # what is wrong is said when it is collected
+                # What is wrong, warnings too, is said when it is collected.
+                with suppress(Exception), warnings.catch_warnings():
+                    warnings.simplefilter("error")
                     import_module(".".join(file.with_suffix("").parts))
         return (yield)
     finally:

@@ -47,34 +47,33 @@ def test_calls_that_count(tmp_path: Path) -> None:
     ],
 )
 def test_advice(allocated: Allocations, is_pytorch: bool, said: str, not_said: str) -> None:
-    text = "\n".join(
-        advice(
-            [IdleCause.ALLOCATION],
-            setup="",
-            is_pytorch=is_pytorch,
-            is_of_profiler=False,
-            uses_dali=False,
-            has_pageable=False,
-            held=(),
-            how_to_collect=lambda _: "",
-            allocated=allocated,
-        )
-    )
+    text = "\n".join(advised(IdleCause.ALLOCATION, allocated, is_pytorch=is_pytorch))
     assert said in text
     assert not_said not in text
 
 
 @pytest.mark.parametrize("is_of_profiler", [True, False])
 def test_a_profilers_own_time_is_named(is_of_profiler: bool) -> None:
-    first, *_ = advice(
-        [IdleCause.LAUNCH_BOUND],
+    none = Allocations(0, 0, is_hip=False)
+    first, *_ = advised(IdleCause.LAUNCH_BOUND, none, is_of_profiler=is_of_profiler)
+    assert first.startswith("torch.profiler itself") == is_of_profiler
+
+
+def advised(
+    cause: IdleCause,
+    allocated: Allocations,
+    *,
+    is_pytorch: bool = True,
+    is_of_profiler: bool = False,
+) -> list[str]:
+    return advice(
+        [cause],
         setup="",
-        is_pytorch=True,
+        is_pytorch=is_pytorch,
         is_of_profiler=is_of_profiler,
         uses_dali=False,
         has_pageable=False,
         held=(),
         how_to_collect=lambda _: "",
-        allocated=Allocations(0, 0, is_hip=False),
+        allocated=allocated,
     )
-    assert first.startswith("torch.profiler itself") == is_of_profiler
