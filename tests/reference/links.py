@@ -80,7 +80,8 @@ def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
             _, _, _, kind, _, _, source, target, _, _ = copy
             crosses = source is not None and target is not None and source != target
             if kind == 10 or crosses:
-                groups["p2p", target if source == key[1] else source].append(copy)
+                others = {target if source == key[1] else source} - {key[1]}
+                groups["p2p", others.pop() if others else None].append(copy)
             elif kind in H2D | D2H | {5, 6, 7, 8, 13}:
                 way = "h2d" if kind in H2D else "d2h" if kind in D2H else "d2d"
                 groups[way, None].append(copy)

@@ -137,6 +137,13 @@ def test_several_ranks_on_the_other_gpu_are_none(tmp_path: Path) -> None:
     assert _peer_ranks(tmp_path) == {0: None, 1: None, 4: None}
 
 
+def test_a_copy_within_a_device_has_no_peer(tmp_path: Path) -> None:
+    _report(tmp_path, 0, "node1", "a")
+    assert _peer_ranks(tmp_path) == {0: None}
+    with closing(traceprof.analyze(tmp_path)) as analysis:
+        assert analysis.to_pandas("links")["peer"].isna().all()
+
+
 def test_peers_of_real_ranks_of_mpi(traces: Path) -> None:
     """Ranks 1 to 3 take from GPU 0, which is rank 0's; each process sees all GPUs."""
     assert _peer_ranks(traces / "v100x4_mpi_peer_copies.sqlite") == {1: 0, 2: 0, 3: 0}

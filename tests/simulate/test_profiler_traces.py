@@ -25,7 +25,7 @@ NAMES = (
     "launch-queue-stall-unexported", "launch-queue-full-healthy", "exposed-copy", "peer-copies",
     "peer-copy-through-host", "launch-bound", "data-loading", "allocation-in-steps",
     "lost-run-ahead", "warm-up", "turnaround", "exposed-waiting", "full-precision-matmul",
-    "pipeline-sends",
+    "pipeline-sends", "pipeline-copies", "overlap-slowdown",
 )  # fmt: skip
 REASONS = (
     "waiting_ns", "late_launch_ns", "queued_ns", "same_stream_ns", "needed_at_once_ns",
@@ -62,6 +62,12 @@ def assert_same(first: RunResult, second: RunResult, *, without: Sequence[str] =
     assert breakdowns[0]
     assert breakdowns[0] == breakdowns[1]
     assert findings(first, without) == findings(second, without)
+    links = [
+        [(copies.rank, use.direction, use.peer, use.bytes, use.busy_ns)
+         for copies in result.links for use in copies.uses]
+        for result in (first, second)
+    ]  # fmt: skip
+    assert links[0] == links[1]
     missing = [
         {(reason.id, reason.rank) for reason in result.not_applicable} for result in (first, second)
     ]
@@ -74,18 +80,6 @@ def test_a_scenario_has_the_same_results(name: str, tmp_path: Path) -> None:
     simulate_scenario(name, export)
     traces = write_traces(export, tmp_path, "run", ".json.gz")
     assert_same(analyzed([export]), analyzed(traces))
-
-
-@pytest.mark.long
-def test_pipelines_of_copies_are_found_in_exports_only(tmp_path: Path) -> None:
-    """Of a copy in a trace it is not read which GPU is at the other end."""
-    export = tmp_path / "run.sqlite"
-    simulate_scenario("pipeline-copies", export)
-    first, second = (
-        findings(analyzed(reports)) for reports in ([export], write_traces(export, tmp_path, "run"))
-    )
-    assert [row for row in first if row[0] != "pipeline-bubble"] == second
-    assert len(first) - len(second) == 4  # one of each rank
 
 
 def test_marks_are_the_same_in_both_formats(tmp_path: Path) -> None:
@@ -102,8 +96,8 @@ def test_marks_are_the_same_in_both_formats(tmp_path: Path) -> None:
     "name",
     long_after(
         1,
-        ["exposed-queued", "exposed-needed-at-once", "exposed-late-input", "overlap-slowdown",
-         "nccl-serialization", "compute-stream-collective"],
+        ["exposed-queued", "exposed-needed-at-once", "exposed-late-input", "nccl-serialization",
+         "compute-stream-collective"],
     ),
 )  # fmt: skip
 def test_only_waiting_needs_one_clock(name: str, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ class RunFrames:
         Returns:
             rank, start_ns, end_ns, duration_ns, stream, kind (h2d, d2h, d2d, p2p, h2h, memset),
             is_unified (pages of unified memory), bytes, source_memory, destination_memory
-            (`pageable`, …), source_device, destination_device (of others than the rank's),
+            (`pageable`, …), source_device, destination_device (of copies between GPUs),
             correlation.
 
         Raises:

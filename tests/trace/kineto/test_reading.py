@@ -378,6 +378,48 @@ def test_copies_by_name(name: str, facts: tuple[int, int, int], tmp_path: Path) 
     assert (*map(int, kinds), int(copies.bytes[0])) == (*facts, 99)
 
 
+_ALONE = {"fromDevice": 0, "toDevice": 3}
+
+
+@pytest.mark.parametrize(
+    ("args", "device", "ends"),
+    [
+        # Kineto writes "device" for copies of one GPU only, and these three for others.
+        (_ALONE | {"inDevice": 0}, 0, (0, 3)),
+        (_ALONE | {"inDevice": 3}, 3, (0, 3)),
+        ({"fromDevice": "0", "inDevice": "3", "toDevice": "3"}, 3, (0, 3)),
+        (_ALONE | {"device": 3}, 3, (0, 3)),
+        ({"device": 3}, 3, (NULL, NULL)),
+        ({"device": 3, "fromDevice": None, "toDevice": None}, 3, (NULL, NULL)),
+        ({"inDevice": 0, "fromDevice": 0, "toDevice": -1}, 0, (0, NULL)),
+        ({"inDevice": 0, "fromDevice": 4294967295, "toDevice": 0}, 0, (NULL, 0)),
+        ({"inDevice": 1, "fromDevice": 1, "toDevice": 1}, 1, (1, 1)),
+    ],
+)  # fmt: skip
+def test_copies_between_devices(
+    args: dict[str, Any], device: int, ends: tuple[int, int], tmp_path: Path
+) -> None:
+    copies = [
+        event("gpu_memcpy", "Memcpy PtoP (Device -> Device)", start, 2, (device, 7),
+              stream=7, correlation=start, bytes=99, **args)
+        for start in (1, 5)
+    ]  # fmt: skip
+    load = event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 3, 1, (device, 7), device=device)
+    trace = opened(tmp_path / "x", text([*copies, load]))
+    (read,) = (operations.copies for operations in trace.operations.values())
+    assert list(trace.operations) == [RankKey(0, device)]
+    assert read.source_device.tolist() == [ends[0], NULL, ends[0]]
+    assert read.destination_device.tolist() == [ends[1], NULL, ends[1]]
+    assert trace.notes == ["1 memory copies have no size: they are counted as 0 bytes"]
+
+
+def test_a_copy_of_no_device_is_left_out(tmp_path: Path) -> None:
+    copy = event("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 1, 2, (0, 7), **_ALONE)
+    trace = opened(tmp_path / "x", text([kernel(1, 2), copy]))
+    assert len(trace.operations[RankKey(0, 0)].copies) == 0
+    assert len(trace.notes) == 1
+
+
 def test_waits_tell_what_recorded_their_event(tmp_path: Path) -> None:
     place = {"device": 0, "context": 1}
     wait = event(

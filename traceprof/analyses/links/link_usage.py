@@ -200,7 +200,7 @@ def copies_by_way(rank: Rank, inside: Mask) -> dict[tuple[str, int | None], Int6
     peers = np.where(
         copies.source_device == rank.device, copies.destination_device, copies.source_device
     )
-    peers = np.maximum(peers, -1)  # not known
+    peers = np.where(peers == rank.device, -1, np.maximum(peers, -1))  # not known
     for peer in np.unique(peers[inside & rank.is_peer_copy]).tolist():
         chosen = np.flatnonzero(inside & rank.is_peer_copy & (peers == peer))
         ways["p2p", peer if peer >= 0 else None] = chosen

@@ -16,7 +16,13 @@ from traceprof.trace.columns import ColumnBuilder
 from traceprof.trace.kineto import operator_bytes, operator_flops
 from traceprof.trace.kineto.document import KinetoDocument
 from traceprof.trace.kineto.events import EventDecoder, Kind
-from traceprof.trace.model.limits import MAX_EVENT_NS, MAX_SUM_NS, clipped, known_sizes
+from traceprof.trace.model.limits import (
+    MAX_EVENT_NS,
+    MAX_SUM_NS,
+    clipped,
+    known_devices,
+    known_sizes,
+)
 from traceprof.trace.model.special_values import NULL, UNKNOWN
 
 if TYPE_CHECKING:
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
 
 START, LENGTH, PROCESS, THREAD = "start", "length", "process", "thread"
 DEVICE, STREAM, CORRELATION, NAME, BYTES = "device", "stream", "correlation", "name", "bytes"
+COPYING_DEVICE, SOURCE, DESTINATION = "copying device", "source", "destination"
 RECORD_STREAM, EVENT, RECORD = "record stream", "event", "record"
 EXTERNAL, SEQUENCE, WORK = "external", "sequence", "work"
 SIGNATURE, LABEL, FACTS, IS_OPEN = "signature", "label", "facts", "is open"
@@ -46,7 +53,13 @@ _OF_HOST = {
 }  # of the event itself, the others of its arguments
 _INTEGERS: dict[Kind, dict[str, str]] = {
     Kind.KERNEL: _OF_GPU,
-    Kind.COPY: _OF_GPU | {BYTES: "bytes"},
+    Kind.COPY: _OF_GPU
+    | {
+        BYTES: "bytes",
+        COPYING_DEVICE: "copying_device",
+        SOURCE: "source_device",
+        DESTINATION: "destination_device",
+    },
     Kind.MEMORY_SET: _OF_GPU | {BYTES: "bytes"},
     Kind.API_CALL: _OF_HOST | {CORRELATION: "correlation"},
     Kind.SYNCHRONIZATION: _OF_GPU
@@ -317,6 +330,10 @@ class _Tables:
         is_complete = events.have("ph", _COMPLETE)
         if BYTES in columns:
             columns[BYTES] = known_sizes(columns[BYTES])
+        if kind == Kind.COPY:
+            device, other = columns[DEVICE], columns.pop(COPYING_DEVICE)
+            columns[DEVICE] = np.where(device == NULL, other, device)
+            columns |= {end: known_devices(columns[end]) for end in (SOURCE, DESTINATION)}
         needed = [columns[name] != NULL for name in (START, LENGTH, *_NEEDED.get(kind, ()))]
         length = events.length_ns
         is_time = (length >= 0) & (length < MAX_EVENT_NS) & (np.abs(events.start_ns) < _BEYOND_NS)

@@ -37,6 +37,10 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     stream: int | None = None
     correlation: int | None = None
     bytes: int | None = None
+    # Of copies between devices, in place of `device`.
+    copying_device: int | None = msgspec.field(name="inDevice", default=None)
+    source_device: int | None = msgspec.field(name="fromDevice", default=None)
+    destination_device: int | None = msgspec.field(name="toDevice", default=None)
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
     name: str | None = None

@@ -119,13 +119,16 @@ def _copies(rows: Mapping[str, Column], content: Content) -> Copies:
     distinct, which = np.unique(number, return_inverse=True)
     facts = np.array([copy_facts(content.names[name]) for name in distinct.tolist()], np.int64)
     kind, source, destination = facts[which.reshape(-1)].T
-    elsewhere = np.full(len(size), NULL, np.int64)
+    unknown = np.full(len(size), NULL, np.int64)  # of memory sets
+    devices = [
+        rows[end].values if end in rows else unknown for end in (table.SOURCE, table.DESTINATION)
+    ]
     return Copies(
         *_base(rows, content),
         bytes=np.where(size == NULL, 0, size),
         kind=kind,
-        source_device=elsewhere,
-        destination_device=elsewhere,
+        source_device=devices[0],
+        destination_device=devices[1],
         source_memory=source,
         destination_memory=destination,
     )

@@ -29,6 +29,8 @@ _LIMITS = np.iinfo(np.int64)
 
 def integers(values: Sequence[int | str | None]) -> Int64:
     """Return a column, int64[n], NULL for missing values, non-numbers and beyond 64 bits."""
+    if values.count(None) == len(values):
+        return np.full(len(values), NULL)
     try:
         return np.array(values, np.int64)
     except (TypeError, ValueError, OverflowError):

@@ -11,6 +11,7 @@ import gzip
 import json
 import re
 from contextlib import ExitStack
+from itertools import repeat
 from operator import itemgetter
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceprof.intervals import Int64
-    from traceprof.trace.model.operations import Operations, RankKey
+    from traceprof.trace.model.operations import Copies, Operations, RankKey
     from traceprof.trace.model.trace import Trace
 
 _BASE_BEFORE_NS = 86_400_000_000_000  # times of events count from a day before the session
@@ -281,16 +282,22 @@ class _Writer:
             yield self._event("cuda_runtime", names[name], place, times, args)
             yield self._flow("s" if number in launched else "f", number, place, times[0])
 
-    def _gpu_rows(self, key: RankKey, operations: Operations) -> Iterator[tuple[Any, ...]]:
-        """Yield stream, correlation id, times and the arguments that all operations have."""
-        for stream, number, times in zip(
+    def _gpu_rows(
+        self, key: RankKey, operations: Operations, places: Iterable[str] | None = None
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield stream, correlation id, times and the arguments that all operations have.
+
+        `places` are the arguments for device and context, where they differ.
+        """
+        usual = repeat(f'"device": {key.device}, "context": 1')
+        for stream, number, times, place in zip(
             operations.stream.tolist(),
             operations.correlation.tolist(),
             self._times(operations.start_ns, operations.end_ns),
-            strict=True,
+            places or usual,
+            strict=False,
         ):
-            args = f'"External id": {number},\n      "device": {key.device}, "context": 1'
-            args += f',\n      "stream": {stream}'
+            args = f'"External id": {number},\n      {place},\n      "stream": {stream}'
             if number != NULL:
                 args += f', "correlation": {number}'
             yield stream, number, times, args
@@ -318,8 +325,9 @@ class _Writer:
         ):
             columns = (group.kind, group.source_memory, group.destination_memory, group.bytes)
             facts = zip(*(column.tolist() for column in columns), strict=True)
+            places = _places(key.device, group)
             for (stream, number, times, args), (*kinds, size) in zip(
-                self._gpu_rows(key, group), facts, strict=True
+                self._gpu_rows(key, group, places), facts, strict=True
             ):
                 place = key.device, stream
                 name = json.dumps(copy_name(*kinds))
@@ -378,6 +386,16 @@ class _Writer:
 
     def _host_place(self, thread: int) -> tuple[int, int]:
         return self._pid, self._trace.thread_number(thread)
+
+
+def _places(device: int, copies: Copies) -> Iterator[str]:
+    """Yield the arguments of each copy for its device, and for both where there are two."""
+    ends = zip(copies.source_device.tolist(), copies.destination_device.tolist(), strict=True)
+    for source, destination in ends:
+        if NULL in {source, destination}:
+            yield f'"device": {device}, "context": 1'
+        else:
+            yield f'"fromDevice": {source}, "inDevice": {device}, "toDevice": {destination}'
 
 
 def _category(name: str) -> str:

@@ -55,6 +55,11 @@ def known_sizes(num_bytes: Int64) -> Int64:
     return np.where(are_sizes(num_bytes), num_bytes, NULL)
 
 
+def known_devices(ordinals: Int64) -> Int64:
+    """Return ordinals of devices, int64[n]; NULL for values that are none, such as CUPTI's -1."""
+    return np.where((ordinals >= 0) & (ordinals < MAX_RANK), ordinals, NULL)
+
+
 def clipped(text: str) -> str:
     """Return a text of at most `MAX_TEXT` characters; `…` stands for the others."""
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"

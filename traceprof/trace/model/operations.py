@@ -134,8 +134,8 @@ class Copies(Operations, frozen=True):
     Attributes:
         bytes: int64[n].
         kind: int64[n], values of `CopyKind`; NULL for memory sets.
-        source_device: int64[n], NULL if it is not another device.
-        destination_device: int64[n], NULL if it is not another device.
+        source_device: int64[n], of copies between devices; NULL if unknown, and for others.
+        destination_device: int64[n], of copies between devices; NULL if unknown, and for others.
         source_memory: int64[n], values of `MemoryKind`; NULL if unknown, and for memory sets.
         destination_memory: int64[n], values of `MemoryKind`; NULL if unknown.
     """
