@@ -231,6 +231,47 @@ NAMES = {
     "void split_embedding_codegen_forward_kernel<float>(int)": ("other", "fp32", None),
     "kernel": ("other", None, None),
     "": ("other", None, None),
+    # Batched multiplications of TensorRT-LLM: the formats of the product and of both factors
+    "bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1": (
+        "matmul",
+        "fp8",
+        True,
+    ),
+    "bmm_Bfloat16_E2m1E2m1_Fp32_t128x8x512_s4": ("matmul", None, True),
+    "bmm_Bfloat16_Bfloat16Bfloat16_Fp32_t128x8x128u2": ("matmul", "bf16", True),
+    "Custom_Cijk_Alik_Bljk_B_BS_BH_MT256x224x64_MI16x16x1_SN": ("matmul", "bf16", True),
+    "void marlin::Marlin<__nv_bfloat16, 256>(int4 const*)": ("matmul", "bf16", None),
+    "_sdd_kernel": ("matmul", None, None),
+    "void ck_tile::kentry<256, 2, ck_tile::FmhaFwdKernel<X>>(X)": ("attention", None, None),
+    "sage_fwd": ("attention", None, None),
+    "void cuComputePartGradGammaBeta<float, float, float, false>(long)": (
+        "normalization",
+        "fp32",
+        False,
+    ),
+    "liger_cross_entropy_kernel": ("normalization", None, False),
+    "_geglu_tanh_forward_kernel": ("elementwise", None, False),
+    "rotary_kernel": ("elementwise", None, False),
+    "wrapped_transpose": ("elementwise", None, False),
+    "input_concatenate_fusion_2": ("elementwise", None, False),
+    # Known, and of no other category: no chain of PyTorch's own operators is made of them
+    "void transformer_engine::(anonymous namespace)::cast_transpose_general_kernel<8>(int)": (
+        "other",
+        None,
+        None,
+    ),
+    "void transformer_engine::gated_kernels::cast_fp8_gated_kernel<true>(int)": (
+        "other",
+        None,
+        None,
+    ),
+    "void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(int)": ("other", "bf16", None),
+    "void selective_scan_fwd_kernel<X>(SSMParamsBase)": ("other", None, None),
+    "_chunk_scan_fwd_kernel": ("other", None, None),
+    "void cublasLt::epilogue::impl::globalKernel<8, float>(int)": ("other", "fp32", None),
+    "void epilogue::impl::globalKernel<8, float>(int)": ("other", "fp32", None),
+    "void vllm::reshape_and_cache_flash_kernel<X>(int)": ("other", None, None),
+    "__amd_rocclr_fillBufferAligned": ("other", None, None),
 }
 
 

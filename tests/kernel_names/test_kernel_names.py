@@ -111,6 +111,10 @@ def test_a_pattern_that_is_no_expression() -> None:
         ("void at::native::kernel<4, Add<float>>(int, Add<float>)", "at::native::kernel"),
         ("at::native::<unnamed>::layer_norm<float>(int)", "at::native::{unnamed}::layer_norm"),
         ("std::enable_if<true, void>::type foo<3>(int)", "foo"),
+        # Comparisons in template arguments, and what follows a comparison.
+        ("std::enable_if<(((8)>(0)))&&a::b<c>::d, void>::type e::f<c, 8>(c*)", "e::f"),
+        ("void f<(bool)(1<2), g<3>>(int)", "f"),
+        ("void f<(bool)(2>1)>(int)", "f"),
         ("gemm", "gemm"),
         ("void broken<(int)", "broken<"),
     ],

@@ -148,21 +148,27 @@ def function_name(demangled_name: str) -> str:
     name = demangled_name
     for unnamed in ("(anonymous namespace)", "<unnamed>"):
         name = name.replace(unnamed, "{unnamed}")
-    name = _without_nested(name, "<", ">")
+    name = _without_templates(name)
     name = _PARAMETERS.split(name, maxsplit=1)[0].strip()
     return name.rpartition(" ")[2] or demangled_name
 
 
-def _without_nested(text: str, opening: str, closing: str) -> str:
-    """Return the text without its bracketed parts; unchanged where brackets do not match."""
-    depth, kept = 0, []
+def _without_templates(text: str) -> str:
+    """Return the text without what stands in <>; unchanged where brackets do not match."""
+    opened: list[str] = []
+    kept = []
     for char in text:
-        if char == opening:
-            depth += 1
-        elif char == closing:
-            depth -= 1
-            if depth < 0:
+        if char == ")" and "(" in opened:
+            # A comparison in parentheses, such as (8 > 0), opens and closes nothing outside them.
+            while opened.pop() != "(":
+                pass
+        elif char == ">" and opened[-1:] != ["("]:
+            if not opened:
                 return text
-        elif depth == 0:
+            opened.pop()
+            continue
+        elif char in "<(":
+            opened.append(char)
+        if "<" not in opened:
             kept.append(char)
-    return "".join(kept) if depth == 0 else text
+    return text if "<" in opened else "".join(kept)

@@ -52,8 +52,9 @@ def _format(precision: str, expression: str, source: str) -> FormatRow:
 FORMATS: tuple[FormatRow, ...] = (
     _format(
         "fp8",
-        r"e4m3|e5m2|(?<![a-z0-9])fp8(?![0-9])|^nvjet_(?:sm\d+_)?[qr][qr]",
-        "CUTLASS float_e4m3_t; cuBLAS sm89_xmma_gemm_e4m3*, nvjet_qq*",
+        r"e4m3|e5m2|(?<![a-z0-9])fp8(?![0-9])|^nvjet_(?:sm\d+_)?[qr][qr]|^bmm_\w+E4m3",
+        "CUTLASS float_e4m3_t; cuBLAS sm89_xmma_gemm_e4m3*, nvjet_qq*; TensorRT-LLM's bmm_*,"
+        " named by the formats of the product and of both factors",
     ),
     _format(
         "int8",
@@ -73,7 +74,7 @@ FORMATS: tuple[FormatRow, ...] = (
     ),
     _format(
         "bf16",
-        r"(?i)bf16|bfloat16|^nvjet_(?:sm\d+_)?t[st]|^Cijk_[A-Za-z]+_[A-Za-z]+_B_?BS_",
+        r"(?i)bf16|(?<!^bmm_)bfloat16|^nvjet_(?:sm\d+_)?t[st]|^(?:Custom_)?Cijk_[A-Za-z]+_[A-Za-z]+_B_?BS_",
         "cuBLAS, cuDNN, CUTLASS; nvjet_tst; Tensile: factors, product and sums are B, B and S",
     ),
     _format(
@@ -91,12 +92,12 @@ FORMATS: tuple[FormatRow, ...] = (
         "fp16",
         r"(?<![a-z])f(?:p)?16|f16f16|(?<![a-z])h(?:884|1688|16816)|(?<![a-z])hgemm"
         r"|__half|half_t|(?<![A-Za-z])Half|<half|^nvjet_(?:sm\d+_)?h[sh]"
-        r"|^Cijk_[A-Za-z]+_[A-Za-z]+_H_?HS_",
+        r"|^(?:Custom_)?Cijk_[A-Za-z]+_[A-Za-z]+_H_?HS_",
         "cuBLAS volta_fp16_s884gemm_fp16_*, ampere_h16816gemm_*; cuDNN f16f16_f16f32; nvjet_hsh",
     ),
     _format(
         "fp32",
-        r"(?<![a-z])sgemm|(?<![a-z])sgemv|simt_s|(?<![a-z])f32f32_|_f32_|scudnn|(?<![a-z_])float(?![a-z_])",
+        r"(?<![a-z])sgemm|(?<![a-z])sgemv|simt_s|(?<![a-z])f32f32_|_f32_|scudnn|(?<![A-Za-z_])float(?![a-z_])",
         "cuBLAS ampere_sgemm_*, cutlass_80_simt_sgemm_*; cuDNN f32f32_f32f32_f32, scudnn",
     ),
 )
@@ -126,8 +127,9 @@ UNITS: tuple[UnitRow, ...] = (
     ),
     _unit(
         True,
-        r"^nvjet_(?:sm\d+_)?(?:t[st]|h[sh]|[qr][qr])",
-        "cuBLAS on Hopper and later: 16 and 8 bits are multiplied by tensor cores only",
+        r"^nvjet_(?:sm\d+_)?(?:t[st]|h[sh]|[qr][qr])|^bmm_[A-Z]\w+_t\d+x\d+",
+        "cuBLAS and TensorRT-LLM on Hopper and later: 16 bits and fewer are multiplied by tensor"
+        " cores only",
     ),
     _unit(
         True,
@@ -147,7 +149,7 @@ UNITS: tuple[UnitRow, ...] = (
     ),
     _unit(
         True,
-        r"^Cijk_\w+_MI\d+x\d+x\d|^igemm_[a-z]+_gtcx\d?_",
+        r"^(?:Custom_)?Cijk_\w+_MI\d+x\d+x\d|^igemm_[a-z]+_gtcx\d?_",
         "Tensile (rocBLAS, hipBLASLt): the matrix instruction; MIOpen: xdlops",
     ),
     _unit(

@@ -77,7 +77,7 @@ class CategoryRow(Record, frozen=True):
 
 
 _GENERIC = lazy(
-    r"multi_tensor_apply_kernel|foreach_tensor|^cutlass|^(?:\w+::)*(?:device_)?[kK]ernel2?$"
+    r"multi_tensor_apply_kernel|foreach_tensor|^cutlass|^(?:\w+::)*(?:device_)?[kK]ernel2?$|::kentry$"
 )
 """Functions with a generic name, whose template arguments show the work."""
 
@@ -111,7 +111,8 @@ CATEGORIES: tuple[CategoryRow, ...] = (
     _row(
         Category.ATTENTION,
         r"FlashAttn|[aA]ttention|fmha|Fmha",
-        "FlashAttention 3 (hopper/flash_fwd_kernel_sm90.h); CUTLASS examples 41, 77 and 88",
+        "FlashAttention 3 (hopper/flash_fwd_kernel_sm90.h); CUTLASS examples 41, 77 and 88; AMD's"
+        " ck_tile::kentry<…, FmhaFwdKernel<…>>",
         _GENERIC,
     ),
     _row(
@@ -135,9 +136,10 @@ CATEGORIES: tuple[CategoryRow, ...] = (
     ),
     _row(
         Category.ATTENTION,
-        r"(?i)attention|(?<![a-z])attn(?![a-z])|(?<![a-z])sdpa(?![a-z])|PagedKV",
+        r"(?i)attention|(?<![a-z])attn(?![a-z])|(?<![a-z])sdpa(?![a-z])|PagedKV|^sage_fwd",
         "vLLM paged_attention_v*_kernel; Triton's _attn_fwd; PyTorch Inductor"
-        " triton_tem_fused_flex_attention; FlashInfer *With(Paged|Ragged)KVCacheKernel",
+        " triton_tem_fused_flex_attention; FlashInfer *With(Paged|Ragged)KVCacheKernel;"
+        " SageAttention",
     ),
     # -- convolutions, before matrix multiplications: many are "implicit GEMM"
     _row(
@@ -184,8 +186,13 @@ CATEGORIES: tuple[CategoryRow, ...] = (
     ),
     _row(
         Category.MATMUL,
-        r"^Cijk_[A-Z]",
+        r"^(?:Custom_)?Cijk_[A-Z]",
         "AMD Tensile (rocBLAS, hipBLASLt): Cijk_Ailk_Bljk_*",
+    ),
+    _row(
+        Category.MATMUL,
+        r"^bmm_[A-Z]\w+_t\d+x\d+|(?:^|::)[mM]arlin$|^_(?:sdd|dsd|dds)_kernel$",
+        "TensorRT-LLM's and FlashInfer's batched multiplications: bmm_E4m3_*; Marlin; MegaBlocks",
     ),
     # -- normalization, softmax among it
     _row(
@@ -196,8 +203,10 @@ CATEGORIES: tuple[CategoryRow, ...] = (
     ),
     _row(
         Category.NORMALIZATION,
-        r"GammaBetaBackward|RowwiseMoments|ComputeInternalGradients",
-        "PyTorch ATen/native/cuda/layer_norm_kernel.cu, group_norm_kernel.cu",
+        r"GammaBeta|RowwiseMoments|ComputeInternalGradients|Compute(?:Backward)?FusedParams|cuComputeGradInput"
+        r"|(?i:cross_?entropy)",
+        "PyTorch ATen/native/cuda/layer_norm_kernel.cu, group_norm_kernel.cu; NVIDIA apex"
+        " csrc/layer_norm_cuda_kernel.cu; cross entropy of Liger, Unsloth, FlashAttention",
     ),
     # -- optimizers
     _row(
@@ -244,13 +253,20 @@ CATEGORIES: tuple[CategoryRow, ...] = (
     ),
     _row(
         Category.ELEMENTWISE,
+        r"^(?:input_)?(?:transpose|concatenate|slice)\w*fusion"
+        r"|^wrapped_(?:convert|transpose|broadcast|slice|concatenate|copy|add|multiply)(?:_\d+)?$",
+        "XLA: fusions of one operation, and of what changes the layout",
+    ),
+    _row(
+        Category.ELEMENTWISE,
         r"^cupy_(?:fill|copy|equal|not_equal|add|subtract|multiply|true_divide|power|sqrt|exp)(?:_|$)",
         "CuPy _core/_kernel.pyx: cupy_NAME__TYPES",
     ),
     _row(
         Category.ELEMENTWISE,
-        r"(?i)(?<![a-z])(?:gelu|silu|swiglu|act_and_mul|rotary_embedding|rope)(?![a-z])",
-        "vLLM csrc/activation_kernels.cu, pos_encoding_kernels.cu; Transformer Engine",
+        r"(?i)(?<![a-z])(?:gelu|silu|swiglu|geglu|act_and_mul|rotary(?:_embedding|_kernel)|rope)(?![a-z])",
+        "vLLM csrc/activation_kernels.cu, pos_encoding_kernels.cu; Transformer Engine; Liger;"
+        " FlashAttention's rotary_kernel",
     ),
     # -- known kernels of other categories
     _row(
@@ -264,6 +280,28 @@ CATEGORIES: tuple[CategoryRow, ...] = (
         r"^(?:thrust|cub)::|^split_embedding_|^permute_pooled_embs|^linearize_index|^bounds_check_ind"
         r"|^recat_copy|^fbgemm",
         "Thrust and CUB; FBGEMM's embedding tables and permutations",
+    ),
+    _row(
+        Category.OTHER,
+        r"(?i)quanti[sz]e|(?:^|_|::)(?:scaled_fp8|per_token_group)_quant|transformer_engine::.*(?:cast|act_kernel|unary_|padding|transpose)",
+        "bitsandbytes, TensorRT-LLM, vLLM and Transformer Engine: changes of number formats",
+    ),
+    _row(
+        Category.OTHER,
+        r"^selective_scan_|^_chunk_(?:scan|state|cumsum)_|^_bmm_chunk_|^_state_passing_",
+        "Mamba: state space models",
+    ),
+    _row(
+        Category.OTHER,
+        r"^moe::dev::|::reshape_and_cache|::store_kvcache|^_padded_(?:gather|scatter|copy)|^_(?:un)?permute_kernel$",
+        "Mixtures of experts in TensorRT-LLM, MegaBlocks and Transformer Engine; caches of keys and"
+        " values in vLLM and SGLang",
+    ),
+    _row(
+        Category.OTHER,
+        r"^vision::ops::|^MIOpenPool|^Op(?:\dd)?Tensor|^__amd_rocclr_|^op_generic_tensor_kernel$|(?:^|_)(?:scal|axpy)_kernel"
+        r"|(?:^|::)epilogue::impl::",
+        "torchvision; MIOpen; ROCm's fills and copies by kernels; cuDNN; cuBLAS",
     ),
     _row(Category.OTHER, r"^at::(?:native|cuda)::", "PyTorch ATen: the rest of its own kernels"),
 )
