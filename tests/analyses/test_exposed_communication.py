@@ -132,6 +132,18 @@ def test_queued_behind_other_communication(tmp_path: Path) -> None:
     assert "nccl-serialization" in found.advice[0]
 
 
+def test_gradients_in_line_need_fewer_bytes_not_more_communicators(tmp_path: Path) -> None:
+    """Buckets of DDP share the links of their ranks: side by side they are no faster."""
+    builder = TraceBuilder().kernel(0, 50 * MS, TORCH, launch=(0, 1), tid=1001)
+    builder.kernel(10 * MS, 50 * MS, ALL_REDUCE, launch=(2, 3), stream=20)
+    builder.kernel(50 * MS, 80 * MS, ALL_REDUCE, launch=(4, 5), stream=20)
+    builder.kernel(80 * MS, 100 * MS, TORCH, launch=(6, 7), tid=1001)
+    found = judged(builder, tmp_path)
+    assert reasons(found) == {"queued": 30 * MS, "waiting": None}
+    assert "bf16_compress_hook" in found.advice[0]
+    assert "nccl-serialization" not in " ".join(found.advice)
+
+
 @pytest.mark.parametrize(
     ("name", "said"), [(ALL_REDUCE, "async_op=True"), (SEND_RECV, "batch_isend_irecv")]
 )

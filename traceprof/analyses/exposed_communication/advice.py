@@ -59,6 +59,9 @@ _HALF_THE_BYTES = (
     "Send half the bytes: torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
     ".bf16_compress_hook"
 )
+_FEWER_REDUCTIONS = (
+    "Reduce gradients less often: accumulate those of several micro-batches under DDP's no_sync()"
+)
 _PREFETCH = (
     "FSDP2: prefetch with set_modules_to_forward_prefetch and set_modules_to_backward_prefetch"
 )
@@ -122,7 +125,7 @@ def advice(
             texts.append(_of_stream(kind) if is_pytorch else _STREAM)
         elif reason is Reason.LATE_INPUT and not has_compute:
             continue
-        elif reason in {Reason.LATE_INPUT, Reason.NEEDED_AT_ONCE}:
+        elif reason in {Reason.LATE_INPUT, Reason.NEEDED_AT_ONCE, Reason.QUEUED}:
             texts += _of_kind(reason, kind, operations, is_pytorch=is_pytorch)
         elif reason in _GENERAL:
             texts.append(_GENERAL[reason])
@@ -139,6 +142,10 @@ def _of_kind(
     reason: Reason, kind: str | None, operations: ExposedOperations, *, is_pytorch: bool
 ) -> list[str]:
     """Return what fits the operations that make most of a reason."""
+    if reason is Reason.QUEUED:
+        # Reductions in line share their links: only fewer bytes make the line shorter.
+        is_of_gradients = is_pytorch and kind == _ALL_REDUCE and not operations.is_pipeline
+        return [_HALF_THE_BYTES, _FEWER_REDUCTIONS] if is_of_gradients else [_GENERAL[reason]]
     if is_pytorch and kind in _SHARDED:
         return [_PREFETCH]
     # An all-to-all may be made of sends and receives, too.
@@ -178,6 +185,7 @@ _ALL = (
     _LATE_INPUT,
     _SMALLER_BUCKETS,
     _HALF_THE_BYTES,
+    _FEWER_REDUCTIONS,
     _PREFETCH,
     _MICRO_BATCHES,
 )
