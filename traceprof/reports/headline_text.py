@@ -108,7 +108,7 @@ def without_gains(limit: Finding | None) -> str:
 def _cause(finding: Finding, rank: int) -> str:
     # Shares of different ranks do not add up, nor are they of the step in the headline.
     where = "" if finding.rank in (rank, None) else f" on rank {finding.rank}"
-    share = f"{percent(finding.impact_fraction)}{where}" if finding.impact_ns else "0 % by itself"
+    share = f"{percent(finding.impact_fraction)}{where}"
     parts = {
         name: value
         for name in CAUSE_WORDS

@@ -144,6 +144,15 @@ def test_nothing_is_promised_whose_interval_begins_at_zero(tmp_path: Path) -> No
     assert (limit.saving.high_ns or 0) >= (saving.high_ns or 0) > 0
 
 
+def test_what_costs_nothing_saves_nothing(tmp_path: Path) -> None:
+    """Buckets wait in the order of their own communicator, whose links they share."""
+    simulate_scenario("exposed-queued", tmp_path / "run.sqlite", seed=0)
+    result = analyze_reports([tmp_path / "run.sqlite"])
+    assert {one.saving for one in result.findings if one.id == "nccl-serialization"} == {None}
+    assert savings_of(result).gains == ()
+    assert result.findings[0].id == "exposed-communication"
+
+
 def test_bounds_count_for_nothing() -> None:
     result = analyze_reports([SAMPLE])
     bounds = {

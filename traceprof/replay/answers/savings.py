@@ -72,9 +72,9 @@ def with_savings(
         for place, (atoms, one) in enumerate(zip(distinct, assumptions, strict=True))
     }
     is_paced = unseen_pace(replay.graph.facts) is not None
-    shares = {
-        group[0].id: FINDINGS[group[0].id].share_of(group) for group in by_id(verdict.findings)
-    }
+    groups = by_id(verdict.findings)
+    shares = {group[0].id: FINDINGS[group[0].id].share_of(group) for group in groups}
+    costs = {group[0].id for group in groups if any(one.impact_ns for one in group)}
     saved = [
         structs.replace(
             finding,
@@ -82,6 +82,7 @@ def with_savings(
                 finding,
                 answers[assumed[finding.id]],
                 shares[finding.id],
+                costs=finding.id in costs,
                 sets_pace=is_paced and BY_CAUSE[IdleCause.DATA_LOADING] in assumed[finding.id],
             ),
         )
@@ -93,7 +94,9 @@ def with_savings(
     known = {
         finding.id: assumed[finding.id]
         for finding in findings
-        if finding.id in assumed and answers[assumed[finding.id]].refused is None
+        if finding.id in costs
+        and finding.id in assumed
+        and answers[assumed[finding.id]].refused is None
     }
     savings = _together(headline, replay, known, answers)
     headline = replace(headline.updated(findings), savings=savings)
@@ -193,12 +196,19 @@ def _without_answer(bound: Saving | None, why: str) -> Saving | None:
 
 
 def _saving_of(
-    finding: Finding, answer: Answer, share: float | None, *, sets_pace: bool
+    finding: Finding, answer: Answer, share: float | None, *, costs: bool, sets_pace: bool
 ) -> Saving | None:
-    """Return what a step gains without a finding; its bound, and why, where that is refused."""
+    """Return what a step gains without a finding; its bound, and why, where that is refused.
+
+    What costs nothing on any rank by the finding's own measure saves nothing: a replay has buckets
+    in a row on one communicator run side by side at full speed, while they share their links.
+    """
     if answer.refused is not None:
         return _without_answer(finding.saving, answer.refused)
-    return structs.replace(_saving(answer), share=share, sets_pace=sets_pace)
+    saving = _saving(answer)
+    if saving.high_ns and not costs:
+        return None
+    return structs.replace(saving, share=share, sets_pace=sets_pace)
 
 
 def _saving(answer: Answer) -> Saving:
