@@ -16,6 +16,7 @@ import traceprof
 from tests.reference.gpu_programs import PROGRAMS
 from tests.support.builders import TraceBuilder
 from tests.support.changes import step_ns, without_waits
+from tests.support.damage import damaged
 from tests.support.long import long_after
 from tests.support.traces import SAMPLE
 from traceprof.analyses import breakdown
@@ -196,6 +197,19 @@ def test_a_report_without_calls_is_not_replayed(tmp_path: Path) -> None:
     result = analyze_reports([path])
     assert by_finding(result)
     assert all(saving.basis is Basis.BOUND for _, saving in by_finding(result))
+
+
+def test_what_no_answer_is_known_of_is_unknown(tmp_path: Path) -> None:
+    """A replay whose checks fail says nothing, and not that nothing makes a step shorter."""
+    simulate_scenario("host-sync", tmp_path / "run.sqlite", seed=1)
+    damaged(tmp_path / "run.sqlite", tmp_path / "cut.sqlite", "launch calls of a thread")
+    result = analyze_reports([tmp_path / "cut.sqlite"])
+    assert savings_of(result).possible_step_ns is None
+    replay = replay_of(result)
+    assert "50.0 % of the operations are not in the report" in (replay.refused or "")
+    assert any(gate.name == "launches" and gate.value == 0.5 for gate in replay.gates)
+    text = " ".join(render(result).split())
+    assert "What it could take is unknown: the calls that launched 50.0 %" in text
 
 
 @pytest.mark.parametrize("jobs", long_after(1, [2, 1]))

@@ -91,14 +91,12 @@ def with_savings(
         for finding in verdict.findings
     ]
     findings = in_order(within_reach(saved, analysis.measured.of(breakdown)), headline.step_ns)
-    known = {
+    asked = {
         finding.id: assumed[finding.id]
         for finding in findings
-        if finding.id in costs
-        and finding.id in assumed
-        and answers[assumed[finding.id]].refused is None
+        if finding.id in costs and finding.id in assumed
     }
-    savings = _together(headline, replay, known, answers)
+    savings = _together(headline, replay, asked, answers)
     headline = replace(headline.updated(findings), savings=savings)
     return replace(verdict, findings=findings, headline=headline)
 
@@ -230,17 +228,27 @@ def _together(
     """Return what a step could take without all findings whose absence can be replayed.
 
     They come one after the other, in the order of findings; each counts what it gains beside those
-    before it, if that is known and above noise. None counts whose interval begins at zero.
+    before it, if that is known and above noise. None counts whose interval begins at zero. Where
+    no answer is known, what a step could take is unknown.
 
     Args:
         headline: of the run.
         replay: of its steps.
-        assumed: by finding, what to assume so that it is gone; in the order of findings.
+        assumed: by finding that costs time, what to assume so that it is gone; in the order of
+            findings.
         answers: to what is assumed.
     """
+    baseline = replay.baseline
+    gates = with_floor(baseline, answers.values()).gates
+    known = {id_: atoms for id_, atoms in assumed.items() if answers[atoms].refused is None}
+    if assumed and not known:
+        refused = answers[next(iter(assumed.values()))]
+        return Savings(
+            replay=Replay(baseline.num_steps, gates, refused.refused, refused.how_to_collect)
+        )
     worth = [
         (id_, atoms)
-        for id_, atoms in assumed.items()
+        for id_, atoms in known.items()
         if not answers[atoms].is_bound and _saving(answers[atoms]).low_ns
     ]
     before = headline.step_ns
@@ -267,12 +275,7 @@ def _together(
         possible_low_ns=before if saving is None else max(before - (saving.high_ns or 0), 0),
         possible_high_ns=before if saving is None else max(before - (saving.low_ns or 0), 0),
         gains=tuple(gains),
-        replay=Replay(
-            replay.baseline.num_steps,
-            with_floor(replay.baseline, answers.values()).gates,
-            None,
-            None,
-        ),
+        replay=Replay(baseline.num_steps, gates, None, None),
     )
 
 
