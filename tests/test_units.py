@@ -26,6 +26,27 @@ def test_durations(nanoseconds: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("number", "thing", "text"),
+    [
+        (1, "memory copy", "1 memory copy"),
+        (0, "memory copy", "0 memory copies"),
+        (2, "thread switch", "2 thread switches"),
+        (3, "process", "3 processes"),
+        (12_345_678, "kernel", "12345678 kernels"),
+        (1.0, "core", "1 core"),
+        (0.5, "core", "0.5 cores"),
+        (2, "key", "2 keys"),
+    ],
+)
+def test_counts(number: float, thing: str, text: str) -> None:
+    assert units.counted(number, thing) == text
+
+
+def test_how_often() -> None:
+    assert [units.times(number) for number in (1, 2)] == ["once", "2 times"]
+
+
+@pytest.mark.parametrize(
     ("text", "nanoseconds"),
     [
         ("0", 0),

@@ -22,7 +22,7 @@ from traceprof.run.opening import Run, attach_ranks
 from traceprof.run.summary import FailedReport
 from traceprof.trace.folder import report_paths
 from traceprof.trace.open import open_trace
-from traceprof.units import duration, reports_text
+from traceprof.units import counted, duration, reports_text
 
 if TYPE_CHECKING:
     import os
@@ -357,7 +357,8 @@ def _with_savings_of_closed(verdict: Verdict, measured: MeasuredRun, options: Op
     )
 
     if options.savings is None and num_operations(measured) > MAX_READ_AGAIN:
-        why = f"{len(measured.run.reports)} reports would have to be read again for a replay"
+        reports = counted(len(measured.run.reports), "report")
+        why = f"{reports} would have to be read again for a replay"
         return not_replayed(verdict, why, "ask for it with --savings")
     with ExitStack() as stack:
         traces: list[Trace] = []

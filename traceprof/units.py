@@ -41,6 +41,21 @@ def size_text(num_bytes: int | None) -> str:
     return f"{size:.3g} GB"
 
 
+def counted(number: float, thing: str) -> str:
+    """Write how many there are: `1 memory copy`, `3 memory copies`; the last word has a plural."""
+    text = f"{number:.12g} {thing}"
+    if number == 1:
+        return text
+    if re.search("[^aeiou]y$", thing):
+        return f"{text[:-1]}ies"
+    return f"{text}es" if thing.endswith(("s", "ch")) else f"{text}s"
+
+
+def times(number: int) -> str:
+    """Write how often: `once`, `3 times`."""
+    return "once" if number == 1 else f"{number} times"
+
+
 def ranks_text(ranks: Collection[int]) -> str:
     """Write ranks briefly: `ranks 0-3, 7`."""
     spans: list[list[int]] = []

@@ -10,7 +10,7 @@ from dashboards.view import device_text
 from dashboards.widgets.palette import BLUE, COMMUNICATION, ORANGE, PURPLE, SKY
 from dashboards.widgets.plots import decimals_for, rounded
 from traceprof.errors import one_line
-from traceprof.units import size_text
+from traceprof.units import counted, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,4 +129,4 @@ def peer_matrix(
 
 def _copies_text(use: LinkUse) -> str:
     rate = f"{use.gb_per_s:.2f} GB/s" if use.gb_per_s is not None else "no time"
-    return f"{use.bytes:,} bytes in {use.num_copies} copies, {rate} while copying"
+    return f"{use.bytes:,} bytes in {counted(use.num_copies or 0, 'copy')}, {rate} while copying"

@@ -9,6 +9,7 @@ from dashboards.figures.lanes import Lane, Series, lanes, shortened
 from dashboards.widgets.palette import BLUE, COMMUNICATION, GREY
 from dashboards.widgets.worst import worst_first
 from traceprof.errors import one_line
+from traceprof.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ def time(uses: Uses) -> dict[str, Any]:
         series.add(
             row,
             use.total_ns / 1e6,
-            f"rank {rank}: {use.total_ns / 1e6:.3f} ms in {use.count} operations",
+            f"rank {rank}: {use.total_ns / 1e6:.3f} ms in {counted(use.count, 'operation')}",
             f"median {use.median_ns / 1e3:.1f} µs",
             f"communicator {one_line(use.communicator_text or 'not known')}",
         )
@@ -59,7 +60,7 @@ def bus_bandwidth(uses: Uses) -> dict[str, Any]:
     peaks = Series("peak of the link in one direction", "tick", GREY)
     others = _Others("GB/s", 2)
     for rank, use, row in _split(uses, row_of, lambda use: -_rate(use), others, _rate):
-        note = f"rank {rank}: {_rate(use):.2f} GB/s over {use.count} operations"
+        note = f"rank {rank}: {_rate(use):.2f} GB/s over {counted(use.count, 'operation')}"
         rates.add(row, _rate(use), note)
     known = {
         (row, use.peak_gb_per_s)
@@ -100,7 +101,9 @@ class _Others:
         least, middle, most = (
             f"{value:.{self._decimals}f}" for value in (min(values), median(values), max(values))
         )
-        note = f"{len(values)} other ranks: {least} to {most} {self._unit}, median {middle}"
+        note = (
+            f"{counted(len(values), 'other rank')}: {least} to {most} {self._unit}, median {middle}"
+        )
         self._middle.add(row, median(values), note)
         self.joins.append({"row": row, "from": min(values), "to": max(values), "color": GREY})
 

@@ -9,6 +9,7 @@ from dashboards.figures.lanes import Lane, Series, lanes, shortened
 from dashboards.widgets.palette import BLUE, COMMUNICATION, GREY
 from traceprof.errors import one_line
 from traceprof.kernel_names import function_name
+from traceprof.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +46,9 @@ def gain_and_cost(
         gain.add(row, gain_ms, f"net gain {gain_ms:.3f} ms")
     rows = [Lane(f"rank {result.rank}", f"rank {result.rank}") for result in results]
     if others:
-        rows.append(Lane(f"{len(others)} others", f"{len(others)} other ranks, the mean"))
+        rows.append(
+            Lane(counted(len(others), "other"), f"{counted(len(others), 'other rank')}, the mean")
+        )
     row_height = _ROW if len(rows) <= _MAX_HIGH else _LOW_ROW
     drawn = [series for series in (hidden, cost, gain) if series.x]
     return lanes("time (ms)", rows, drawn, row_height=row_height)

@@ -23,7 +23,7 @@ from traceprof.kernel_names.titles import kernel_title
 from traceprof.reports.compute_text import step_text
 from traceprof.reports.kernels_text import arithmetic_text, reached
 from traceprof.trace.model.parts import Part
-from traceprof.units import duration, percent
+from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -303,7 +303,7 @@ def _table(view: View, uses: Sequence[Use], total_ns: int, num_ranks: int) -> Co
     rest = uses[_MAX_ROWS:]
     if rest:
         spent = sum(use.total_ns for use in rest) // num_ranks
-        parts.append(f"{len(rest)} names more, {duration(spent)} together")
+        parts.append(f"{counted(len(rest), 'more name')}, {duration(spent)} together")
     return card("By name", *parts, note=note)
 
 

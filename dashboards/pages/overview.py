@@ -18,6 +18,7 @@ from traceprof.analyses import breakdown
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, worst_of
 from traceprof.trace.model.parts import Part
+from traceprof.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,14 +60,10 @@ def preview(analysis: Analysis, address: Address) -> Component | None:
         TITLE,
         "Where each GPU's time went. Steps and findings follow.",
         _breakdown(view, results),
-        html.P(f"{_counted(missing_ranks, 'rank')} to come …", className="note")
+        html.P(f"{counted(missing_ranks, 'rank')} to come …", className="note")
         if missing_ranks
         else None,
     )
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _breakdown(view: View, results: Sequence[BreakdownResult]) -> Component:

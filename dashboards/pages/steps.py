@@ -20,6 +20,7 @@ from traceprof.analyses.steps.step_lengths import slowest_rank, steady_steps, st
 from traceprof.reports.time_text import about_steps
 from traceprof.run.steps.period_steps import about_periods
 from traceprof.trace.model.parts import Part
+from traceprof.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +97,7 @@ def _heat(view: View, split: Split[BreakdownResult]) -> Component | None:
 
 
 def _others(split: Split[BreakdownResult]) -> str:
-    return f"{len(split.others)} others" if split.others else ""
+    return counted(len(split.others), "other") if split.others else ""
 
 
 def _stacked(view: View, split: Split[BreakdownResult]) -> Component:
@@ -108,7 +109,7 @@ def _stacked(view: View, split: Split[BreakdownResult]) -> Component:
     band = None
     if rest:
         of_others = [figures.step_bars(result) for result in rest]
-        band = f"{len(rest)} others, the mean", figures.mean_bars(of_others)
+        band = f"{counted(len(rest), 'other')}, the mean", figures.mean_bars(of_others)
         note += f"; the {len(results)} ranks with the longest steps, and the others together"
     drawn = figures.stacked(results, bars, _hrefs(view, results), view.clock, band)
     chart = plots("steps-bars", drawn, "where the time of each step went, by rank")

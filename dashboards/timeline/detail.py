@@ -17,7 +17,7 @@ from traceprof.intervals import largest
 from traceprof.run.launching_calls import launching_calls
 from traceprof.trace.model.kinds import memory_label
 from traceprof.trace.model.special_values import NULL, OPEN_END
-from traceprof.units import duration, percent, size_text
+from traceprof.units import counted, duration, percent, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -262,7 +262,7 @@ def _call_facts(timeline: RankTimeline, index: int, num_launched: int) -> Iterat
     thread = _value(calls.packed_thread, index)
     yield "thread", str(timeline.rank.trace.thread_number(thread))
     yield "correlation", str(_correlation(calls, index))
-    yield "launched", f"{num_launched} operations" if num_launched != 1 else "1 operation"
+    yield "launched", counted(num_launched, "operation")
     around = _ranges_around(timeline, thread, timeline.clock.at(_value(calls.starts, index)))
     if around:
         yield "called in", " > ".join(around)

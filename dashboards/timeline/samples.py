@@ -14,6 +14,7 @@ from dashboards.timeline.row import Row
 from dashboards.timeline.viewport import View
 from traceprof.intervals import even_limits
 from traceprof.trace.model.counters import PERCENT
+from traceprof.units import counted
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -107,7 +108,10 @@ class Samples:
         mean = float(np.diff(integral)[0] / max(int(np.diff(sampled)[0]), 1))
         values = self.of.value[inside]
         least, most = self._text(float(values.min())), self._text(float(values.max()))
-        said = [f"{self._text(mean)} in the mean", f"{len(inside)} samples of {least} to {most}"]
+        said = [
+            f"{self._text(mean)} in the mean",
+            f"{counted(len(inside), 'sample')} of {least} to {most}",
+        ]
         return {"count": len(inside), "num_names": 0, "names": [], "said": said}
 
     def _text(self, value: float) -> str:

@@ -11,7 +11,7 @@ from dashboards.widgets.worst import worst_first
 from traceprof.errors import one_line
 from traceprof.findings import worst_of
 from traceprof.reports.findings_text import gain_text, no_cost
-from traceprof.units import duration, percent, ranks_text, size_text
+from traceprof.units import counted, duration, percent, ranks_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -191,7 +191,7 @@ def _others(group: Sequence[Finding]) -> Component:
     shares = [100 * finding.impact_fraction for finding in group]
     return html.Tr(
         [
-            html.Th(f"{len(group)} others", scope="row"),
+            html.Th(counted(len(group), "other"), scope="row"),
             html.Td(f"{min(costs):.3f} to {max(costs):.3f}", className="number"),
             html.Td(f"{min(shares):.1f} to {max(shares):.1f}", className="number"),
             html.Td("choose ranks above to see theirs"),

@@ -118,7 +118,7 @@ def test_many_groups_are_cut_short(tmp_path: Path) -> None:
     for group in range(60):
         builder.label(f"all_reduce bytes=4 group={group} rank=0 size=2 seq=0", group, group + 1)
     shown = text.render(closed_analysis(builder.write(tmp_path / "t.sqlite")).result)
-    assert "… and 36 rows more: --format json has them all" in shown
+    assert "… and 36 more rows: --format json has them all" in shown
 
 
 def test_html_and_dashboard(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path) -> None:
 def test_a_report_without_gpu_work_says_what_it_holds(tmp_path: Path) -> None:
     path = TraceBuilder().nvtx("step 0", 0, 9).api("cudaMalloc_v3020", 1, 2)
     shown_text = shown(path.write(tmp_path / "t.sqlite"))
-    assert "no GPU operation, so no rank; it holds 1 CUDA API calls, 1 NVTX events" in shown_text
+    assert "no GPU operation, so no rank; it holds 1 CUDA API call, 1 NVTX event" in shown_text
     assert "nsys profile --trace=cuda,nvtx" in shown_text
 
 

@@ -63,7 +63,7 @@ def test_sizes_beyond_any_memory_are_unknown(
 ) -> None:
     make, ending = written
     path = make(tmp_path, size)
-    assert "1 memory copies have no size" in " ".join(open_trace(path).notes)
+    assert "1 memory copy without a size" in " ".join(open_trace(path).notes)
     assert in_process("export", ending, path, "-o", tmp_path / "out").code == EXIT_DONE
     read = pd.read_csv if ending == "csv" else pd.read_parquet
     sizes = read(tmp_path / "out" / f"copies.{ending}")["bytes"]
@@ -79,7 +79,7 @@ def test_lengths_whose_sum_is_beyond_any_clock_are_refused(tmp_path: Path) -> No
     path = write(tmp_path / "t.json", kernels)
     assert "its events take longer than any clock counts" in attempt(path).line
     path = write(tmp_path / "t.json", [kernel(0, 5), kernel(0, length_us + 2)])
-    assert open_trace(path).notes[0].startswith("1 events have no time")
+    assert open_trace(path).notes[0].startswith("1 event left out: without a time")
 
 
 def test_times_of_no_event() -> None:

@@ -44,7 +44,7 @@ from traceprof.hardware import peaks
 from traceprof.ranks.transfers import counted_bytes, rate
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import UNKNOWN
-from traceprof.units import duration, size_text
+from traceprof.units import counted, duration, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -315,8 +315,8 @@ def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
             ID,
             severity,
             result.rank,
-            f"{small.num_operations} small communication operations (median"
-            f" {size_text(small.median_bytes)}) lose {duration(small.avoidable_ns)} to latency"
+            f"{counted(small.num_operations, 'small communication operation')} (median"
+            f" {size_text(small.median_bytes)}) lost {duration(small.avoidable_ns)} to latency"
             " that is not hidden",
             small.avoidable_ns,
             fraction,

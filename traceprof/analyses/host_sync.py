@@ -38,7 +38,7 @@ from traceprof.host.synchronization import (
 from traceprof.run.steady_steps import steady_steps
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, api_call_kind
 from traceprof.trace.model.parts import Part
-from traceprof.units import duration
+from traceprof.units import duration, times
 
 if TYPE_CHECKING:
     from traceprof.host.synchronization import ThreadCalls
@@ -157,9 +157,8 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
         return []
     metrics = result.metrics
     where = " in training steps" if metrics.in_steps else ""
-    times = "once" if metrics.num_syncs == 1 else f"{metrics.num_syncs} times"
     title = (
-        f"The host synchronized {times}{where}, mostly in {metrics.api}:"
+        f"The host synchronized {times(metrics.num_syncs)}{where}, mostly in {metrics.api}:"
         f" the GPU was idle for {duration(result.idle_ns)} because of it"
     )
     return [

@@ -39,7 +39,7 @@ from traceprof.findings import (
 )
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.trace.model.parts import HowToCollect, Part
-from traceprof.units import duration
+from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals
@@ -268,11 +268,12 @@ def _missing(result: LateAllReduceResult) -> NotApplicable | None:
             result.rank,
         )
     if result.metrics.num_steps < MIN_STEPS:
+        steps = counted(result.metrics.num_steps, "step")
         return NotApplicable(
             ID,
-            f"{result.metrics.num_steps} steps can be judged, and {MIN_STEPS} are needed: those"
-            " with compute and then AllReduce kernels, all in the time judged, but for the first,"
-            " where one bucket is right",
+            f"{steps} can be judged, and {MIN_STEPS} are needed: those with compute and then"
+            " AllReduce kernels, all in the time judged, but for the first, where one bucket is"
+            " right",
             "record several steps, from cudaProfilerStart some steps into the training on",
             result.rank,
         )
@@ -284,7 +285,7 @@ def _without_all_reduce(result: LateAllReduceResult) -> NotApplicable | None:
         return None
     return NotApplicable(
         ID,
-        f"which operation {result.num_unknown} communication kernels are is not known, and no other"
+        f"{counted(result.num_unknown, 'communication kernel')} of unknown operations, and no other"
         " is AllReduce",
         f"{result.how_to_collect(Part.COMMUNICATION_CALLS)}, or --communication-kernel"
         " REGEX=AllReduce",

@@ -31,7 +31,7 @@ from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.model.kinds import MemoryKind, copy_label
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import NULL
-from traceprof.units import duration
+from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals
@@ -155,14 +155,14 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
     severity = severity_of_cost(fraction)
     if severity is None or not metrics.num_copies:
         return []
-    copies = "1 copy" if metrics.num_copies == 1 else f"{metrics.num_copies} copies"
+    copies = counted(metrics.num_copies, "copy")
     end = "from" if metrics.direction == "h2d" else "to"
     rate = f" at {metrics.gb_per_s:.1f} GB/s" if metrics.gb_per_s else ""
     exposed = duration(metrics.exposed_copy_ns)
-    counted = f", {exposed} of it in exposed-copy, too" if metrics.exposed_copy_ns else ""
+    too = f", {exposed} of it in exposed-copy, too" if metrics.exposed_copy_ns else ""
     title = (
         f"{copies} {end} pageable host memory ({metrics.bytes / 1e9:.2f} GB{rate}) kept the GPU"
-        f" from its work for {duration(result.cost_ns)}{counted}"
+        f" from its work for {duration(result.cost_ns)}{too}"
     )
     return [
         Finding(

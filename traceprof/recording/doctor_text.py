@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from traceprof.errors import one_line
 from traceprof.recording.mending import findings
 from traceprof.recording.versions import is_cuda_too_new
-from traceprof.units import duration, size_text
+from traceprof.units import counted, duration, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -100,7 +100,10 @@ def _cores(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
     cores = diagnosis.cores
     yield "of this machine", str(cores.num_cores)
     yield "that a job may run on", f"{cores.num_allowed} ({cores.allowed})"
-    yield "limit of the control group", "none" if cores.quota is None else f"{cores.quota:g} cores"
+    yield (
+        "limit of the control group",
+        "none" if cores.quota is None else counted(cores.quota, "core"),
+    )
     if cores.num_throttled is not None:
         lost = "" if cores.throttled_ns is None else f", for {duration(cores.throttled_ns)}"
         yield (
@@ -152,7 +155,7 @@ def _nvlink(gpu: Gpu) -> str:
     if gpu.num_nvlinks is None:
         return _UNKNOWN
     rate = "" if gpu.nvlink_gb_per_s is None else f" of {gpu.nvlink_gb_per_s:g} GB/s"
-    return f"{gpu.num_nvlinks} links{rate}" if gpu.num_nvlinks else "none"
+    return f"{counted(gpu.num_nvlinks, 'link')}{rate}" if gpu.num_nvlinks else "none"
 
 
 def _cards(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:

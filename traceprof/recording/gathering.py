@@ -10,6 +10,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from traceprof.units import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
@@ -74,7 +76,7 @@ def gather(
 
     notes = _notes(folder)
     if job.index == 0 and len(notes) < job.num_recorders:
-        say(f"waiting for the reports of {job.num_recorders - len(notes)} others in {folder}")
+        say(f"waiting for {counted(job.num_recorders - len(notes), 'other report')} in {folder}")
         while len(notes) < job.num_recorders and may_wait():
             time.sleep(_PAUSE_S)
             notes = _notes(folder)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from traceprof.reports.tables import name_text, new_table
-from traceprof.units import duration, ranks_text, size_text
+from traceprof.units import counted, duration, ranks_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -107,5 +107,7 @@ def _span(counts: list[int]) -> str:
 
 def _with_rest(table: Table, num_rows: int) -> Table:
     if num_rows > _MAX_ROWS:
-        table.caption = f"… and {num_rows - _MAX_ROWS} rows more: --format json has them all"
+        table.caption = (
+            f"… and {counted(num_rows - _MAX_ROWS, 'more row')}: --format json has them all"
+        )
     return table

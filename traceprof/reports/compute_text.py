@@ -9,7 +9,7 @@ from traceprof.findings import share
 from traceprof.kernel_names.categories import MAIN_COMPUTE
 from traceprof.kernel_names.titles import kernel_title
 from traceprof.reports.detail import WHOLE
-from traceprof.units import duration, percent
+from traceprof.units import duration, percent, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,8 +145,7 @@ def step_text(of_step: StepFlops) -> str:
 def _signature(use: SignatureUse, total_ns: int) -> str:
     grid = "" if use.grid is None else f", grid {' x '.join(map(str, use.grid))}"
     name = one_line(kernel_title(use.name), _MAX_NAME)
-    times = "once" if use.num_kernels == 1 else f"{use.num_kernels} times"
-    return f"{percent(share(use.total_ns, total_ns))} {name}{grid}, {times}"
+    return f"{percent(share(use.total_ns, total_ns))} {name}{grid}, {times(use.num_kernels)}"
 
 
 def _total(parts: Sequence[ComputePart]) -> int:

@@ -15,7 +15,7 @@ from traceprof.run.rank import CpuRank
 from traceprof.run.steps.period_steps import from_to
 from traceprof.trace.model.call_labels import read_call
 from traceprof.trace.model.parts import Part
-from traceprof.units import duration
+from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ def _contents(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
         yield "ranks", "none: no GPU operation was recorded"
     heading = "holds"
     for table in trace.contents():
-        yield heading, f"{table.num_rows} {table.what} ({table.name})"
+        yield heading, f"{counted(table.num_rows, table.what)} ({table.name})"
         heading = ""
     if heading:
         yield heading, "no events"
@@ -138,11 +138,11 @@ def _about_steps(trace: Trace, rank: Rank) -> str:
     if steps is not None:
         marked = rank.training_ranges.steps is not None
         source = "marked by ranges" if marked else "from one optimizer step to the next"
-        return f"{_num_steps(len(steps.number))}, {source}"
+        return f"{counted(len(steps.number), 'training step')}, {source}"
     if found is None:
         return "no training steps" if _is_searched(trace) else "no range marks training steps"
     where = from_to(found.phases)
-    return f"{_num_steps(found.num)}, which no range marks: {where}"
+    return f"{counted(found.num, 'training step')}, which no range marks: {where}"
 
 
 def _periods(trace: Trace, rank: Rank) -> PeriodSteps | None:
@@ -160,10 +160,6 @@ def _is_searched(trace: Trace) -> bool:
     return sum(table.num_rows for table in trace.contents()) <= _MAX_SEARCHED
 
 
-def _num_steps(num: int) -> str:
-    return f"{num} training step{'s' * (num != 1)}"
-
-
 def _steps(trace: Trace, rank: Rank) -> StepRanges | None:
     """Return the steps of a rank as its host saw them, None where they cannot be analysed.
 
@@ -176,7 +172,7 @@ def _steps(trace: Trace, rank: Rank) -> StepRanges | None:
 def _missing_steps(trace: Trace) -> str:
     if not trace.holds(Part.RANGES):
         return (
-            "training steps: no NVTX range was recorded; name each step with a range `step N`"
+            "training steps: no range was recorded; name each step with a range `step N`"
             f" (instrument.step) and record with {trace.how_to_collect(Part.RANGES)}"
         )
     longest = trace.longest_ranges(5)

@@ -12,7 +12,7 @@ from traceprof.hardware import peak_memory_gb_per_s
 from traceprof.kernel_names.titles import kernel_title
 from traceprof.reports.tables import name_text, new_table
 from traceprof.structs import Record
-from traceprof.units import duration, percent
+from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,9 +46,8 @@ def kernel_tables(analysis: RunResult) -> Iterator[RenderableType]:
     rest = uses[MAX_KERNELS:]
     if rest:
         spent = sum(use.total_ns for use in rest)
-        yield Text(
-            f"… and {len(rest)} names more: {duration(spent)}, {percent(share(spent, total))}"
-        )
+        names, fraction = counted(len(rest), "more name"), percent(share(spent, total))
+        yield Text(f"… and {names}: {duration(spent)}, {fraction}")
 
 
 def _reaching(analysis: RunResult, rank: int, uses: Sequence[KernelUse]) -> list[str]:

@@ -9,7 +9,7 @@ from rich.text import Text
 from traceprof.analyses.kernels.launched_modules import SEPARATOR
 from traceprof.findings import share
 from traceprof.reports.tables import name_text, new_table
-from traceprof.units import duration, percent
+from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def module_table(analysis: RunResult) -> Iterator[RenderableType]:
     yield table
     left_out = len(chosen.modules) - len(shown[:MAX_MODULES])
     if left_out:
-        yield Text(f"… and {left_out} modules more: --format json has them all")
+        yield Text(f"… and {counted(left_out, 'more module')}: --format json has them all")
 
 
 def _total(modules: tuple[ModuleUse, ...]) -> int:

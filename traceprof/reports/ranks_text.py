@@ -12,7 +12,7 @@ from traceprof.errors import one_line
 from traceprof.reports.detail import MAX_RANKS
 from traceprof.reports.tables import name_text, new_table
 from traceprof.reports.time_text import where_all
-from traceprof.units import duration, percent
+from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -92,7 +92,7 @@ def ranks_on_one_clock(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Itera
         )
     yield table
     if len(order) > len(shown):
-        yield Text(f"… and {len(order) - len(shown)} more ranks{where_all(max_ranks)}")
+        yield Text(f"… and {counted(len(order) - len(shown), 'more rank')}{where_all(max_ranks)}")
     if not is_one_report:
         yield Text(f"The rank numbers come from {_SOURCES[analysis.run.rank_source]}.")
     if any(clock.source == "session start" for clock in comparison.clocks.hosts):

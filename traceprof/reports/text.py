@@ -29,6 +29,7 @@ from traceprof.reports.ranks_text import (
 )
 from traceprof.reports.tables import Escaped, OneLine
 from traceprof.reports.time_text import breakdown_table, steps_table
+from traceprof.units import counted
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _not_applicable(analysis: RunResult, detail: Detail) -> list[RenderableType]
 def _notes(analysis: RunResult, detail: Detail) -> list[RenderableType]:
     notes = note_lines(analysis)
     more = len(notes) - detail.max_notes
-    notes[detail.max_notes :] = [f"… and {more} notes more"] if more > 0 else []
+    notes[detail.max_notes :] = [f"… and {counted(more, 'more note')}"] if more > 0 else []
     return [_heading("About the data"), *map(Text, notes)] if notes else []
 
 

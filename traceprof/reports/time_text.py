@@ -14,7 +14,7 @@ from traceprof.errors import one_line
 from traceprof.findings import share
 from traceprof.reports.detail import MAX_RANKS, WHOLE
 from traceprof.reports.tables import MAX_NAME, new_table
-from traceprof.units import duration, percent, ranks_text, size_text
+from traceprof.units import counted, duration, percent, ranks_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -126,7 +126,9 @@ def parts_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Table:
 def below_the_table(analysis: RunResult, max_ranks: int = MAX_RANKS) -> list[str]:
     """Return notes on ranks left out of the table, and on the time outside the training."""
     left_out = len(analysis.breakdown) - max_ranks
-    lines = [f"… and {left_out} more ranks{where_all(max_ranks)}"] if left_out > 0 else []
+    lines = (
+        [f"… and {counted(left_out, 'more rank')}{where_all(max_ranks)}"] if left_out > 0 else []
+    )
     by_rank = sorted(analysis.breakdown, key=lambda result: result.rank)
     return [*lines, *outside_the_training(by_rank)]
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from traceprof.errors import one_line
 from traceprof.reports.tables import new_table
 from traceprof.reports.whatif_sends import blocked_lines, order_lines, schedule_lines
-from traceprof.units import duration, percent
+from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ def report(asked: Asked) -> RenderableType:
     whatif = asked.whatif
     parts: list[RenderableType] = [Text(one_line(report.path)) for report in asked.run.reports[:3]]
     if len(asked.run.reports) > 3:
-        parts.append(Text(f"… and {len(asked.run.reports) - 3} more reports"))
+        parts.append(Text(f"… and {counted(len(asked.run.reports) - 3, 'more report')}"))
     if whatif.baseline is not None:
         parts += _checks(whatif.baseline)
     if whatif.refused is not None:
@@ -149,7 +149,9 @@ def _step_path(path: StepPath) -> list[RenderableType]:
             Text(one_line(part.name)),
         )
     num, length = len(path.parts), duration(path.length_ns)
-    heading = f"Critical path of step {path.step}, {length} on rank {path.rank}: {num} parts"
+    heading = (
+        f"Critical path of step {path.step}, {length} on rank {path.rank}: {counted(num, 'part')}"
+    )
     rest = "" if num <= _MAX_PARTS else f", the {_MAX_PARTS} longest of them"
     return [Text(""), Text(f"{heading}{rest}"), table]
 

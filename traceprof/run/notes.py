@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.trace.model.parts import Part
-from traceprof.units import ranks_text
+from traceprof.units import counted, ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
         for note in report.notes:
             yield index, note
         if index not in with_ranks:
-            held = [f"{table.num_rows} {table.what}" for table in report.contents]
+            held = [counted(table.num_rows, table.what) for table in report.contents]
             yield index, f"no GPU operation, so no rank; it holds {', '.join(held) or 'no events'}"
         for process, call in report.open_calls.items():
             of_process = [

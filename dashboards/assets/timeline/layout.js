@@ -1,7 +1,7 @@
 // @ts-check
 // Places of the timeline's rows: ranks, and in them groups of tracks that can be folded.
 import { Arrangement } from "./arrangement.js";
-import { duration, grouped } from "./time.js";
+import { counted, duration } from "./time.js";
 
 /** @import { Add, Clocks, RankRows, Row, Track } from "./types.d.ts" */
 
@@ -158,7 +158,7 @@ export class TimelineLayout {
       if (track.group !== group && track.group !== "") {
         const hides = tracks.filter((other) => other.group === track.group);
         const events = hides.reduce((sum, hidden) => sum + hidden.events, 0);
-        const note = folded ? `${grouped(events)} events` : "";
+        const note = folded ? counted(events, "event") : "";
         add("group", HEIGHTS.group,
           { label: track.group, key, folded, foldable: true, number, note, hides });
       }

@@ -2,7 +2,7 @@
 // The panel's lists: an area, its events, and a collective on all of its ranks.
 import { button, make } from "./elements.js";
 import { sharesText } from "./path.js";
-import { duration, grouped, seconds } from "./time.js";
+import { counted, duration, grouped, seconds } from "./time.js";
 import { memberText } from "./together.js";
 /** @import { Actions, Area, Listed, Statistics, StepPath, Summary, Together } from "./types.d.ts" */
 
@@ -47,8 +47,8 @@ export function areaContent(area, { count, names, rows, num_names: numNames }, n
   const rest = numNames - names.length;
   return [
     make("header", {},
-      make("h2", {}, `${grouped(count)} events in ${duration(length)}`),
-      make("span", { class: "note" }, `on ${rows.length} rows`),
+      make("h2", {}, `${counted(count, "event")} in ${duration(length)}`),
+      make("span", { class: "note" }, `on ${counted(rows.length, "row")}`),
       button("zoom", "zoom to this area", () => actions.frame(area)),
       button("events", "list these events (E)", actions.events)),
     make("div", { class: "timeline-tables" },
@@ -73,7 +73,7 @@ export function eventsContent(area, { count, events }, nameOf, actions) {
   const shown = events.length < count ? `the first ${grouped(events.length)} of them` : "all of them";
   return [
     make("header", {},
-      make("h2", {}, `${grouped(count)} events in ${duration(area.end - area.start)}`),
+      make("h2", {}, `${counted(count, "event")} in ${duration(area.end - area.start)}`),
       make("span", { class: "note" }, shown),
       button("statistics", "what ran, by name (T)", actions.area)),
     table("events", ["event", "row", "start", "duration"], events.map((event) => [

@@ -4,7 +4,7 @@
 import { button, make } from "./elements.js";
 import { areaContent, collectiveContent, eventsContent, pathContent, takesTime } from "./lists.js";
 import { splitter } from "./splitter.js";
-import { duration, exactly, grouped, seconds } from "./time.js";
+import { counted, duration, exactly, grouped, seconds } from "./time.js";
 
 /** @import { Actions, Area, Block, BriefEvent, EventDetails, Evidence, FindingBrief, Listed, Matches, Statistics, StepPath,
  *   Summary, Together } from "./types.d.ts" */
@@ -253,7 +253,7 @@ export class TimelinePanel {
       make("th", index ? { class: "number", scope: "col" } : { scope: "col" }, text));
     const rest = summary.num_names - summary.names.length;
     this.#show(
-      make("header", {}, make("h2", {}, `${grouped(summary.count)} events`),
+      make("header", {}, make("h2", {}, counted(summary.count, "event")),
         make("span", { class: "note" }, `in ${duration(block.end - block.start)}`
           + (hasLength ? `, ${(block.share / 10).toFixed(1)} % covered` : "")),
         button("zoom in", "zoom to these events", this.actions.fit)),

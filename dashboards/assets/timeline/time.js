@@ -23,6 +23,13 @@ const unitOf = (ns) => UNITS.find(([, scale]) => ns >= scale) ?? NANOSECOND;
 export const grouped = (digits) => String(digits).replaceAll(/\B(?=(\d{3})+(?!\d))/g, THIN_SPACE);
 
 /**
+ * A number of things, such as `1 event` or `3 events`.
+ * @param {number} number
+ * @param {string} thing
+ */
+export const counted = (number, thing) => `${grouped(number)} ${thing}${number === 1 ? "" : "s"}`;
+
+/**
  * A duration with three significant digits and its unit, as units.duration writes it.
  * @param {number} ns
  */

@@ -144,7 +144,7 @@ def test_impossible_numbers_are_refused(tmp_path: Path) -> None:
     assert refused == [
         "6 micro-batches times 1.25 is no whole number",
         "its passes ran in this order",
-        "6 micro-batches are no multiple of 4 stages",
+        "6 micro-batches for 4 stages: no multiple",
         "what a model of the passes says can only be assumed by itself",
     ]
 

@@ -410,7 +410,7 @@ def test_copies_between_devices(
     assert list(trace.operations) == [RankKey(0, device)]
     assert read.source_device.tolist() == [ends[0], NULL, ends[0]]
     assert read.destination_device.tolist() == [ends[1], NULL, ends[1]]
-    assert trace.notes == ["1 memory copies have no size: they are counted as 0 bytes"]
+    assert trace.notes == ["1 memory copy without a size: counted as 0 bytes"]
 
 
 def test_a_copy_of_no_device_is_left_out(tmp_path: Path) -> None:
@@ -537,7 +537,7 @@ def test_an_accelerator_that_is_not_read_is_named(tmp_path: Path) -> None:
     trace = opened(tmp_path / "y", text([*events, *unread]))
     assert open_report(trace) == []
     (note,) = trace.notes
-    assert "2 events of an accelerator (mtia_ccp_events) are not read" in note
+    assert "2 events of an accelerator (mtia_ccp_events) not read" in note
     assert ("mtia_ccp_events", 2) in {(table.name, table.num_rows) for table in trace.contents()}
 
 

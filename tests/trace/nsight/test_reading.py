@@ -255,7 +255,7 @@ def test_rows_that_mean_nothing_are_left_out(path: Path) -> None:
     export.write(path)
     assert whole(path) == {"window_ns": 200, "compute_ns": 200, "num_kernels": 2}
     (note,) = notes(path)
-    assert note.startswith(f"5 rows of {KERNEL} have no start, end, process or device, or end")
+    assert note.startswith(f"5 rows of {KERNEL} left out: without a start, an end, a process")
 
 
 def test_rows_with_nothing_but_time_and_place(path: Path) -> None:
@@ -273,7 +273,7 @@ def test_rows_with_nothing_but_time_and_place(path: Path) -> None:
         "num_kernels": 1,
         "num_copies": 2,
     }
-    assert "1 memory copies have no size: they are counted as 0 bytes" in notes(path)
+    assert "1 memory copy without a size: counted as 0 bytes" in notes(path)
     assert any("kernels of these names are counted as compute" in note for note in notes(path))
 
 
@@ -432,7 +432,7 @@ def test_only_calls_and_ranges(path: Path) -> None:
     assert {gap["reason"] for gap in document["not_applicable"]} == {
         "no report holds a GPU operation"
     }
-    assert "it holds 1 CUDA API calls, 1 NVTX events" in notes(path)[0]
+    assert "it holds 1 CUDA API call, 1 NVTX event" in notes(path)[0]
     assert "none: no GPU operation was recorded" in attempt(path, "info").out
 
 

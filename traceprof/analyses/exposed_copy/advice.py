@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from traceprof.analyses.exposed_copy.parts import exposed_ns
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import MemoryKind
-from traceprof.units import duration, percent
+from traceprof.units import duration, percent, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -208,8 +208,7 @@ def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> 
             to_hide_ns += exposed
         if lines and exposed < MIN_FRACTION * all_ns:
             continue
-        num_copies = sum(part.num_copies for part in copies)
-        how_often = "once" if num_copies == 1 else f"{num_copies} times"
+        how_often = times(sum(part.num_copies for part in copies))
         do = cause.torch if is_pytorch else cause.other
         lines.append(f"{duration(exposed)} {cause.name} ({how_often}): {cause.why}; {do}")
     if 2 * to_hide_ns > all_ns and 2 * hideable_ns < to_hide_ns:

@@ -40,7 +40,7 @@ from traceprof.kernel_names.tensor_cores import (
 )
 from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.model.parts import Part
-from traceprof.units import duration, percent
+from traceprof.units import counted, duration, percent, times
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals
@@ -253,7 +253,8 @@ def findings(result: FullPrecisionMatmulResult) -> list[Finding | NotApplicable]
             severity,
             result.rank,
             f"{percent(fraction)} of the compute time goes to {_what(result)} on FP32 numbers:"
-            f" {duration(result.kernel_ns)} in {result.num_kernels} kernels{_rounded(result)}",
+            f" {duration(result.kernel_ns)} in {counted(result.num_kernels, 'kernel')}"
+            f"{_rounded(result)}",
             impact_ns,
             impact,
             metrics.by_name(),
@@ -324,7 +325,7 @@ def _evidence(
             break
         index = int(of_name[np.argmax(length[of_name])])
         start, end = int(kernels.start_ns[chosen[index]]), int(kernels.ends(chosen[[index]])[0])
-        text = f"{function_name(names[name])}, {len(of_name)} times: {duration(int(spent[name]))}"
+        text = f"{function_name(names[name])}, {times(len(of_name))}: {duration(int(spent[name]))}"
         evidence.append(Evidence(start, end, text))
     return tuple(evidence)
 

@@ -35,7 +35,7 @@ from traceprof.run.rank import Window
 from traceprof.run.steady_steps import covered_per_step
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.trace import KINETO_FORMAT
-from traceprof.units import duration, percent
+from traceprof.units import counted, duration, percent, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -353,7 +353,7 @@ def _inside(result: GpuIdleResult, cause: IdleCause) -> str:
     allocated = result.allocated
     if cause is IdleCause.ALLOCATION and allocated.is_uncached:
         num, launches = allocated.num_allocations, allocated.num_launches
-        return f", {num} times for {launches} launches: nothing is kept for later use"
+        return f", {times(num)} for {counted(launches, 'launch')}: nothing is kept for later use"
     worth = [detail.name for detail in rows if detail.ns >= _MIN_SHARE * result.by_cause[cause]]
     waited, moved = result.metrics.mpi_wait_ns, result.metrics.mpi_transfer_ns
     if cause is IdleCause.MPI and waited is not None and moved is not None:

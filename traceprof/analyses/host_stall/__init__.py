@@ -30,7 +30,7 @@ from traceprof.findings import (
 from traceprof.host import rank_stalls, stalls
 from traceprof.intervals import Intervals, covered_within, total
 from traceprof.structs import Record
-from traceprof.units import duration, percent
+from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -274,12 +274,11 @@ def _metrics(rank: StalledRank, lost_ns: int, num_ranks: int) -> HostStallMetric
 
 def _title(rank: StalledRank) -> str:
     of_rank = rank.stalls
-    num = len(of_rank)
-    calls = "1 call of the host" if num == 1 else f"{num} calls of the host"
     lost = f"its GPU idled for {duration(of_rank.idle_ns)}"
     if rank.others_wait_ns:
         lost += f", and the others waited {duration(rank.others_wait_ns)} for it"
-    return f"{calls} took {duration(of_rank.stalled_ns)} beyond the usual: {lost}; {_because(rank)}"
+    calls, beyond = counted(len(of_rank), "call"), duration(of_rank.stalled_ns)
+    return f"{calls} of the host took {beyond} beyond the usual: {lost}; {_because(rank)}"
 
 
 def _because(rank: StalledRank) -> str:
@@ -310,9 +309,9 @@ def _because(rank: StalledRank) -> str:
 def _running(machine: str, shared: SharedCores) -> str:
     """Say how many cores ranks seem to share."""
     return (
-        f"{shared.num_ranks} ranks of {machine} share about {shared.num_running} cores: while one"
-        f" is held up, so many go on, give or take one, in {percent(shared.constant_fraction)} of"
-        " the time"
+        f"{shared.num_ranks} ranks of {machine} share about {counted(shared.num_running, 'core')}:"
+        " while one is held up, so many go on, give or take one, in"
+        f" {percent(shared.constant_fraction)} of the time"
     )
 
 

@@ -41,7 +41,7 @@ from traceprof.host.queue_holders import Holder, queue_holders
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.parts import HowToCollect, Part
-from traceprof.units import duration
+from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -292,7 +292,7 @@ def _title(result: LaunchQueueResult, impact: int, cost: Severity | None) -> str
         others = "" if 2 * metrics.holder_ns >= metrics.blocked_ns else " and others"
         holder = f" behind {_shortened(metrics.holder)}{others}"
     blocked = (
-        f"The launch queue was full: {metrics.num_stalls} launches blocked for"
+        f"The launch queue was full: {counted(metrics.num_stalls, 'launch')} blocked for"
         f" {duration(metrics.stall_ns)}"
     )
     if cost is not None:

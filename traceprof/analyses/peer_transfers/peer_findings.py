@@ -25,7 +25,7 @@ from traceprof.findings import (
 from traceprof.intervals import largest
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
-from traceprof.units import duration
+from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
     from traceprof.intervals import Intervals
@@ -158,7 +158,7 @@ def _through_host(result: PeerTransfersResult) -> Finding | None:
     if severity is None:
         return None
     title = (
-        f"{metrics.num_copies} copies to other GPUs go through host memory, at"
+        f"{counted(metrics.num_copies, 'copy')} to other GPUs went through host memory, at"
         f" {metrics.gb_per_s:.1f} GB/s; meanwhile the receiver computes nothing for"
         f" {duration(metrics.exposed_ns)}"
     )

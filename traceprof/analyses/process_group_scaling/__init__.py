@@ -36,7 +36,7 @@ from traceprof.findings import (
 )
 from traceprof.structs import Record
 from traceprof.trace.model.communication_calls import OPERATIONS
-from traceprof.units import duration, size_text
+from traceprof.units import counted, duration, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -288,7 +288,7 @@ def _name(operations: MachineOperations, index: int, at_once: int) -> str:
     signature = operations.signatures[int(operations.signature[index])]
     size = f" of {size_text(signature.bytes)}" if signature.bytes >= 0 else ""
     group = operations.groups[int(operations.group[index])]
-    return f"{signature.operation}{size} on group {group}, {at_once} groups at once"
+    return f"{signature.operation}{size} on group {group}, {counted(at_once, 'group')} at once"
 
 
 def _judge(host: HostScaling) -> Finding | NotApplicable | None:
@@ -337,8 +337,10 @@ def _crowd(host: HostScaling, loss: Loss) -> str:
     """Return a text with the numbers of processes, threads and cores, as far as they are known."""
     if host.num_cores is None:
         return ""
-    threads = "" if loss.num_threads is None else f" with {loss.num_threads} threads"
-    return f" ({loss.num_processes} processes{threads} on {host.num_cores} cores)"
+    num = loss.num_threads
+    threads = "" if num is None else f" with {counted(num, 'thread')}"
+    processes, cores = counted(loss.num_processes, "process"), counted(host.num_cores, "core")
+    return f" ({processes}{threads} on {cores})"
 
 
 def _no_comparison(host: HostScaling) -> NotApplicable | None:

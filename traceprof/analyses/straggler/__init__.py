@@ -36,7 +36,7 @@ from traceprof.findings import (
 from traceprof.ranks.causes import Cause, Causes
 from traceprof.ranks.lateness import is_habit
 from traceprof.structs import Record
-from traceprof.units import duration, percent
+from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -235,7 +235,7 @@ def findings(result: StragglerResult) -> list[Finding | NotApplicable]:
                 metrics.rank,
                 f"On {metrics.host}, it arrives {duration(metrics.lateness_ns)} after"
                 f" the rank before it{held_up}: last in {percent(metrics.share_last)} of"
-                f" {metrics.num_operations} operations; {why}",
+                f" {counted(metrics.num_operations, 'operation')}; {why}",
                 impact,
                 fraction,
                 metrics.by_name(),

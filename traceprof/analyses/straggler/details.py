@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses import gpu_idle, uneven_kernels
 from traceprof.ranks.causes import MORE_WORK, SLOWER
-from traceprof.units import duration, percent
+from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from traceprof.analyses.measurements.measured import MeasuredRun
@@ -33,8 +33,9 @@ def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> s
         # A stall is the cause only where it makes up most of the lateness.
         if stalls is not None and stalls.unknown is None and 2 * stalls.idle_ns >= lateness_ns > 0:
             return (
-                f"{len(stalls)} calls of its host stalled, for {duration(stalls.stalled_ns)} beyond"
-                f" the usual, and its GPU idled for {duration(stalls.idle_ns)}"
+                f"{counted(len(stalls), 'call')} of its host stalled, for"
+                f" {duration(stalls.stalled_ns)} beyond the usual, and its GPU idled for"
+                f" {duration(stalls.idle_ns)}"
             )
     if cause == "data loading":
         idle = next((one for one in measured.results.of(gpu_idle) if one.rank == rank), None)

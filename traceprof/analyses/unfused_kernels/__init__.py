@@ -38,7 +38,7 @@ from traceprof.kernel_names.categories import kernel_kind
 from traceprof.kernel_names.titles import short_title
 from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.model.parts import Part
-from traceprof.units import duration, percent
+from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,7 +185,7 @@ def findings(result: UnfusedKernelsResult) -> list[Finding | NotApplicable]:
         return []
     texts = []
     if metrics.num_chains:
-        where = f"{metrics.num_kernels} kernels of {metrics.num_chains} chains"
+        where = f"{metrics.num_kernels} kernels of {counted(metrics.num_chains, 'chain')}"
         if metrics.optimizer_ns:
             where += f", {duration(metrics.optimizer_ns)} of it in the optimizer's"
         texts.append(

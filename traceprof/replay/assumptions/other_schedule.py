@@ -23,7 +23,7 @@ from traceprof.replay.assumptions.sends import edges_of_graph, sends_of
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.run.pipeline_orders import ORDERS
 from traceprof.structs import Record
-from traceprof.units import percent
+from traceprof.units import counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +81,7 @@ def with_more_micro_batches(
         return model
     was, num = model.pipeline, model.pipeline.num_micro_batches * factor
     if num != round(num):
-        why = f"{was.num_micro_batches} micro-batches times {factor:g} is no whole number"
+        why = f"{counted(was.num_micro_batches, 'micro-batch')} times {factor:g} is no whole number"
         return CannotChange(why)
     shorter = replace(
         was,
@@ -114,7 +114,9 @@ class _Model(Record, frozen=True):
         """Return by what a step changes with another pipeline in an order."""
         num_stages, num = len(pipeline.stages), pipeline.num_micro_batches
         if order == "interleaved" and num % num_stages:
-            return CannotChange(f"{num} micro-batches are no multiple of {num_stages} stages")
+            return CannotChange(
+                f"{counted(num, 'micro-batch')} for {num_stages} stages: no multiple"
+            )
         after_ns = pipeline_ns(pipeline, order, pipeline.slowdown)
         if after_ns is None:
             return CannotChange("the stages would wait for each other forever")

@@ -11,7 +11,7 @@ from traceprof.host.idle_causes import IdleCause
 from traceprof.kernel_names import function_name
 from traceprof.reports.blocks import Table
 from traceprof.structs import Record
-from traceprof.units import duration, percent
+from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -140,11 +140,10 @@ def _side(side: Side) -> str:
     more = len(side.reports) - _MAX_NAMED
     captures = f"{side.num_captures} recordings, " if side.num_captures > 1 else ""
     left_out = f" ({side.num_left_out} left out)" if side.num_left_out else ""
-    ranks = f"{len(side.ranks)} rank{'s' if len(side.ranks) != 1 else ''}"
+    ranks = counted(len(side.ranks), "rank")
     gpus = f", {', '.join(side.gpus)}" if side.gpus else ""
     others = f" and {more} more" if more > 0 else ""
-    plural = "" if side.num_steps == 1 else "s"
-    steps = f"{side.num_steps} step{plural}{left_out}" if side.num_steps else "no steps"
+    steps = f"{counted(side.num_steps, 'step')}{left_out}" if side.num_steps else "no steps"
     return f"{names}{others}: {captures}{steps}, {ranks}{gpus}"
 
 
@@ -248,7 +247,11 @@ def _modules(comparison: Comparison) -> Iterator[Section]:
     ]
     table = _table(("change", "before", "after", "module"), rows, ("module",))
     left_out = len(changed) - len(rows)
-    after = [f"… and {left_out} modules more: --format json has them all."] if left_out else []
+    after = (
+        [f"… and {counted(left_out, 'more module')}: --format json has them all."]
+        if left_out
+        else []
+    )
     yield Section("Compute, by module", table=table, after=after)
 
 

@@ -51,15 +51,15 @@ HOW_TO_COLLECT = HowToCollect(
 assert HOW_TO_COLLECT.texts.keys() == set(Part)  # noqa: S101  (no part may be forgotten)
 
 _TABLES = {
-    Kind.KERNEL: ("kernel", "kernels"),
-    Kind.COPY: ("gpu_memcpy", "memory copies"),
-    Kind.MEMORY_SET: ("gpu_memset", "memory sets"),
-    Kind.API_CALL: ("cuda_runtime", "API calls"),
-    Kind.SYNCHRONIZATION: ("cuda_sync", "synchronizations"),
-    Kind.ANNOTATION: ("user_annotation", "annotations"),
-    Kind.MARK: ("instant events", "marks"),
-    Kind.HOST_OPERATOR: ("cpu_op", "operators"),
-    Kind.PYTHON: ("python_function", "Python functions"),
+    Kind.KERNEL: ("kernel", "kernel"),
+    Kind.COPY: ("gpu_memcpy", "memory copy"),
+    Kind.MEMORY_SET: ("gpu_memset", "memory set"),
+    Kind.API_CALL: ("cuda_runtime", "API call"),
+    Kind.SYNCHRONIZATION: ("cuda_sync", "synchronization"),
+    Kind.ANNOTATION: ("user_annotation", "annotation"),
+    Kind.MARK: ("instant events", "mark"),
+    Kind.HOST_OPERATOR: ("cpu_op", "operator"),
+    Kind.PYTHON: ("python_function", "Python function"),
 }
 
 _KINDS = {
@@ -87,5 +87,5 @@ def contents(content: Content) -> list[Table]:
     num, unread = content.num_events, content.num_unread
     return [
         *(Table(*_TABLES[kind], num[kind]) for kind in num if kind in _TABLES),
-        *(Table(name, "events of an accelerator: not read", unread[name]) for name in unread),
+        *(Table(name, "unread accelerator event", unread[name]) for name in unread),
     ]

@@ -32,6 +32,7 @@ from traceprof.trace.model.parts import Part
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.model.trace import KINETO_FORMAT, Session, Trace
 from traceprof.trace.model.trace import Content as Table
+from traceprof.units import counted
 
 if TYPE_CHECKING:
     import re
@@ -175,19 +176,20 @@ class KinetoTrace(Trace):
                 " before that is analysed"
             )
         if self._content.num_unusable:
+            events = counted(self._content.num_unusable, "event")
             notes.append(
-                f"{self._content.num_unusable} events have no time, process or device, or end"
-                " before they start: left out"
+                f"{events} left out: without a time, a process or a device, or with an end before"
+                " the start"
             )
         if self._content.num_unread:
             unread = self._content.num_unread
             notes.append(
-                f"{sum(unread.values())} events of an accelerator ({', '.join(sorted(unread))}) are"
-                " not read: what it did is unknown"
+                f"{counted(sum(unread.values()), 'event')} of an accelerator"
+                f" ({', '.join(sorted(unread))}) not read: what it did is unknown"
             )
         unknown = gpu.num_of_unknown_size(self._content)
         if unknown:
-            notes.append(f"{unknown} memory copies have no size: they are counted as 0 bytes")
+            notes.append(f"{counted(unknown, 'memory copy')} without a size: counted as 0 bytes")
         return notes
 
     @cached_property

@@ -14,6 +14,7 @@ from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight.extents import ExtentsBuilder
 from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times
 from traceprof.trace.sqlite.read_columns import read_columns
+from traceprof.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -120,8 +121,8 @@ def note_unusable(table: schema.Table, unusable: int, notes: list[str]) -> None:
     """Add a note on the number of unusable rows of a table."""
     if unusable:
         notes.append(
-            f"{unusable} rows of {table.name} have no start, end, process or device, or end"
-            " before they start: left out"
+            f"{counted(unusable, 'row')} of {table.name} left out: without a start, an end, a"
+            " process or a device, or with an end before the start"
         )
 
 
@@ -130,7 +131,7 @@ def note_unknown_sizes(table: GpuTable, notes: list[str]) -> None:
     sizes = [rows.columns[BYTES].values for rows in table.of_rank.values() if BYTES in rows.columns]
     unknown = sum(int((of_rank == NULL).sum()) for of_rank in sizes)
     if unknown:
-        notes.append(f"{unknown} memory copies have no size: they are counted as 0 bytes")
+        notes.append(f"{counted(unknown, 'memory copy')} without a size: counted as 0 bytes")
 
 
 def usable_chunks(

@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.trace.nsight.nvtx.names import silence_note
+from traceprof.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -19,7 +20,7 @@ def on_kernel_names(num_unknown: int) -> Iterator[str]:
     """Yield a note on the number of unknown ids of kernel names, if there are any."""
     if num_unknown:
         yield (
-            f"{num_unknown} ids of kernel names are unknown in this export: kernels of these names"
+            f"{counted(num_unknown, 'kernel name')} missing in this export: kernels of these names"
             " are counted as compute"
         )
 
@@ -45,8 +46,9 @@ def on_labels(domains: Collection[str], ranges: Mapping[int, LabelRanges]) -> It
     num_short = sum(_num_short(of_process) for of_process in ranges.values())
     if num_short:
         yield (
-            f"{num_short} ranges of instrument have no sizes, since their process had over 10,000"
-            " different labels: bytes of such operations, and sums with them, are unknown"
+            f"{counted(num_short, 'range')} of instrument without a size, since the process had"
+            " over 10,000 different labels: bytes of such operations, and sums with them, are"
+            " unknown"
         )
 
 

@@ -87,26 +87,26 @@ NVTX = Table(
     "--trace=nvtx",
 )
 GPU_OPERATIONS = (KERNEL, MEMCPY, MEMSET, GRAPH)
-# Tables whose rows `traceprof info` counts, with their contents.
+# Tables whose rows `traceprof info` counts, with what a row is.
 EVENT_TABLES = {
-    KERNEL.name: "kernels",
-    MEMCPY.name: "memory copies",
-    MEMSET.name: "memory sets",
-    GRAPH.name: "CUDA graphs traced as a whole",
-    API_CALL.name: "CUDA API calls",
-    WAIT.name: "CUDA synchronizations",
-    EVENT_RECORD.name: "CUDA events",
-    DRIVER_OVERHEAD.name: "CUPTI overhead (command buffer full, module loading)",
-    NVTX.name: "NVTX events",
-    "GPU_METRICS": "sampled GPU metrics",
-    "NET_NIC_METRIC": "sampled NIC metrics",
-    "OSRT_API": "OS runtime calls",
-    "MPI_P2P_EVENTS": "MPI point-to-point calls",
-    "MPI_COLLECTIVES_EVENTS": "MPI collectives",
-    "MPI_START_WAIT_EVENTS": "waits for MPI requests",
-    "MPI_OTHER_EVENTS": "other MPI calls",
-    "SCHED_EVENTS": "thread switches",
-    "COMPOSITE_EVENTS": "samples of running threads",
+    KERNEL.name: "kernel",
+    MEMCPY.name: "memory copy",
+    MEMSET.name: "memory set",
+    GRAPH.name: "whole CUDA graph",
+    API_CALL.name: "CUDA API call",
+    WAIT.name: "CUDA synchronization",
+    EVENT_RECORD.name: "CUDA event",
+    DRIVER_OVERHEAD.name: "overhead record",
+    NVTX.name: "NVTX event",
+    "GPU_METRICS": "sampled GPU metric",
+    "NET_NIC_METRIC": "sampled NIC metric",
+    "OSRT_API": "OS runtime call",
+    "MPI_P2P_EVENTS": "MPI point-to-point call",
+    "MPI_COLLECTIVES_EVENTS": "MPI collective",
+    "MPI_START_WAIT_EVENTS": "MPI wait",
+    "MPI_OTHER_EVENTS": "other MPI call",
+    "SCHED_EVENTS": "thread switch",
+    "COMPOSITE_EVENTS": "thread sample",
 }
 
 # NVTX_EVENTS.eventType

@@ -230,5 +230,5 @@ def test_labels_without_sizes_are_counted_and_said(tmp_path: Path) -> None:
         (result,) = analysis.result.collectives
         uses = [(use.operation, use.bytes, use.count) for use in result.uses]
         assert uses == [("AllReduce", None, 2)]
-        (note,) = [note for _, note in analysis.notes if "have no sizes" in note]
-    assert note.startswith("1 ranges of instrument have no sizes")
+        (note,) = [note for _, note in analysis.notes if "without a size" in note]
+    assert note.startswith("1 range of instrument without a size")
