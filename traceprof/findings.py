@@ -297,6 +297,8 @@ class FindingKind(Record, frozen=True):
         changes_kernels: whether compute takes less time without it.
         needs: what a report must show of a rank so that it can be ruled out; None where nothing
             hides it. Where that is hidden and it is not found, it is not applicable.
+        counts_gaps: whether it says what did not run, such as nothing or no compute: where
+            operations may be lost it is not applicable, found or not.
     """
 
     metrics: type[Metrics]
@@ -306,6 +308,7 @@ class FindingKind(Record, frozen=True):
     part_of: str | None = None
     changes_kernels: bool = False
     needs: Sight | None = None
+    counts_gaps: bool = True
 
     def assumed(self, group: Sequence[Finding]) -> tuple[str, ...]:
         """Return the names of the assumptions that remove a finding; empty where none fits.

@@ -1,7 +1,10 @@
 """What a report hides is not absent: findings are not applicable, `compare` says unknown."""
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from shutil import copyfile
 
 import pytest
 
@@ -13,6 +16,8 @@ from traceprof.analysis import Options, analyze_reports
 from traceprof.communication.no_communication import looks_like_communication
 from traceprof.comparison.ask import compare
 from traceprof.findings import Sight
+from traceprof.simulate import simulate_scenario
+from traceprof.simulate.profiler_traces import write_traces
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 ALL = {id_ for id_, kind in FINDINGS.items() if kind.needs}
@@ -123,6 +128,69 @@ def test_lost_events_hide_findings(tmp_path: Path, warning: str, *, hides: bool)
     builder = TraceBuilder().kernel(0, 1000).raw("DIAGNOSTIC_EVENT", text=warning)
     gaps = unknown(analyzed(builder, tmp_path / "t.sqlite"), "lost events")
     assert gaps.keys() == (ALL - OF_RUNS if hides else set())
+
+
+def _without_half_of_the_kernels(path: Path, folder: Path) -> Path:
+    """Return a copy of an export whose diagnostics say that events were lost."""
+    copy = folder / path.name
+    copyfile(path, copy)
+    with closing(sqlite3.connect(copy)) as connection, connection:
+        connection.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid % 2")
+        connection.execute("CREATE TABLE IF NOT EXISTS DIAGNOSTIC_EVENT (text TEXT)")
+        text = "Not all CUDA events might have been collected."
+        connection.execute("INSERT INTO DIAGNOSTIC_EVENT (text) VALUES (?)", (text,))
+    return copy
+
+
+def _cut_trace(path: Path, folder: Path) -> Path:
+    trace = write_traces(path, folder, "whole")[0]
+    text = trace.read_bytes()
+    trace.write_bytes(text[: len(text) * 9 // 10])
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("name", "lose"),
+    [
+        ("launch-bound", _without_half_of_the_kernels),
+        ("exposed-late-launch", _without_half_of_the_kernels),
+        ("full-precision-matmul", _without_half_of_the_kernels),
+        ("host-stall", _without_half_of_the_kernels),
+        ("launch-bound", _cut_trace),
+    ],
+)
+def test_no_finding_counts_gaps_where_events_were_lost(
+    name: str, lose: Callable[[Path, Path], Path], tmp_path: Path
+) -> None:
+    export = tmp_path / f"{name}.sqlite"
+    simulate_scenario(name, export)
+    (tmp_path / "lost").mkdir()
+    lost = analyze_reports([lose(export, tmp_path / "lost")], Options(savings=False))
+    assert not [one.id for one in lost.findings if FINDINGS[one.id].counts_gaps]
+    gaps = unknown(lost, "lost events")
+    assert "gpu-idle" in gaps
+    whole = analyze_reports([export], Options(savings=False))
+    made, still_made = ({one.id for one in result.findings} for result in (whole, lost))
+    assert made
+    assert still_made == made & {"full-precision-matmul"}
+
+
+def test_lost_events_of_one_rank_leave_other_ranks_alone(tmp_path: Path) -> None:
+    """Each rank idles for 30 of 100 µs, and rank 1's record is not whole."""
+    warning = "Not all CUDA events might have been collected."
+    builders = steps_of(8), steps_of(9).raw("DIAGNOSTIC_EVENT", text=warning)
+    paths = [one.write(tmp_path / f"{rank}.sqlite") for rank, one in enumerate(builders)]
+    result = analyze_reports(paths, Options(savings=False))
+    assert {(one.id, one.rank) for one in result.findings} >= {
+        ("gpu-idle", 0),
+        ("exposed-communication", 0),
+    }
+    assert 1 not in {one.rank for one in result.findings}
+    gaps = {(gap.id, gap.rank) for gap in result.not_applicable}
+    assert gaps >= {("gpu-idle", 1), ("exposed-communication", 1)}
+    (idle,) = [one for one in result.attributions if (one.rank, one.part) == (1, "idle")]
+    assert idle.finding is None
+    assert "lost events" in (idle.sentence or "")
 
 
 def test_a_finding_in_a_graph_is_not_gone(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ FINDINGS = {
         removed_by=("half-precision",),
         changes_kernels=True,
         needs=Sight.NAMES,
+        counts_gaps=False,
     )
 }
 

@@ -1,4 +1,4 @@
-"""What a report hides of a rank, so that findings that need it cannot be ruled out."""
+"""What a report hides of a rank, so that findings that need it cannot be ruled out, or made."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from traceprof import intervals
 from traceprof.communication.no_communication import looks_like_communication
-from traceprof.findings import NotApplicable, Sight, share
+from traceprof.findings import Finding, NotApplicable, Sight, share
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
@@ -14,7 +14,7 @@ from traceprof.trace.model.parts import Part
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from traceprof.findings import Finding, FindingKind
+    from traceprof.findings import FindingKind
     from traceprof.intervals import Intervals
     from traceprof.run.rank import Rank, Window
 
@@ -31,11 +31,13 @@ class Hidden(Record, frozen=True):
         reason: what is hidden.
         how_to_collect: what shows it.
         is_only_names: whether the operations themselves are there.
+        is_lost: whether operations may be missing, at times when nothing seems to run.
     """
 
     reason: str
     how_to_collect: str
     is_only_names: bool = False
+    is_lost: bool = False
 
     def hides(self, kind: FindingKind) -> bool:
         """Return whether a finding of a kind may be there and not be seen."""
@@ -49,6 +51,30 @@ def hidden_of(rank: Rank, window: Window) -> tuple[Hidden, ...]:
     if rank.device is None:
         return ()
     return tuple(_hidden(rank, window))
+
+
+def that_hold(
+    kinds: Mapping[str, FindingKind],
+    claims: Collection[Finding | NotApplicable],
+    hidden: Mapping[int, tuple[Hidden, ...]],
+) -> list[Finding | NotApplicable]:
+    """Return claims; findings of gaps in which lost operations may have run are not applicable.
+
+    Args:
+        kinds: the findings that the analysis can make, by id.
+        claims: what it claims, and what it could not judge.
+        hidden: what is hidden, by rank.
+    """
+    lost = {rank: one for rank, several in hidden.items() for one in several if one.is_lost}
+    held, doubtful = [], {}
+    for claim in claims:
+        why = lost.get(claim.rank) if isinstance(claim, Finding) else None
+        if why is None or not kinds[claim.id].counts_gaps:
+            held.append(claim)
+        else:
+            gap = NotApplicable(claim.id, why.reason, why.how_to_collect, claim.rank)
+            doubtful[claim.id, claim.rank] = gap
+    return [*held, *doubtful.values()]
 
 
 def not_ruled_out(
@@ -75,8 +101,9 @@ def not_ruled_out(
 def _hidden(rank: Rank, window: Window) -> Iterator[Hidden]:
     if not rank.trace.holds(Part.EVERY_OPERATION):
         yield Hidden(
-            "the profiler lost events: some GPU operations may be missing",
+            "the profiler lost events: GPU operations may be missing, also where none seems to run",
             rank.trace.how_to_collect(Part.EVERY_OPERATION),
+            is_lost=True,
         )
     graphs = rank.operations.graphs
     if len(graphs):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
-from traceprof.analyses.measurements.hidden import not_ruled_out
+from traceprof.analyses.measurements.hidden import not_ruled_out, that_hold
 from traceprof.analyses.shape.results import Judge, RankResult, Results
 from traceprof.structs import Record
 
@@ -121,13 +121,17 @@ class Analysis(Record, frozen=True):
             judged = [
                 claim for result in measured.results.of(module) for claim in module.findings(result)
             ]
-            claims = [*judged, *measured.missing.get(module.__name__, ())]
             ranks = [result.rank for result in measured.results.of(module)]
             hidden = {rank: measured.hidden.get(rank, ()) for rank in ranks}
+            judged = that_hold(module.FINDINGS, judged, hidden)
+            claims = [*judged, *measured.missing.get(module.__name__, ())]
             return [*claims, *not_ruled_out(module.FINDINGS, claims, hidden)]
 
         def judge_run(measured: MeasuredRun) -> list[Finding | NotApplicable]:
-            judged: list[Finding | NotApplicable] = module.findings(module.run(measured))
+            # What one rank lost, the others are compared with.
+            lost = tuple(one for several in measured.hidden.values() for one in several)
+            hidden = dict.fromkeys((rank.rank for rank in measured.run.ranks), lost)
+            judged = that_hold(module.FINDINGS, module.findings(module.run(measured)), hidden)
             if judged or len(measured.run.ranks) < 2:
                 return judged
             return not_ruled_out(module.FINDINGS, (), measured.hidden)
