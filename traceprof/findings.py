@@ -181,8 +181,8 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
         Basis | None,
         Meta(
             description="`replay`: the steps were replayed without it, and the replay fits what was"
-            " measured. `bound`: no more than this, by a replay that no program reaches or by what"
-            " the finding costs. Null where nothing is known.",
+            " measured. `bound`: no more than this, by a replay that no program reaches or by all"
+            " that goes with the finding. Null where nothing is known.",
             extra_json_schema={"enum": [*map(str, Basis), None]},
         ),
     ]
@@ -190,7 +190,7 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
         str | None,
         Meta(
             description="What was assumed in the replay, as `traceprof whatif --assume` takes it;"
-            " null where the bound is what the finding costs, by step."
+            " null where the bound is what goes with the finding, by step."
         ),
     ]
     why: Annotated[Text | None, Meta(description="Why no replay says it; null where one does.")] = (
@@ -214,7 +214,7 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
 
         Args:
             high_ns: what a step would gain at most.
-            assume: the assumption that was replayed, None where it is what the finding costs.
+            assume: the assumption that was replayed, None where it is what goes with the finding.
             why: the reason why nothing was replayed, where that is so.
         """
         return cls(None, None, high_ns, Basis.BOUND, assume, why)

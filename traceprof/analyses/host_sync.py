@@ -18,6 +18,7 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Saving,
     bullets,
     one_of,
     severity_of_cost,
@@ -32,10 +33,11 @@ from traceprof.host.idle_from_waits import (
 )
 from traceprof.host.synchronization import (
     by_thread,
+    goes_with,
     may_copy_from_pageable,
     synchronizing_calls,
 )
-from traceprof.run.steady_steps import steady_steps
+from traceprof.run.steady_steps import covered_in_mean, steady_steps
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, api_call_kind
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration, times
@@ -88,6 +90,7 @@ class HostSyncResult(RankResult, frozen=True):
         window_ns: the window's length.
         metrics: the numbers of its finding.
         idle_ns: GPU idle time that would not be there without these calls.
+        most_ns: what the mean steady step would gain at most, or all without steps.
         evidence: the calls that cost most, costliest first.
         is_pytorch: whether the program is known to use PyTorch.
         has_pageable: whether data may be copied to the GPU from pageable memory.
@@ -101,6 +104,7 @@ class HostSyncResult(RankResult, frozen=True):
     metrics: HostSyncMetrics
     idle_ns: int
     evidence: tuple[Evidence, ...]
+    most_ns: int = 0
     is_pytorch: bool = False
     has_pageable: bool = True
     uses_mpi: bool = False
@@ -122,7 +126,9 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
     api, api_blocked = _dominant_api(rank, calls, np.flatnonzero(chosen))
     # A wait before the window may cost time inside it, and so may a copy from pageable memory that
     # is Async by name.
-    costs = idle_from_waits(rank, window, _in_steps(rank, calls, waits_with_cost(rank, calls)))
+    with_cost = _in_steps(rank, calls, waits_with_cost(rank, calls))
+    costs = idle_from_waits(rank, window, with_cost)
+    all_waits = chosen | with_cost
     metrics = HostSyncMetrics(
         num_syncs=int(chosen.sum()) - _num_reads_synchronized(rank, calls, threads),
         blocked_ns=sum(thread.covered.measure_ns for thread in threads.values()),
@@ -138,6 +144,7 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         metrics=metrics,
         idle_ns=costs.saved_ns,
         evidence=_evidence(rank, calls, costs),
+        most_ns=covered_in_mean(rank, window, goes_with(rank, calls, all_waits)),
         is_pytorch=rank.program.is_pytorch,
         has_pageable=may_copy_from_pageable(rank, window),
         uses_mpi=rank.program.uses_mpi,
@@ -172,6 +179,7 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             result.evidence,
             _advice(result),
+            Saving.at_most(result.most_ns),
         )
     ]
 

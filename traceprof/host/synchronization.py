@@ -22,6 +22,9 @@ CLOCK_TOLERANCE_NS = 1_000_000
 # CUDA stages copies of up to 64 KiB from pageable memory and returns at once, and such a copy takes
 # some microseconds however it is made.
 MAX_STAGED_BYTES = 64 * 1024
+OWN_WAIT_NS = 15_000
+"""What a synchronizing call takes if there is nothing to wait for: the median of the shortest in
+real traces, the profiler's part included."""
 _FEW = 0.01  # of the operations may be matched with a wrong call, where correlation ids repeat
 
 
@@ -70,6 +73,56 @@ def by_thread(calls: ApiCalls, chosen: Mask) -> dict[int, ThreadCalls]:
         thread: ThreadCalls(calls.start_ns[part], calls.ends(part), part)
         for thread, part in zip(threads.tolist(), np.split(index, first[1:]), strict=True)
     }
+
+
+def goes_with(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
+    """Return the time of the host that goes with some of its calls: no step gains more of it.
+
+    That are the calls from begin to end, with what they wait for, and the operators around them
+    that launch no kernel but by these calls, such as `aten::item`.
+
+    Args:
+        rank: one of the process.
+        calls: of the process.
+        chosen: which of them go, bool[calls].
+    """
+    index, operators = np.flatnonzero(chosen), rank.trace.operators(rank.process)
+    spans = [(calls.start_ns[index], calls.ends(index))]
+    if operators is not None and len(index):
+        kernels = rank.launched_by[0]
+        launches = np.unique(kernels[(kernels >= 0) & ~chosen[kernels]])
+        of_operator = operators.packed_thread.at(np.arange(len(operators)))
+        of_launch, of_call = (calls.packed_thread.at(rows) for rows in (launches, index))
+        for thread in np.unique(of_call).tolist():
+            rows = np.flatnonzero(of_operator == thread)
+            start, end = operators.start_ns[rows], operators.ends(rows)
+            others, own = (
+                np.sort(calls.start_ns[some[of_some == thread]])
+                for some, of_some in ((launches, of_launch), (index, of_call))
+            )
+            num_others, num_own = (
+                np.searchsorted(times, end) - np.searchsorted(times, start)
+                for times in (others, own)
+            )
+            only = (num_others == 0) & (num_own > 0)
+            spans.append((start[only], end[only]))
+    return intervals.merge(*(intervals.union(start, end) for start, end in spans))
+
+
+def goes_with_copies(rank: Rank, copies: Int64) -> Intervals:
+    """Return the time that goes with some copies of a rank: theirs, and the host's (`goes_with`).
+
+    Args:
+        rank: whose copies they are.
+        copies: int64[n], indices of its copies.
+    """
+    columns, calls = rank.operations.copies, rank.calls
+    copying = intervals.union(columns.start_ns[copies], columns.ends(copies))
+    if calls is None or clocks_disagree(rank, calls):
+        return copying
+    chosen, called = np.zeros(len(calls), np.bool_), rank.launched_by[1][copies]
+    chosen[called[called >= 0]] = True
+    return intervals.merge(copying, goes_with(rank, calls, chosen))
 
 
 def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:

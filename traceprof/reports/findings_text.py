@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from traceprof.analyses.breakdown import judged_kind
+from traceprof.analyses.steps.step_lengths import steady_steps
 from traceprof.errors import one_line
 from traceprof.findings import Severity, by_id, by_reason, worst_of
 from traceprof.reports.detail import WHOLE
@@ -35,6 +36,7 @@ _CLOCKS = (
     "Times of evidence are by the clock of the rank's own report; the dashboard shows them by that"
     " of the first report, with these beside them."
 )
+_SHORTENS_TOO = {"half-precision": "kernels that only move numbers, too"}
 _MUCH_MORE = 1.05  # a step of another rank may be as much longer
 _MANY = 4  # findings that one gap hides: it matters, and not all need a name
 _SEVERITY_STYLE = {
@@ -116,21 +118,24 @@ def claim_lines(analysis: RunResult, group: Sequence[Finding]) -> list[str]:
         lines.append(f"{duration(per_step)} in the mean step")
     gain = gain_text(worst.saving, _subject(analysis))
     if gain:
-        lines.append(gain + _beyond(worst.saving, per_step))
+        lines.append(gain + _beyond(analysis, worst))
     least = min(group, key=lambda finding: finding.impact_fraction)
     if _cost(least, kind) != _cost(worst, kind):
         lines.append(f"lowest: rank {least.rank} with {percent(least.impact_fraction)}")
     return lines
 
 
-def _beyond(saving: Saving | None, per_step: object) -> str:
+def _beyond(analysis: RunResult, finding: Finding) -> str:
     """Say that what was replayed takes out more than the finding costs in the mean step."""
-    is_replayed = saving is not None and saving.assume is not None and not saving.sets_pace
-    if saving is None or not is_replayed or not isinstance(per_step, int):
+    saving, per_step = finding.saving, finding.metrics.get("per_step_ns")
+    if saving is None or saving.assume is None or saving.sets_pace:
         return ""
+    if not isinstance(per_step, int):
+        (result,) = (one for one in analysis.breakdown if one.rank == finding.rank)
+        per_step = finding.impact_ns // max(len(steady_steps(result)), 1)
     gained = saving.high_ns if saving.step_ns is None else saving.step_ns
-    is_more = (gained or 0) > _MUCH_MORE * per_step
-    return f", as {saving.assume} shortens more than this" if is_more else ""
+    what = _SHORTENS_TOO.get(saving.assume, "more than this")
+    return f", as {saving.assume} shortens {what}" if (gained or 0) > _MUCH_MORE * per_step else ""
 
 
 def evidence_text(evidence: Evidence) -> str:
@@ -223,7 +228,7 @@ def _subject(analysis: RunResult) -> str:
 
 
 def gain_text(saving: Saving | None, subject: str) -> str:
-    """Say what would be gained, by a replay or else by what the finding costs.
+    """Say what would be gained, by a replay or else by all that goes with the finding.
 
     Args:
         saving: of a finding.
@@ -235,7 +240,7 @@ def gain_text(saving: Saving | None, subject: str) -> str:
     """
     if saving is None or saving.high_ns is None or not (saving.high_ns or saving.assume):
         return ""
-    source = saving.assume or "what it costs"
+    source = saving.assume or "all that goes with it"
     without = "without it" if saving.share is None else f"without {percent(saving.share)} of it"
     if not saving.high_ns:
         return f"{without} {subject} takes as long ({source})"

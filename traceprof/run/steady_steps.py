@@ -58,9 +58,13 @@ def steady_steps(rank: Rank, window: Window) -> SteadySteps:
 
 def covered_per_step(rank: Rank, window: Window, covered: Intervals) -> int | None:
     """Return how much of some intervals the mean steady step holds, ns; None without steps."""
+    has_steps = len(steady_steps(rank, window).step) > 0
+    return covered_in_mean(rank, window, covered) if has_steps else None
+
+
+def covered_in_mean(rank: Rank, window: Window, covered: Intervals) -> int:
+    """Return how much of some intervals the mean steady step holds, ns; the window without any."""
     steps = steady_steps(rank, window)
-    if not len(steps.step):
-        return None
     of_step = intervals.covered_within(covered, steps.start_ns, steps.end_ns)
     return round(intervals.total(of_step) / len(of_step))
 

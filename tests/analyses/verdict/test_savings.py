@@ -1,4 +1,4 @@
-"""What a step would gain at most by what findings cost: what they cost in steady steps."""
+"""What a step would gain at most by what findings cost in steady steps, and 1 % more."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,11 +32,14 @@ def test_a_step_that_is_cut_adds_nothing_to_what_others_cost(
     analysis = closed_analysis(SAMPLE_FOLDER / f"{sample}.sqlite", savings=False)
     findings = [finding for finding in analysis.findings if finding.id == id_]
     assert findings
+    impact_ns = max(finding.impact_ns for finding in findings)
     for finding in findings:
         steps = [step for one in analysis.result.breakdown for step in one.steps]
         assert any(step.use for step in steps)  # one is cut, and alike otherwise
         assert finding.saving is not None
-        assert finding.saving.high_ns == pytest.approx(finding.impact_ns / num_steps, rel=0.01)
+        of_host = 0.1 if id_ == "unfused-kernels" else 0.0  # its time for launches goes, too
+        most = 1.01 * (1 + of_host) * impact_ns / num_steps
+        assert finding.saving.high_ns == pytest.approx(most, rel=0.01 + of_host)
 
 
 def test_who_waits_for_other_stages_gains_no_more_than_the_wait() -> None:
@@ -97,4 +100,4 @@ def test_what_happened_in_a_step_that_is_cut_costs_others_nothing(
     (finding,) = (one for one in analysis.findings if one.id == id_)
     assert finding.impact_ns > 5 * MS
     assert finding.saving is not None
-    assert finding.saving.high_ns == pytest.approx(share * finding.impact_ns, abs=1)
+    assert finding.saving.high_ns == pytest.approx(1.01 * share * finding.impact_ns, abs=1)

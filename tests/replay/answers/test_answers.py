@@ -22,6 +22,7 @@ from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.traces import SAMPLE, SAMPLE_FOLDER
 from traceprof.analysis import Options, analyze
 from traceprof.errors import UsageError
+from traceprof.host.synchronization import OWN_WAIT_NS
 from traceprof.replay.answers.answers import Answer, WhatIf, answer
 from traceprof.replay.answers.ask import whatif
 from traceprof.replay.assumptions.assumption import Variant, parse
@@ -478,7 +479,8 @@ def test_a_gpu_that_is_reached_sooner_makes_no_run_longer(tmp_path: Path) -> Non
     without_steps = Options(period=False)
     (only,) = whatif(path, assume=["no-sync"], options=without_steps).whatif.answers
     assert true_ns < 0
-    assert only.change_ns == pytest.approx(true_ns, rel=0.01)
+    # A limit outside PyTorch: the first GPU's call may go, too, and the truth keeps it.
+    assert only.change_ns == pytest.approx(true_ns - OWN_WAIT_NS, rel=0.01)
 
 
 def ended_ns(path: Path) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -34,9 +35,10 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
+from traceprof.host.synchronization import goes_with
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.kernel_names.titles import short_title
-from traceprof.run.steady_steps import share_per_step
+from traceprof.run.steady_steps import covered_in_mean, share_per_step
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent
 
@@ -90,7 +92,7 @@ class UnfusedKernelsResult(RankResult, frozen=True):
         saved_ns: the time of kernels that one fused kernel for each chain would do without, and
             all of attention.
         saved_by_optimizer_ns: the part of it that is an optimizer's.
-        share_per_step: the share of it that the mean steady step holds; None without steps.
+        most_ns: what the mean steady step would gain at most, or all without steps.
         is_pytorch: whether the program is known to use PyTorch.
         evidence: the longest row of attention, and the longest chain of each pattern that costs
             most.
@@ -100,7 +102,7 @@ class UnfusedKernelsResult(RankResult, frozen=True):
     metrics: UnfusedKernelsMetrics
     saved_ns: int
     saved_by_optimizer_ns: int
-    share_per_step: float | None
+    most_ns: int
     is_pytorch: bool
     evidence: tuple[Evidence, ...]
 
@@ -142,7 +144,9 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     length = kernels.packed_length.at(chosen)
     compute_ns = intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns
     kernel_ns = measure(found.kernel)
-    spared_time = cover(found.kernel[~found.kept], attention)
+    spared = np.append(found.kernel[~found.kept], attention)
+    spared_time = cover(spared)
+    saved_ns = max(spared_time.measure_ns - int(kept_longer_ns.sum()), 0)
     metrics = UnfusedKernelsMetrics(
         kernel_ns=kernel_ns,
         optimizer_ns=measure(found.kernel[of_optimizer]),
@@ -161,13 +165,13 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         rank=rank.rank,
         window_ns=window.length_ns,
         metrics=metrics,
-        saved_ns=max(spared_time.measure_ns - int(kept_longer_ns.sum()), 0),
+        saved_ns=saved_ns,
         saved_by_optimizer_ns=max(
             measure(found.kernel[~found.kept & of_optimizer])
             - int(kept_longer_ns[found.is_optimizer].sum()),
             0,
         ),
-        share_per_step=share_per_step(rank, window, spared_time),
+        most_ns=_most_ns(rank, window, spared_time, spared, saved_ns),
         is_pytorch=rank.program.is_pytorch,
         evidence=(
             *_row_of_attention(rank, attention, rows),
@@ -214,9 +218,35 @@ def findings(result: UnfusedKernelsResult) -> list[Finding | NotApplicable]:
                 by_optimizer=share(result.saved_by_optimizer_ns, result.saved_ns),
                 by_layout=share(metrics.layout_ns, metrics.kernel_ns),
             ),
-            saving=Saving.of_step(result.saved_ns, result.share_per_step),
+            saving=Saving.at_most(result.most_ns),
         )
     ]
+
+
+def _most_ns(
+    rank: Rank, window: Window, spared_time: Intervals, spared: Int64, saved_ns: int
+) -> int:
+    """Return what the mean steady step would gain at most, or all without steps.
+
+    That is what kernels would take less, and the host's time for launching them as far as a step
+    is not compute.
+
+    Args:
+        rank: whose kernels they are.
+        window: what is judged.
+        spared_time: when the kernels ran that fused ones do without.
+        spared: int64[n], these kernels.
+        saved_ns: how much less all would take.
+    """
+    of_step = share_per_step(rank, window, spared_time)
+    most, calls = ceil(saved_ns * (1 if of_step is None else of_step)), rank.calls
+    if calls is None:
+        return most
+    chosen, called = np.zeros(len(calls), np.bool_), rank.launched_by[0][spared]
+    chosen[called[called >= 0]] = True
+    launching = intervals.subtract(goes_with(rank, calls, chosen), spared_time)
+    rest = intervals.complement(rank.compute, window.start_ns, window.end_ns)
+    return most + min(covered_in_mean(rank, window, time) for time in (launching, rest))
 
 
 def _in_optimizer(rank: Rank, chosen: Int64) -> Mask | None:

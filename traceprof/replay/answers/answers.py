@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.analyses import breakdown
+from traceprof.analyses.verdict.savings import RESOLUTION
 from traceprof.progress import UNHEARD
 from traceprof.replay.answers.blocked_sends import blocked_sends
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
@@ -34,12 +35,6 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.run_graph import RunGraph
 
-RESOLUTION = 0.01
-"""The smallest error of an answer, as a share of the change.
-
-A replay does not know how long an operation waits for what did not hold it when it was measured:
-up to some microseconds each. Simulated programs of known change are missed by up to 0.5 %.
-"""
 _DRAWS, _SEED = 1000, 1
 _OTHER_COMMUNICATORS = (
     "operations that wait for communication are taken not to need that of other communicators"
@@ -202,6 +197,10 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     least = min(replay.least_ns(place, one), step)
     for other in under.otherwise:
         changes += (share @ (other[:, ways] - before)).tolist()
+    if one.frees_host:
+        gained = np.maximum(before - lengths, 0.0)[:, Way.PLAIN]
+        quick = before[:, Way.PLAIN] - lengths[:, Way.QUICK_HOST]
+        changes.append(-float(share @ np.minimum(2 * gained, np.maximum(quick, gained))))
     off = abs(min(changes) if is_bound else change) * max(
         misfit / step if step else 0.0, RESOLUTION
     )

@@ -51,7 +51,7 @@ def with_savings(
     """Return a verdict with what a step would gain without each finding, and without all.
 
     Of a long run, steps from the middle of the training are replayed. Where a replay does not fit
-    what was measured, findings keep their bound: what they cost.
+    what was measured, findings keep their bound: what goes with them.
 
     Args:
         verdict: the findings of the run.
@@ -187,10 +187,10 @@ def _gain(answer: Answer) -> int:
 
 
 def _without_answer(bound: Saving | None, why: str) -> Saving | None:
-    """Return what a finding costs at most in a step, and why nothing better is known."""
+    """Return what a step would gain at most, and why nothing better is known."""
     if bound is None or bound.high_ns is None:
         return bound
-    return structs.replace(bound, why=f"at most what it costs in a step, since {why}")
+    return structs.replace(bound, why=f"at most all that goes with it, since {why}")
 
 
 def _saving_of(

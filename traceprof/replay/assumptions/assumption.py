@@ -112,6 +112,11 @@ class Assumption(Record, frozen=True):
         return any(atom.entry.is_at_least_communication for atom in self.atoms)
 
     @property
+    def frees_host(self) -> bool:
+        """Whether what else the host does may be faster then."""
+        return any(atom.entry.frees_host for atom in self.atoms)
+
+    @property
     def keeps_loading(self) -> bool:
         """Whether data are loaded as before."""
         return all(atom.entry.change is not without_data_loading for atom in self.atoms)
@@ -230,7 +235,8 @@ class Variant(Record, frozen=True):
             before that on its stream.
         quick_host: the share of the time for launching that is not taken: 0 as it was recorded.
         has_hidden_waits: whether silences of threads that may be waits for the GPU are.
-        frees_hidden_waits: whether what frees the host of its waits frees it of these, too.
+        frees_hidden_waits: whether what frees the host of its waits frees it of these, too, and of
+            the calls that wait.
         is_held_out: whether delays are those of the other half of the steps.
     """
 
@@ -278,17 +284,17 @@ class Way(IntEnum):
 
     PLAIN = 0
     HIDDEN_WAITS = 1  # silences of threads that may be waits for the GPU are
-    FREED_WAITS = 2  # and what frees the host of waits frees it of these
+    FREED_WAITS = 2  # and what frees the host of waits frees it of these, and of the calls
     WITHOUT_DELAYS = 3  # those of unknown reason
     WHOLE_STREAMS = 4  # who waits for communication waits for all before it on its stream
     FEWEST_WAITS = 5  # without event records, streams wait for nothing but what was seen
-    UNRECORDED = 6  # the host takes less by what torch.profiler may have taken: of estimates alone
-    QUICK_HOST = 7  # launching, which recorders slow, takes no time: of `limits_gpu` alone
+    UNRECORDED = 6  # the host takes less by what torch.profiler may have taken
+    UNRECORDED_WAITS = 7  # and waits as in `FREED_WAITS`: what is not known may come together
+    QUICK_HOST = 8  # launching, which recorders slow, takes no time: of `limits_gpu` alone
 
 
 def variants_of(assumption: Assumption | None, of_profiler: float) -> list[Variant]:
     """Return the ways to weigh a run: what is not known of it as one may take it; see `Way`."""
-    is_bound = assumption is not None and assumption.is_bound
     # A wait that is hidden is one of those that go, where nothing else changes.
     stays = assumption is None or "waits" not in assumption.changed or len(assumption.changed) > 2
     return [
@@ -298,16 +304,15 @@ def variants_of(assumption: Assumption | None, of_profiler: float) -> list[Varia
         Variant(assumption, keeps_unexplained=False),
         Variant(assumption, has_whole_streams=True),
         Variant(assumption, has_possible_waits=False),
-        Variant(assumption, quick_host=0.0 if is_bound else of_profiler),
+        Variant(assumption, quick_host=of_profiler),
+        Variant(assumption, quick_host=of_profiler, has_hidden_waits=True, frees_hidden_waits=True),
         Variant(assumption, quick_host=float(assumption is None or assumption.limits_gpu)),
     ]
 
 
 def ways_of(one: Assumption) -> list[Way]:
     """Return the ways in which a run is replayed with and without an assumption."""
-    if not one.is_bound:
-        return [way for way in Way if way is not Way.QUICK_HOST]
-    return [*list(Way)[: Way.UNRECORDED], *([Way.QUICK_HOST] if one.limits_gpu else [])]
+    return [way for way in Way if way is not Way.QUICK_HOST or one.limits_gpu]
 
 
 def profilers_share(analysis: OpenAnalysis) -> float:

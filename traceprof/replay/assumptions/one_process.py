@@ -136,8 +136,11 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
     before[outer] = np.maximum(before[outer], before_outer)
     in_call = durations.in_call_ns.copy()
     in_call[outer] = np.maximum(in_call[outer], inside)
+    uploading = _copying_meanwhile(process, work.is_to_device)
+    in_call[uploading] = (calls.end_ns - calls.start_ns)[uploading]
     before = np.maximum(durations.before_call_ns, np.minimum(before, np.maximum(free, 0)))
-    return replace(durations, before_call_ns=before, in_call_ns=in_call)
+    freed = _without_uploads(process, durations)
+    return replace(durations, before_call_ns=before, in_call_ns=in_call, is_free_of_wait=freed)
 
 
 def _loading_ns(rank: Rank, calls: HostCalls, outer: Int64, gap_ns: Float64) -> tuple[Int64, Int64]:
@@ -244,23 +247,36 @@ def with_hidden_communication(process: Process, durations: Durations) -> Duratio
     return _faster(durations, process.work.kind == COMMUNICATION, 0.0)
 
 
-def with_hidden_copies(process: Process, durations: Durations) -> Durations:
-    """Let copies, and calls that make one meanwhile, take no time; host waits for them stay.
+def _copying_meanwhile(process: Process, copies: Mask) -> Int64:
+    """Return the calls that have not returned when the copy that they launch begins."""
+    calls, work = process.calls, process.work
+    copying: Int64 = work.call[copies & (work.call >= 0)]
+    return copying[calls.end_ns[copying] > work.start_ns[copies & (work.call >= 0)]]
 
+
+def _without_uploads(process: Process, durations: Durations) -> Mask:
+    """Return which calls wait for nothing where copies to a GPU are over at once, bool[calls]."""
+    waits, freed = process.host_waits, np.zeros(len(process.calls), np.bool_)
+    is_upload = process.work.is_to_device[waits.operation]
+    freed[waits.call[is_upload]] = True
+    freed[waits.call[~is_upload]] = False  # these wait for others, too
+    return freed if durations.is_free_of_wait is None else freed | durations.is_free_of_wait
+
+
+def with_hidden_copies(process: Process, durations: Durations) -> Durations:
+    """Let copies, and calls that make one meanwhile, take no time.
+
+    Nobody waits for copies to a GPU then; waits for those to the host stay, as it may need these.
     Copies to the host of what goes back to a GPU at once go there directly instead: neither the
     wait for them nor what the host does until the copy back takes any time.
     """
     durations = _faster(durations, process.work.kind == COPY, 0.0)
     calls, waits, work = process.calls, process.host_waits, process.work
-    copies = (work.kind == COPY) & (work.call >= 0)
-    copying = work.call[copies & (calls.end_ns[work.call] > work.start_ns)]
     own, before = durations.in_call_ns.copy(), durations.before_call_ns.copy()
+    copying = _copying_meanwhile(process, work.kind == COPY)
     own[copying] = (calls.end_ns - calls.start_ns)[copying]
-    durations = replace(durations, in_call_ns=own)
+    freed = _without_uploads(process, durations)
     since, until = round_trips(process.ranks, calls, process.work, (waits.call, waits.operation))
-    if not len(since):
-        return durations
-    freed = np.zeros(len(calls), np.bool_)
     freed[since] = True
     # Calls of a thread are in a row: those after the wait, up to the launch of the copy back.
     change = np.zeros(len(calls) + 1, np.int64)

@@ -97,6 +97,8 @@ class Entry(Record, frozen=True, kw_only=True):
             host waits for, `streams` for what they do, `order` for what runs in another order,
             `ranks` for what these wait for.
         doubt: returns why it may gain nothing if it is assumed alone, None if it surely gains.
+        frees_host: whether what else the host does may be faster then: it may have competed with
+            what goes for cores and caches, by as much again at most.
         others: `change` by other readings of what is not known, which the interval spans; as many
             in all entries that have any.
     """
@@ -115,6 +117,7 @@ class Entry(Record, frozen=True, kw_only=True):
     is_default: bool = True
     is_at_least_communication: bool = False
     needs_waits: bool = True
+    frees_host: bool = False
     others: tuple[Callable[..., Durations], ...] = ()
     refusal: Callable[..., CannotChange | None] | None = None
     changed: frozenset[str] = _GPU
@@ -188,10 +191,13 @@ ASSUMPTIONS = (
         details="Ranges of data loading, and time in which the GPU idled for it, are removed from"
         " the host's time, and copies to the GPU take none. Neither does what is launched by"
         " threads that bring batches, and nobody waits for these threads; kernels beside theirs"
-        " take less, by as long as both run. There is no answer if most of the idle time that may"
-        " be data loading has no known cause, as in recordings without thread switches.",
+        " take less, by as long as both run. What else the host launches may take less, too: it"
+        " competed with loading for cores and caches, by as much again at most. There is"
+        " no answer if most of the idle time that may be data loading has no known cause, as in"
+        " recordings without thread switches.",
         change=without_data_loading,
         is_bound=True,
+        frees_host=True,
         refusal=unknown_data_loading,
     ),
     Entry(
@@ -348,7 +354,8 @@ ASSUMPTIONS = (
     Entry(
         form="copies-hidden",
         meaning="copies take no time of the stream that they are on",
-        details="Nor do calls that copy meanwhile, as from pageable memory. What is copied to the"
+        details="Nor do calls that copy meanwhile, as from pageable memory, and nobody waits for"
+        " copies to the GPU. What is copied to the"
         " host and back at once goes directly: both copies, and what the host does between them,"
         " take no time.",
         change=with_hidden_copies,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.host.synchronization import OWN_WAIT_NS
 from traceprof.replay.graph.needed_waits import needed_at_once
 from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.event_waits import EventWaits
     from traceprof.run.opening import Mask, Rank
 
-# A synchronizing call takes this if there is nothing to wait for (median of the shortest in real
-# traces, including the profiler's part).
-OWN_WAIT_NS = 15_000
 # The clocks of host and GPU are aligned to some microseconds.
 _TOLERANCE_NS = 20_000
 _NOTHING = np.empty(0, np.int64)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Float64 = npt.NDArray[np.float64]
     Int32 = npt.NDArray[np.int32]
 
-_MAX_BACK = 6  # the sets of one assumption: of these some are the same
+_MAX_BACK = 8  # the sets of one assumption: of these some are the same
 _SAME = np.empty(0, np.int32), np.empty(0)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from traceprof.host.synchronization import OWN_WAIT_NS
 from traceprof.replay.graph.held_out import held_out_latencies, held_out_tails
-from traceprof.replay.graph.host_waits import OWN_WAIT_NS
 from traceprof.replay.graph.longest_path import NEVER
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.structs import Record
@@ -41,7 +41,8 @@ class Durations(Record, frozen=True):
         possible_waits: whether streams wait for all that they may have waited for, without event
             records, and threads for batches that they may have waited for.
         hidden_waits: whether silences that may be waits for the GPU are.
-        frees_hidden_waits: whether what frees the host of its waits frees it of these, too.
+        frees_hidden_waits: whether what frees the host of its waits frees it of these, too, and of
+            the calls that wait: else these take what they take without a wait.
         is_loading: bool[calls], those of threads for which no other waits any more; None for none.
         held_out: whether delays are those of the other half of the steps.
         whole_streams: whether operations that wait for communication wait for all before it on its
@@ -107,7 +108,7 @@ _BY_SWITCHES = {
     EdgeKind.HOST_WAIT, EdgeKind.STALL, EdgeKind.STREAM, EdgeKind.STREAM_WAIT,
     EdgeKind.APART_BEGIN, EdgeKind.APART_END, EdgeKind.STREAM_END,
     EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT, EdgeKind.HAND_OVER, EdgeKind.NOT_HANDED_OVER,
-    EdgeKind.LOCK,
+    EdgeKind.LOCK, EdgeKind.OWN_TIME,
 }  # fmt: skip
 """The edges whose weights depend on more than what actions take."""
 
@@ -233,25 +234,32 @@ class Weigher:
         return self._silent(edges)
 
     def _waited(self, edges: Edges) -> Float64:
-        durations = self._durations
+        durations, waits = self._durations, self._process.host_waits
         is_stall = edges.kind is EdgeKind.STALL
-        waits = self._process.host_waits
         tails = held_out_tails(self._process) if durations.held_out else waits.tail_ns
         tails = tails[edges.at].astype(np.float64)
         if is_stall:
             return tails if durations.stalls else np.full(len(tails), NEVER)
-        is_gone = np.zeros(len(tails), np.bool_)
-        if not durations.waits_for_gpu:
-            is_gone[:] = True
-        elif not durations.waits_for_kernels:
-            is_gone[:] = self._process.is_kernel_awaited[edges.at]
-        is_gone &= ~waits.is_needed[edges.at]
+        is_gone = self._is_gone(edges.at)
         call = waits.call[edges.at]
         if durations.is_free_of_wait is not None:
             is_gone |= durations.is_free_of_wait[call]
         is_gone |= self._is_there(call, self._process.work.call[waits.operation[edges.at]])
         tails[is_gone] = NEVER
         return tails
+
+    def _is_gone(self, rows: Int64) -> Mask:
+        """Say which of the waits the host is freed of, whatever comes of their data."""
+        durations, process = self._durations, self._process
+        if not durations.waits_for_gpu:
+            is_gone = np.ones(len(rows), np.bool_)
+        elif not durations.waits_for_kernels:
+            is_gone = process.is_kernel_awaited[rows]
+        else:
+            return np.zeros(len(rows), np.bool_)
+        waits = process.host_waits
+        gone: Mask = is_gone & ~(waits.is_needed | waits.is_stall)[rows]
+        return gone
 
     def _locked(self, edges: Edges) -> Float64:
         end_ns = self._process.calls.end_ns
@@ -332,6 +340,10 @@ class Weigher:
         own_of_call = np.full(len(calls), -1.0)
         own_of_call[locked] = np.minimum(calls.end_ns[locked] - calls.start_ns[locked], OWN_WAIT_NS)
         own_of_call[waits.call] = waits.own_ns
+        if self._durations.frees_hidden_waits:
+            is_gone = self._is_gone(np.arange(len(waits.call)))
+            own_of_call[waits.call[is_gone]] = 0.0
+            own_of_call[waits.call[~is_gone]] = waits.own_ns[~is_gone]
         own = np.where(own_of_call[last] >= 0, own_of_call[last], own)
         saved = self._saved_at_start[last] - self._saved_at_start[first]
         times: Float64 = calls.start_ns[last] - calls.start_ns[first] - saved + own
