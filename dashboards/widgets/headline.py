@@ -61,7 +61,7 @@ def _takes(found: Headline) -> list[Component | str]:
         how = f"on rank {result.rank}; no training step is known"
     else:
         text = "A step takes "
-        steps = f"the mean of {lengths.num_steps}" if lengths.num_steps > 1 else "one step"
+        steps = f"the mean of {lengths.num_steps}" if lengths.num_steps > 1 else result.one_step
         how = f"on rank {result.rank}, the slowest: {steps}"
     return [text, html.Strong(duration(found.step_ns)), html.Span(f" {how}", className="note")]
 

@@ -169,6 +169,26 @@ def test_a_single_step_is_no_median(tmp_path: Path) -> None:
     assert "(one step); the training is" in shown(builder.write(tmp_path / "t.sqlite"))
 
 
+@pytest.mark.parametrize(
+    ("launched_ns", "num_steps", "said"),
+    [
+        (300_000, 1, "(one step, without the 300 µs on the host before its first GPU operation);"),
+        (4_000, 1, "(one step);"),  # under 3 % of the step
+        (300_000, 2, "(mean of 2);"),  # in the step before
+    ],
+)
+def test_time_before_the_only_step_is_named(
+    launched_ns: int, num_steps: int, said: str, tmp_path: Path
+) -> None:
+    builder = TraceBuilder()
+    for step in range(num_steps):
+        begin = step * 1_000_000
+        start, end = begin + launched_ns, begin + launched_ns + 500_000
+        builder.nvtx(f"step {step}", begin, begin + 900_000)
+        builder.kernel(start, end, launch=(begin + 10, begin + 20))
+    assert said in " ".join(shown(builder.write(tmp_path / "t.sqlite")).split())
+
+
 def test_the_same_finding_on_many_ranks_is_told_once(tmp_path: Path) -> None:
     shown_text = shown(many_ranks(tmp_path, 8))
     assert shown_text.count(" exposed-communication   ranks ") == 1

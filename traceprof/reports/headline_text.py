@@ -49,7 +49,7 @@ def _what_it_takes(headline: Headline) -> str:
     where = f" on rank {result.rank}"
     if lengths is None:
         return f"The {result.judged_kind} takes {duration(headline.step_ns)}{where}, without steps"
-    steps = f"mean of {lengths.num_steps}" if lengths.num_steps > 1 else "one step"
+    steps = f"mean of {lengths.num_steps}" if lengths.num_steps > 1 else result.one_step
     if len(lengths.kinds) > 1:
         steps += ": " + ", ".join(
             f"{kind.num_steps} of {duration(kind.mean_ns)}" for kind in lengths.kinds

@@ -22,6 +22,7 @@ from traceprof.run.steps.step_ranges import StepsSource
 from traceprof.run.training import Basis, training_of
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record
+from traceprof.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from traceprof.run.steps.period_steps import Period
     from traceprof.run.training import Training
     from traceprof.trace.model.parts import Part
+
+MIN_LEAD = 0.03
+"""The share of what is judged from which on the host's time before the only step is named."""
 
 REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
 FINDINGS: dict[str, FindingKind] = {}
@@ -110,6 +114,8 @@ class BreakdownResult(RankResult, frozen=True):
         after: the breakdown of what comes after it.
         seen_before: what else was seen of the time before.
         seen_after: what else was seen of the time after.
+        lead_ns: of a rank with one step, from the start of its range on the host to its first GPU
+            operation: no window has this time. With several steps it is in the one before.
     """
 
     whole: Measures
@@ -125,6 +131,15 @@ class BreakdownResult(RankResult, frozen=True):
     after: Measures | None = None
     seen_before: Surroundings | None = None
     seen_after: Surroundings | None = None
+    lead_ns: int = 0
+
+    @property
+    def one_step(self) -> str:
+        """The only step in words, with the time that it does not include."""
+        if self.lead_ns < MIN_LEAD * self.judged.window_ns:
+            return "one step"
+        lead = duration(self.lead_ns)
+        return f"one step, without the {lead} on the host before its first GPU operation"
 
 
 def run(rank: Rank, window: Window) -> BreakdownResult:
@@ -173,7 +188,15 @@ def run(rank: Rank, window: Window) -> BreakdownResult:
         after=after if is_told and after.window_ns else None,
         seen_before=surroundings(rank, int(start[2]), int(end[2])) if is_told else None,
         seen_after=surroundings(rank, int(start[3]), int(end[3])) if is_told else None,
+        lead_ns=_lead_ns(rank),
     )
+
+
+def _lead_ns(rank: Rank) -> int:
+    marked, steps = rank.training_ranges.steps, rank.steps
+    if rank.device is None or marked is None or steps is None or len(steps) != 1:
+        return 0
+    return max(int(steps.start_ns[0] - marked.start_ns[steps.source[0]]), 0)
 
 
 def judged_kind(results: Sequence[BreakdownResult]) -> WindowKind:
