@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.long import long_after
 from tests.support.nsys import profile
 from tests.support.once import once
 
@@ -18,12 +19,14 @@ STEPS = 6
 PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "train.py"
 
 
-@pytest.fixture(scope="module")
+# Tracing the runtime of the system, too, doubles the time that imports take.
+@pytest.fixture(scope="module", params=long_after(1, ["nvtx", "nvtx,osrt"]))
 def recorded(
-    nsys: str, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, nsys: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the report of a recorded run of two ranks, and what each of them says it did."""
-    folder = once(tmp_path_factory, "recorded", partial(_record, nsys))
+    record = partial(_record, nsys, request.param)
+    folder = once(tmp_path_factory, f"recorded-{request.param}", record)
     report, *truths = (
         json.loads((folder / name).read_text())
         for name in ("report.json", "truth-0.json", "truth-1.json")
@@ -31,11 +34,11 @@ def recorded(
     return report, truths
 
 
-def _record(nsys: str, folder: Path) -> None:
+def _record(nsys: str, traced: str, folder: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     script = ["-m", "instrument", str(PROGRAM), "--steps", str(STEPS), "--truth", str(folder)]
-    options = ["--trace=nvtx,osrt", "--sample=none", "--cpuctxsw=none"]
+    options = [f"--trace={traced}", "--sample=none", "--cpuctxsw=none"]
     profile(nsys, options, folder / "run", [*launch, *script], environment)
     export = [nsys, "export", "--type=sqlite", "--output", str(folder / "run.sqlite")]
     _run([*export, str(folder / "run.nsys-rep")], environment)

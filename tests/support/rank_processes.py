@@ -23,11 +23,11 @@ def run(program: Program, size: int, factory: pytest.TempPathFactory) -> list[di
     """Run the program on this many ranks, once for all workers; return what each saw.
 
     Importing PyTorch takes longer than all else, so it is imported once: by the server that the
-    ranks are forked from.
+    ranks are forked from. FSDP and functional collectives use TorchDynamo.
     """
 
     def start(folder: Path) -> None:
-        multiprocessing.set_forkserver_preload([program.__module__])
+        multiprocessing.set_forkserver_preload([program.__module__, "torch._dynamo"])
         arguments = (str(folder / "store"), folder)
         start_processes(program, arguments, nprocs=size, start_method="forkserver")  # type: ignore[no-untyped-call]
 

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import instrument
+from instrument.core import completion
 from tests.support.recording import record
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ ACCUMULATED = 2
 
 BUCKET_MB = 0.008  # less than a layer, more than its bias
 LAYER_BYTES = (WIDTH * WIDTH + WIDTH) * 4
+
+
+seed = torch.default_generator.manual_seed
+"""As `torch.manual_seed`, which also notes for each absent GPU by whom it was called."""
 
 
 class Conditional(torch.nn.Module):
@@ -118,7 +123,7 @@ CASES = {
 
 def train(case: Case, group: dist.ProcessGroup) -> list[torch.Tensor]:
     """Train some steps; return parameters and gradients."""
-    torch.manual_seed(0)
+    seed(0)
     model = DistributedDataParallel(
         case.model(), process_group=group, bucket_cap_mb=BUCKET_MB, **case.ddp
     )
@@ -126,7 +131,7 @@ def train(case: Case, group: dist.ProcessGroup) -> list[torch.Tensor]:
         case.register(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(STEPS):
-        torch.manual_seed(100 * step + dist.get_rank())
+        seed(100 * step + dist.get_rank())
         # Gradients that lie in their buckets are averaged by another instruction.
         optimizer.zero_grad(set_to_none=step % 2 == 0)
         rows = torch.randn(6, WIDTH, dtype=case.dtype)
@@ -141,12 +146,12 @@ def train(case: Case, group: dist.ProcessGroup) -> list[torch.Tensor]:
 
 def join(group: dist.ProcessGroup) -> list[torch.Tensor]:
     """Train on more batches on some ranks than on others."""
-    torch.manual_seed(0)
+    seed(0)
     model = DistributedDataParallel(layers(), process_group=group, bucket_cap_mb=BUCKET_MB)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with model.join(divide_by_initial_world_size=False):
         for batch in range(3 + dist.get_rank()):
-            torch.manual_seed(100 * batch + dist.get_rank())
+            seed(100 * batch + dist.get_rank())
             optimizer.zero_grad()
             model(torch.randn(6, WIDTH)).square().mean().backward()
             optimizer.step()
@@ -155,10 +160,10 @@ def join(group: dist.ProcessGroup) -> list[torch.Tensor]:
 
 def sharded(wrap: Wrap) -> list[torch.Tensor]:
     """Train a model one step that another API than DDP wraps."""
-    torch.manual_seed(0)
+    seed(0)
     model = wrap(layers())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    torch.manual_seed(dist.get_rank())
+    seed(dist.get_rank())
     model(torch.randn(6, WIDTH)).square().mean().backward()
     optimizer.step()
     parameters = [parameter.detach() for parameter in model.parameters()]
@@ -199,15 +204,16 @@ def run(rank: int, store: str, folder: Path) -> None:
     without = {name: way() for name, way in ways.items()}
     events = record(setattr)
     seen: dict[str, Any] = {}
+    instrument.enable()
     for name, way in ways.items():
-        instrument.enable()
         trained = way()
-        instrument.disable()
+        completion._wait_for_all()  # threads of Gloo end ranges a moment later
         same = [
             torch.equal(*map(_dense, pair)) for pair in zip(trained, without[name], strict=True)
         ]
         seen[name] = {"same": all(same), "events": list(events)}
         events.clear()
+    instrument.disable()
     seen["after"] = {"same": True, "events": (way(), list(events))[1]}
     (folder / f"{rank}.json").write_text(json.dumps(seen))
     dist.destroy_process_group()
