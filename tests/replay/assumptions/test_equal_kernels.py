@@ -47,4 +47,4 @@ def test_equal_ranks_have_nothing_to_even_out(tmp_path: Path) -> None:
     setup = uneven.equal_ranks(np.random.default_rng(1))
     path = recorded(setup, tmp_path / "equal.sqlite")
     (answer,) = traceprof.whatif(path, assume=["equal-kernels"]).whatif.answers
-    assert answer.refused == "no rank's kernels take longer than those of the others beyond noise"
+    assert answer.refused == "no rank's kernels take significantly longer than those of the others"

@@ -124,7 +124,7 @@ def test_more_micro_batches_gain_no_more(
         [
             (replace(_PLAN, is_copying=True), "do not send and receive in turn"),
             (replace(_PLAN, late_ns=5_000_000), "off the measured step"),
-            (replace(_PLAN, is_labelled=False), "none that is known"),
+            (replace(_PLAN, is_labelled=False), "its passes follow no known order"),
             (replace(_PLAN, is_prefetching=True), "do not send and receive in turn"),
             (replace(_PLAN, order="interleaved"), "do not send and receive in turn"),
         ],
@@ -142,10 +142,10 @@ def test_impossible_numbers_are_refused(tmp_path: Path) -> None:
     assume = ["micro-batches=1.25x", "schedule=1f1b", "schedule=interleaved"]
     refused = [one.refused for one in asked(plan, assume, tmp_path / "run.sqlite").answers]
     assert refused == [
-        "6 micro-batches times 1.25 is no whole number",
+        "6 micro-batches times 1.25 is not a whole number",
         "its passes ran in this order",
-        "6 micro-batches for 4 stages: no multiple",
-        "what a model of the passes says can only be assumed by itself",
+        "the number of micro-batches (6) is not a multiple of that of stages (4)",
+        "an answer from a model of the passes cannot be combined with other assumptions",
     ]
 
 

@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 
 _DRAWS, _SEED = 1000, 1
 _OTHER_COMMUNICATORS = (
-    "operations that wait for communication are taken not to need that of other communicators"
-    " before it on the stream; if they do, less is gained"
+    "operations that wait for communication are assumed not to need earlier communication of"
+    " other communicators on its stream; if they do, the gain is smaller"
 )
 _HIDDEN_WAITS = (
-    "between some calls a thread was silent until after the GPU had done its work: whether it"
-    " waited for that is not recorded, and the interval holds both"
+    "between some calls a thread did nothing that was recorded until the GPU had finished its"
+    " work: it may have waited for that or not, and the interval covers both"
 )
 _PACED = (
-    "threads pace each other in ways that are not in the report: a limit, by what remains on the"
-    " busiest stream"
+    "the report does not show how threads pace each other: the answer is a limit, from the work"
+    " that remains on the busiest stream"
 )
 _WITHOUT_EVENTS = (
-    "what streams waited for is not recorded: they are taken to have waited for all that was"
-    " launched before; with less, more is gained"
+    "what streams waited for is not recorded: they are assumed to have waited for everything"
+    " launched before; if they waited for less, the gain is larger"
 )
 
 
@@ -223,8 +223,8 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     if below > MAX_BELOW_FLOOR:
         why = (
             f"the replay gives {duration(round(step + change))}, less than the"
-            f" {duration(round(least))} that what remains on the GPU takes: it lets kernels run"
-            " side by side that ran one after the other"
+            f" {duration(round(least))} that the remaining work takes on the GPU: it overlaps"
+            " kernels that ran one after the other"
         )
         missing = missing_event_records(replay.analysis, replay.graph, "what streams waited for")
         how = None if missing is None else missing.how_to_collect

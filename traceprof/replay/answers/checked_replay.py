@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank
 
 _LOADING = (
-    "processes that launch nothing run beside: if they load the data, a step takes no less than"
-    " they need for it"
+    "processes that launch nothing run alongside: if they load the data, a step takes at least"
+    " as long as they need for it"
 )
 _OF_WORK = frozenset(("host", "gpu"))  # kinds of changes to what takes time
 
@@ -347,7 +347,7 @@ def _impossible(analysis: OpenAnalysis) -> Refusal | None:
     """Return why a run cannot be replayed, None where it may."""
     ranks = analysis.run.ranks
     if any(rank.device is None for rank in ranks):
-        return Refusal("a rank has no GPU: what held its work back is not recorded", None)
+        return Refusal("a rank has no GPU: what delayed its work is not recorded", None)
     if not ranks:
         return Refusal("no report holds a GPU operation", None)
     without = [rank for rank in ranks if rank.calls is None or len(rank.calls) == 0]
@@ -379,11 +379,15 @@ def refused_periods(analysis: OpenAnalysis) -> Refusal | None:
         for result in analysis.measured.of(breakdown)
         if result.steps_source is StepsSource.PERIOD
     }
-    how = "go without these steps (--no-period): the training is one step then; or mark steps"
+    how = "mark steps, or use --no-period, which takes the training as one step"
     if len(phases) > 1:
-        return Refusal("no range marks steps, and ranks differ in how often kernels return", how)
+        return Refusal(
+            "no range marks steps, and kernels repeat a different number of times on different"
+            " ranks",
+            how,
+        )
     if phases and any(rank.host_steps is None for rank in analysis.run.ranks):
-        why = "no range marks steps, and the host launches several returns of a kernel at once"
+        why = "no range marks steps, and the host launches several repetitions of a kernel at once"
         return Refusal(why, how)
     return None
 

@@ -57,24 +57,25 @@ class _Meaning(Record, frozen=True):
 ALL = frozenset(("host", "gpu", "streams", "ranks"))
 MEANINGS: dict[GateName, _Meaning] = {
     "launches": _Meaning(
-        "the calls that launched {} of the operations are not in the report (made before the"
-        " capture began; pages of unified memory have none): what held these is not known",
+        "the report lacks the calls that launched {} of the operations (made before the capture"
+        " began; pages of unified memory have none), so what delayed these is unknown",
         None, ALL,
     ),
     "records": _Meaning(
-        "{} of the calls that record an event have no record: what streams waited for is not known",
+        "{} of the calls that record an event have no record: what streams waited for is unknown",
         Part.EVENT_RECORDS, frozenset(),  # what needs them says so, where there is a send or bucket
     ),
     "hidden-host-waits": _Meaning(
-        "for {} of the time threads waited for the GPU by calls that are not in the report",
+        "for {} of the time threads waited for the GPU in calls that are not in the report",
         None, ALL,
     ),
     "hidden-stream-waits": _Meaning(
-        "for {} of the time streams waited for each other by calls that are not in the report",
+        "for {} of the time streams waited for each other because of calls that are not in the"
+        " report",
         Part.EVENT_RECORDS, ALL,
     ),
     "misfit": _Meaning(
-        "the replay misses what was measured by {}",
+        "the replay is {} off the measurement",
         Part.EVENT_RECORDS, ALL,
     ),
     "unexplained": _Meaning(
@@ -82,8 +83,8 @@ MEANINGS: dict[GateName, _Meaning] = {
         Part.THREAD_SWITCHES, frozenset(("host",)),  # delays of the GPU are in the intervals
     ),
     "host-floor": _Meaning(
-        "without the GPU's time the replayed step is {} off what the host needs by itself: threads"
-        " pace each other in ways that are not in the report",
+        "with GPU times at zero, the replayed step is {} off the host's own time: the report"
+        " does not show how threads pace each other",
         None, ALL,
     ),
 }  # fmt: skip
@@ -168,7 +169,7 @@ def how_to_collect(analysis: OpenAnalysis, gate: Gate) -> str:
     if gate.name == "launches":
         return "record from the beginning of the training, or begin the capture between two steps"
     if part is None or (part is Part.EVENT_RECORDS and _has_records(analysis)):
-        return "no recording is known to show more; ask for other assumptions, or compare two runs"
+        return "no recorder is known to show more: ask for other assumptions, or compare two runs"
     return analysis.run.ranks[0].trace.how_to_collect(part)
 
 

@@ -140,18 +140,18 @@ def _replayed(
     if any(result.judged_kind in _PARTS for result in breakdowns):
         asked = {result.rank: _steps_inside(result) for result in breakdowns}
         if len(asked) < len(analysis.run.ranks) or not all(map(len, asked.values())):
-            why = "what was asked for holds no whole step of every rank"
-            return Refusal(why, "ask for more steps, or for all")
+            why = "the selection holds no whole step of every rank"
+            return Refusal(why, "select more steps, or all")
     measured = {result.rank: result for result in breakdowns}
     sample = sample_of(analysis.run, measured, asked)
     num = sum(len(rank.operations) for rank in analysis.run.ranks)
     if sample is None and asked is not None:
-        return Refusal("the steps that were asked for cannot be distinguished from others", None)
+        return Refusal("the selected steps cannot be distinguished from others", None)
     if sample is None and num > MAX_WITHOUT_STEPS:
         return Refusal(
-            f"{num} operations are too many to be replayed with every analysis, and no steps are"
-            " known of which some could stand for all",
-            "mark steps, or ask `traceprof whatif`, which replays all",
+            f"{num} operations are too many to replay in every analysis, and there are no steps"
+            " of which a sample could be replayed",
+            "mark steps, or run `traceprof whatif`, which replays all of them",
         )
     return checked_replay(
         analysis,

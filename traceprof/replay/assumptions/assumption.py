@@ -140,7 +140,9 @@ class Assumption(Record, frozen=True):
         """
         atom, *others = self.atoms
         if others or atom.entry.step_change is None:
-            return CannotChange("what a model of the passes says can only be assumed by itself")
+            return CannotChange(
+                "an answer from a model of the passes cannot be combined with other assumptions"
+            )
         return atom.entry.step_change(analysis, graph, *atom.value)
 
     @property
@@ -378,9 +380,8 @@ def _unmatched_sends(analysis: OpenAnalysis) -> CannotChange | None:
         share = unmatched * taken / max(window.window_ns, 1)
         if share > _MAX_UNMATCHED:
             return CannotChange(
-                f"of sends and receives that take {100 * share:.1f} % of the time of rank"
-                f" {rank.rank} the other side is not known: how long they wait for it is not"
-                " known, either",
+                f"the other side of sends and receives that take {100 * share:.1f} % of the time"
+                f" of rank {rank.rank} is unknown, and so is how long they wait for it",
                 rank.trace.how_to_collect(Part.COMMUNICATION_CALLS),
             )
     return None

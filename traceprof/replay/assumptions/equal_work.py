@@ -94,7 +94,7 @@ def not_uneven(analysis: OpenAnalysis) -> CannotChange | None:
     if uneven is None:
         return CannotChange("no kernel is at the same place of a step on two ranks")
     if not uneven.is_uneven:
-        return CannotChange("no rank's kernels take longer than those of the others beyond noise")
+        return CannotChange("no rank's kernels take significantly longer than those of the others")
     return None
 
 
@@ -171,7 +171,9 @@ def without_stages(analysis: OpenAnalysis) -> CannotChange | None:
     if not pipelines:
         return CannotChange(pipeline_bubble.NO_STAGES)
     if not all(map(_are_labelled, pipelines)):
-        why = "which kernels are of a forward and which of a backward is not known on all stages"
+        why = (
+            "on some stage it is unknown which kernels belong to a forward and which to a backward"
+        )
         return CannotChange(why, pipeline_bubble.HOW_TO_COLLECT)
     return None
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 _MAX_UNKNOWN = 0.05  # of the window: idle time without a known cause that may be data loading
 _MAY_DEPEND = (
-    "whether communication needs what it waits for in line is not in the report; where it does,"
-    " nothing is gained"
+    "the report does not show whether communication needs the operation that it queues behind;"
+    " where it does, nothing is gained"
 )
 _MAX_NAMES = 3
 _LAUNCHING = (

@@ -81,7 +81,10 @@ def with_more_micro_batches(
         return model
     was, num = model.pipeline, model.pipeline.num_micro_batches * factor
     if num != round(num):
-        why = f"{counted(was.num_micro_batches, 'micro-batch')} times {factor:g} is no whole number"
+        why = (
+            f"{counted(was.num_micro_batches, 'micro-batch')} times {factor:g}"
+            " is not a whole number"
+        )
         return CannotChange(why)
     shorter = replace(
         was,
@@ -115,7 +118,8 @@ class _Model(Record, frozen=True):
         num_stages, num = len(pipeline.stages), pipeline.num_micro_batches
         if order == "interleaved" and num % num_stages:
             return CannotChange(
-                f"{counted(num, 'micro-batch')} for {num_stages} stages: no multiple"
+                f"the number of micro-batches ({num}) is not a multiple of that of stages"
+                f" ({num_stages})"
             )
         after_ns = pipeline_ns(pipeline, order, pipeline.slowdown)
         if after_ns is None:
@@ -131,7 +135,7 @@ def _model(analysis: OpenAnalysis, graph: RunGraph) -> _Model | CannotChange:
         return CannotChange(how_many)
     order = pipelines[0].schedule.name
     if order not in ORDERS:
-        return CannotChange("the order of its passes is none that is known")
+        return CannotChange("its passes follow no known order")
     sends = sends_of(analysis, graph)
     pipeline = None if sends is None else pipeline_of(analysis, graph, sends)
     if pipeline is None:
@@ -144,7 +148,10 @@ def _model(analysis: OpenAnalysis, graph: RunGraph) -> _Model | CannotChange:
     off_ns = abs(measured_ns - passes_ns - _rest_ns(stages))
     if off_ns > MAX_OFF * measured_ns:
         off = percent(off_ns / measured_ns)
-        why = f"its passes and messages alone are {off} off the measured step: more made it late"
+        why = (
+            f"its passes and messages alone are {off} off the measured step: something else"
+            " delays it"
+        )
         return CannotChange(why)
     return _Model(pipeline, order, passes_ns, off_ns)
 

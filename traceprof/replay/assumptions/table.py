@@ -137,21 +137,22 @@ def name_of(text: str) -> str:
 ASSUMPTIONS = (
     Entry(
         form="no-serialization",
-        meaning="no communication waits behind other communication",
+        meaning="no communication queues behind other communication",
         changed=_STREAMS,
-        details="It still waits for what that one waited for. What waits for it then waits for"
-        " earlier communication of its communicator, and the interval reaches to a wait for all"
-        " that was on the stream. If neither communicators nor peers are known, the interval"
-        " reaches to no gain: each operation may need the one before it.",
+        details="An operation still waits for what the one before it waited for. Work that waits"
+        " for it then also waits for earlier communication of its communicator; the"
+        " interval extends to a wait for everything that was on the stream. If neither"
+        " communicators nor peers are known, the interval extends to no gain, because"
+        " each operation may need the one before it.",
         change=without_serialization,
-        condition="two transfers at a time are taken to be as fast as one",
+        condition="two transfers at a time are assumed to be as fast as one",
         doubt=may_be_in_line,
     ),
     Entry(
         form="no-overlap-slowdown",
         meaning="kernels beside communication are as fast as alone",
-        details="Only kernels whose like were also seen alone become faster, at the same place of"
-        " a step if there are any.",
+        details="Only kernels that were also seen running alone become faster, compared at the"
+        " same place of a step where possible.",
         change=without_slowdown,
         is_bound=True,
     ),
@@ -166,13 +167,13 @@ ASSUMPTIONS = (
         form="no-sync",
         meaning="the host never waits for the GPU",
         changed=_WAITS,
-        details="Synchronizing calls and blocking copies return at once, except for"
-        " [waits that a program needs](#waits-that-stay). An estimate in PyTorch programs,"
-        " which can do without; in others at most.",
+        details="Synchronizing calls and blocking copies return at once, except for [waits that"
+        " a program needs](#waits-that-stay). An estimate for PyTorch programs, which"
+        " can do without these waits; a limit for others.",
         change=without_host_waits,
         is_bound_of=is_no_pytorch,
-        condition="results are taken to be read later, but for those that the host, as far as is"
-        " recorded, sends, writes, works on or copies back at once",
+        condition="results are assumed to be read later, except those that the recording shows"
+        " the host to send, write, process or copy back at once",
     ),
     Entry(
         form="no-kernel-sync",
@@ -180,21 +181,21 @@ ASSUMPTIONS = (
         changed=_WAITS,
         details="[Waits that a program needs](#waits-that-stay) stay.",
         change=without_kernel_waits,
-        condition="kernels are taken to be as fast as they were, also where the change compiles"
-        " them anew",
+        condition="kernels are assumed to be as fast as before, even where the change recompiles"
+        " them",
         is_default=False,
     ),
     Entry(
         form="no-data-loading",
         meaning="the next batch is always there, on the GPU",
         changed=_HOST | _GPU,
-        details="Ranges of data loading, and time in which the GPU idled for it, are removed from"
-        " the host's time, and copies to the GPU take none. Neither does what is launched by"
-        " threads that bring batches, and nobody waits for these threads; kernels beside theirs"
-        " take less, by as long as both run. What else the host launches may take less, too: it"
-        " competed with loading for cores and caches, by as much again at most. There is"
-        " no answer if most of the idle time that may be data loading has no known cause, as in"
-        " recordings without thread switches.",
+        details="Ranges of data loading, and time in which the GPU idled for it, are removed"
+        " from the host's time. Copies to the GPU take no time, nor does work launched"
+        " by threads that bring batches; nothing waits for these threads, and kernels"
+        " that ran beside their work become shorter by the time that both ran. The rest of the"
+        " host's work may also become shorter, by at most the same time, since it competed with"
+        " loading for cores and caches. There is no answer if most of the idle time that may be"
+        " data loading has no known cause, as in recordings without thread switches.",
         change=without_data_loading,
         is_bound=True,
         frees_host=True,
@@ -204,11 +205,11 @@ ASSUMPTIONS = (
         form="no-straggler",
         meaning="no rank is late again and again",
         changed=_RANKS,
-        details="The ranks that cause the waits of others hold nobody up: the others go on at their"
+        details="Ranks that make others wait no longer hold them up: the others go on at their"
         " own pace, and only they are counted.",
         run_change=without_stragglers,
         is_bound=True,
-        condition="the late rank is taken to be as fast as the others",
+        condition="the late rank is assumed to be as fast as the others",
     ),
     Entry(
         form="equal-kernels",
@@ -219,30 +220,32 @@ ASSUMPTIONS = (
         of_run=equal_lengths,
         is_bound=True,
         refusal=not_uneven,
-        condition="the work or the clocks are taken to be evened out perfectly",
+        condition="work or clocks are assumed to become perfectly even",
     ),
     Entry(
         form="equal-stages",
         meaning="all stages of a pipeline compute equally long",
         details="The forward of each micro-batch takes its mean over the stages, and so does its"
-        " backward; what no range calls either takes the mean of all such in the step. Needs the"
-        " ranges of forwards and backwards (`traceprof explain pipeline-bubble`).",
+        " backward; kernels outside of both kinds of ranges take the mean of all such"
+        " kernels in the step. Needs the ranges of forwards and backwards (`traceprof"
+        " explain pipeline-bubble`).",
         change=with_equal_stages,
         of_run=equal_stages,
         is_bound=True,
         refusal=without_stages,
-        condition="layers are taken to divide evenly, and the order of passes stays",
+        condition="layers are assumed to divide evenly, and passes keep their order",
     ),
     Entry(
         form="micro-batches=2x",
         meaning="a pipeline divides the batch into more micro-batches, by this factor",
-        details="Their passes and messages are as many times shorter. A recording does not show how"
-        " kernels change with their size: smaller ones are hardly ever faster for their work. By a"
-        " model of the passes in the order that ran, as with `schedule=`.",
+        details="Passes and messages become shorter by the same factor. A recording does not"
+        " show how a kernel's time depends on its size: smaller kernels are hardly ever"
+        " faster for the same work. The answer comes from a model of the passes in the"
+        " order that ran, as with `schedule=`.",
         step_change=with_more_micro_batches,
         value=multiple,
         is_bound=True,
-        condition="kernels and messages are taken to be as many times shorter",
+        condition="kernels and messages are assumed to become shorter by the same factor",
     ),
     *(
         Entry(
@@ -250,7 +253,7 @@ ASSUMPTIONS = (
             meaning=f"the passes of a pipeline are in the order of {title}",
             details="See [pipelines](#pipelines).",
             step_change=partial(with_schedule, name=name),
-            condition="passes and messages are taken to last as long as before",
+            condition="passes and messages are assumed to last as long as before",
             is_default=False,
         )
         for name, title in (
@@ -266,11 +269,11 @@ ASSUMPTIONS = (
         details="Calls, operators and silences between operators that stalled (`traceprof explain"
         " host-stall`) take their usual time.",
         change=without_stalls,
-        condition="nothing else is taken to hold the threads up in their place",
+        condition="nothing else is assumed to hold the threads up in their place",
     ),
     Entry(
         form="send-order=ready-first",
-        meaning="streams run the sends first that are ready first",
+        meaning="each stream runs the sends first that are ready first",
         changed=_ORDER,
         details="A send or receive is ready when both sides are.",
         run_change=order_of_readiness,
@@ -291,15 +294,15 @@ ASSUMPTIONS = (
         details="The value is `bucket_cap_mb` of DistributedDataParallel.",
         run_change=with_bucket_cap,
         value=bucket_size,
-        condition="gradients are taken to become ready evenly between two buckets",
+        condition="gradients are assumed to become ready at an even rate between two buckets",
         is_default=False,
     ),
     Entry(
         form="launch=0",
         meaning="launching takes no time, as in a CUDA graph",
         changed=_HOST,
-        details="Neither does what the thread runs between launches. Data loading, MPI and sleep"
-        " stay, and so does what is done once, such as the first launch that loads a kernel.",
+        details="What the thread runs between launches takes no time either. Data loading, MPI,"
+        " sleep and one-time work, such as the first launch that loads a kernel, stay.",
         change=without_launch_time,
         is_bound=True,
         condition="what a graph costs is left out",
@@ -307,16 +310,16 @@ ASSUMPTIONS = (
     Entry(
         form="link=2x",
         meaning="communication is faster by this factor",
-        details="It takes half the time once all ranks are there, and slows kernels down for half"
-        " as long. Where no kernel of a kind ran alone at the same place of a step, the interval"
-        " reaches to no slowdown.",
+        details="With 2x it takes half the time once all ranks are there, and slows kernels down"
+        " for half as long. Where no kernel of a kind ran alone at the same place of a"
+        " step, the interval extends to no slowdown.",
         change=with_faster_links,
         others=(
             partial(with_faster_links, reading="least"),
             partial(with_faster_links, reading="most"),
         ),
         value=speed_up,
-        condition="latency is taken to shrink as well",
+        condition="latency is assumed to shrink as well",
     ),
     Entry(
         form="kernel:REGEX=0.5x",
@@ -329,9 +332,9 @@ ASSUMPTIONS = (
     Entry(
         form="half-precision",
         meaning="under autocast, matrices are multiplied at the peak rate of half precision",
-        details="Multiplications of FP32 numbers shrink as the peak rates of the GPU grow, kernels"
-        " that only move numbers of 32 bits to half their time. Optimizers and communication stay"
-        " as they are.",
+        details="Multiplications of FP32 numbers become shorter by the ratio of the GPU's peak"
+        " rates; kernels that only move 32-bit numbers take half their time. Optimizers"
+        " and communication stay as they are.",
         change=with_half_precision,
         is_bound=True,
         refusal=not_in_full_precision,
@@ -353,11 +356,10 @@ ASSUMPTIONS = (
     ),
     Entry(
         form="copies-hidden",
-        meaning="copies take no time of the stream that they are on",
-        details="Nor do calls that copy meanwhile, as from pageable memory, and nobody waits for"
-        " copies to the GPU. What is copied to the"
-        " host and back at once goes directly: both copies, and what the host does between them,"
-        " take no time.",
+        meaning="copies take no time on their stream",
+        details="Neither do calls that last as long as their copy, as from pageable memory, and"
+        " nothing waits for copies to the GPU. Data that is copied to the host and straight back"
+        " goes directly: both copies, and what the host does between them, take no time.",
         change=with_hidden_copies,
         is_bound=True,
     ),

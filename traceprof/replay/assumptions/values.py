@@ -66,7 +66,7 @@ def bucket_size(text: str) -> tuple[float]:
     ):
         raise UsageError(
             f"cannot assume {text}",
-            f"the size is no number from {MIN_CAP_MIB} to {MAX_CAP_MIB}",
+            f"the size is not a number from {MIN_CAP_MIB} to {MAX_CAP_MIB}",
             "write it in MiB, as DistributedDataParallel takes it: bucket-cap-mb=100",
         )
     return (float(size),)

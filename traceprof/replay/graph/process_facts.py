@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank
 
 _UNSEEN = (
-    "a thread that launches nothing, such as a data loader's, may set the pace, and then nothing is"
-    " gained: it may have woken the threads that train"
+    "a thread that launches nothing, such as a data loader's, may have woken the threads that"
+    " train: if it sets the pace, nothing is gained"
 )
 _MIN_WORK = 0.1  # of what the busiest does; what does less loads nothing
 
