@@ -192,10 +192,10 @@ ASSUMPTIONS = (
         details="Ranges of data loading, and time in which the GPU idled for it, are removed"
         " from the host's time. Copies to the GPU take no time, nor does work launched"
         " by threads that bring batches; nothing waits for these threads, and kernels"
-        " that ran beside their work become shorter by the time that both ran. The rest of the"
-        " host's work may also become shorter, by at most the same time, since it competed with"
-        " loading for cores and caches. There is no answer if most of the idle time that may be"
-        " data loading has no known cause, as in recordings without thread switches.",
+        " that ran beside their work become shorter by the time that both ran. What else"
+        " the host launches may take less, too, since it competed with loading for cores and"
+        " caches; this adds at most as much again. There is no answer if most of the idle time"
+        " that may be data loading has no known cause, as in recordings without thread switches.",
         change=without_data_loading,
         is_bound=True,
         frees_host=True,
