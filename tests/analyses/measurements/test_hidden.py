@@ -20,6 +20,8 @@ from traceprof.simulate import simulate_scenario
 from traceprof.simulate.profiler_traces import write_traces
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+LAUNCH = "cudaLaunchKernel_v7000"
+WARNING = "Not all CUDA events might have been collected."
 ALL = {id_ for id_, kind in FINDINGS.items() if kind.needs}
 BY_NAME = {id_ for id_, kind in FINDINGS.items() if kind.needs is Sight.NAMES}
 OF_RUNS = {"straggler", "uneven-kernels", "pipeline-bubble"}  # of which one rank has none
@@ -34,6 +36,13 @@ def steps_of(num: int = 8) -> TraceBuilder:
         builder.kernel(begin + 10_000, begin + 70_000, "gemm", launch=(begin + 10, begin + 20))
         launch = (begin + 30, begin + 40)
         builder.kernel(begin + 70_000, begin + 90_000, NCCL, stream=20, launch=launch)
+    return builder
+
+
+def launched_in_vain(builder: TraceBuilder, num: int = 1) -> TraceBuilder:
+    """Add launches that no operation belongs to."""
+    for place in range(num):
+        builder.api(LAUNCH, place, place + 1)
     return builder
 
 
@@ -120,14 +129,37 @@ def test_known_names_hide_nothing_where_nothing_communicates(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("warning", "hides"),
     [
-        ("Not all CUDA events might have been collected.", True),
+        (WARNING, True),
         ("Not all NVTX events might have been collected.", False),
     ],
 )
 def test_lost_events_hide_findings(tmp_path: Path, warning: str, *, hides: bool) -> None:
-    builder = TraceBuilder().kernel(0, 1000).raw("DIAGNOSTIC_EVENT", text=warning)
+    builder = launched_in_vain(TraceBuilder().kernel(10, 1000))
+    builder.raw("DIAGNOSTIC_EVENT", text=warning)
     gaps = unknown(analyzed(builder, tmp_path / "t.sqlite"), "lost events")
     assert gaps.keys() == (ALL - OF_RUNS if hides else set())
+
+
+def test_a_warning_hides_nothing_where_every_launch_has_its_operation(tmp_path: Path) -> None:
+    """Nsight Systems warns whenever it stops while events are on their way."""
+    builder = steps_of(1001).raw("DIAGNOSTIC_EVENT", text=WARNING)
+    # The last one was still queued when the capture ended, and one was captured into a graph.
+    builder.api(LAUNCH, 100_100_000, 100_100_010)
+    builder.api("cudaStreamBeginCapture_v10000", 100, 110).api(LAUNCH, 120, 130)
+    builder.api("cudaStreamEndCapture_v10000", 140, 150)
+    launched_in_vain(builder)  # one of 2003: it failed
+    result = analyzed(builder, tmp_path / "warned.sqlite")
+    assert not unknown(result, "lost events")
+    assert {"gpu-idle", "exposed-communication"} <= {one.id for one in result.findings}
+    lost = analyzed(launched_in_vain(builder, 2), tmp_path / "lost.sqlite")
+    assert "gpu-idle" in unknown(lost, "lost events")
+
+
+def test_a_warning_counts_where_calls_are_lost_too(tmp_path: Path) -> None:
+    builder = steps_of(8).raw("DIAGNOSTIC_EVENT", text=WARNING)
+    builder.kernel(800_000, 801_000, "gemm", launch=False)
+    result = analyzed(builder, tmp_path / "run.sqlite")
+    assert "gpu-idle" in unknown(result, "lost events")
 
 
 def _without_half_of_the_kernels(path: Path, folder: Path) -> Path:
@@ -137,8 +169,7 @@ def _without_half_of_the_kernels(path: Path, folder: Path) -> Path:
     with closing(sqlite3.connect(copy)) as connection, connection:
         connection.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid % 2")
         connection.execute("CREATE TABLE IF NOT EXISTS DIAGNOSTIC_EVENT (text TEXT)")
-        text = "Not all CUDA events might have been collected."
-        connection.execute("INSERT INTO DIAGNOSTIC_EVENT (text) VALUES (?)", (text,))
+        connection.execute("INSERT INTO DIAGNOSTIC_EVENT (text) VALUES (?)", (WARNING,))
     return copy
 
 
@@ -150,25 +181,24 @@ def _cut_trace(path: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "lose"),
+    ("name", "lose", "why"),
     [
-        ("launch-bound", _without_half_of_the_kernels),
-        ("exposed-late-launch", _without_half_of_the_kernels),
-        ("full-precision-matmul", _without_half_of_the_kernels),
-        ("host-stall", _without_half_of_the_kernels),
-        ("launch-bound", _cut_trace),
+        ("launch-bound", _without_half_of_the_kernels, "the profiler lost events"),
+        ("exposed-late-launch", _without_half_of_the_kernels, "the profiler lost events"),
+        ("full-precision-matmul", _without_half_of_the_kernels, "the profiler lost events"),
+        ("host-stall", _without_half_of_the_kernels, "the profiler lost events"),
+        ("launch-bound", _cut_trace, "the trace was cut short"),
     ],
 )
 def test_no_finding_counts_gaps_where_events_were_lost(
-    name: str, lose: Callable[[Path, Path], Path], tmp_path: Path
+    name: str, lose: Callable[[Path, Path], Path], why: str, tmp_path: Path
 ) -> None:
     export = tmp_path / f"{name}.sqlite"
     simulate_scenario(name, export)
     (tmp_path / "lost").mkdir()
     lost = analyze_reports([lose(export, tmp_path / "lost")], Options(savings=False))
     assert not [one.id for one in lost.findings if FINDINGS[one.id].counts_gaps]
-    gaps = unknown(lost, "lost events")
-    assert "gpu-idle" in gaps
+    assert "gpu-idle" in unknown(lost, why)
     whole = analyze_reports([export], Options(savings=False))
     made, still_made = ({one.id for one in result.findings} for result in (whole, lost))
     assert made
@@ -177,8 +207,8 @@ def test_no_finding_counts_gaps_where_events_were_lost(
 
 def test_lost_events_of_one_rank_leave_other_ranks_alone(tmp_path: Path) -> None:
     """Each rank idles for 30 of 100 µs, and rank 1's record is not whole."""
-    warning = "Not all CUDA events might have been collected."
-    builders = steps_of(8), steps_of(9).raw("DIAGNOSTIC_EVENT", text=warning)
+    lost = launched_in_vain(steps_of(9)).raw("DIAGNOSTIC_EVENT", text=WARNING)
+    builders = steps_of(8), lost
     paths = [one.write(tmp_path / f"{rank}.sqlite") for rank, one in enumerate(builders)]
     result = analyze_reports(paths, Options(savings=False))
     assert {(one.id, one.rank) for one in result.findings} >= {

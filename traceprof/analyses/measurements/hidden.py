@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from traceprof import intervals
 from traceprof.communication.no_communication import looks_like_communication
 from traceprof.findings import Finding, NotApplicable, Sight, share
+from traceprof.host.graph_captures import captures
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.structs import Record
+from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
+from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -18,10 +23,17 @@ if TYPE_CHECKING:
     from traceprof.intervals import Intervals
     from traceprof.run.rank import Rank, Window
 
+MAX_LOST = 0.001
+"""The share of launches without operation, and of kernels without launch, of a whole report."""
 MIN_IN_GRAPHS = 0.01
 """The share of the time judged from which on graphs may hide a finding: less makes none."""
 MIN_UNKNOWN = 0.10
 """The share of the time of kernels from which on those of unknown names may hide a finding."""
+
+_LOST = {
+    Part.END: "the trace was cut short",
+    Part.EVERY_OPERATION: "the profiler lost events",
+}
 
 
 class Hidden(Record, frozen=True):
@@ -98,13 +110,38 @@ def not_ruled_out(
     ]
 
 
+def _is_whole(rank: Rank) -> bool:
+    """Return whether every launch has its operation although the profiler warns of lost events.
+
+    Profilers warn that events might be lost wherever they stop while some are on their way.
+    Launches after the last one that ran were still queued then, and those that were captured into
+    a graph never run.
+    """
+    calls = rank.calls
+    if calls is None or rank.num_devices > 1:  # operations of other devices are not at hand
+        return False
+    names = rank.trace.api_names
+    launches = [key for key, name in names.items() if api_call_kind(name) is ApiCallKind.LAUNCH]
+    is_launch = calls.packed_name.isin(launches)
+    is_launch[captures(rank, calls).call] = False
+    has_run = np.zeros(len(calls), np.bool_)
+    for call in rank.launched_by:
+        has_run[call[call >= 0]] = True
+    start_ns = calls.start_ns
+    is_launch &= start_ns <= start_ns[is_launch & has_run].max(initial=NULL)
+    kernels = rank.launched_by[0]
+    return bool(
+        np.any(is_launch)
+        and np.count_nonzero(is_launch & ~has_run) <= MAX_LOST * np.count_nonzero(is_launch)
+        and np.count_nonzero(kernels < 0) <= MAX_LOST * len(kernels)
+    )
+
+
 def _hidden(rank: Rank, window: Window) -> Iterator[Hidden]:
-    if not rank.trace.holds(Part.EVERY_OPERATION):
-        yield Hidden(
-            "the profiler lost events: GPU operations may be missing, also where none seems to run",
-            rank.trace.how_to_collect(Part.EVERY_OPERATION),
-            is_lost=True,
-        )
+    for part, why in _LOST.items():
+        if not rank.trace.holds(part) and (part is Part.END or not _is_whole(rank)):
+            reason = f"{why}: GPU operations may be missing, also where none seems to run"
+            yield Hidden(reason, rank.trace.how_to_collect(part), is_lost=True)
     graphs = rank.operations.graphs
     if len(graphs):
         inside = intervals.union(graphs.start_ns, graphs.end_ns)

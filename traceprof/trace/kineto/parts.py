@@ -26,6 +26,7 @@ HOW_TO_COLLECT = HowToCollect(
         Part.COPIES: _PROFILE,
         Part.COPY_MEMORY: f"{_NSYS} --trace=cuda,nvtx …",
         Part.EVERY_OPERATION: f"{_PROFILE} around fewer steps, to the end of the job",
+        Part.END: f"{_PROFILE} around fewer steps, to the end of the job",
         Part.GRAPH_KERNELS: _PROFILE,
         Part.API_CALLS: _PROFILE,
         Part.SYNCHRONIZATIONS: _SYNC,
@@ -75,10 +76,10 @@ _KINDS = {
 
 def holds(content: Content, part: Part) -> bool:
     """Return whether a trace holds a part that is one of its tables."""
-    if part is Part.EVERY_OPERATION:
+    if part is Part.END:
         return not content.is_cut
-    if part is Part.GRAPH_KERNELS:
-        return True  # a graph's kernels are always recorded one by one
+    if part in {Part.EVERY_OPERATION, Part.GRAPH_KERNELS}:
+        return True  # no loss is reported; a graph's kernels are always recorded one by one
     return any(kind in content.num_events for kind in _KINDS.get(part, ()))
 
 

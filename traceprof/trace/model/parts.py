@@ -22,7 +22,9 @@ class Part(Enum):
     COPY_MEMORY = auto()
     """The kinds of memory of copies."""
     EVERY_OPERATION = auto()
-    """All that the GPU did in the capture; missing if the profiler lost some."""
+    """All that the GPU did in the capture; missing if the profiler warns that it lost some."""
+    END = auto()
+    """The end of the file; missing if it was cut short."""
     GRAPH_KERNELS = auto()
     """The kernels inside CUDA graphs; missing if graphs were traced as a whole."""
     API_CALLS = auto()

@@ -56,6 +56,7 @@ HOW_TO_COLLECT = HowToCollect(
             f" {schema.MEMCPY.name})"
         ),
         Part.EVERY_OPERATION: "record fewer steps: nsys profile --capture-range=cudaProfilerApi …",
+        Part.END: "export it again: nsys export --type=sqlite …",
         Part.GRAPH_KERNELS: "nsys profile --cuda-graph-trace=node …",
         Part.API_CALLS: "nsys profile --trace=cuda …",
         Part.SYNCHRONIZATIONS: "nsys profile --trace=cuda …",
@@ -112,6 +113,8 @@ def holds(trace: Trace, database: Database, part: Part) -> bool:
         return any(has_rows(database, name) for name in _TABLES[part])
     if part is Part.COPY_MEMORY:
         return database.has(schema.MEMCPY.name, "srcKind", "dstKind")
+    if part is Part.END:
+        return True  # a database that is cut short cannot be read
     if part is Part.GRAPH_KERNELS:
         return not has_rows(database, schema.GRAPH.name)
     if part in {Part.COUNTED_GPUS, Part.DENSE_COUNTERS}:
