@@ -172,7 +172,7 @@ def test_a_single_step_is_no_median(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("launched_ns", "num_steps", "said"),
     [
-        (300_000, 1, "(one step, without the 300 µs on the host before its first GPU operation);"),
+        (300_000, 1, "(one step, without the 300 µs on the host before its first launch);"),
         (4_000, 1, "(one step);"),  # under 3 % of the step
         (300_000, 2, "(mean of 2);"),  # in the step before
     ],
@@ -183,9 +183,10 @@ def test_time_before_the_only_step_is_named(
     builder = TraceBuilder()
     for step in range(num_steps):
         begin = step * 1_000_000
-        start, end = begin + launched_ns, begin + launched_ns + 500_000
+        launch = begin + launched_ns, begin + launched_ns + 1000
         builder.nvtx(f"step {step}", begin, begin + 900_000)
-        builder.kernel(start, end, launch=(begin + 10, begin + 20))
+        # It waits for others in the queue, which is not the host's time.
+        builder.kernel(begin + 400_000, begin + 900_000, launch=launch)
     assert said in " ".join(shown(builder.write(tmp_path / "t.sqlite")).split())
 
 

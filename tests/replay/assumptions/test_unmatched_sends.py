@@ -27,7 +27,9 @@ def test_waits_for_a_side_that_is_not_known_are_no_transfers(
     path = builder.write(tmp_path / "t.sqlite")
     asked = whatif(path, assume=["kernel:gemm=0.5x", "communication=0"]).whatif
     reasons = [answer.refused or "" for answer in asked.answers[:2]]
-    assert ["the other side of sends and receives that take" in reason for reason in reasons] == [
+    assert [
+        "the other side of sends, receives and all-to-alls" in reason for reason in reasons
+    ] == [
         is_refused,
         False,
     ]

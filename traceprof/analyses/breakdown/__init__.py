@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from traceprof.trace.model.parts import Part
 
 MIN_LEAD = 0.03
-"""The share of what is judged from which on the host's time before the only step is named."""
+"""The share of what is judged from which on the host's time before the first launch is named."""
 
 REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of its own
 FINDINGS: dict[str, FindingKind] = {}
@@ -114,8 +114,8 @@ class BreakdownResult(RankResult, frozen=True):
         after: the breakdown of what comes after it.
         seen_before: what else was seen of the time before.
         seen_after: what else was seen of the time after.
-        lead_ns: of a rank with one step, from the start of its range on the host to its first GPU
-            operation: no window has this time. With several steps it is in the one before.
+        lead_ns: of a rank with one step, from the start of its range on the host to its first
+            launch: no window has this time. With several steps it is in the one before.
     """
 
     whole: Measures
@@ -139,7 +139,7 @@ class BreakdownResult(RankResult, frozen=True):
         if self.lead_ns < MIN_LEAD * self.judged.window_ns:
             return "one step"
         lead = duration(self.lead_ns)
-        return f"one step, without the {lead} on the host before its first GPU operation"
+        return f"one step, without the {lead} on the host before its first launch"
 
 
 def run(rank: Rank, window: Window) -> BreakdownResult:
@@ -196,7 +196,11 @@ def _lead_ns(rank: Rank) -> int:
     marked, steps = rank.training_ranges.steps, rank.steps
     if rank.device is None or marked is None or steps is None or len(steps) != 1:
         return 0
-    return max(int(steps.start_ns[0] - marked.start_ns[steps.source[0]]), 0)
+    if rank.calls is None:
+        return 0
+    begin_ns = int(marked.start_ns[steps.source[0]])
+    called_ns = np.concatenate([rank.calls.start_ns[by[by >= 0]] for by in rank.launched_by])
+    return int(called_ns[called_ns >= begin_ns].min()) - begin_ns
 
 
 def judged_kind(results: Sequence[BreakdownResult]) -> WindowKind:

@@ -380,8 +380,8 @@ def _unmatched_sends(analysis: OpenAnalysis) -> CannotChange | None:
         share = unmatched * taken / max(window.window_ns, 1)
         if share > _MAX_UNMATCHED:
             return CannotChange(
-                f"the other side of sends and receives that take {100 * share:.1f} % of the time"
-                f" of rank {rank.rank} is unknown, and so is how long they wait for it",
+                f"the other side of sends, receives and all-to-alls that take {100 * share:.1f} %"
+                f" of the time of rank {rank.rank} is unknown, and so is how long they wait for it",
                 rank.trace.how_to_collect(Part.COMMUNICATION_CALLS),
             )
     return None
