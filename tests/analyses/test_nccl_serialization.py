@@ -151,7 +151,7 @@ def test_dependence_unknown(tmp_path: Path) -> None:
     finding = only(found)
     assert (finding.severity, finding.impact_ns) == (Severity.INFO, 40 * MS)
     assert finding.metrics["independent_blocked_ns"] is None
-    assert "is not in the export" in finding.title
+    assert "the export does not show whether they depend" in finding.title
     assert "--include-blobs=true" in finding.advice[-2]
     assert "--cuda-event-trace=true" in finding.advice[-1]
 

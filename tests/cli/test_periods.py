@@ -106,4 +106,4 @@ def test_ranks_with_other_numbers_of_periods_are_not_replayed(
     assert f"no range marks steps, and {differ}" in found["answers"][0]["refused"]
     assert "--no-period" in found["how_to_collect"]
     without = json.loads(traceprof(*asked, "--format", "json", "--no-period"))
-    assert "kernels return" not in (without["refused"] or "")
+    assert "kernels repeat" not in (without["refused"] or "")

@@ -54,9 +54,9 @@ def test_iterations_are_compared_as_steps(tmp_path: Path) -> None:
     rows_long_after(
         1,
         [
-            (at_random(), "on one side only"),
+            (at_random(), "a step is a period of the program on one side only"),
             (solver(60, ("sweep",)), "periods have 1 and 4 kernels"),
-            (phases((40, 60)), "not as many phases"),
+            (phases((40, 60)), "different numbers of phases"),
         ],
     ),
     ids=["no period", "a part", "phases"],

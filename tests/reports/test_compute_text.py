@@ -13,17 +13,23 @@ _OFF = "ampere_sgemm_128x64_tn"
 _UNKNOWN = "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1"
 
 
-_MATRICES = "of the multiplication of matrices is"
+_MATRICES = "of matrix multiplication"
 
 
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ((_ON, _ON), f"100.0 % {_MATRICES} on tensor cores"),
-        ((_ON, _OFF), f"50.0 % {_MATRICES} on tensor cores"),
-        ((_ON, _UNKNOWN), f"at least 50.0 % {_MATRICES} on tensor cores: the names"),
-        ((_OFF, _UNKNOWN), f"at least 50.0 % {_MATRICES} not on tensor cores: the names"),
-        ((_UNKNOWN, _UNKNOWN), f"whether the {_MATRICES[7:]} on tensor cores, the names"),
+        ((_ON, _ON), f"100.0 % {_MATRICES} runs on tensor cores"),
+        ((_ON, _OFF), f"50.0 % {_MATRICES} runs on tensor cores"),
+        ((_ON, _UNKNOWN), f"at least 50.0 % {_MATRICES} runs on tensor cores: kernel names"),
+        (
+            (_OFF, _UNKNOWN),
+            f"at least 50.0 % {_MATRICES} does not run on tensor cores: kernel names",
+        ),
+        (
+            (_UNKNOWN, _UNKNOWN),
+            f"kernel names do not show whether {_MATRICES[3:]} runs on tensor cores",
+        ),
     ],
 )
 def test_tensor_cores(names: tuple[str, ...], said: str, tmp_path: Path) -> None:

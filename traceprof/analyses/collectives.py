@@ -402,14 +402,14 @@ def _sizes_unknown(result: CollectivesResult) -> NotApplicable:
     if result.num_with_call:
         return NotApplicable(
             ID,
-            "NCCL's calls are in the export, their sizes are not",
+            "the export has NCCL's calls, but not their sizes",
             result.how_to_collect(Part.MESSAGE_SIZES),
             result.rank,
         )
     return NotApplicable(
         ID,
-        "how much each communication kernel carried is not in the export: no call of NCCL's that"
-        " launched one is",
+        "the export does not show how much each communication kernel carried: it has no NCCL"
+        " call that launched one",
         result.how_to_collect(Part.COMMUNICATION_CALLS),
         result.rank,
     )

@@ -254,7 +254,7 @@ def _missing(result: LateAllReduceResult) -> NotApplicable | None:
     if not result.has_steps:
         return NotApplicable(
             ID,
-            "no training step is known whose kernels can be found by their launches",
+            "no training step is known whose kernels can be identified by their launches",
             f"{result.how_to_collect(Part.RANGES)} with a range around each step: instrument.step,"
             " or a range of your own and --step-pattern REGEX",
             result.rank,

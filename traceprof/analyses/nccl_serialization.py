@@ -184,8 +184,8 @@ def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
         return [
             NotApplicable(
                 ID,
-                "when communication was launched is not in the export, so that waiting in line"
-                " cannot be distinguished from being late",
+                "the export does not show when communication was launched, so queueing cannot be"
+                " distinguished from a late launch",
                 f"{result.how_to_collect(Part.API_CALLS)}, from before the first communication on",
                 result.rank,
             )
@@ -247,7 +247,7 @@ def _title(result: SerializationResult) -> str:
         return f"{title}, {duration(metrics.independent_blocked_ns)} of it behind independent ones"
     if metrics.known_blocked_ns == metrics.blocked_ns:
         return f"{title}, always in the order of their own communicator"
-    return f"{title}; whether they depend on each other is not in the export"
+    return f"{title}; the export does not show whether they depend on each other"
 
 
 def _advice(result: SerializationResult) -> tuple[str, ...]:

@@ -286,8 +286,8 @@ def _missing(result: OverlapSlowdownResult) -> NotApplicable | None:
         ID,
         f"of {result.num_half} kernels beside communication, {result.comparison.num_overlapped}"
         f" ({percent(result.matched_fraction)} of their time) can be compared with {MIN_ALONE} or"
-        f" more of the same name, grid and block alone; at least {MIN_OVERLAPPED} and"
-        f" {percent(MIN_MATCHED)} are needed{_disturbed_text(result)}",
+        " more kernels of the same name, grid and block that ran alone; at least"
+        f" {MIN_OVERLAPPED} and {percent(MIN_MATCHED)} are needed{_disturbed_text(result)}",
         "record more steps, some of them without communication (under DDP's no_sync()), or the same"
         " script on one GPU while nothing communicates",
         result.rank,

@@ -146,7 +146,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
         return [
             NotApplicable(
                 ID,
-                "the kinds of memory that were copied from and to are not in the report",
+                "the report does not show which kinds of memory were copied from and to",
                 result.how_to_collect(Part.COPY_MEMORY),
                 result.rank,
             )

@@ -244,7 +244,7 @@ def _side(side: LoadedSide, steps: Series) -> d.Side:
 def _about_periods(after: Sequence[Document], unlike: str | None) -> list[str]:
     """Return what a step is where no range marks any, or why both sides go without."""
     if unlike is not None:
-        return [f"where no range marks steps both sides go without: {unlike}"]
+        return [f"no range marks steps, and both sides are compared without any: {unlike}"]
     phases = after[0].headline.periods
     return [about_periods(phases)] if phases else []
 
@@ -256,8 +256,8 @@ def _notes(before: Series, after: Series, step: d.Step) -> list[str]:
     without = [name for name, side in sides.items() if not side.has_steps]
     if without:
         notes.append(
-            f"no training steps are known {' and '.join(without)}: all that findings are about is"
-            " one step, and no interval can be given (name the range around a step with"
+            f"no training steps are known {' and '.join(without)}: all of the judged time counts"
+            " as one step, and no interval can be given (name the range around a step with"
             " --step-pattern)"
         )
     for name, side in sides.items():
@@ -266,8 +266,7 @@ def _notes(before: Series, after: Series, step: d.Step) -> list[str]:
         (lengths,) = side.lengths
         if len(lengths) < MIN_STEPS:
             notes.append(
-                f"{name}, steps to compare: {len(lengths)}; of fewer than {MIN_STEPS} no interval"
-                " is given"
+                f"{name}, steps to compare: {len(lengths)}; an interval needs at least {MIN_STEPS}"
             )
             continue
         longer = None if side.has_phases else trend(lengths)
@@ -280,8 +279,8 @@ def _notes(before: Series, after: Series, step: d.Step) -> list[str]:
         needed = steps_to_find(lengths, size)
         if step.verdict == "inconclusive" and step.at_same_mix is None and needed > len(lengths):
             notes.append(
-                f"{name}, steps vary so much that a change of the mean by {100 * size:.1f} % shows"
-                f" in about {needed} steps a side: {len(lengths)} are there"
+                f"{name}, steps vary so much that it takes about {needed} steps per side to show"
+                f" a change of the mean by {100 * size:.1f} %: {len(lengths)} are there"
             )
     medians = step.median_before_ns, step.median_after_ns
     if step.verdict == "inconclusive" and medians[0] and medians[1]:
@@ -291,7 +290,7 @@ def _notes(before: Series, after: Series, step: d.Step) -> list[str]:
         )
     if is_single:
         notes.append(
-            "one recording a side: how much two runs of the same program differ (1 to 2 %, by"
-            " clocks and placement) is not in the interval; give several to have it there"
+            "one recording per side: the interval does not include how much two runs of the same"
+            " program differ (1 to 2 %, by clocks and placement); give several to include it"
         )
     return notes

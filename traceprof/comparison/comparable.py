@@ -30,7 +30,7 @@ def check_allowed(names: Collection[str]) -> None:
     """
     for name in names:
         if name not in KINDS:
-            why = f"{name!r} is no difference that makes sides incomparable"
+            why = f"{name!r} is not a difference that makes sides incomparable"
             remedy = f"choose one of {', '.join(KINDS)}"
             raise UsageError("cannot allow that to differ", why, remedy)
 

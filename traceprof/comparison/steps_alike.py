@@ -22,10 +22,10 @@ def why_unlike(before: Sequence[Document], after: Sequence[Document]) -> str | N
     if StepsSource.PERIOD not in sources:
         return None
     if len(sources) > 1:
-        return "on one side only a period of the program is a step"
+        return "a step is a period of the program on one side only"
     periods = [capture.headline.periods for capture in captures]
     if len({len(phases) for phases in periods}) > 1:
-        return "the programs have not as many phases"
+        return "the programs have different numbers of phases"
     for phases in zip(*periods, strict=True):
         numbers = [phase.num_kernels for phase in phases]
         if max(numbers) > MAX_RATIO * min(numbers):

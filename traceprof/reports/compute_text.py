@@ -92,23 +92,23 @@ def _formats(category: str, rows: Sequence[ComputePart], parts: ComputeParts) ->
 
 
 def _tensor_cores(parts: ComputeParts) -> list[str]:
-    """Say what share of the multiplications of matrices is on tensor cores."""
+    """Say what share of the multiplications of matrices runs on tensor cores."""
     matrices = [part for part in parts.parts if part.category in _MATRICES]
     total = _total(matrices)
     if total < _MIN_SPOKEN * parts.total_ns:
         return []
     on = _total([part for part in matrices if part.tensor_cores])
     unknown = _total([part for part in matrices if part.tensor_cores is None])
-    known, of = "is on tensor cores", "of the multiplication of matrices"
+    known, of = "runs on tensor cores", "of matrix multiplication"
     if unknown < _MIN_SPOKEN * total:
         words = f"{percent(share(on, total))} {of} {known}"
     elif total - unknown < _MIN_SPOKEN * total:
-        words = f"whether the multiplication of matrices {known}, the names of kernels do not say"
+        words = f"kernel names do not show whether matrix multiplication {known}"
     else:
         part = on or total - unknown
-        known = known if on else "is not on tensor cores"
+        known = known if on else "does not run on tensor cores"
         words = f"at least {percent(share(part, total))} {of} {known}:"
-        words += f" the names of {percent(share(unknown, total))} do not say it"
+        words += f" kernel names do not show it for {percent(share(unknown, total))}"
     return [words + _rate(matrices)]
 
 
@@ -136,7 +136,7 @@ def step_text(of_step: StepFlops) -> str:
     if of_step.source == "given":
         why = "by --flops-per-step"
     elif at_least:
-        why += f", known of {percent(of_step.coverage)} of the multiplication of matrices"
+        why += f", known of {percent(of_step.coverage)} of matrix multiplication"
     mfu = "" if of_step.mfu is None else f", an MFU of {at_least}{percent(of_step.mfu)}"
     reached = f"a step reaches {at_least}{rate / 1e12:.3g}{of_peak} TFLOP/s{mfu}"
     return f"{reached}: {of_step.flops:.3g} FLOPs in {duration(of_step.step_ns)}, {why}"

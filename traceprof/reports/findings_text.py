@@ -30,11 +30,11 @@ _MAX_UNEXPLAINED = 6
 MAX_EVIDENCE = {Severity.INFO: 0, Severity.LOW: 1, Severity.MEDIUM: 2, Severity.HIGH: 2}
 """Pieces of evidence that are shown of a finding."""
 _MAX_ADVICE = {Severity.INFO: 0, Severity.LOW: 1, Severity.MEDIUM: 2, Severity.HIGH: 2}
-_PACE = "this wait may set the pace: then whatever else becomes faster waits as much longer"
+_PACE = "this wait may set the pace: anything else that becomes faster then only waits longer"
 _MIN_ADVISED = 3  # findings, of whatever severity
 _CLOCKS = (
-    "Times of evidence are by the clock of the rank's own report; the dashboard shows them by that"
-    " of the first report, with these beside them."
+    "Times of evidence are on the clock of the rank's own report; the dashboard shows them on"
+    " that of the first report, with these beside them."
 )
 _SHORTENS_TOO = {"half-precision": "kernels that only move numbers, too"}
 _MUCH_MORE = 1.05  # a step of another rank may be as much longer

@@ -99,7 +99,7 @@ def without_gains(limit: Finding | None) -> str:
         limit: the finding with the largest limit, None without one.
     """
     if limit is None or limit.saving is None or limit.saving.high_ns is None:
-        return "No finding that a replay can take out makes it 1 % shorter"
+        return "No finding that a replay can remove makes it 1 % shorter"
     at_most, share = duration(limit.saving.high_ns), limit.saving.share
     what = limit.id if share is None else f"{percent(share)} of {limit.id}"
     return f"At most {at_most} less without {what}: {limit.saving.assume}, a limit"

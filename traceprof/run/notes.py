@@ -19,7 +19,7 @@ def notes_of(run: RunSummary) -> Iterator[tuple[int, str]]:
     for index, number in enumerate(run.run_numbers):
         if number:
             note = f"it is not of the same run as {run.reports[0].path.name}: it was captured at"
-            note += " another time, or of another program; nothing is compared between the two"
+            note += " another time, or from another program; the two are not compared"
             yield index, note
     with_ranks = {rank.report for rank in run.ranks}
     for index, report in enumerate(run.reports):
@@ -67,6 +67,6 @@ def cpu_rank_notes(
     num_open = sum(gap.num_open for gap in gaps)
     if num_open:
         yield (
-            f"ranges that were open when the capture ended ({num_open}) count up to the last time"
-            " that is known of their process"
+            f"ranges that were open when the capture ended ({num_open}) count until the last"
+            " known time of their process"
         )

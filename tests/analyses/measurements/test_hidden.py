@@ -107,7 +107,7 @@ def test_unknown_names_over_a_tenth_of_the_time_hide_what_is_known_by_name(
 ) -> None:
     begin = round(1_000_000 * (1 - share))
     builder = TraceBuilder().kernel(0, begin).kernel(begin, 1_000_000, name)
-    gaps = unknown(analyzed(builder, tmp_path / "t.sqlite"), "names are unknown")
+    gaps = unknown(analyzed(builder, tmp_path / "t.sqlite"), "kernels with unknown names take")
     assert gaps.keys() == (BY_NAME - OF_RUNS if hides else set())
     assert all(how in remedy for remedy in gaps.values())
 

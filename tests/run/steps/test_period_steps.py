@@ -178,8 +178,8 @@ def test_of_very_many_those_in_the_middle_are_steps(
         assert len(steady_steps(rank, training_window(rank)).step) == 11  # more follow
         assert rank.host_steps is not None
         assert len(rank.host_steps.number) == 70
-    (note,) = [note for _, note in analyze(path).notes if "its kernels return" in note]
-    assert "return 70 times: 11 of these periods, in the middle, are its steps" in note
+    (note,) = [note for _, note in analyze(path).notes if "its kernels repeat" in note]
+    assert "repeat 70 times: 11 of these periods, from the middle, are its steps" in note
 
 
 def test_marked_steps_of_real_recordings_are_found_without_their_marks(real_trace: Path) -> None:

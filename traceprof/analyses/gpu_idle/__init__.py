@@ -137,13 +137,13 @@ CAUSES = {
 """Names of the causes for users."""
 _BECAUSE = {
     IdleCause.LAUNCH_BOUND: "the GPU was quicker than the host could launch",
-    IdleCause.TURNAROUND: "the GPU went from one operation to the next, launched in time",
+    IdleCause.TURNAROUND: "the GPU takes time between operations, even those launched in time",
     IdleCause.SYNC: "the host had waited for the GPU and could not launch ahead",
     IdleCause.DATA_LOADING: "the host waited for data to be loaded",
     IdleCause.MPI: "the host was in MPI",
     IdleCause.SETUP: "the host set something up for the first time",
     IdleCause.ALLOCATION: "the host allocated or freed memory",
-    IdleCause.STALLED: "the host was held up in what is quick else",
+    IdleCause.STALLED: "the host was held up in something that is usually quick",
     IdleCause.WAITING: "the launching thread slept",
     IdleCause.HOST_CODE: "the host ran code of its own between launches",
     IdleCause.UNKNOWN: "of something that the report does not show",

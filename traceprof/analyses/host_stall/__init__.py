@@ -298,7 +298,7 @@ def _because(rank: StalledRank) -> str:
     if rank.held_up_by == SLICES:
         tick_ns = cores.tick_of(of_rank.end_ns - of_rank.start_ns) or 0
         return (
-            f"they last multiples of {duration(tick_ns)}, a tick of the scheduler: something else"
+            f"they last multiples of {duration(tick_ns)}, the scheduler's tick: something else"
             " had its core"
         )
     if rank.held_up_by == rank_stalls.BLOCKED:
@@ -318,8 +318,8 @@ def _running(machine: str, shared: SharedCores) -> str:
 _BECAUSE = {
     rank_stalls.GARBAGE: "Python collected garbage",
     QUOTA: (
-        f"they end on a grid of {duration(cores.QUOTA_PERIOD_NS)}, as where a container has used up"
-        " its CPU quota"
+        f"they end on a grid of {duration(cores.QUOTA_PERIOD_NS)}, as when a container has used"
+        " up its CPU quota"
     ),
     rank_stalls.OFF_CORE: "the thread was off its core",
     rank_stalls.PROCESS: (

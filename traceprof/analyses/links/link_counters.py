@@ -274,14 +274,14 @@ def _not_applicable(result: LinkCountersResult) -> list[NotApplicable]:
     beside = f"; nor are there samples of the machine's NICs ({nics})" if nics else ""
     known = any(counter.peak_gb_per_s is not None for counter in result.counters)
     if not result.has_gpu_samples:
-        reason = f"no GPU metrics: what crossed NVLink and PCIe is not in this export{beside}"
+        reason = f"no GPU metrics: this export does not show the traffic on NVLink and PCIe{beside}"
         part = Part.NETWORK_COUNTERS if nics else Part.LINK_COUNTERS
         how = result.how_to_collect(part)
     elif not result.is_gpu_known:
-        reason = "it is not in the export which of the sampled GPUs is this rank's"
+        reason = "the export does not show which of the sampled GPUs is this rank's"
         how = result.how_to_collect(Part.COUNTED_GPUS)
     elif not known:
-        reason = "the peak rates of the sampled links are not known"
+        reason = "the peak rates of the sampled links are unknown"
         how = "give the rates: --link-peak nvlink=300 --link-peak pcie=31.5 (GB/s, one direction)"
     else:
         reason = (

@@ -229,7 +229,7 @@ def findings(result: LinkUsageResult) -> list[Finding | NotApplicable]:
         claims += [
             NotApplicable(
                 id_,
-                f"the peak over PCIe of {gpu} is not known, so that its copies cannot be judged",
+                f"the peak over PCIe of {gpu} is unknown, so its copies cannot be judged",
                 "give the rate: --link-peak pcie=31.5 (GB/s, one direction)",
                 result.rank,
             )

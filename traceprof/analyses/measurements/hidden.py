@@ -170,8 +170,7 @@ def _unknown_names(rank: Rank, window: Window) -> Iterator[Hidden]:
         return
     texts = sorted(names[id_] for id_ in unknown if id_ in names)
     yield Hidden(
-        "over 10 % of the time of kernels is in some whose names are unknown:"
-        " what they do is not known",
+        "kernels with unknown names take over 10 % of the kernel time: what they do is unknown",
         "give those that communicate with --communication-kernel REGEX (--kernels lists them)"
         if any(map(looks_like_communication, texts))
         else "see what they are: traceprof analyze --kernels",

@@ -181,7 +181,7 @@ def _without_memory(result: PeerTransfersResult) -> NotApplicable | None:
         return None
     return NotApplicable(
         "peer-copy-through-host",
-        "the kinds of memory of copies are not in the export",
+        "the export does not show the kinds of memory of copies",
         result.how_to_collect(Part.COPY_MEMORY),
         result.rank,
     )

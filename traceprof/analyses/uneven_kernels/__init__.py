@@ -175,8 +175,8 @@ def findings(result: UnevenKernelsResult) -> list[Finding | NotApplicable]:
         return [
             NotApplicable(
                 ID,
-                "no kernel is at the same place of a step on two ranks: none can be compared",
-                "give reports of ranks that run the same program at once, with steps marked",
+                "no kernel is at the same place of a step on two ranks, so none can be compared",
+                "give reports of ranks that ran the same program together, with steps marked",
             )
         ]
     if metrics is None:
@@ -293,7 +293,7 @@ def _too_few(num_steps: int) -> NotApplicable:
     steps = "no steps" if num_steps < 2 else f"{num_steps} steps"
     return NotApplicable(
         ID,
-        f"{steps} with few kernels at the same place on several ranks: what is noise is not known",
+        f"{steps} with few kernels at the same place on several ranks: noise cannot be estimated",
         f"record at least {limits.MIN_STEPS} steps",
     )
 

@@ -24,7 +24,7 @@ MIN_BY_FINDING = 0.10
 """The share from which on it is always attributed to a finding."""
 
 _BELOW_A_FINDING = (
-    "no finding was asked for or made of it: every part of it is below the reporting threshold"
+    "no finding was requested or made for it: every part is below the reporting threshold"
 )
 
 

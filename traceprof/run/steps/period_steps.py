@@ -194,8 +194,8 @@ def about_part(num: int, num_periods: int) -> str:
         num_periods: of the periods.
     """
     return (
-        f"no range marks steps, and its kernels return {num_periods} times: {num} of these periods,"
-        " in the middle, are its steps"
+        f"no range marks steps, and its kernels repeat {num_periods} times: {num} of these"
+        " periods, from the middle, are its steps"
     )
 
 
