@@ -105,3 +105,10 @@ def test_promises_are_kept_or_not(
     validation: ModuleType, low: int | None, high: int | None, came: int, kept: str
 ) -> None:
     assert validation.Promise(low, high).kept(came, 1_000_000) == kept
+
+
+def test_no_limit_is_beaten(validation: ModuleType) -> None:
+    """Of what its authors, or we, changed; an estimate may miss, a limit may not."""
+    for page in (WRITTEN, validation.GPU_PAGE.read_text(encoding="utf-8")):
+        assert page.count("| at most ") > 5
+        assert "the limit was beaten" not in page

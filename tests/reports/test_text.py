@@ -267,6 +267,18 @@ def test_a_replay_that_takes_out_more_than_the_finding_costs_says_so() -> None:
     assert "shortens" not in said(Saving.at_most(2 * cost))
 
 
+def test_half_precision_gains_more_than_multiplications_cost_and_why_is_said() -> None:
+    """It halves what kernels move, too; what a finding costs in a step follows from its impact."""
+    result = analyze_reports([SAMPLE_FOLDER / "full-precision-matmul.sqlite"])
+    finding = next(one for one in result.findings if one.id == "full-precision-matmul")
+    assert "per_step_ns" not in finding.metrics
+    why = ", as half-precision shortens kernels that only move numbers, too"
+    for share, is_more in ((0.9, False), (1.3, True)):
+        most = Saving.at_most(round(share * finding.impact_ns / 5), "half-precision")
+        said = "; ".join(claim_lines(result, [replace(finding, saving=most)]))
+        assert (why in said) == is_more
+
+
 def test_a_share_follows_the_time_that_it_is_of() -> None:
     """A title may name other times only: what kernels take, of which a part could go."""
     result = analyze_reports([SAMPLE_FOLDER / "full-precision-matmul.sqlite"])

@@ -41,8 +41,8 @@ _OTHER_COMMUNICATORS = (
     " other communicators on its stream; if they do, the gain is smaller"
 )
 _HIDDEN_WAITS = (
-    "between some calls a thread did nothing that was recorded until the GPU had finished its"
-    " work: it may have waited for that or not, and the interval covers both"
+    "threads that did nothing that was recorded until the GPU had finished its work may have waited"
+    " for that or not, and calls that wait may go altogether or stay: the interval covers both"
 )
 _PACED = (
     "the report does not show how threads pace each other: the answer is a limit, from the work"
