@@ -76,6 +76,8 @@ class Operation(NamedTuple):
     kind: int
     counted: bool  # not so a CUDA graph: it takes compute time but is no kernel
     correlation: int | None
+    is_copy: bool = False
+    stream: int | None = None
 
 
 class Range(NamedTuple):
@@ -172,10 +174,12 @@ def read_operations(
     """All GPU operations of the file, by rank."""
     peers = peer_kinds(db)
     found: dict[tuple[int, int], list[Operation]] = defaultdict(list)
-    columns = ("correlationId", "shortName", "demangledName", "copyKind", "srcDeviceId",
-               "dstDeviceId")  # fmt: skip
+    columns = ("correlationId", "streamId", "shortName", "demangledName", "copyKind",
+               "srcDeviceId", "dstDeviceId")  # fmt: skip
     verdicts: dict[tuple[int | None, int | None], bool] = {}
-    for table, start, end, process, device, correlation, *more in operation_rows(db, *columns):
+    for table, start, end, process, device, correlation, stream, *more in operation_rows(
+        db, *columns
+    ):
         short, demangled, copy_kind, source, target = more
         kind = COPY if table in {"MEMCPY", "MEMSET"} else COMPUTE
         if table == "KERNEL":
@@ -185,7 +189,9 @@ def read_operations(
             kind = COMMUNICATION if verdicts[short, demangled] else COMPUTE
         elif table == "MEMCPY":
             kind = COMMUNICATION if copy_kind in peers or are_two(source, target) else COPY
-        operation = Operation(start, end, kind, table != "GRAPH_TRACE", correlation)
+        is_copy = table in {"MEMCPY", "MEMSET"}
+        is_counted = table != "GRAPH_TRACE"
+        operation = Operation(start, end, kind, is_counted, correlation, is_copy, stream)
         found[process, device].append(operation)
     return found
 
@@ -287,8 +293,10 @@ def step_windows(
     An operation is launched by the API call of its process with its correlation id: of several, the
     latest that begins by the operation's start, else the earliest. A step begins with the first
     operation launched inside its range and ends where the next begins, the last one with its own
-    last operation.
+    last operation. Copies on streams without kernels begin none while
+    other work runs that was launched before the step, but where the step has nothing else.
     """
+    of_kernels = {op.stream for op in operations if not op.is_copy}
     launched: list[tuple[int, Operation]] = []
     for op in operations:
         calls = launches.get((process, op.correlation)) if op.correlation is not None else None
@@ -300,7 +308,11 @@ def step_windows(
     for step, number in ranges:
         inside = slice(bisect_left(call_starts, step.start), bisect_left(call_starts, step.end))
         if own := [op for _, op in launched[inside]]:
+            opening = [op for op in own if not op.is_copy or op.stream in of_kernels]
             first, last = min(op.start for op in own), max(op.end for op in own)
+            earlier = (op for _, op in launched[: inside.start])
+            if any(op.end > first for op in earlier if not op.is_copy or op.stream in of_kernels):
+                first = min((op.start for op in opening), default=first)
             steps.append((first, step.start, last, number))
     steps.sort()
     ends = [first for first, *_ in steps[1:]] + [last for *_, last, _ in steps[-1:]]

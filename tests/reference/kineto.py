@@ -140,7 +140,10 @@ def ranks(facts: dict[str, Any], origin_ns: int) -> list[RankEvents]:
             kind = COMMUNICATION
         start, end = event["start"] - origin_ns, event["end"] - origin_ns
         args = event["args"]
-        found[args["device"]].append(Operation(start, end, kind, True, args["correlation"]))
+        is_copy = event["cat"] != "kernel"
+        found[args["device"]].append(
+            Operation(start, end, kind, True, args["correlation"], is_copy, args.get("stream"))
+        )
     launches: Launches = defaultdict(list)
     for correlation, start, *_ in api_calls(facts):
         launches[process, correlation].append(start - origin_ns)

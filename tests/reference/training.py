@@ -29,7 +29,14 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from tests.reference.breakdown import COMPUTE, LOW_24_BITS, NEVER, SERVING_STEPS, function_name
+from tests.reference.breakdown import (
+    COMPUTE,
+    COPY,
+    LOW_24_BITS,
+    NEVER,
+    SERVING_STEPS,
+    function_name,
+)
 from tests.reference.nsight_export import Call, Export, Operation
 from tests.reference.period_steps import period_steps
 from tests.reference.spans import Span, clipped, length, union
@@ -116,14 +123,28 @@ def host_steps(export: Export, process: int) -> tuple[str, list[tuple[int, int, 
     ]
 
 
+def _is_copy(operation: Operation) -> bool:
+    return operation.kind == COPY or operation.memory is not None
+
+
 def step_windows(operations: list[Operation], steps: list[tuple[int, int, int]]) -> list[Step]:
-    launched = sorted((op.call.start, op.start, op.end) for op in operations if op.call)
-    times = [time for time, _, _ in launched]
+    of_kernels = {op.stream for op in operations if not _is_copy(op)}
+    launched = sorted(
+        (op.call.start, op.start, op.end, _is_copy(op) and op.stream not in of_kernels)
+        for op in operations
+        if op.call
+    )
+    times = [time for time, *_ in launched]
     windows = []
     for number, low, high in steps:
         inside = launched[bisect_left(times, low) : bisect_left(times, high)]
         if inside:
-            first, last = min(s for _, s, _ in inside), max(e for _, _, e in inside)
+            first, last = min(s for _, s, *_ in inside), max(e for _, _, e, _ in inside)
+            earlier = [
+                e for _, _, e, is_beside in launched[: bisect_left(times, low)] if not is_beside
+            ]
+            if max(earlier, default=first) > first:
+                first = min((s for _, s, _, is_beside in inside if not is_beside), default=first)
             windows.append((first, low, last, number))
     windows.sort()
     ends = [first for first, *_ in windows[1:]] + [last for _, _, last, _ in windows[-1:]]

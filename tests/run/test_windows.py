@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.reference.breakdown import reference
 from tests.support.builders import TraceBuilder
 from traceprof.analysis import Options, RunResult, analyze_reports
 from traceprof.errors import UsageError
@@ -47,3 +48,31 @@ def test_a_capture_in_utc_begins_with_its_session(tmp_path: Path) -> None:
     assert len(analyzed((start, start + 10), path).breakdown) == 1
     with pytest.raises(UsageError, match=f"the capture lasts from {start} to {start + 1100} ns"):
         analyzed((0, 1_000_000_000), path)
+
+
+def test_copies_that_run_ahead_begin_no_step(tmp_path: Path) -> None:
+    """Nothing holds the host up, so that it fills its queue: the copy of step 9 ends before step 1.
+
+    The first copy begins its step, and so does the last one: nothing runs when these begin.
+    """
+    builder = TraceBuilder()
+    for step in range(10):
+        launched, began = 100 + 100 * step, 1_000 + 1_000 * step
+        builder.nvtx(f"step {step}", launched, launched + 90)
+        builder.memcpy(launched + 20, launched + 40, stream=9, launch=(launched + 1, launched + 2))
+        for place in range(3):
+            at = launched + 10 * (place + 1)
+            start, end = began + 300 * place, began + 300 * place + 290
+            builder.kernel(start, end, stream=7, launch=(at, at + 5))
+    builder.nvtx("step 10", 1_100, 1_190)
+    builder.memcpy(20_000, 20_500, stream=9, launch=(1_101, 1_102))
+    path = builder.write(tmp_path / "t.sqlite")
+    (rank,) = reference(path)
+    (steps,) = [one.steps for one in analyze_reports([path]).breakdown]
+    windows = [(one.number, one.measures.window_start_ns, one.measures.window_ns) for one in steps]
+    assert windows[0] == (0, 120, 1_880)
+    assert windows[1:9] == [(step, 1_000 + 1_000 * step, 1_000) for step in range(1, 9)]
+    assert windows[9:] == [(9, 10_000, 10_000), (10, 20_000, 500)]
+    assert windows == [
+        (one.number, one.measures.window_start_ns, one.measures.window_ns) for one in rank.steps
+    ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64, Intervals
     from traceprof.trace.model.host import ApiCalls
-    from traceprof.trace.model.operations import Operations, RankOperations
+    from traceprof.trace.model.operations import RankOperations
     from traceprof.trace.model.ranges import NamedRanges
     from traceprof.trace.model.trace import Trace
 
@@ -220,7 +220,9 @@ def step_windows(
     """Return the windows that a process's steps open on one of its ranks.
 
     A step that launched nothing on this rank has no window. Steps follow each other in GPU time;
-    of two that start at once (one range inside another), the outer comes first and is empty.
+    of two that start at once (one range inside another), the outer comes first and is empty. A copy
+    on a stream without kernels begins none while earlier work still runs: where nothing holds the
+    host up, copies run ever further ahead, until the launch queue is full.
 
     Args:
         operations: of the rank.
@@ -228,7 +230,7 @@ def step_windows(
         calls: of the process.
         ranges: the steps of the process.
     """
-    launched, start, end = _by_launch(operations.groups, launched_by, calls)
+    launched, start, end, is_beside = _by_launch(operations, launched_by, calls)
     first = np.searchsorted(launched, ranges.start_ns, side="left")
     stop = np.searchsorted(launched, ranges.end_ns, side="left")
     used = np.flatnonzero(stop > first)
@@ -238,6 +240,12 @@ def step_windows(
     slices = np.stack((first[used], stop[used]), axis=1).ravel()
     # reduceat reduces between each index and the next: every other result is between two steps.
     begins = np.minimum.reduceat(np.append(start, 0), slices)[::2]
+    of_kernels = np.minimum.reduceat(np.append(np.where(is_beside, OPEN_END, start), 0), slices)[
+        ::2
+    ]
+    working = np.maximum.accumulate(np.insert(np.where(is_beside, 0, end), 0, 0))[first[used]]
+    runs_ahead = (begins < working) & (of_kernels < OPEN_END)
+    begins = np.where(runs_ahead, of_kernels, begins)
     finishes = np.maximum.reduceat(np.append(end, 0), slices)[::2]
     order = np.argsort(begins, kind="stable")
     begins = begins[order]
@@ -262,17 +270,31 @@ def host_step_windows(ranges: StepRanges, end_ns: int) -> StepWindows:
 
 
 def _by_launch(
-    groups: Sequence[Operations], launched_by: Sequence[Int64], calls: ApiCalls
-) -> tuple[Int64, Int64, Int64]:
-    """Return launch, start and end of all operations with a known launch, by launch."""
+    operations: RankOperations, launched_by: Sequence[Int64], calls: ApiCalls
+) -> tuple[Int64, Int64, Int64, npt.NDArray[np.bool_]]:
+    """Return launch, start and end of all operations with a known launch, by launch.
+
+    The last array says of each whether it is a copy on a stream without kernels.
+    """
+    groups = operations.groups
+    kernels = [operations.kernels, operations.graphs]
+    with_kernels = np.concatenate([group.packed_stream.counted()[0] for group in kernels])
     known = [call >= 0 for call in launched_by]
     launched = calls.start_ns[
         np.concatenate([call[has] for call, has in zip(launched_by, known, strict=True)])
     ]
     start = np.concatenate([group.start_ns[has] for group, has in zip(groups, known, strict=True)])
     end = np.concatenate([group.end_ns[has] for group, has in zip(groups, known, strict=True)])
+    is_beside = np.concatenate(
+        [
+            np.isin(group.stream[has], with_kernels, invert=True)
+            if group is operations.copies or group is operations.memsets
+            else np.zeros(np.count_nonzero(has), np.bool_)
+            for group, has in zip(groups, known, strict=True)
+        ]
+    )
     order = np.argsort(launched, kind="stable")
-    return launched[order], start[order], end[order]
+    return launched[order], start[order], end[order], is_beside[order]
 
 
 def _marked_steps(candidates: NamedRanges | None) -> StepRanges | None:

@@ -131,9 +131,15 @@ class Ranks:
         """Return number, start and end of the rank's steps.
 
         A step lasts from the first GPU operation launched inside its range to that of the next
-        step; the last one ends with the last operation launched inside it.
+        step; the last one ends with the last operation launched inside it. Copies on streams
+        without kernels begin none while earlier work still runs.
         """
         steps = []
+        with_kernels = {
+            operation.stream
+            for operation in self.operations[rank]
+            if isinstance(operation.work, KernelWork | CommunicationWork)
+        }
         for range_ in self.result.ranges:
             match = re.fullmatch(r"step (\d+)", range_.action.name)
             if match is None or range_.thread.process != self.places[rank][0]:
@@ -144,7 +150,16 @@ class Ranks:
                 if range_.start_ns <= operation.call.start_ns < range_.end_ns
             ]
             if operations:
+                opening = [
+                    operation for operation in operations if operation.stream in with_kernels
+                ]
                 first = min(operation.start_ns for operation in operations)
+                if any(
+                    operation.call.start_ns < range_.start_ns and operation.end_ns > first
+                    for operation in self.operations[rank]
+                    if operation.stream in with_kernels
+                ):
+                    first = min((operation.start_ns for operation in opening), default=first)
                 last = max(operation.end_ns for operation in operations)
                 steps.append((int(match[1]), first, last))
         ends = [first for _, first, _ in steps[1:]] + [last for *_, last in steps[-1:]]
