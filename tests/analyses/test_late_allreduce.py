@@ -274,9 +274,13 @@ def test_a_tail_of_less_than_a_hundredth_is_not_worth_a_word(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("builder", "why", "how"),
     [
-        (steps_of([]).kernel(50, 60, "ncclDevKernel_Generic_4"), "not known", "REGEX=AllReduce"),
+        (
+            steps_of([]).kernel(50, 60, "ncclDevKernel_Generic_4"),
+            "1 communication kernel of unknown operations",
+            "REGEX=AllReduce",
+        ),
         (TraceBuilder().kernel(0, 9).kernel(9, 20, NCCL), "no training step", "--step-pattern"),
-        (steps_of([(610, 880)], num=2), "1 steps can be judged", "record several steps"),
+        (steps_of([(610, 880)], num=2), "1 step can be judged", "record several steps"),
         (steps_of([(610, 880)]).kernel(50, 60, SCATTER), "ReduceScatter", "exposed-communication"),
         (
             steps_of([(610, 880)]).without("CUPTI_ACTIVITY_KIND_RUNTIME"),
