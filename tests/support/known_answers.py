@@ -46,9 +46,10 @@ class Events:
     def kernels_within(self, label: str) -> int:
         """Return how many kernels started while a range of this name was open."""
         num = 0
-        for row in self.ranges[self.ranges["name"] == label].itertuples():
-            start = self.kernels["start_ns"]
-            num += int(((start >= row.start_ns) & (start < row.end_ns)).sum())
+        starts = self.kernels["start_ns"].to_numpy()
+        ranges = self.ranges.loc[self.ranges["name"] == label, ["start_ns", "end_ns"]]
+        for start_ns, end_ns in ranges.to_numpy().tolist():
+            num += int(((starts >= start_ns) & (starts < end_ns)).sum())
         return num
 
 

@@ -64,7 +64,8 @@ def _series(field: str, kind: Any, values: Sequence[Any]) -> pd.Series[Any]:  # 
         return pd.Series(pd.Categorical(values, order, ordered=True))
     if str in _kinds(kind) and field not in _PROSE:
         texts = sorted({value for value in values if value is not None})
-        return pd.Series(pd.Categorical(values, pd.Index(texts, dtype="str")))
+        categories: pd.Index[str] = pd.Index(texts, dtype="str")
+        return pd.Series(pd.Categorical(values, categories))
     series: pd.Series[Any] = pd.Series(values, dtype=_dtype(kind))
     return series
 

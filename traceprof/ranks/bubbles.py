@@ -152,10 +152,11 @@ def pipeline_of(
         lengths = gap_end - gap_start - np.append(stages[place].copying_ns, 0)
         lengths -= intervals.covered_within(busy, gap_start, gap_end)
         lengths = np.where(np.append(waits[chosen], True), np.maximum(lengths, 0), 0)
-        expected = [
-            np.append(starts[chosen], last) - np.append(0, starts[chosen] + took[chosen])
-            for starts, took, last in zip(levels, (equal, own, own), finishes, strict=True)
-        ]
+        expected = []
+        for starts, took, last in zip(levels, (equal, own, own), finishes, strict=True):
+            until: Int64 = np.append(starts[chosen], last)
+            since: Int64 = np.append(0, starts[chosen] + took[chosen])
+            expected.append(until - since)
         parts = _parts(expected, lengths)
         found.append(
             Stage(

@@ -217,11 +217,10 @@ def findings(result: LaunchQueueResult) -> list[Finding | NotApplicable]:
 
 def _latest(rank: Rank, late: LateLaunches) -> tuple[LateLaunch, ...]:
     columns = (late.group, late.index, late.stream, late.gap_start_ns, late.start_ns, late.late_ns)
+    rows: list[list[int]] = np.stack([column[:MAX_EVIDENCE] for column in columns], 1).tolist()
     return tuple(
-        LateLaunch(rank.operation_name(group, index), *numbers)
-        for group, index, *numbers in zip(
-            *(column[:MAX_EVIDENCE].tolist() for column in columns), strict=True
-        )
+        LateLaunch(rank.operation_name(group, index), stream, idle_since_ns, start_ns, late_ns)
+        for group, index, stream, idle_since_ns, start_ns, late_ns in rows
     )
 
 
