@@ -175,6 +175,10 @@ _CACHE_IS_EMPTY = (
     ),
     "In the first steps this is normal: it allocates what later ones use again",
 )
+_NO_MALLOC = (
+    "No memory of the GPU was allocated: pin buffers of the host once and use them again, instead"
+    " of .pin_memory() in each step; no torch.cuda.empty_cache() in the loop"
+)
 _CACHE_IS_OFF = (
     (
         "PyTorch's cache of memory is off: operations call {malloc} for what they need. Unset"
@@ -241,7 +245,9 @@ def advice(
         line
         for cause in causes
         for line in (
-            _of_cache(is_off=allocated.is_uncached, is_hip=allocated.is_hip)
+            (_NO_MALLOC,)
+            if cause is IdleCause.ALLOCATION and is_pytorch and not allocated.num_allocations
+            else _of_cache(is_off=allocated.is_uncached, is_hip=allocated.is_hip)
             if cause is IdleCause.ALLOCATION and is_pytorch
             else _DALI
             if cause is IdleCause.DATA_LOADING and uses_dali
@@ -305,6 +311,7 @@ def page_advice() -> str:
             of_torch = (
                 *_of_cache(is_off=True, is_hip=False),
                 *_of_cache(is_off=False, is_hip=False),
+                _NO_MALLOC,
             )
         torch = [f"{line} (PyTorch)" for line in of_torch]
         torch += _DALI if cause is IdleCause.DATA_LOADING else ()
