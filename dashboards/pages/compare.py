@@ -53,8 +53,8 @@ def layout(analysis: Analysis, address: Address) -> Component:
     """Return the page: the comparison as soon as it is there."""
     del address
     lead = (
-        "What changed from a recording before to this one: the unit is the step. The whole runs are"
-        " compared, whatever ranks and time are chosen."
+        "What changed between an earlier recording and this one, per step. The whole runs are"
+        " compared: the choice of ranks and time has no effect."
     )
     asked = questions_about(analysis).comparison()
     if asked is None:
@@ -189,7 +189,7 @@ def _two_timelines(compared: Compared) -> list[Component]:
             html.P(
                 "Before: its reports are not here."
                 if compared.comparison.before.num_captures == 1
-                else "Before: there are several recordings, of which none is drawn."
+                else "Before: there are several recordings; none of them is drawn."
             )
         )
     shown = [side for _, _, side in sides if side is not None]

@@ -44,8 +44,9 @@ _MAX_ROWS = 1000  # names; the rest is added up
 _MAX_NAME = 300  # characters: templates can have thousands
 
 _KERNELS = (
-    Column("title", "kernel", tip="its function, and what it does where the function says little:"
-           " leads to the first one on the timeline, from which O goes to the next", leads=True),
+    Column("title", "kernel", tip="its function, and what it does where the function says"
+                                  " little; links to the first one on the timeline, from where O"
+                                  " goes to the next", leads=True),
     Column("category", "category", None, 110, "by its name", has_filter=True),
     Column("precision", "computes in", None, 90, "by its name", has_filter=True, may_be_cut=True),
     Column("operator", "operator", None, 140, "the innermost that launched most of its time",
@@ -120,8 +121,8 @@ def layout(analysis: Analysis, address: Address) -> Component:
     view = View(analysis, address)
     tables = view.kernels
     lead = (
-        "The time in kernels, by name: what runs longest is worth the first look. Kernels that run"
-        " at the same time count each by itself."
+        "The time in kernels, by name: what runs longest is worth the first look. Kernels that"
+        " run at the same time are each counted in full."
     )
     uses = used(tables)
     if not uses:
@@ -251,7 +252,10 @@ def _compute(view: View) -> Component:
             }
         )
     rows.sort(key=lambda row: -row["time"])
-    note = "of kernels at once, the one that began first counts: the rows add up to all compute"
+    note = (
+        "of kernels that run at the same time, the one that began first counts: the rows add up"
+        " to all compute"
+    )
     shown = table("compute", _COMPUTE, rows, "compute.csv")
     return card("What compute consists of", *_of_peak(view, ranks), shown, note=note)
 

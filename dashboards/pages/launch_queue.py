@@ -75,14 +75,15 @@ def layout(analysis: Analysis, address: Address) -> Component:
     view = View(analysis, address)
     results: tuple[LaunchQueueResult, ...] = view.of(launch_queue)
     lead = (
-        "What a process has launched and its GPU has not finished. A launch into a full queue"
-        " blocks the host: healthy run-ahead, unless something else waits for the blocked thread."
+        "Operations that a process has launched and its GPU has not finished. A launch into a"
+        " full queue blocks the host: healthy run-ahead, unless something else waits for the"
+        " blocked thread."
     )
     known = results
     gaps = missing(view.missing(*launch_queue.FINDINGS))
     if not known:
         empty = nothing(
-            "No report chosen has CUDA API calls: when operations were launched is not known.",
+            "No chosen report has CUDA API calls: the times of launches are unknown.",
             view.analysis.run.how_to_collect(Part.API_CALLS),
         )
         return page(TITLE, lead, card("Depth over time", empty), gaps)

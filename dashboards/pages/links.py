@@ -161,7 +161,7 @@ def _peers(view: View, used: Sequence[LinkUsageResult]) -> Component:
             title,
             nothing(
                 "No copy from one GPU to another was recorded. What NCCL's kernels send is not"
-                " among the copies: sampled counters of NVLink and PCIe show it."
+                " recorded as copies; sampled counters of NVLink and PCIe show it."
             ),
         )
     drawn = used[:_MAX_RANKS]

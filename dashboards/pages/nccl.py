@@ -78,9 +78,9 @@ def layout(analysis: Analysis, address: Address) -> Component:
     view = View(analysis, address)
     results: tuple[CollectivesResult, ...] = view.of(collectives)
     lead = (
-        "A collective's kernel runs from its rank's arrival until the last rank has arrived and all"
-        " is done: times hold waiting. Bandwidths are of the time since the last one came where"
-        " ranks could be compared, else lower bounds."
+        "A collective's kernel runs from its rank's arrival until the last rank has arrived and"
+        " the operation is done: times include waiting. Bandwidths count from the last arrival"
+        " where ranks could be compared; otherwise they are lower bounds."
     )
     gaps = missing(view.missing(*collectives.FINDINGS, *nccl_serialization.FINDINGS))
     uses = [(result.rank, use) for result in results for use in result.uses]

@@ -128,7 +128,7 @@ def _waits(view: View) -> list[Component]:
         why = (
             "The ranks' clocks are not exact enough to show who waited."
             if is_unknown
-            else "No rank shown waited for another one in a collective that was recorded of both."
+            else "No rank shown waited for another one in a collective that was recorded on both."
         )
         return [card(title, nothing(why))]
     note = "in collectives, from a rank's arrival to that of the last one"

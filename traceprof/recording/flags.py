@@ -112,7 +112,9 @@ def _traced(options: Mapping[str, str], *, uses_mpi: bool) -> Iterator[Flag | Le
 def _sampled(machine: Machine) -> Iterator[Flag | LeftOut]:
     if machine.may_sample is False:
         yield Flag("--sample=none", "no samples of the host, which are not permitted here", NO_COST)
-        yield Flag("--cpuctxsw=none", "no context switches, nor are these permitted", NO_COST)
+        yield Flag(
+            "--cpuctxsw=none", "no context switches, which are not permitted here either", NO_COST
+        )
         yield LeftOut(
             "whether the host slept or ran",
             "the system does not permit it: `sysctl kernel.perf_event_paranoid=2`, or in a"

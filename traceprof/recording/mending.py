@@ -36,8 +36,8 @@ def _of_ranges(ranges: ProbedRanges) -> Iterator[str]:
         yield "ranges of instrument are not recorded when tried: pip install --upgrade nvtx"
     elif not ranges.of_nvtx:
         yield (
-            "ranges that a program opens by nvtx.annotate are not recorded when tried, those of"
-            " instrument are: pip install nvtx==0.2.11"
+            "in a test, ranges that a program opens by nvtx.annotate were not recorded, but"
+            " those of instrument were: pip install nvtx==0.2.11"
         )
 
 

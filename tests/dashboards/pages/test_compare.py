@@ -107,7 +107,7 @@ def test_without_its_reports_a_side_cannot_be_drawn(analysis: Analysis, tmp_path
     several = compared_with(analysis, CompareQuestion((str(saved), str(saved)), Options()))
     assert several.before is None
     shown = text(compare.answers(Asked(several, is_over=True)))
-    assert "Before: there are several recordings, of which none is drawn." in shown
+    assert "Before: there are several recordings; none of them is drawn." in shown
 
 
 def test_both_sides_are_answered(analysis: Analysis, compared: Compared) -> None:
