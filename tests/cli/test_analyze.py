@@ -120,7 +120,7 @@ def test_a_folder_is_all_reports_directly_in_it(
     assert [report["path"] for report in result["lost_reports"]] == [str(tmp_path / "empty.sqlite")]
     assert "the file is empty" in err
     assert run("info", tmp_path) == EXIT_DONE
-    assert "1 kernels" in capsys.readouterr().out
+    assert "1 kernel (" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["analyze", "info", "dashboard"])
