@@ -234,17 +234,18 @@ def covered_within(covered: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
     """
     if len(covered) == 0:
         return np.zeros(len(start_ns), np.int64)
-    # Most windows end before another interval begins.
-    index = num_before(covered.start_ns, start_ns)
+    # Most windows end before another interval begins, behind the one at their start.
+    index = num_before(covered.start_ns, start_ns, "right")
     within = np.minimum(end_ns, covered.end_ns[index - 1])
     within -= start_ns
     np.maximum(within, 0, out=within)
     within[index == 0] = 0
     more = np.flatnonzero(end_ns > np.append(covered.start_ns, BEYOND_NS)[index])
     del index  # there can be many
-    spent = covered_before(covered, end_ns[more])
-    spent -= covered_before(covered, start_ns[more])
-    within[more] = spent
+    if len(more):
+        spent = covered_before(covered, end_ns[more])
+        spent -= covered_before(covered, start_ns[more])
+        within[more] = spent
     return within
 
 
@@ -279,8 +280,9 @@ def num_before(limits_ns: Int64, times_ns: Int64, side: Literal["left", "right"]
         both = (limits, times) if counts_equal else (times, limits)
         order = np.argsort(np.concatenate(both), kind="stable")
         is_time = order >= len(limits) if counts_equal else order < len(times)
-        before[first : first + len(times)] = np.flatnonzero(is_time) + low
-    before -= np.arange(num) % _ROWS_AT_ONCE
+        place = np.flatnonzero(is_time) + low
+        place -= np.arange(len(times))
+        before[first : first + len(times)] = place
     return before
 
 
