@@ -92,9 +92,11 @@ def replays(
     """
     names = rank.trace.api_names
     graphs = [key for key in names if _launches_graph(names[key])]
+    if not graphs or not len(known.end_ns):
+        return
     rows = np.flatnonzero(call >= 0)
     rows = rows[np.isin(calls.packed_name.at(call[rows]), graphs)]
-    if not len(rows) or not len(known.end_ns):
+    if not len(rows):
         return
     rows = rows[np.argsort(call[rows], kind="stable")]
     first = np.flatnonzero(np.diff(call[rows], prepend=-1))

@@ -20,9 +20,12 @@ from traceprof.structs import Record
 from traceprof.trace.model.special_values import NULL, UNKNOWN
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from traceprof.communication.readiness import Readiness
     from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Rank, Window
+    from traceprof.trace.model.operations import Operations
 
 OTHER, FORWARD, BACKWARD, WEIGHTS = range(4)
 """Kinds of passes: `WEIGHTS` is the part of a backward that no other stage waits for."""
@@ -203,21 +206,18 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     calls = rank.calls
     assert calls is not None  # noqa: S101  (else no call is known)
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
-    columns: list[list[Int64]] = [[], [], [], []]
+    groups = []
     for group, launched_by, chosen in (
         (kernels, rank.launched_by[0], ~rank.is_communication_kernel),
         (graphs, rank.launched_by[3], np.ones(len(graphs), np.bool_)),
     ):
         found = np.flatnonzero(chosen & (launched_by >= 0) & window.holds_start(group.start_ns))
-        columns[0].append(calls.start_ns[launched_by[found]])
-        columns[1].append(group.start_ns[found])
-        columns[2].append(group.ends(found))
-        columns[3].append(group.packed_stream.at(found))
-    order = np.argsort(np.concatenate(columns[0]), kind="stable")
+        groups.append((group, launched_by, found))
+    launch = np.concatenate([calls.start_ns[by[found]] for _, by, found in groups])
+    order = np.argsort(launch, kind="stable")
     if not len(order):
         return np.empty((7, 0), np.int64)
-    # Each is let go of before the next is made: there can be many.
-    launch, start, end, stream = (np.concatenate(columns.pop(0))[order] for _ in range(4))
+    launch = launch[order]
     ranges = _ranges(rank)
     limits = [called, *(one.start_ns for one in ranges.values())]
     limits += [one.end_ns for one in ranges.values()]
@@ -226,17 +226,25 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     limits.append(begins)
     part = intervals.num_before(np.unique(np.concatenate(limits)), launch, "right")
     first = np.flatnonzero(np.append(True, part[1:] != part[:-1]))
-    reached = np.maximum.accumulate(np.maximum.reduceat(end, first))
-    begun = np.minimum.reduceat(start, first)
-    compute = np.add.reduceat(end - start, first)
+    launch = launch[first]
+
+    def column(read: Callable[[Operations, Int64], Int64]) -> Int64:
+        return np.concatenate([read(group, found) for group, _, found in groups])[order]
+
+    # Each is let go of before the next is made: there can be many.
+    begun = np.minimum.reduceat(column(lambda group, found: group.start_ns[found]), first)
+    ended = np.maximum.reduceat(column(lambda group, found: group.ends(found)), first)
+    compute = np.add.reduceat(column(lambda group, found: group.packed_length.at(found)), first)
+    stream = column(lambda group, found: group.packed_stream.at(found))[first]
+    reached = np.maximum.accumulate(ended)
     begun[1:] = np.minimum(np.maximum(begun[1:], reached[:-1]), reached[1:])
     kind = np.full(len(first), OTHER, np.int64)
     for number, one in ranges.items():
-        at = np.searchsorted(one.start_ns, launch[first], side="right") - 1
-        inside = (at >= 0) & (launch[first] < np.append(one.end_ns, 0)[at])
+        at = np.searchsorted(one.start_ns, launch, side="right") - 1
+        inside = (at >= 0) & (launch < np.append(one.end_ns, 0)[at])
         kind[inside] = number
-    step = np.searchsorted(begins, launch[first], side="right") - 1
-    return np.stack((launch[first], begun, reached, stream[first], compute, kind, step))
+    step = np.searchsorted(begins, launch, side="right") - 1
+    return np.stack((launch, begun, reached, stream, compute, kind, step))
 
 
 def _ranges(rank: Rank) -> dict[int, Intervals]:

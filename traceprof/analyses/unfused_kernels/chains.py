@@ -137,6 +137,7 @@ def chains(
     # A list of tensors may take several kernels.
     goes_on = np.zeros(len(kernel), np.bool_)
     goes_on[1:] = ~begins[1:] & is_of_list[1:] & (name[1:] == name[:-1])
+    del members, stream, order  # there can be many
     chain = np.cumsum(begins) - 1
     keep = np.bincount(chain, ~goes_on)[chain] >= MIN_KERNELS if len(chain) else begins
     kernel, name, chain = kernel[keep], name[keep], chain[keep]
