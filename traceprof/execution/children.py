@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
 
 import numpy as np
 
+from traceprof.execution.memory import drop_freed_memory
 from traceprof.progress import UNHEARD
 from traceprof.structs import Record
 from traceprof.trace.programs import ending_with_parent
@@ -284,6 +285,7 @@ def run_in_children(
     if num_operations is not None:
         num_processes = min(num_processes, max(num_operations // MIN_OPERATIONS_OF_A_PROCESS, 1))
     step = num_processes if can_fork() else 1
+    is_large = can_fork() and (num_operations or 0) >= MIN_OPERATIONS_OF_A_PROCESS * len(items)
 
     def part(first: int) -> Iterator[Result]:
         prepare()
@@ -296,12 +298,22 @@ def run_in_children(
             for first in range(1, min(step, len(items)))
         ]
         for index in range(0, len(items), step):
-            results[index] = work(items[index])
+            results[index] = _set_apart(work(items[index])) if is_large else work(items[index])
+        drop_freed_memory()  # of the work, before results of children arrive
         for first, child in children:
             with suppress(ChildError):
                 for number, result in enumerate(child.items()):
                     results[first + number * step] = result
     return [results[index] if index in results else work(item) for index, item in enumerate(items)]
+
+
+def _set_apart(item: Item) -> Item:
+    """Return an object whose large arrays are not in the heap, where holes would stay between."""
+    ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    with ours, theirs, suppress(OSError):  # there is no memory, or no file can be opened
+        _send(item, ours)
+        item = _receive(theirs)
+    return item
 
 
 def _send(item: object, through: socket) -> None:
