@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.reference import kineto
@@ -10,7 +9,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
 from tests.support.opened import closed_analysis, ranks_of
 from tests.support.profiler_events import PID, call, event, kernel, write
-from traceprof.host.synchronization import goes_with, goes_with_copies, synchronizing_calls
+from traceprof.host.synchronization import goes_with, synchronizing_calls
 from traceprof.trace.model.kinds import waits_for_gpu
 
 RECORDINGS = Path(__file__).parents[1] / "gpu" / "recordings"
@@ -51,16 +50,6 @@ def test_without_operators_the_calls_go_and_without_waits_nothing(tmp_path: Path
     assert spans(trace.write(tmp_path / "a.sqlite")) == []
     trace.api("cudaDeviceSynchronize_v3020", 7 * US, 21 * US)
     assert spans(trace.write(tmp_path / "b.sqlite")) == [(7, 21)]
-
-
-def test_copies_go_with_their_calls(tmp_path: Path) -> None:
-    trace = TraceBuilder().kernel(10 * US, 20 * US, launch=(0, 5 * US))
-    trace.memcpy(30 * US, 60 * US, launch=(25 * US, 40 * US))
-    trace.memcpy(90 * US, 95 * US, launch=(70 * US, 75 * US))
-    with ranks_of(trace.write(tmp_path / "a.sqlite")) as (rank,):
-        time = goes_with_copies(rank, np.arange(2))
-        assert time.measure_ns == (60 - 25 + 75 - 70 + 95 - 90) * US
-        assert goes_with_copies(rank, np.arange(0)).measure_ns == 0
 
 
 @pytest.mark.parametrize("name", long_after(1, ["scalars", "read_loss", "synchronize"]))

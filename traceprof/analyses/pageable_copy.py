@@ -26,8 +26,8 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.host.synchronization import MAX_STAGED_BYTES, clocks_disagree, goes_with_copies
-from traceprof.run.steady_steps import covered_in_mean
+from traceprof.host.synchronization import MAX_STAGED_BYTES, clocks_disagree
+from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.model.kinds import MemoryKind, copy_label
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import NULL
@@ -77,7 +77,7 @@ class PageableCopyResult(RankResult, frozen=True):
         metrics: the numbers of its finding.
         cost_ns: time in which the GPU did nothing but these copies, or nothing at all while the
             host was inside their calls.
-        most_ns: what the mean steady step would gain at most, or all without steps.
+        share_per_step: the share of it that the mean steady step holds; None without steps.
         is_pytorch: whether the program is known to be PyTorch.
         is_unknown: whether there are large copies, but none whose kinds of memory are known.
         evidence: the copies that took longest, longest first.
@@ -87,7 +87,7 @@ class PageableCopyResult(RankResult, frozen=True):
     window_ns: int
     metrics: PageableCopyMetrics
     cost_ns: int
-    most_ns: int
+    share_per_step: float | None
     is_pytorch: bool
     is_unknown: bool
     evidence: tuple[Evidence, ...]
@@ -115,7 +115,6 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
         blocked = int((rank.calls.end_ns[called] - rank.calls.start_ns[called]).sum())
     exposed = _exposed(rank, window, chosen)
     cost = _with_idle(rank, window, exposed, called)
-    most = intervals.merge(cost, goes_with_copies(rank, chosen))
     num_large, num_known = int(large.sum()), int(known.sum())
     metrics = PageableCopyMetrics(
         bytes=sum(carried.values()),
@@ -133,7 +132,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
         window_ns=window.length_ns,
         metrics=metrics,
         cost_ns=cost.measure_ns,
-        most_ns=covered_in_mean(rank, window, most),
+        share_per_step=share_per_step(rank, window, cost),
         is_pytorch=rank.program.is_pytorch,
         is_unknown=num_large > 0 and not num_known,
         evidence=_evidence(rank, chosen),
@@ -176,7 +175,7 @@ def findings(result: PageableCopyResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             result.evidence,
             _ADVICE if result.is_pytorch else _CUDA_ADVICE,
-            Saving.at_most(result.most_ns),
+            Saving.of_step(result.cost_ns, result.share_per_step),
         )
     ]
 

@@ -109,22 +109,6 @@ def goes_with(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
     return intervals.merge(*(intervals.union(start, end) for start, end in spans))
 
 
-def goes_with_copies(rank: Rank, copies: Int64) -> Intervals:
-    """Return the time that goes with some copies of a rank: theirs, and the host's (`goes_with`).
-
-    Args:
-        rank: whose copies they are.
-        copies: int64[n], indices of its copies.
-    """
-    columns, calls = rank.operations.copies, rank.calls
-    copying = intervals.union(columns.start_ns[copies], columns.ends(copies))
-    if calls is None or clocks_disagree(rank, calls):
-        return copying
-    chosen, called = np.zeros(len(calls), np.bool_), rank.launched_by[1][copies]
-    chosen[called[called >= 0]] = True
-    return intervals.merge(copying, goes_with(rank, calls, chosen))
-
-
 def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:
     """Return whether operations start before they are launched, or end after the host read them."""
     early = launched = 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-
 from traceprof import intervals
 from traceprof.analyses.exposed_copy.advice import (
     MIN_UPLOAD_COPIES,
@@ -27,15 +25,13 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
-    Saving,
     Sight,
     bullets,
     severity_of_cost,
     share,
 )
-from traceprof.host.synchronization import goes_with_copies
 from traceprof.run.concurrency import DIRECTIONS, KindBeside, concurrency
-from traceprof.run.steady_steps import covered_in_mean, covered_per_step
+from traceprof.run.steady_steps import covered_per_step
 from traceprof.trace.model.kinds import MemoryKind
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
@@ -107,7 +103,6 @@ class ExposedCopyResult(RankResult, frozen=True):
         window_ns: the window's length.
         metrics: the numbers of its finding.
         copy_ns: the time in which copies ran.
-        most_ns: what the mean steady step would gain at most, or all without steps.
         parts: the exposed copies by kind, the longest first.
         beside: which kinds of work ran at the same time, one row for each kind.
         is_pytorch: whether the program is known to be PyTorch.
@@ -116,7 +111,6 @@ class ExposedCopyResult(RankResult, frozen=True):
     window_ns: int
     metrics: ExposedCopyMetrics
     copy_ns: int
-    most_ns: int
     parts: tuple[CopyPart, ...]
     beside: tuple[KindBeside, ...]
     is_pytorch: bool
@@ -140,7 +134,6 @@ def run(rank: Rank, window: Window) -> ExposedCopyResult:
     work -= of_kind["compute"].communication_ns
     exposed = intervals.subtract(rank.copy, rank.communication)
     exposed = intervals.subtract(exposed, rank.compute)
-    goes = intervals.merge(rank.copy, goes_with_copies(rank, np.flatnonzero(~rank.is_peer_copy)))
     metrics = ExposedCopyMetrics(
         exposed_ns=total_ns,
         fraction=share(total_ns, copy_ns),
@@ -161,7 +154,6 @@ def run(rank: Rank, window: Window) -> ExposedCopyResult:
         window_ns=window.length_ns,
         metrics=metrics,
         copy_ns=copy_ns,
-        most_ns=covered_in_mean(rank, window, goes),
         parts=parts,
         beside=beside,
         is_pytorch=rank.program.is_pytorch,
@@ -192,7 +184,6 @@ def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             tuple(evidence[:MAX_EVIDENCE]),
             advice(result.parts, metrics.hideable_ns, is_pytorch=result.is_pytorch),
-            Saving.at_most(result.most_ns),
         )
     ]
 

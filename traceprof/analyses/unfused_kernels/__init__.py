@@ -35,6 +35,7 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
+from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.synchronization import goes_with
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.kernel_names.titles import short_title
@@ -53,6 +54,7 @@ ID = "unfused-kernels"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 _OPTIMIZER_RANGES = re.compile(rf"\A(?:{labels.OPTIMIZER_STEP}(?: |\Z)|Optimizer\.step#)")
 _MAX_NAMED = 3  # kernels of a chain
+_HOST_IS_SLOWER = (IdleCause.LAUNCH_BOUND, IdleCause.HOST_CODE, IdleCause.UNKNOWN)
 
 
 class UnfusedKernelsMetrics(Metrics):
@@ -228,8 +230,8 @@ def _most_ns(
 ) -> int:
     """Return what the mean steady step would gain at most, or all without steps.
 
-    That is what kernels would take less, and the host's time for launching them as far as a step
-    is not compute.
+    That is what kernels would take less, and the host's time for launching them, if it is the
+    slower one.
 
     Args:
         rank: whose kernels they are.
@@ -245,8 +247,9 @@ def _most_ns(
     chosen, called = np.zeros(len(calls), np.bool_), rank.launched_by[0][spared]
     chosen[called[called >= 0]] = True
     launching = intervals.subtract(goes_with(rank, calls, chosen), spared_time)
-    rest = intervals.complement(rank.compute, window.start_ns, window.end_ns)
-    return most + min(covered_in_mean(rank, window, time) for time in (launching, rest))
+    idle = idle_causes(rank)
+    slower = intervals.merge(*(idle.of(cause) for cause in _HOST_IS_SLOWER))
+    return most + min(covered_in_mean(rank, window, time) for time in (launching, slower))
 
 
 def _in_optimizer(rank: Rank, chosen: Int64) -> Mask | None:

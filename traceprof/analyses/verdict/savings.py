@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding
 
 _MEASURES: dict[TimePart, str] = {
-    "exposed communication": "communication_ns",
-    "exposed copies": "copy_ns",
-    "idle": "window_ns",
+    "exposed communication": "exposed_communication_ns",
+    "exposed copies": "exposed_copy_ns",
+    "idle": "idle_ns",
 }
-"""What may go with a part of a step: without it, other parts may run beside compute, too."""
 RESOLUTION = 0.01
 """The smallest error of what a step is said to gain, as a share of it.
 
