@@ -122,6 +122,9 @@ def _check(result: RunResult) -> None:
     assert [*result.findings] == [finding for group in groups for finding in group]
     kinds = [_kind(group, least_ns) for group in groups]
     assert kinds == sorted(kinds, key=lambda kind: (kind[0], -kind[1]))
+    savings = headline.savings
+    if savings.gains:
+        assert (savings.possible_high_ns or 0) < headline.step_ns - least_ns
     named = [finding.id for finding in headline.causes]
     assert len(named) <= 3
     assert named == [group[0].id for group in groups if group[0].id in named]

@@ -145,6 +145,20 @@ def test_nothing_is_promised_whose_interval_begins_at_zero(tmp_path: Path) -> No
     assert (limit.saving.high_ns or 0) >= (saving.high_ns or 0) > 0
 
 
+def test_nothing_is_promised_whose_interval_begins_below_the_least_gain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate_scenario("host-sync", tmp_path / "run.sqlite", seed=1)
+    result = analyze_reports([tmp_path / "run.sqlite"])
+    (gain,), headline = savings_of(result).gains, result.headline
+    assert headline is not None
+    low_ns = saving_of(result, gain.finding).low_ns or 0
+    assert 0.01 * headline.step_ns < low_ns < gain.gain_ns
+    between = (low_ns + gain.gain_ns) / 2 / headline.step_ns
+    monkeypatch.setattr("traceprof.replay.answers.savings.MIN_SHARE", between)
+    assert savings_of(analyze_reports([tmp_path / "run.sqlite"])).gains == ()
+
+
 def test_what_costs_nothing_saves_nothing(tmp_path: Path) -> None:
     """Buckets wait in the order of their own communicator, whose links they share."""
     simulate_scenario("exposed-queued", tmp_path / "run.sqlite", seed=0)

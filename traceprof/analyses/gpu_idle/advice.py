@@ -114,8 +114,8 @@ _PYTORCH: Advice = {
     ),
     IdleCause.WAITING: (
         (
-            "A data loader's queue counts here where no step is marked: record with python -m"
-            " instrument, which names data loading and steps"
+            "If this is a data loader's queue, record with python -m instrument, which names data"
+            " loading and steps"
         ),
     ),
     IdleCause.STALLED: (

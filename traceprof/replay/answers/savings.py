@@ -228,8 +228,8 @@ def _together(
     """Return what a step could take without all findings whose absence can be replayed.
 
     They come one after the other, in the order of findings; each counts what it gains beside those
-    before it, if that is known and above noise. None counts whose interval begins at zero. Where
-    no answer is known, what a step could take is unknown.
+    before it, if that is known and above noise. None counts whose interval begins below 1 % of
+    the step. Where no answer is known, what a step could take is unknown.
 
     Args:
         headline: of the run.
@@ -246,12 +246,13 @@ def _together(
         return Savings(
             replay=Replay(baseline.num_steps, gates, refused.refused, refused.how_to_collect)
         )
+    before = headline.step_ns
+    least = MIN_SHARE * before
     worth = [
         (id_, atoms)
         for id_, atoms in known.items()
-        if not answers[atoms].is_bound and _saving(answers[atoms]).low_ns
+        if not answers[atoms].is_bound and (_saving(answers[atoms]).low_ns or 0) > least
     ]
-    before = headline.step_ns
     gains: list[Gain] = []
     atoms: tuple[str, ...] = ()
     last: Answer | None = None
@@ -261,10 +262,10 @@ def _together(
             continue
         together = (*atoms, *added)
         answer = answers.get(together) or _under(replay, together)
-        if answer.refused is not None or not _saving(answer).low_ns:
+        if answer.refused is not None or (_saving(answer).low_ns or 0) <= least:
             continue
         gain = _gain(answer) - (0 if last is None else _gain(last))
-        if gain <= max(_misfit_ns(replay), MIN_SHARE * before):
+        if gain <= max(_misfit_ns(replay), least):
             continue
         step = max(before - _gain(answer), 0)
         gains.append(Gain(id_, " + ".join(added), gain, step))
