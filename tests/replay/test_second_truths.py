@@ -14,7 +14,7 @@ import pytest
 import traceprof
 from tests.reference.gpu_programs import NUM_STEPS, PROGRAMS
 
-NUM_SEEDS, MIN_HELD = 10, 0.9
+NUM_SEEDS, MIN_HELD = 100, 0.9
 # The replay's steps end with their work, those of the truth where the next one begins.
 CLOSE_NS = 1_000  # by which intervals may miss therefore, and bounds be beaten
 # A pipeline's step has thousands of operations, and six steps say what fourteen do.
@@ -38,11 +38,14 @@ KNOWN: dict[tuple[str, str], str] = {
         "loader-stages-even",
         "kernel:gemm=0.5x",
     ): "wide: so does the change from one recording to the next",
-    ("worker-even", "kernel:gemm=0.5x"): _UNSEEN,
+    ("loader-stages-fast", "kernel:gemm=0.5x"): (
+        "87 of 100 hold, 13 are wide: how far a loader is ahead is inferred from its silences"
+    ),
+    ("worker-even", "kernel:gemm=0.5x"): f"{_UNSEEN}; 23 of 100 are missed, as nothing shows it",
     ("loader-unmarked-even", "kernel:gemm=0.5x"): _UNSEEN,
     ("process-ahead", "kernel:gemm=0.5x"): _BESIDE,
-    ("loader-unmarked-slow", "no-sync"): f"6 of 10 hold, and 4 are refused: {_PACED}",
-    ("loader-unmarked-even", "no-sync"): "7 of 10 hold: who asks earlier gets its batch earlier",
+    ("loader-unmarked-slow", "no-sync"): f"47 of 100 hold, and 53 are refused: {_PACED}",
+    ("loader-unmarked-even", "no-sync"): "66 of 100 hold: who asks earlier gets its batch earlier",
     **{("all-with-threads", assume): _PACED for assume in PROGRAMS["all-with-threads"].asked},
 }
 # One of each kind always, the others with `make verify`.
@@ -110,6 +113,14 @@ def test_the_truth_lies_within_the_interval(name: str, tmp_path: Path) -> None:
     found = cases(name, 0, tmp_path)
     missed = {assume: case for assume, case in found.items() if case.how != "held"}
     assert not {assume: case for assume, case in missed.items() if (name, assume) not in KNOWN}
+
+
+def test_a_limit_promises_no_loss(tmp_path: Path) -> None:
+    """Noise made kernels take 11 us longer by it, which no program does."""
+    case = cases("other-products", 18, tmp_path)["no-overlap-slowdown"]
+    assert case.is_bound
+    assert case.said is not None
+    assert case.said <= case.truth == 0
 
 
 @pytest.mark.long

@@ -207,6 +207,8 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     if is_bound:  # whatever is not known of the run, no change gains more
         # By its end, the first step counts nothing: it may be the one that gains most.
         changes += (replay.share_by_begin @ (lengths - before)).tolist()
+        # What seems to take longer without something is noise.
+        changes += [0.0] * one.only_removes
         at = max(round(step + min(changes) - off), round(least), 0)
         return Answer(
             one.text, is_bound=True, step_ns=at, low_ns=at, high_ns=at, change_ns=at - round(step),

@@ -86,6 +86,11 @@ class Assumption(Record, frozen=True):
         return any(atom.entry.is_bound for atom in self.atoms)
 
     @property
+    def only_removes(self) -> bool:
+        """Whether it takes time away only, so that no step gets longer."""
+        return all(atom.entry.is_bound for atom in self.atoms) and not self.is_modelled
+
+    @property
     def limits_gpu(self) -> bool:
         """Whether that is a limit of what the GPU takes, and reached where the host is quick."""
         return self.is_bound and "gpu" in self.changed
