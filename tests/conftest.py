@@ -55,13 +55,17 @@ settings.load_profile("same everywhere")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let programs that tests start be interrupted, also where a shell's background ignores it.
+    """Let signals end programs that tests start, also where a shell or nohup has them ignored.
 
     What a worker did when it crashed is printed.
     """
     config.pluginmanager.register(Crashes(), "crashes")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
