@@ -32,10 +32,10 @@ def main(pairs: int, clocks: Path) -> None:
     """Run the ranks, and gather what their clocks say."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder, context.Pool(2 * pairs) as pool:
-        told = list(pool.imap_unordered(partial(_rank, pairs, folder), range(2 * pairs)))
+        facts = list(pool.imap_unordered(partial(_rank, pairs, folder), range(2 * pairs)))
         pool.close()  # a process that is terminated leaves nsys nothing
         pool.join()
-    clocks.write_text(json.dumps(sorted(told, key=itemgetter("rank"))))
+    clocks.write_text(json.dumps(sorted(facts, key=itemgetter("rank"))))
 
 
 def _rank(pairs: int, folder: str, rank: int) -> dict[str, Any]:

@@ -310,7 +310,7 @@ def _running(machine: str, shared: SharedCores) -> str:
     """Say how many cores ranks seem to share."""
     return (
         f"{shared.num_ranks} ranks of {machine} share about {counted(shared.num_running, 'core')}:"
-        " while one is held up, so many go on, give or take one, in"
+        f" while one stalls, {shared.num_running} ± 1 of them run in"
         f" {percent(shared.constant_fraction)} of the time"
     )
 
