@@ -483,6 +483,20 @@ def test_a_gpu_that_is_reached_sooner_makes_no_run_longer(tmp_path: Path) -> Non
     assert only.change_ns == pytest.approx(true_ns - OWN_WAIT_NS, rel=0.01)
 
 
+def test_a_copy_that_begins_the_only_step_goes_with_its_call(tmp_path: Path) -> None:
+    """The last part of a copy from pageable memory runs on after its call returned."""
+    us = 1_000
+    builder = TraceBuilder().nvtx("step 0", 0, 20_000 * us)
+    builder.memcpy(1_020 * us, 4_210 * us, pageable=True, launch=(1_000 * us, 4_200 * us))
+    for number in range(60):
+        called, begin = 4_300 * us + 10 * us * number, 4_310 * us + 200 * us * number
+        builder.kernel(begin, begin + 200 * us, launch=(called, called + 5 * us))
+    (only,) = whatif(builder.write(tmp_path / "a.sqlite"), assume=["copies-hidden"]).whatif.answers
+    assert only.is_bound
+    # The kernels are launched 3.2 ms sooner, and no copy is before them.
+    assert only.change_ns == pytest.approx(-3_200 * us, rel=0.02)
+
+
 def ended_ns(path: Path) -> float:
     """Return how long after the first operation of all GPUs each is through, the mean."""
     with closing(analyze(path)) as analysis:

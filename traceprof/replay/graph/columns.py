@@ -117,6 +117,25 @@ _TO_DEVICE = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 _MAX_STREAMS = 64
 
 
+def begun_in_call(calls: HostCalls, work: GpuWork) -> Mask:
+    """Say which copies began long before their call returned, which did not wait for their end.
+
+    CUDA stages data of pageable memory: the last part is still on its way then. bool[n].
+    """
+    is_there: Mask = (work.call >= 0) & (work.kind == COPY) & ~work.blocks
+    rows = np.flatnonzero(is_there)
+    is_there[rows] = work.start_ns[rows] < calls.end_ns[work.call[rows]] - MIN_BLOCKING_NS
+    return is_there
+
+
+def handed_over_on_return(calls: HostCalls, work: GpuWork, is_held: Mask) -> Mask:
+    """Say which operations were handed over when a waiting call (is_held) returned, bool[n]."""
+    later = np.flatnonzero((work.call >= 0) & ~work.blocks & ~begun_in_call(calls, work))
+    on_return = np.zeros(len(work), np.bool_)
+    on_return[later] = is_held[calls.outer[work.call[later]]]
+    return on_return
+
+
 def host_calls(rank: Rank, shift_ns: int, span: tuple[int, int] | None = None) -> HostCalls:
     """Return the calls of a rank's process, which has some.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.replay.graph.columns import begun_in_call
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class Latencies(Record, frozen=True):
     """Delays of the n operations of a process, ns.
 
     Attributes:
-        launched_ns: int64[n], when each was handed to the GPU; the call's return, of a copy that
-            blocks its beginning.
+        launched_ns: int64[n], when each was handed to the GPU: the call's return; its beginning, of
+            a copy that blocks it; when it began itself, of one that did so within its call.
         after_launch_ns: int64[n], from then to its start, where only that held it.
         after_previous_ns: int64[n], from the end of the one before on its stream.
         after_wait_ns: int64[m], by row of `StreamWaits`.
@@ -61,6 +62,8 @@ def measured_latencies(calls: HostCalls, work: GpuWork, between: StreamWaits) ->
     launched = np.full(num, -_FAR)
     call = work.call[has_call]
     launched[has_call] = np.where(work.blocks[has_call], calls.start_ns[call], calls.end_ns[call])
+    in_call = np.flatnonzero(begun_in_call(calls, work))
+    launched[in_call] = np.maximum(work.start_ns[in_call], calls.start_ns[work.call[in_call]])
     previous = np.full(num, -_FAR)
     follows = np.flatnonzero(work.chain[1:] == work.chain[:-1]) + 1
     previous[follows] = work.end_ns[follows - 1]
@@ -75,6 +78,7 @@ def measured_latencies(calls: HostCalls, work: GpuWork, between: StreamWaits) ->
 
     held_by_launch = has_call & (slack_launch == least) & (slack_previous > MAX_LATENCY_NS)
     held_by_launch &= least_wait > MAX_LATENCY_NS
+    held_by_launch[in_call] = False  # when they were handed over is not known better
     held_by_previous = (slack_previous == least) & (slack_launch > MAX_LATENCY_NS)
     held_by_previous &= least_wait > slack_previous
     usual_launch = np.where(

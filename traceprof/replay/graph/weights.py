@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from traceprof.host.synchronization import OWN_WAIT_NS
+from traceprof.replay.graph.columns import begun_in_call
 from traceprof.replay.graph.held_out import held_out_latencies, held_out_tails
 from traceprof.replay.graph.longest_path import NEVER
 from traceprof.replay.graph.process_graph import EdgeKind
@@ -139,6 +140,10 @@ class Weigher:
         saved = np.where(
             work.blocks[has_call], self._saved_at_start[call], self._saved_at_end[call]
         )
+        # Nothing is handed over before its call begins, however short that is then.
+        rows = np.flatnonzero(begun_in_call(calls, work)[has_call])
+        since_begin = launched[has_call][rows] - calls.start_ns[call[rows]]
+        saved[rows] -= np.maximum(inside[call[rows]] - since_begin, 0)
         piece = process.piece_of_call[call]
         on_return = process.is_launched_on_return[has_call]
         since = (
