@@ -1,8 +1,6 @@
 """Where the time went in small exports with answers that can be counted by hand."""
 
 import random
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from msgspec.structs import asdict
 
 from tests.support.agreement import analyzed, assert_agreement
 from tests.support.builders import TraceBuilder, global_pid
+from tests.support.databases import change
 from tests.support.long import few_and_many, for_examples
 from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import closed_analysis, ranks_of
@@ -34,14 +33,8 @@ def test_every_part(tmp_path: Path) -> None:
     # communication     |======|       50-150
     # copy                  |====|     120-200
     # idle                       |==|  200-250, then a memset 250-260
-    path = (
-        TraceBuilder()
-        .kernel(0, 100)
-        .kernel(50, 150, NCCL, stream=20)
-        .memcpy(120, 200)
-        .memset(250, 260)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().kernel(0, 100).kernel(50, 150, NCCL, stream=20).memcpy(120, 200)
+    path = builder.memset(250, 260).write(tmp_path / "t.sqlite")
     assert_agreement(path)
     assert asdict(whole(path)) == {
         "window_start_ns": 0,
@@ -87,14 +80,9 @@ def test_operations_without_length_at_both_ends(tmp_path: Path) -> None:
 
 
 def test_peer_copies_are_communication(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .memcpy(0, 10, "PtoP")
-        .memcpy(10, 20, "DtoD", source=0, destination=1)
-        .memcpy(20, 30, "DtoD", source=0, destination=0)
-        .memcpy(30, 40, "DtoD")
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().memcpy(0, 10, "PtoP").memcpy(10, 20, "DtoD", source=0, destination=1)
+    builder.memcpy(20, 30, "DtoD", source=0, destination=0).memcpy(30, 40, "DtoD")
+    path = builder.write(tmp_path / "t.sqlite")
     assert_agreement(path)
     assert (whole(path).communication_ns, whole(path).num_communication) == (20, 2)
     assert (whole(path).copy_ns, whole(path).num_copies) == (20, 2)
@@ -102,8 +90,7 @@ def test_peer_copies_are_communication(tmp_path: Path) -> None:
 
 def test_copy_kinds_are_told_by_the_exports_own_enumeration(tmp_path: Path) -> None:
     path = TraceBuilder().memcpy(0, 10, "HtoD").write(tmp_path / "t.sqlite")
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute("UPDATE ENUM_CUDA_MEMCPY_OPER SET label = 'Peer-to-Peer' WHERE id = 1")
+    change(path, "UPDATE ENUM_CUDA_MEMCPY_OPER SET label = 'Peer-to-Peer' WHERE id = 1")
     assert whole(path).num_communication == 1
 
 
@@ -141,14 +128,9 @@ def test_two_devices_of_one_process_are_two_ranks(tmp_path: Path) -> None:
 
 
 def test_ranks_are_numbered_as_mpi_says(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .kernel(0, 5, pid=1)
-        .kernel(0, 5, pid=2)
-        .thread_name("MPI Rank 7", pid=1)
-        .thread_name("MPI Rank 3", pid=2)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().kernel(0, 5, pid=1).kernel(0, 5, pid=2)
+    builder.thread_name("MPI Rank 7", pid=1).thread_name("MPI Rank 3", pid=2)
+    path = builder.write(tmp_path / "t.sqlite")
     analysis = analyze(path)
     assert [(rank.pid, rank.rank) for rank in analysis.run.ranks] == [(2, 3), (1, 7)]
     analysis.close()
@@ -227,25 +209,15 @@ def test_the_steps_of_instrument_win_over_those_of_the_profiler(tmp_path: Path) 
 
 
 def test_a_step_launched_by_another_thread(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .nvtx("step 0", 0, 100)
-        .kernel(10, 20)
-        .kernel(50, 60, tid=77)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().nvtx("step 0", 0, 100).kernel(10, 20).kernel(50, 60, tid=77)
+    path = builder.write(tmp_path / "t.sqlite")
     ((_, _, _, ((_, step),)),) = assert_agreement(path)
     assert step["num_kernels"] == 2
 
 
 def test_a_step_that_launches_nothing_has_no_window(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .nvtx("step 0", 0, 10)
-        .nvtx("step 1", 10, 20)
-        .kernel(12, 15)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().nvtx("step 0", 0, 10).nvtx("step 1", 10, 20).kernel(12, 15)
+    path = builder.write(tmp_path / "t.sqlite")
     ((_, _, _, steps),) = assert_agreement(path)
     assert [number for number, _ in steps] == [1]
 
@@ -272,14 +244,9 @@ def test_an_operation_without_a_launch_is_in_no_step(tmp_path: Path) -> None:
 
 
 def test_a_correlation_id_used_twice_in_one_process(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .nvtx("step 0", 0, 99)
-        .nvtx("step 1", 100, 199)
-        .kernel(20, 30, correlation=5)
-        .kernel(120, 130, correlation=5)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().nvtx("step 0", 0, 99).nvtx("step 1", 100, 199)
+    builder.kernel(20, 30, correlation=5).kernel(120, 130, correlation=5)
+    path = builder.write(tmp_path / "t.sqlite")
     ((_, _, _, steps),) = assert_agreement(path)
     assert [step["window_start_ns"] for _, step in steps] == [20, 120]
 
@@ -387,13 +354,8 @@ def judged(path: Path, *ids: str) -> tuple[tuple[Finding, ...], tuple[NotApplica
 
 
 def test_exposed_communication_says_where_and_how_much(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .kernel(0, 600)
-        .kernel(500, 800, NCCL, stream=20)
-        .kernel(800, 1000)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().kernel(0, 600).kernel(500, 800, NCCL, stream=20).kernel(800, 1000)
+    path = builder.write(tmp_path / "t.sqlite")
     ((finding,), missing) = judged(path, "exposed-communication")
     assert not missing
     assert (finding.id, finding.severity) == ("exposed-communication", Severity.MEDIUM)
@@ -416,12 +378,8 @@ def test_the_five_longest_stretches_are_shown(tmp_path: Path) -> None:
 
 
 def test_hidden_communication_and_a_busy_gpu_are_silent(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .kernel(0, 1000)
-        .kernel(200, 500, NCCL, stream=20)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().kernel(0, 1000).kernel(200, 500, NCCL, stream=20)
+    path = builder.write(tmp_path / "t.sqlite")
     assert judged(path, "exposed-communication", "gpu-idle") == ((), ())
 
 

@@ -2,9 +2,7 @@
 
 import json
 import re
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from dashboards.address import Address
 from dashboards.pages import ranks as page
 from tests.support import trees
 from tests.support.builders import TraceBuilder
+from tests.support.databases import query
 from tests.support.long import rows_long_after
 from tests.support.opened import ranks_of
 from tests.support.planted import analyzed, assert_clocks, made
@@ -93,11 +92,11 @@ def test_text_and_page_show_them_as_they_show_others(tmp_path: Path) -> None:
 def test_operations_are_the_calls_of_the_ranges(runs: Runs) -> None:
     folder, truth, analysis = runs(STRAGGLERS[0], False)
     path = folder / truth["reports"][1]["file"]
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        rows = database.execute(
-            "SELECT start, end, value FROM NVTX_EVENTS JOIN StringIds ON id = textId"
-            " WHERE value LIKE 'all_reduce %' ORDER BY start"
-        ).fetchall()
+    rows = query(
+        path,
+        "SELECT start, end, value FROM NVTX_EVENTS JOIN StringIds ON id = textId"
+        " WHERE value LIKE 'all_reduce %' ORDER BY start",
+    )
     for rank in truth["reports"][1]["processes"]:
         expected: dict[str, tuple[int, int]] = {}  # a call and its flight have one text
         for start, end, value in rows:

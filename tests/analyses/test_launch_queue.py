@@ -12,6 +12,7 @@ import pytest
 from tests.reference.launch_queue import Answer, Process, answers, read
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.claims import only_finding, only_gap
+from tests.support.databases import change
 from tests.support.long import long_after
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
@@ -132,8 +133,7 @@ def test_two_h100_by_either_way(traces: Path, tmp_path: Path, has_records: bool)
     path = tmp_path / "t.sqlite"
     path.write_bytes((traces / "h100x2_command_buffer_full.sqlite").read_bytes())
     if not has_records:
-        with closing(sqlite3.connect(path, isolation_level=None)) as database:
-            database.execute("DROP TABLE CUPTI_ACTIVITY_KIND_OVERHEAD")
+        change(path, "DROP TABLE CUPTI_ACTIVITY_KIND_OVERHEAD")
     assert_agreement(path)
     for finding in judged(path):
         assert isinstance(finding, Finding)
@@ -401,8 +401,7 @@ def test_deep_queues_without_long_launches_are_silent(tmp_path: Path) -> None:
     planted(builder, 900, cap=2000)
     path = builder.write(tmp_path / "t.sqlite")
     assert judged(path) == []
-    with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute("INSERT INTO StringIds VALUES (99999, 'Command Buffer Full')")
+    change(path, "INSERT INTO StringIds VALUES (99999, 'Command Buffer Full')")
     missing = only_gap(judged(path))
     assert "2026.1" in missing.how_to_collect
 

@@ -1,8 +1,6 @@
 """Copies through the host, and NCCL's sends against copy engines."""
 
 import random
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 from tests.reference.links import reference_staged
 from tests.support.builders import TraceBuilder
 from tests.support.claims import only_gap
+from tests.support.databases import change
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER
 from traceprof.analyses import peer_transfers
@@ -106,8 +105,7 @@ def test_a_leg_alone(tmp_path: Path) -> None:
     for kind, device in ((1, 0), (2, 1)):
         other = tmp_path / f"{kind}.sqlite"
         other.write_bytes(path.read_bytes())
-        with closing(sqlite3.connect(other, isolation_level=None)) as database:
-            database.execute("DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind = ?", [kind])
+        change(other, "DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind = ?", kind)
         assert_agreement(other)
         (finding,) = judged(other)
         assert (finding.rank, finding.metrics["bytes"]) == (device, 1000)

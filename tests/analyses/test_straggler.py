@@ -1,9 +1,7 @@
 """Stragglers: planted ones are found with their cause, balanced runs stay silent."""
 
 import json
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from msgspec.structs import replace
 from tests.reference.gpu_machine import Change
 from tests.reference.gpu_programs import NUM_STEPS, PROGRAMS
 from tests.support.claims import only_gap
+from tests.support.databases import change
 from tests.support.opened import closed_analysis
 from tests.support.planted import analyzed, assert_clocks, made
 from tests.support.schema import validator
@@ -119,10 +118,7 @@ def test_two_runs_are_told_apart(tmp_path: Path) -> None:
         truth = made(name, tmp_path / name, seed=1, **how)
         files += [tmp_path / name / report["file"] for report in truth["reports"]]
     for path in files[4:]:
-        with closing(sqlite3.connect(path)) as database:
-            later = f"UPDATE {schema_names.SESSION_START} SET utcEpochNs = utcEpochNs + {10**12}"
-            database.execute(later)
-            database.commit()
+        change(path, f"UPDATE {schema_names.SESSION_START} SET utcEpochNs = utcEpochNs + {10**12}")
     analysis = closed_analysis(*files)
     assert analysis.run.run_numbers == (0, 0, 0, 0, 1, 1, 1, 1)
     members = [{rank // 8 for rank in wait.group.members} for wait in analysis.ranks.waits]

@@ -8,15 +8,11 @@ from tests.support.opened import closed_analysis
 
 def test_rates_and_peers(tmp_path: Path) -> None:
     # two overlapping copies to device 1, one from device 2, one within the device, one to it
-    path = (
-        TraceBuilder()
-        .memcpy(0, 100, "PtoP", bytes=1000, source=0, destination=1)
-        .memcpy(50, 150, "PtoP", bytes=500, source=0, destination=1, stream=8)
-        .memcpy(200, 300, "PtoP", bytes=100, source=2, destination=0)
-        .memcpy(300, 400, "DtoD", bytes=10)
-        .memcpy(400, 500, "HtoD", bytes=2000)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().memcpy(0, 100, "PtoP", bytes=1000, source=0, destination=1)
+    builder.memcpy(50, 150, "PtoP", bytes=500, source=0, destination=1, stream=8)
+    builder.memcpy(200, 300, "PtoP", bytes=100, source=2, destination=0)
+    builder.memcpy(300, 400, "DtoD", bytes=10).memcpy(400, 500, "HtoD", bytes=2000)
+    path = builder.write(tmp_path / "t.sqlite")
     analysis = closed_analysis(path)
     (result,) = analysis.result.links
     uses = [
@@ -32,12 +28,7 @@ def test_rates_and_peers(tmp_path: Path) -> None:
 
 
 def test_only_copies_that_start_in_the_window_count(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .memcpy(0, 100, bytes=1)
-        .memcpy(90, 200, bytes=2)
-        .memcpy(200, 300, bytes=4)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().memcpy(0, 100, bytes=1).memcpy(90, 200, bytes=2)
+    path = builder.memcpy(200, 300, bytes=4).write(tmp_path / "t.sqlite")
     analysis = closed_analysis(path, time_range=(90, 200))
     assert [use.bytes for use in analysis.result.links[0].uses] == [2]

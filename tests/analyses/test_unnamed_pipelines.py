@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.changes import recorded
+from tests.support.databases import change, query
 from tests.support.long import long_after, rows_long_after
 from tests.support.pipelines import bubbles, recorded_apart
 from traceprof import Options
@@ -197,10 +198,7 @@ def _exchange(host: Host, kind: str, peer: int, *, is_in_one: bool) -> None:
 
 def _sides(path: Path, num_stages: int) -> list[list[tuple[int, int]]]:
     """Return direction and peer of each message of each stage, from the ranges of `_exchange`."""
-    with closing(sqlite3.connect(path)) as database:
-        rows = database.execute(
-            f"SELECT globalTid, {_TEXT} FROM NVTX_EVENTS ORDER BY start"
-        ).fetchall()
+    rows = query(path, f"SELECT globalTid, {_TEXT} FROM NVTX_EVENTS ORDER BY start")
     threads = sorted({thread for thread, _ in rows})
     assert len(threads) == num_stages
     numbers: dict[str, int] = {"send": 1, "recv": 2, "send+recv": 3}
@@ -224,11 +222,11 @@ def test_a_lost_message_is_refused(tmp_path: Path, place: int) -> None:
     setup = pipeline(np.random.default_rng(0), Plan("gpipe", 4, 4, num_steps=2))
     path = _delete(recorded(setup, tmp_path / "run.sqlite"), "NVTX_EVENTS", _MESSAGES)
     table = "CUPTI_ACTIVITY_KIND_KERNEL"
-    with closing(sqlite3.connect(path)) as database:
-        rows = database.execute(
-            f"SELECT k.rowid FROM {table} k JOIN StringIds ON id = shortName"
-            " WHERE value LIKE '%SendRecv%' ORDER BY start"
-        ).fetchall()
+    rows = query(
+        path,
+        f"SELECT k.rowid FROM {table} k JOIN StringIds ON id = shortName"
+        " WHERE value LIKE '%SendRecv%' ORDER BY start",
+    )
     _delete(path, table, f"rowid = {rows[place][0]}")
     assert _reasons(path, 0, 1, 2, 3) == [
         "its sends and receives follow none of the orders GPipe, 1F1B and interleaved"
@@ -262,11 +260,7 @@ def test_messages_without_any_time_of_their_own_are_refused(tmp_path: Path) -> N
         Plan("1f1b", 2, 4, num_steps=2, rates=Rates(nccl=Fraction(10**9), nccl_latency_ns=1)),
     )
     path = _delete(recorded(setup, tmp_path / "run.sqlite"), "NVTX_EVENTS", _MESSAGES)
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(
-            "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 24 WHERE streamId IN (25, 26)"
-        )
-        database.commit()
+    change(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 24 WHERE streamId IN (25, 26)")
     assert _reasons(path, 0, 1) == ["its sends and receives fit several orders alike"]
 
 

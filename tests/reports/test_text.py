@@ -207,14 +207,8 @@ def test_a_table_in_a_pipe_is_as_wide_as_its_content(tmp_path: Path) -> None:
 
 
 def test_the_bar_draws_the_identity(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .kernel(0, 500)
-        .kernel(500, 750, NCCL)
-        .memcpy(750, 850)
-        .memset(999, 1000)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().kernel(0, 500).kernel(500, 750, NCCL).memcpy(750, 850)
+    path = builder.memset(999, 1000).write(tmp_path / "t.sqlite")
     assert "██████████▒▒▒▒▒░░···" in shown(path)
 
 

@@ -2,15 +2,14 @@
 
 import json
 import shutil
-import sqlite3
 import zlib
-from contextlib import closing
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
 import pytest
 
+from tests.support.databases import change
 from tests.support.long import long_after
 from tests.support.running import in_process
 from traceprof.analysis import analyze_reports
@@ -53,8 +52,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_changed_row_of_a_run(saved: Path, tmp_path: Path, column: str, value: object) -> None:
     store = Path(shutil.copy(saved / "runs.db", tmp_path))
-    with closing(sqlite3.connect(store)) as database, database:
-        database.execute(f"UPDATE runs SET {column} = ?", [value])
+    change(store, f"UPDATE runs SET {column} = ?", value)
     for how in ((), ("--format", "json"), ("--format", "csv")):
         outcome = in_process("runs", store, *how)
         assert outcome.code == EXIT_ERROR
@@ -79,8 +77,7 @@ def test_a_changed_document_of_a_run(
 ) -> None:
     packed = one_byte_too_many() if packed is ... else packed
     store = Path(shutil.copy(saved / "runs.db", tmp_path))
-    with closing(sqlite3.connect(store)) as database, database:
-        database.execute("UPDATE documents SET json_zlib = ?", [packed])
+    change(store, "UPDATE documents SET json_zlib = ?", packed)
     assert why in in_process("compare", f"{store}#a", saved / "a.json").line
     assert "left out a: " in in_process("runs", store, "--format", "csv").err
 

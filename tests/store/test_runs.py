@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support.databases import change
 from tests.support.long import long_after
 from tests.support.workers import MAX_WAIT_S
 from traceprof.analysis import RunResult, analyze_reports
@@ -134,8 +135,7 @@ def test_nothing_else_is_written_to(result: RunResult, tmp_path: Path) -> None:
 
 def test_a_newer_store_is_left_alone(result: RunResult, path: Path) -> None:
     save(path, result)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 999")
+    change(path, "PRAGMA user_version = 999")
     for refused in (lambda: save(path, result), lambda: check(path), lambda: stored_runs(path)):
         with pytest.raises(UsageError, match="newer traceprof"):
             refused()
@@ -144,11 +144,9 @@ def test_a_newer_store_is_left_alone(result: RunResult, path: Path) -> None:
 
 def test_an_older_store_gets_the_columns_that_came(result: RunResult, path: Path) -> None:
     save(path, result, "old")
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DROP VIEW kernels")
-        connection.execute("ALTER TABLE rank_kernels DROP COLUMN per_step_ns")
-        connection.execute("ALTER TABLE steps DROP COLUMN idle_ns")
-        connection.commit()
+    change(path, "DROP VIEW kernels")
+    change(path, "ALTER TABLE rank_kernels DROP COLUMN per_step_ns")
+    change(path, "ALTER TABLE steps DROP COLUMN idle_ns")
     assert load(path, "old")  # reading changes nothing
     save(path, result, "new")
     with closing(sqlite3.connect(path)) as connection:

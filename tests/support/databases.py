@@ -1,4 +1,4 @@
-"""What an SQLite database holds, read without changing it."""
+"""Databases of SQLite: what one holds, read without changing it, and changes for a test."""
 
 import sqlite3
 from contextlib import closing
@@ -6,10 +6,16 @@ from pathlib import Path
 from typing import Any
 
 
-def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
+def query(path: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:
     """Return the rows of a query."""
     with closing(_opened(path)) as database:
-        return database.execute(sql).fetchall()
+        return database.execute(sql, values).fetchall()
+
+
+def change(path: Path, sql: str, *values: object) -> None:
+    """Execute a statement, and commit what it changed."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute(sql, values)
 
 
 def dump(path: Path) -> list[str]:

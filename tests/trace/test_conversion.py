@@ -2,14 +2,13 @@
 
 import base64
 import json
-import sqlite3
 import struct
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.support.attempts import attempt
+from tests.support.databases import change, query
 from tests.support.traces import SAMPLE
 from traceprof import open_trace
 from traceprof.trace.nsight.nccl.json_payloads import add_payloads
@@ -91,18 +90,17 @@ def event(name_schema: int, data: bytes, start: int = 10, **more: object) -> str
 def test_payloads_from_json(tmp_path: Path, line: str, expected: dict[str, int] | None) -> None:
     export, document = tmp_path / "t.sqlite", tmp_path / "t.json"
     document.write_text(f'{{"data":[]}}\n{line}\n')
-    with closing(sqlite3.connect(export)) as connection, connection:
-        connection.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
-        connection.execute("INSERT INTO StringIds VALUES (1, 'ncclAllGather')")
-        connection.execute(
-            "CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT,"
-            " globalTid INT, textId INT, domainId INT, jsonText TEXT)"
-        )
-        connection.execute("INSERT INTO NVTX_EVENTS VALUES (0, NULL, 75, 'NCCL', 7, NULL, 1, NULL)")
-        connection.execute("INSERT INTO NVTX_EVENTS VALUES (10, 15, 59, NULL, 7, 1, 1, NULL)")
+    change(export, "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+    change(export, "INSERT INTO StringIds VALUES (1, 'ncclAllGather')")
+    change(
+        export,
+        "CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT,"
+        " globalTid INT, textId INT, domainId INT, jsonText TEXT)",
+    )
+    change(export, "INSERT INTO NVTX_EVENTS VALUES (0, NULL, 75, 'NCCL', 7, NULL, 1, NULL)")
+    change(export, "INSERT INTO NVTX_EVENTS VALUES (10, 15, 59, NULL, 7, 1, 1, NULL)")
     assert add_payloads(export, document) == (expected is not None)
-    with closing(sqlite3.connect(export)) as connection:
-        (text,) = connection.execute("SELECT jsonText FROM NVTX_EVENTS WHERE start = 10").fetchone()
+    (text,) = query(export, "SELECT jsonText FROM NVTX_EVENTS WHERE start = 10")[0]
     assert (text and json.loads(text)) == expected
 
 

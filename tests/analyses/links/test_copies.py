@@ -76,12 +76,8 @@ def test_without_the_gpus_name_nothing_is_claimed(tmp_path: Path) -> None:
 
 
 def test_the_host_of_a_grace_hopper_is_not_behind_pcie(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .gpu("NVIDIA GH200 480GB")
-        .memcpy(0, 1_000_000, bytes=8_000_000)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().gpu("NVIDIA GH200 480GB").memcpy(0, 1_000_000, bytes=8_000_000)
+    path = builder.write(tmp_path / "t.sqlite")
     assert judged(path) == []
 
 

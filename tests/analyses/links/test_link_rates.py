@@ -43,13 +43,8 @@ def test_bytes_of_copies_are_spread_over_their_time(tmp_path: Path) -> None:
     #   pieces     [0      100)[100     200)[200     300)
     #   copies        [50-------150)                  1000 bytes
     #                              [160-180)          600 bytes
-    path = (
-        TraceBuilder()
-        .memcpy(50, 150, bytes=1000)
-        .memcpy(160, 180, bytes=600)
-        .kernel(0, 300)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().memcpy(50, 150, bytes=1000).memcpy(160, 180, bytes=600).kernel(0, 300)
+    path = builder.write(tmp_path / "t.sqlite")
     with closing(analyze(path)) as analysis:
         (rates,) = link_rates(
             analysis.run.ranks[0], Window(0, 300), np.array([0, 100, 200, 300], np.int64)

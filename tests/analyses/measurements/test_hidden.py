@@ -1,14 +1,13 @@
 """What a report hides is not absent: findings are not applicable, `compare` says unknown."""
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from shutil import copyfile
 
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.databases import change
 from traceprof.analyses.measurements.hidden import MIN_IN_GRAPHS, MIN_UNKNOWN
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.verdict.run_result import RunResult
@@ -166,10 +165,9 @@ def _without_half_of_the_kernels(path: Path, folder: Path) -> Path:
     """Return a copy of an export whose diagnostics say that events were lost."""
     copy = folder / path.name
     copyfile(path, copy)
-    with closing(sqlite3.connect(copy)) as connection, connection:
-        connection.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid % 2")
-        connection.execute("CREATE TABLE IF NOT EXISTS DIAGNOSTIC_EVENT (text TEXT)")
-        connection.execute("INSERT INTO DIAGNOSTIC_EVENT (text) VALUES (?)", (WARNING,))
+    change(copy, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid % 2")
+    change(copy, "CREATE TABLE IF NOT EXISTS DIAGNOSTIC_EVENT (text TEXT)")
+    change(copy, "INSERT INTO DIAGNOSTIC_EVENT (text) VALUES (?)", WARNING)
     return copy
 
 

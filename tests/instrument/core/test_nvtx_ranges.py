@@ -2,15 +2,14 @@
 
 import os
 import re
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from instrument.core import nvtx_package, nvtx_ranges
+from tests.support.databases import query
 from tests.support.long import long_after
 from tests.support.nsys import profile
 from traceprof import labels
@@ -182,13 +181,13 @@ nvtx_ranges.end(handle)
     options = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", "--export=sqlite"]
     environment = {**os.environ, "PYTHONPATH": paths}
     profile(nsys, options, report, [sys.executable, "-c", code], environment)
-    with closing(sqlite3.connect(report.with_suffix(".sqlite"))) as database:
-        rows = database.execute(
-            "SELECT eventType, value || COALESCE(int64Value, ''), end IS NOT NULL,"
-            " globalTid = endGlobalTid"
-            " FROM NVTX_EVENTS LEFT JOIN StringIds ON StringIds.id = textId"
-            " WHERE eventType IN (59, 60) ORDER BY start"
-        ).fetchall()
+    rows = query(
+        report.with_suffix(".sqlite"),
+        "SELECT eventType, value || COALESCE(int64Value, ''), end IS NOT NULL,"
+        " globalTid = endGlobalTid"
+        " FROM NVTX_EVENTS LEFT JOIN StringIds ON StringIds.id = textId"
+        " WHERE eventType IN (59, 60) ORDER BY start",
+    )
     label, other = "all_reduce bytes=8 seq=0", "all_reduce bytes=8 seq=1"
     assert [row[:3] for row in rows] == [
         *((59, label, 1), (60, label, 1), (59, label, 1)),

@@ -17,6 +17,7 @@ from tests.support.changes import (
     without_slowdown,
     without_waits,
 )
+from tests.support.databases import change
 from tests.support.long import long_after, rows_long_after
 from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.traces import SAMPLE, SAMPLE_FOLDER
@@ -277,12 +278,12 @@ def test_a_path_of_no_step_names_those_that_there_are(step: int) -> None:
 def test_records_of_events_without_their_calls(tmp_path: Path) -> None:
     setup = SCENARIOS["host-sync"].build(np.random.default_rng(0))
     path = recorded(setup, tmp_path / "run.sqlite")
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(
-            "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId IN"
-            " (SELECT correlationId FROM CUPTI_ACTIVITY_KIND_CUDA_EVENT)"
-        )
-        connection.execute("UPDATE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION SET eventId = 1")
+    change(
+        path,
+        "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId IN"
+        " (SELECT correlationId FROM CUPTI_ACTIVITY_KIND_CUDA_EVENT)",
+    )
+    change(path, "UPDATE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION SET eventId = 1")
     assert whatif(path, assume=["no-sync"]).whatif.baseline is not None
 
 

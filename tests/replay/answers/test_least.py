@@ -11,6 +11,7 @@ import pytest
 
 import traceprof
 from tests.support.changes import recorded
+from tests.support.databases import change
 from tests.support.long import long_after
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE_FOLDER
@@ -88,9 +89,7 @@ def test_threads_that_pace_each_other_leave_limits_by_the_busiest_stream(
     """Without the ranges of a loader's stages it is not known what its threads wait for."""
     path = tmp_path / "run.sqlite"
     shutil.copyfile(traces / "pairs" / f"{name}.sqlite", path)
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(f"DELETE FROM NVTX_EVENTS WHERE {_STAGE}")
-        database.commit()
+    change(path, f"DELETE FROM NVTX_EVENTS WHERE {_STAGE}")
     asked = ["kernel:.*=0.5x", "no-data-loading", "no-sync"]
     answers = {one.assume: one for one in traceprof.whatif(path, assume=asked).whatif.answers}
     assert answers["no-sync"].refused is not None  # kernels may take another time without waits

@@ -1,6 +1,5 @@
 """Threads without calls that may set the pace, in programs of the second simulator."""
 
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
@@ -12,6 +11,7 @@ import pytest
 from tests.reference.gpu_machine import Machine
 from tests.reference.gpu_programs import PROGRAMS
 from tests.support.builders import global_tid
+from tests.support.databases import query
 from tests.support.long import long_after
 from traceprof.analysis import Options, analyze
 from traceprof.replay.assumptions.assumption import Variant
@@ -98,10 +98,9 @@ def test_others_run_from_a_switch_to_the_next_and_shortly_after(tmp_path: Path) 
 
 def test_others_that_ran_agree_with_a_plain_loop_over_real_switches(traces: Path) -> None:
     path = traces / "pairs" / "a100_loader_1_8workers.sqlite"
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-        rows = database.execute(
-            "SELECT start, isSchedIn, globalTid FROM SCHED_EVENTS ORDER BY start, isSchedIn"
-        ).fetchall()
+    rows = query(
+        path, "SELECT start, isSchedIn, globalTid FROM SCHED_EVENTS ORDER BY start, isSchedIn"
+    )
     threads = sorted({thread for _, _, thread in rows})
     times_ns = [time for time, *_ in rows[::40]] + [time + 20_000 for time, *_ in rows[::40]]
     with closing(open_trace(path)) as trace:
@@ -159,13 +158,13 @@ def test_workers_of_a_real_loader_by_a_plain_loop(traces: Path) -> None:
     with closing(open_trace(path)) as trace:
         (process,) = {key.process for key in trace.operations}
         ran_ns = trace.workers_ran(process, 10**9, 6 * 10**9)
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-        rows = database.execute(
-            "SELECT start, isSchedIn, globalTid FROM SCHED_EVENTS WHERE globalTid IN"
-            " (SELECT globalTid FROM ThreadNames JOIN StringIds ON id = nameId WHERE value = ?)"
-            " ORDER BY start, isSchedIn",
-            ["python"],
-        ).fetchall()
+    rows = query(
+        path,
+        "SELECT start, isSchedIn, globalTid FROM SCHED_EVENTS WHERE globalTid IN"
+        " (SELECT globalTid FROM ThreadNames JOIN StringIds ON id = nameId WHERE value = ?)"
+        " ORDER BY start, isSchedIn",
+        "python",
+    )
     spent: dict[int, int] = {}
     since: dict[int, int] = {}
     for time, is_on, thread in rows:

@@ -17,6 +17,7 @@ from perfetto.trace_processor.api import TraceProcessor, TraceProcessorConfig
 from tests.support import profiler_events as profile
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
+from tests.support.databases import query
 from tests.support.long import long_after
 from tests.support.opened import analysis_of
 from tests.support.perfetto import ReadTrace, Slice, read
@@ -84,11 +85,11 @@ def test_operations_are_those_of_the_rank(name: str) -> None:
 
 def test_threads_are_those_of_the_file(training: ReadTrace) -> None:
     """What SQLite counts, and the times that it holds."""
-    with closing(sqlite3.connect(SAMPLES / "training.sqlite")) as file:
-        calls = file.execute("SELECT start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME").fetchall()
-        ranges = file.execute(
-            "SELECT start, end FROM NVTX_EVENTS WHERE eventType IN (59, 60) AND end IS NOT NULL"
-        ).fetchall()
+    calls = query(SAMPLES / "training.sqlite", "SELECT start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME")
+    ranges = query(
+        SAMPLES / "training.sqlite",
+        "SELECT start, end FROM NVTX_EVENTS WHERE eventType IN (59, 60) AND end IS NOT NULL",
+    )
     for expected, name in ((calls, "CUDA calls"), (ranges, "ranges")):
         shown = [
             (event.start_ns, event.end_ns)

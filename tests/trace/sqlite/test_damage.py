@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import sqlite3
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.attempts import EVENTS, SMALL_TABLES, alter, attempt, everything
+from tests.support.databases import query
 from tests.support.fuzz.damage import DAMAGES, page_size
 from tests.support.long import in_turn, long_after
 from tests.support.traces import REAL_TRACES
@@ -170,10 +169,7 @@ def test_rows_that_lead_in_circles(untyped: bytes, path: Path) -> None:
         path,
         f"INSERT INTO {table} (start, end, deviceId, globalPid) {numbers} SELECT i, i, 0, 1 FROM n",
     )
-    with closing(sqlite3.connect(path)) as database:
-        (root,) = database.execute(
-            "SELECT rootpage FROM sqlite_master WHERE name = ?", [table]
-        ).fetchone()
+    (root,) = query(path, "SELECT rootpage FROM sqlite_master WHERE name = ?", table)[0]
     data = bytearray(path.read_bytes())
     size = page_size(data)
     first, *others = leaves(data, root)

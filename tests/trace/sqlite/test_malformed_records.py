@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.databases import change
 from tests.support.pages import refuse
 from traceprof.errors import TraceFormatError
 from traceprof.trace.sqlite import read_columns as reader
@@ -96,10 +97,9 @@ def test_well_formed_is_read_by_pages(path: Path, monkeypatch: pytest.MonkeyPatc
     def refuse(*_: object) -> None:
         raise AssertionError
 
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO t VALUES (1, NULL, NULL, NULL, NULL, NULL)")
-        connection.execute("ALTER TABLE t ADD COLUMN g INTEGER")
-        connection.execute("INSERT INTO t VALUES (1, '', 0, 1, '', 0, 9)")
+    change(path, "INSERT INTO t VALUES (1, NULL, NULL, NULL, NULL, NULL)")
+    change(path, "ALTER TABLE t ADD COLUMN g INTEGER")
+    change(path, "INSERT INTO t VALUES (1, '', 0, 1, '', 0, 9)")
     monkeypatch.setattr(reader, "_through_sqlite", refuse)
     assert values(path, ["a"], []) == [_MARK, _MARK + 1, _MARK + 2, 1, 1]
 

@@ -1,13 +1,13 @@
 """NVTX ranges are found by name as a plain search of every row finds them."""
 
 import re
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
+from tests.support.databases import query
 from tests.support.long import in_turn
 from tests.support.pages import refuse
 from traceprof.trace.model.ranges import NamedRanges
@@ -55,11 +55,11 @@ def export(tmp_path: Path) -> Path:
 
 def searched(path: Path, pattern: re.Pattern[str]) -> dict[int, list[tuple[int, int, str, int]]]:
     found: dict[int, list[tuple[int, int, str, int]]] = {}
-    with closing(sqlite3.connect(path)) as connection:
-        rows = connection.execute(
-            "SELECT start, end, text, (SELECT value FROM StringIds WHERE id = textId), globalTid"
-            " FROM NVTX_EVENTS WHERE eventType IN (59, 60)"
-        ).fetchall()
+    rows = query(
+        path,
+        "SELECT start, end, text, (SELECT value FROM StringIds WHERE id = textId), globalTid"
+        " FROM NVTX_EVENTS WHERE eventType IN (59, 60)",
+    )
     for start, end, text, registered, thread in rows:
         name = registered if text is None else text.decode() if isinstance(text, bytes) else text
         if None not in (name, start, thread) and pattern.search(name):
@@ -124,10 +124,10 @@ def rows_of(found: dict[int, NamedRanges]) -> dict[int, list[tuple[int, int, str
 def test_ends_of_ranges_by_process(export: Path) -> None:
     named = f"eventType IN ({schema.NVTX_PUSH_POP}, {schema.NVTX_START_END}) AND start IS NOT NULL"
     named += " AND coalesce(text, (SELECT value FROM StringIds WHERE id = textId)) IS NOT NULL"
-    with closing(sqlite3.connect(export)) as connection:
-        rows = connection.execute(
-            f"SELECT globalTid, max(start, end) FROM NVTX_EVENTS WHERE {named} AND end IS NOT NULL"
-        ).fetchall()
+    rows = query(
+        export,
+        f"SELECT globalTid, max(start, end) FROM NVTX_EVENTS WHERE {named} AND end IS NOT NULL",
+    )
     with closing(open_trace(export)) as trace:
         for pid in (1000, 1001):
             process = global_pid(pid)

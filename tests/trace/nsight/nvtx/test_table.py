@@ -34,17 +34,11 @@ def listed(table: RangeTable) -> list[Range]:
 
 
 def test_names_come_from_the_row_or_from_the_strings(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .nvtx("outer", 0, 50)
-        .nvtx("registered", 5, 20, registered=True, domain="NCCL")
-        .nvtx("outer", 60, 70, tid=7)
-        .nvtx("copy", 8, 90, event_type=schema.NVTX_START_END)
-        .nvtx("other process", 1, 2, pid=2000)
-        .thread_name("MPI Rank 1")
-        .shuffled(3)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().nvtx("outer", 0, 50)
+    builder.nvtx("registered", 5, 20, registered=True, domain="NCCL").nvtx("outer", 60, 70, tid=7)
+    builder.nvtx("copy", 8, 90, event_type=schema.NVTX_START_END)
+    builder.nvtx("other process", 1, 2, pid=2000).thread_name("MPI Rank 1").shuffled(3)
+    path = builder.write(tmp_path / "t.sqlite")
     assert tables(path) == {
         1000: [
             (0, 50, "outer", 1000, True),
@@ -57,13 +51,8 @@ def test_names_come_from_the_row_or_from_the_strings(tmp_path: Path) -> None:
 
 
 def test_longer_ones_come_first_and_open_ones_are_the_longest(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .nvtx("short", 0, 5)
-        .nvtx("open", 0, None)
-        .nvtx("long", 0, 9)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().nvtx("short", 0, 5).nvtx("open", 0, None).nvtx("long", 0, 9)
+    path = builder.write(tmp_path / "t.sqlite")
     assert [row[:3] for row in tables(path)[1000]] == [
         (0, OPEN_END, "open"),
         (0, 9, "long"),
@@ -73,15 +62,12 @@ def test_longer_ones_come_first_and_open_ones_are_the_longest(tmp_path: Path) ->
 
 def test_rows_without_start_thread_or_name(tmp_path: Path) -> None:
     known = {"eventType": schema.NVTX_PUSH_POP, "globalTid": global_tid(), "domainId": 0}
-    path = (
-        TraceBuilder()
-        .nvtx("a", 1, 2)
-        .raw(schema.NVTX.name, **known, start=None, end=9, text="no start")
-        .raw(schema.NVTX.name, **{**known, "globalTid": None}, start=3, end=9, text="no thread")
-        .raw(schema.NVTX.name, **known, start=4, end=9, text=None, textId=None)
-        .raw(schema.NVTX.name, **known, start=5, end=9, text="", textId=987_654)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().nvtx("a", 1, 2)
+    builder.raw(schema.NVTX.name, **known, start=None, end=9, text="no start")
+    builder.raw(schema.NVTX.name, **{**known, "globalTid": None}, start=3, end=9, text="no thread")
+    builder.raw(schema.NVTX.name, **known, start=4, end=9, text=None, textId=None)
+    builder.raw(schema.NVTX.name, **known, start=5, end=9, text="", textId=987_654)
+    path = builder.write(tmp_path / "t.sqlite")
     assert [row[:3] for row in tables(path)[1000]] == [
         (1, 2, "a"),
         (4, 9, "(unnamed)"),
@@ -90,14 +76,8 @@ def test_rows_without_start_thread_or_name(tmp_path: Path) -> None:
 
 
 def test_texts_of_any_letters(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .nvtx("zero\0byte", 1, 2)
-        .nvtx("with, comma", 3, 4)
-        .nvtx("ünïcode 🚀", 5, 6)
-        .nvtx("new\nline", 7, 8)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().nvtx("zero\0byte", 1, 2).nvtx("with, comma", 3, 4)
+    path = builder.nvtx("ünïcode 🚀", 5, 6).nvtx("new\nline", 7, 8).write(tmp_path / "t.sqlite")
     names = [name for _, _, name, _, _ in tables(path)[1000]]
     # A text ends where C ends it.
     assert names == ["zero", "with, comma", "ünïcode 🚀", "new\nline"]
@@ -105,36 +85,23 @@ def test_texts_of_any_letters(tmp_path: Path) -> None:
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     known = {"eventType": schema.NVTX_PUSH_POP, "globalTid": global_tid(), "domainId": 0}
-    path = (
-        TraceBuilder()
-        .raw(schema.NVTX.name, **known, start=1, end=9, text=b"\xff\x00\xfe")
-        .raw(schema.NVTX.name, **known, start=2, end=9, text=17)
-        .raw(schema.NVTX.name, **known, start=3, end=9, text="x" * 5000)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().raw(schema.NVTX.name, **known, start=1, end=9, text=b"\xff\x00\xfe")
+    builder.raw(schema.NVTX.name, **known, start=2, end=9, text=17)
+    builder.raw(schema.NVTX.name, **known, start=3, end=9, text="x" * 5000)
+    path = builder.write(tmp_path / "t.sqlite")
     names = [name for _, _, name, _, _ in tables(path)[1000]]
     assert names == ["�\0�", "17", "x" * 1000]
 
 
 def test_only_ids_of_strings(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .nvtx("a", 1, 2, registered=True)
-        .nvtx("b", 3, 4, registered=True)
-        .without(schema.NVTX.name, "text")
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().nvtx("a", 1, 2, registered=True).nvtx("b", 3, 4, registered=True)
+    path = builder.without(schema.NVTX.name, "text").write(tmp_path / "t.sqlite")
     assert [name for _, _, name, _, _ in tables(path)[1000]] == ["a", "b"]
 
 
 def test_neither_texts_nor_ids(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .nvtx("a", 1, 2)
-        .without(schema.NVTX.name, "text")
-        .without(schema.NVTX.name, "textId")
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().nvtx("a", 1, 2).without(schema.NVTX.name, "text")
+    path = builder.without(schema.NVTX.name, "textId").write(tmp_path / "t.sqlite")
     assert [name for _, _, name, _, _ in tables(path)[1000]] == ["(unnamed)"]
 
 
@@ -164,15 +131,11 @@ def test_a_time_that_is_no_number_is_an_error(tmp_path: Path) -> None:
 
 
 def test_threads_are_named_by_nvtx_or_by_the_system(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .thread_name("MPI Rank 3", tid=5)
-        .raw(schema.THREAD_NAMES, nameId=900, priority=0, globalTid=global_tid(tid=5))
-        .raw(schema.THREAD_NAMES, nameId=900, priority=0, globalTid=global_tid(tid=6))
-        .raw(schema.THREAD_NAMES, nameId=901, priority=0, globalTid=global_tid(tid=7))
-        .raw(schema.STRINGS, id=900, value="pt_autograd_0")
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().thread_name("MPI Rank 3", tid=5)
+    builder.raw(schema.THREAD_NAMES, nameId=900, priority=0, globalTid=global_tid(tid=5))
+    builder.raw(schema.THREAD_NAMES, nameId=900, priority=0, globalTid=global_tid(tid=6))
+    builder.raw(schema.THREAD_NAMES, nameId=901, priority=0, globalTid=global_tid(tid=7))
+    path = builder.raw(schema.STRINGS, id=900, value="pt_autograd_0").write(tmp_path / "t.sqlite")
     trace = NsightTrace(path)
     assert dict(trace.thread_names) == {
         global_tid(tid=5): "MPI Rank 3",
@@ -182,17 +145,13 @@ def test_threads_are_named_by_nvtx_or_by_the_system(tmp_path: Path) -> None:
 
 
 def test_marks_are_moments_of_their_threads(tmp_path: Path) -> None:
-    path = (
-        TraceBuilder()
-        .nvtx("range", 0, 50)
-        .nvtx("late", 40, None, event_type=schema.NVTX_MARK)
-        .nvtx("early", 10, None, event_type=schema.NVTX_MARK, registered=True, tid=7)
-        .nvtx("early", 30, 30, event_type=schema.NVTX_MARK, domain="NCCL")
-        .nvtx("elsewhere", 5, None, event_type=schema.NVTX_MARK, pid=2000)
-        .raw(schema.NVTX.name, start=60, eventType=schema.NVTX_MARK)
-        .shuffled(5)
-        .write(tmp_path / "t.sqlite")
-    )
+    builder = TraceBuilder().nvtx("range", 0, 50)
+    builder.nvtx("late", 40, None, event_type=schema.NVTX_MARK)
+    builder.nvtx("early", 10, None, event_type=schema.NVTX_MARK, registered=True, tid=7)
+    builder.nvtx("early", 30, 30, event_type=schema.NVTX_MARK, domain="NCCL")
+    builder.nvtx("elsewhere", 5, None, event_type=schema.NVTX_MARK, pid=2000)
+    builder.raw(schema.NVTX.name, start=60, eventType=schema.NVTX_MARK).shuffled(5)
+    path = builder.write(tmp_path / "t.sqlite")
     trace = NsightTrace(path)
     found = {pid: trace.marks(global_pid(pid)) for pid in (1000, 2000, 3000)}
     ranges = trace.range_table(global_pid())
