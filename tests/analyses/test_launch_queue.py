@@ -20,6 +20,8 @@ from traceprof.analyses import launch_queue
 from traceprof.analyses.launch_queue.advice import HEALTHY_ADVICE
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
+from traceprof.host.queue_depth import launch_queue as queue_of
+from traceprof.ranks import arrivals
 from traceprof.run.opening import Window
 
 # Those whose queue is full, and a few of the others; all with `make verify`.
@@ -273,6 +275,8 @@ def test_what_is_launched_late_on_an_idle_stream(tmp_path: Path, others: str) ->
         assert finding.impact_ns == sum(stalls)
         assert finding.severity > Severity.INFO
         assert "late" in finding.evidence[0].label
+        with ranks_of(path) as (rank,):
+            assert arrivals.run(rank, rank.window).stalled_at_start_ns.tolist() == [sum(stalls)]
     else:
         assert finding.impact_ns < 0.02 * sum(stalls)
         assert finding.severity is Severity.INFO
@@ -365,6 +369,11 @@ def test_the_series_begins_with_what_was_queued(tmp_path: Path) -> None:
     path = builder.kernel(80, 90, launch=(10, 20)).write(tmp_path / "t.sqlite")
     (answer,) = assert_agreement(path, (0, 100))
     assert answer.series == [(19, 2), (20, 3), (60, 2), (70, 1), (90, 0)]
+    with ranks_of(path) as (rank,):
+        queue = queue_of(rank)
+        windows = [(0, 18), (0, 19), (0, 20), (20, 20), (59, 60), (60, 69), (70, 99), (90, 99)]
+        deepest = [queue.deepest_within(*window) for window in windows]
+        assert deepest == [0, 2, 3, 3, 3, 2, 1, 0]
 
 
 def test_what_the_end_of_the_capture_cut_off(tmp_path: Path) -> None:

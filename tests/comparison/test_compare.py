@@ -277,9 +277,15 @@ def test_trends_and_what_a_mean_cannot_reach_are_said() -> None:
     rising = with_lengths(document, *(1e6 * np.linspace(1, 1.2, 60)).tolist())
     noisy = with_lengths(document, *(1e6 * source.lognormal(0, 0.15, 60)).tolist())
     notes = " ".join(compare(rising, noisy).notes)
+    # 1 + 0.2 (30 + ... + 59) / 30 / 59 of 1 + 0.2 (0 + ... + 29) / 30 / 59
     assert "before, the steps change within the recording" in notes
+    assert "those of the second half take +9.7 %" in notes
     expected = r"after, steps vary so much that it takes about \d+ steps per side to show a change"
     assert re.search(expected, notes)
+    few = compare(with_lengths(document, 1e6, 1e6), with_lengths(document, 1e6, 1e6, 1e6))
+    assert few.step.low is None
+    assert "before, steps to compare: 2; an interval needs at least 3" in few.notes
+    assert not any(note.startswith("after, steps to compare") for note in few.notes)
 
 
 def test_without_steps_the_training_is_the_step() -> None:

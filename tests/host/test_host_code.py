@@ -87,6 +87,19 @@ def causes_of(rank: Rank) -> dict[str, int]:
     return {cause.value: ns // 1000 for cause, ns in within.items() if ns}
 
 
+SHORTENED = {
+    "/data/me/parser.py(70): __next__": "me/parser.py(70): __next__",
+    "<built-in method acquire of _thread.lock object at 0x7f>": (
+        "<built-in method acquire of _thread.lock object>"
+    ),
+    "/x/torch/distributed/distributed_c10d.py(9): init_process_group": (
+        "distributed/distributed_c10d.py(9): init_process_group"
+    ),
+    "torch/_inductor/compile_fx.py(2100): compile_fx": "_inductor/compile_fx.py(2100): compile_fx",
+    "triton/compiler/compiler.py(226): compile": "compiler/compiler.py(226): compile",
+}
+
+
 @pytest.mark.parametrize(
     ("category", "name", "cause"),
     [
@@ -112,9 +125,12 @@ def causes_of(rank: Rank) -> dict[str, int]:
     ],
 )
 def test_causes_by_what_the_host_ran(category: str, name: str, cause: str, tmp_path: Path) -> None:
-    rank = rank_with(tmp_path, event(category, name, 200, 3000, MAIN))
+    halves = event(category, name, 200, 1000, MAIN), event(category, name, 1300, 2000, MAIN)
+    rank = rank_with(tmp_path, *halves)
     expected = Counter({"launch_bound": 10, "unknown": 990}) + Counter({cause: 3000})
     assert causes_of(rank) == expected
+    found = [(row.name, row.ns) for row in details(rank, rank.window, IdleCause(cause))]
+    assert found == ([] if cause == "unknown" else [(SHORTENED.get(name, name), 3_000_000)])
 
 
 def test_code_is_named_by_operator_and_line(tmp_path: Path) -> None:

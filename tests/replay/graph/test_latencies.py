@@ -1,0 +1,49 @@
+"""Why operations of a hand-made timeline began no earlier."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.builders import TraceBuilder
+from tests.support.opened import ranks_of
+from traceprof.replay.graph.columns import gpu_work, host_calls
+from traceprof.replay.graph.latencies import measured_latencies
+from traceprof.replay.graph.stream_waits import NO_STREAM_WAITS, StreamWaits
+
+US = 1_000
+# Stream, start and end, call, us. The fourth begins 147 us later than 3 us after the one before it,
+# and kernels ran in all but 3 of these; the fifth 57, and kernels ran in 10 of these.
+KERNELS = (
+    (7, 10, 110, 0, 5), (7, 113, 213, 6, 8),
+    (9, 20, 40, 12, 15), (9, 190, 200, 30, 32), (9, 260, 270, 40, 42),
+)  # fmt: skip
+FIRST, FOURTH = np.array([0]), np.array([3])
+
+
+@pytest.mark.parametrize(
+    ("between", "crowded_us"),
+    [
+        (NO_STREAM_WAITS, 147),
+        # From 3 us after the first ended, kernels always ran.
+        (StreamWaits(FIRST, FOURTH, True, np.array([True])), 77),
+        (StreamWaits(FIRST, FOURTH, True, np.array([False])), 147),
+    ],
+    ids=["no wait", "a wait", "a possible wait"],
+)
+def test_what_held_each_operation(between: StreamWaits, crowded_us: int, tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for stream, start, end, called, returned in KERNELS:
+        launch = called * US, returned * US
+        trace.kernel(start * US, end * US, stream=stream, launch=launch)
+    # A copy takes no room of kernels.
+    trace.memcpy(200 * US, 262 * US, "DtoD", stream=11, launch=(195 * US, 198 * US))
+    with ranks_of(trace.write(tmp_path / "t.sqlite")) as (rank,):
+        calls = host_calls(rank, 0)
+        found = measured_latencies(calls, gpu_work([(0, rank)], calls, 0), between)
+    assert (found.launched_ns // US).tolist() == [5, 8, 15, 32, 42, 198]
+    assert (found.after_launch_ns // US).tolist() == [5, 5, 5, 5, 5, 2]
+    assert (found.after_previous_ns[[1, 3, 4]] // US).tolist() == [3, 3, 3]
+    assert (found.after_wait_ns // US).tolist() == [3] * len(between.consumer)
+    assert (found.crowded_ns // US).tolist() == [0, 0, 0, crowded_us, 0, 0]
+    assert (found.unexplained_ns // US).tolist() == [0, 0, 0, 0, 57, 0]
