@@ -155,7 +155,7 @@ def bullets(lines: Iterable[str]) -> str:
 class Evidence(Struct, frozen=True, forbid_unknown_fields=True):
     """Interval in which a finding can be seen."""
 
-    start_ns: Annotated[int, Meta(description="In the report's own time.")]
+    start_ns: Annotated[int, Meta(description="Start, on the report's own clock.")]
     end_ns: int
     label: Annotated[str, Meta(description="What happened there.")]
 
@@ -172,39 +172,45 @@ class Basis(str, Enum):
 
 
 class Saving(Struct, frozen=True, forbid_unknown_fields=True):
-    """Gain of a step if a finding were gone, on all ranks that have it."""
+    """Gain of a step without a finding, on all ranks that have it."""
 
-    step_ns: Annotated[Count | None, Meta(description="Most likely; null of a bound.")]
-    low_ns: Annotated[Count | None, Meta(description="At least; null of a bound.")]
-    high_ns: Annotated[Count | None, Meta(description="At most; null where nothing is known.")]
+    step_ns: Annotated[Count | None, Meta(description="Most likely gain; null for a bound.")]
+    low_ns: Annotated[Count | None, Meta(description="Least gain; null for a bound.")]
+    high_ns: Annotated[Count | None, Meta(description="Largest gain; null if nothing is known.")]
     basis: Annotated[
         Basis | None,
         Meta(
-            description="`replay`: the steps were replayed without it, and the replay fits what was"
-            " measured. `bound`: no more than this, by a replay that no program reaches or by all"
-            " that goes with the finding. Null where nothing is known.",
+            description="`replay`: the steps were replayed without the finding, and the replay"
+            " agrees with the measurement. `bound`: an upper limit, from a replay"
+            " of an ideal that no program reaches, or from all time that the"
+            " finding involves. Null if nothing is known.",
             extra_json_schema={"enum": [*map(str, Basis), None]},
         ),
     ]
     assume: Annotated[
         str | None,
         Meta(
-            description="What was assumed in the replay, as `traceprof whatif --assume` takes it;"
-            " null where the bound is what goes with the finding, by step."
+            description="What was assumed in the replay, as `traceprof whatif --assume` takes"
+            " it; null if the bound is all time that the finding involves in a"
+            " step."
         ),
     ]
-    why: Annotated[Text | None, Meta(description="Why no replay says it; null where one does.")] = (
-        None
-    )
+    why: Annotated[
+        Text | None,
+        Meta(description="Why the saving does not come from a replay; null if it does."),
+    ] = None
     share: Annotated[
         Fraction | None,
-        Meta(description="The share of the cost that the assumption is about; null: all of it."),
+        Meta(
+            description="The share of the cost that the assumption removes; null if it removes"
+            " all of it."
+        ),
     ] = None
     sets_pace: Annotated[
         bool,
         Meta(
-            description="Whether what is waited for may set the pace of all: whatever else becomes"
-            " faster then waits for as much longer."
+            description="Whether the wait may set the pace of the run: if so, making anything"
+            " else faster only makes this wait longer."
         ),
     ] = False
 
@@ -214,7 +220,7 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
 
         Args:
             high_ns: what a step would gain at most.
-            assume: the assumption that was replayed, None where it is what goes with the finding.
+            assume: the assumption that was replayed; None if the bound is all time involved.
             why: the reason why nothing was replayed, where that is so.
         """
         return cls(None, None, high_ns, Basis.BOUND, assume, why)
@@ -238,16 +244,22 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
 class Finding(Struct, frozen=True, forbid_unknown_fields=True):
     """A claim about one rank."""
 
-    id: Annotated[str, Meta(description="What is claimed, such as `gpu-idle`.")]
+    id: Annotated[str, Meta(description="Kind of finding, such as `gpu-idle`.")]
     severity: Annotated[
-        Severity, one_of(*map(str, Severity)), Meta(description="By its share of the training.")
+        Severity,
+        one_of(*map(str, Severity)),
+        Meta(description="Severity, by the finding's share of the training."),
     ]
-    rank: Annotated[Count, Meta(description="The rank that it is about, as in `ranks`.")]
+    rank: Annotated[Count, Meta(description="The rank concerned, as in `ranks`.")]
     title: Annotated[Text, Meta(description="The claim in one sentence.")]
-    impact_ns: Annotated[Count, Meta(description="Its cost: never more than what is judged.")]
-    impact_fraction: Annotated[Fraction, Meta(description="The same as a share of what is judged.")]
+    impact_ns: Annotated[
+        Count, Meta(description="Cost of the finding, at most the time that is judged.")
+    ]
+    impact_fraction: Annotated[
+        Fraction, Meta(description="The same as a share of the time that is judged.")
+    ]
     metrics: Annotated[
-        Mapping[str, MetricValue], Meta(description="Numbers by name, units in the name.")
+        Mapping[str, MetricValue], Meta(description="Numbers by name, with units in the name.")
     ]
     evidence: Annotated[
         tuple[Evidence, ...], Meta(description="The worst intervals, worst first.")
@@ -257,11 +269,14 @@ class Finding(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
     saving: Annotated[
         Saving | None,
-        Meta(description="Always there for `medium` and `high`; null where nothing was asked."),
+        Meta(
+            description="Gain of a step without the finding; always present for `medium` and"
+            " `high`, null if savings were not requested."
+        ),
     ] = None
     part_of: Annotated[
         str | None,
-        Meta(description="The finding on the same rank whose time includes all of this one's."),
+        Meta(description="The finding on the same rank that includes all of this one's time."),
     ] = None
 
 
@@ -271,7 +286,7 @@ class NotApplicable(Struct, frozen=True, forbid_unknown_fields=True):
     id: str
     reason: Annotated[Text, Meta(description="What is missing.")]
     how_to_collect: Annotated[Text, Meta(description="The flag or step that would supply it.")]
-    rank: Annotated[Count | None, Meta(description="Null: the whole run.")] = None
+    rank: Annotated[Count | None, Meta(description="Rank; null for the whole run.")] = None
 
 
 class Sight(Enum):

@@ -62,10 +62,11 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 class SmallCollectivesMetrics(Metrics):
     """Numbers of `small-collectives`."""
 
-    num_operations: Annotated[Count, "kernels of which at least half is latency"]
+    num_operations: Annotated[Count, "kernels that spend at least half of their time on latency"]
     median_bytes: Annotated[Number, "their median size, as NCCL counts messages"]
     latency_share: Annotated[
-        Fraction, "latency of all messages of known size over their own time, waiting left out"
+        Fraction,
+        "the latency of all messages of known size as a share of their own time without waiting",
     ]
     coverage: Annotated[Fraction, "the share of communication kernels whose size is known"]
 
@@ -88,95 +89,102 @@ class OperationUse(Struct, frozen=True):
     """
 
     operation: Annotated[
-        Text, Meta(description="By the kernel's name; send and receive share one name.")
+        Text,
+        Meta(description="The operation, by the kernel's name; send and receive share one name."),
     ]
     communicator: Annotated[
-        str | None, Meta(description="NCCL's id, equal on all ranks, else PyTorch's group.")
+        str | None, Meta(description="NCCL's id, equal on all ranks; if unknown, PyTorch's group.")
     ]
     peer: Annotated[
         Count | None,
         Meta(
-            description="The other rank (in the world) of sends and receives, where it is one and"
-            " known."
+            description="The other rank (in the world) of sends and receives; null if unknown,"
+            " or if there are several."
         ),
     ]
     count: Annotated[Count, Meta(description="Kernels that start in the window.")]
     bytes: Annotated[
         Count | None,
         Meta(
-            description="The sum of the messages, as NCCL counts them (what one rank sends in an"
-            " AllGather, receives in a ReduceScatter); null where not all sizes are known."
+            description="Sum of the message sizes, as NCCL counts them (the bytes that one rank"
+            " sends in an AllGather and receives in a ReduceScatter); null unless"
+            " all sizes are known."
         ),
     ]
     total_ns: Annotated[
         int,
         Meta(
             ge=0,
-            description="The sum of the kernels' durations, or without a GPU of the operations',"
-            " waiting for other ranks included.",
+            description="Sum of the durations of the kernels (without a GPU, of the"
+            " operations), including time spent waiting for other ranks.",
         ),
     ]
-    median_ns: Annotated[Count, Meta(description="Of their durations.")]
+    median_ns: Annotated[Count, Meta(description="Median of the durations.")]
     algbw_gb_per_s: Annotated[
         Number | None,
         Meta(
-            description="Bytes over durations as nccl-tests counts them, of the kernels of known"
-            " size; null where none is known."
+            description="Algorithm bandwidth as in nccl-tests: bytes divided by durations, for"
+            " kernels of known size; null if no size is known."
         ),
     ]
     busbw_gb_per_s: Annotated[
         Number | None,
         Meta(
-            description="The same times nccl-tests' factor of the operation and the number of"
-            " ranks, to be compared with a link's peak in one direction."
+            description="Bus bandwidth as in nccl-tests: `algbw_gb_per_s` times a factor that"
+            " depends on the operation and the number of ranks. Comparable with a"
+            " link's peak in one direction."
         ),
     ]
     peak_gb_per_s: Annotated[
         Positive | None,
         Meta(
-            description="Of NVLink, else PCIe, in one direction, by the GPU's name; null where the"
-            " ranks may be on several machines; where they are, what the user says of the network."
+            description="Peak rate in one direction. On one machine it is that of NVLink, or"
+            " else of PCIe, by the GPU's name; between machines, the network rate"
+            " that the user gave; null where the ranks may be on several machines."
         ),
     ]
     is_lower_bound: Annotated[
         bool,
         Meta(
-            description="Whether the rates are of durations, which include waiting for other ranks;"
-            " else they are of the time in which all ranks were inside."
+            description="True if the rates are based on durations, which include waiting for"
+            " other ranks; false if they are based on the time in which all ranks"
+            " were inside."
         ),
     ] = True
     num_matched: Annotated[
-        int, Meta(ge=0, description="Kernels whose counterparts on the other ranks are known.")
+        int, Meta(ge=0, description="Kernels with known counterparts on the other ranks.")
     ] = 0
     wait_ns: Annotated[
         Count | None,
         Meta(
-            description="Of these, the sum of the times until the last rank came; null where the"
-            " clocks are too coarse for most of them."
+            description="Time until the last rank arrived, summed over the matched kernels;"
+            " null where the clocks are too coarse for most of them."
         ),
     ] = None
     transfer_ns: Annotated[
         Count | None,
-        Meta(description="Of these, the sum of the times in which all ranks were inside."),
+        Meta(description="Time in which all ranks were inside, summed over the matched kernels."),
     ] = None
     latency_ns: Annotated[
         Count | None,
         Meta(
-            description="By the model time = latency + size / rate; null where it cannot be derived"
-            " from the sizes."
+            description="Latency in the model time = latency + size / rate; null where the"
+            " sizes do not determine it."
         ),
     ] = None
     latency_uncertainty_ns: Annotated[
-        Count | None, Meta(description="Of the latency: half of its interval of 95 %.")
+        Count | None, Meta(description="Half the width of the 95 % interval of the latency.")
     ] = None
     rate_gb_per_s: Annotated[
         Number | None,
-        Meta(description="Of the same model; the size counts as algorithm bandwidth counts it."),
+        Meta(
+            description="Rate in the same model, with sizes counted as for the algorithm bandwidth."
+        ),
     ] = None
     scope: Annotated[Scope | None, Meta(description="Whether the ranks are on one machine.")] = None
     description: Annotated[
         str | None,
-        Meta(description="What the user calls the process group (`group_desc`), where known."),
+        Meta(description="The user's name for the process group (`group_desc`), where known."),
     ] = None
 
     @property

@@ -59,24 +59,24 @@ class HostSyncMetrics(Metrics):
 
     num_syncs: Annotated[
         Count,
-        "how many; a copy and the synchronization that follows it at once are one, and so are a"
-        " call and the driver's call inside it",
+        "the number of waits; a copy and the synchronization right after it"
+        " count as one, and so do a call and the driver's call inside it",
     ]
     blocked_ns: Annotated[
         Ns,
         "time inside these calls, summed over threads. It is no cost in itself: an idle host"
         " waits for a busy GPU",
     ]
-    api: Annotated[str | None, "the call with the most of that time"]
-    api_blocked_ns: Annotated[Ns, "how much that is"]
+    api: Annotated[str | None, "the call that takes most of that time"]
+    api_blocked_ns: Annotated[Ns, "the time in that call"]
     blocked_per_step_ns: Annotated[
         Ns | None, "time inside these calls in the mean steady step, null where no step was found"
     ]
     in_steps: Annotated[
-        int, one_of(0, 1), "1 if only calls inside steps were counted, 0 if no step is marked"
+        int, one_of(0, 1), "1 if only calls inside steps were counted; 0 if no step is marked"
     ]
     coverage: Annotated[
-        Fraction, "the share of GPU idle time whose next operation has a known launch"
+        Fraction, "the share of the GPU's idle time before operations with a known launch"
     ]
 
 

@@ -53,20 +53,24 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 class LateAllreduceMetrics(Metrics):
     """Numbers of `late-allreduce`."""
 
-    tail_ns: Annotated[Ns, "the tails of the late steps"]
-    num_buckets: Annotated[Count, "of the median step"]
+    tail_ns: Annotated[Ns, "the tails of the late steps, summed"]
+    num_buckets: Annotated[Count, "tail of the median step"]
     exposed_ns: Annotated[
         Ns,
-        "the part of the tails in which AllReduce kernels ran. It includes"
-        " waiting for slower ranks as well as transfer",
+        "the part of the tails in which AllReduce kernels ran: waiting for"
+        " slower ranks and transfer",
     ]
     waiting_ns: Annotated[
         Ns | None,
-        "the part of `exposed_ns` until the last rank had come, which no bucket shortens: the"
-        " impact is the rest. Null where ranks are missing or clocks too coarse: then it is all",
+        "the part of `exposed_ns` before the last rank had arrived, which no"
+        " bucket size shortens: the impact is the rest. Null where ranks are"
+        " missing or clocks are too coarse: then the impact is all of"
+        " `exposed_ns`",
     ]
-    num_late_steps: Annotated[Count, "late steps. More than half of the judged ones must be late"]
-    num_steps: Annotated[Count, "steps judged"]
+    num_late_steps: Annotated[
+        Count, "the number of late steps. More than half of the judged ones must be late"
+    ]
+    num_steps: Annotated[Count, "the number of steps judged"]
     hideable_fraction: Annotated[
         Fraction,
         "the share of the compute that ran after the first bucket had started, in the median"

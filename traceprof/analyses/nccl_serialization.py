@@ -47,9 +47,9 @@ class NcclSerializationMetrics(Metrics):
     """Numbers of `nccl-serialization`."""
 
     blocked_ns: Annotated[
-        Ns, "the sum of the waits of ready operations, which may exceed wall time"
+        Ns, "the sum of the waits of ready operations, which may exceed the elapsed time"
     ]
-    num_blocked: Annotated[Count, "how many operations waited"]
+    num_blocked: Annotated[Count, "the number of operations that waited"]
     max_blocked_ns: Annotated[Ns, "the longest wait"]
     num_operations: Annotated[Count, "communication kernels in the window"]
     independent_blocked_ns: Annotated[
@@ -62,16 +62,16 @@ class NcclSerializationMetrics(Metrics):
     ]
     queued_ns: Annotated[
         Ns,
-        "the same sum from the launch on, whether the input was there or not: the host ran"
-        " ahead, which costs nothing",
+        "the sum of the same waits measured from the launch, whether or not the"
+        " input was ready: the host ran ahead, which costs nothing",
     ]
     num_on_compute_stream: Annotated[
         Count,
-        "communication kernels on a stream of whose kernels more than"
-        f" {percent(queueing.COMPUTE_SHARE)} compute. They can never overlap that stream's"
-        " compute: PyTorch 2.8 and later runs synchronous collectives there",
+        "the number of communication kernels on compute streams, where more than"
+        f" {percent(queueing.COMPUTE_SHARE)} of the kernels compute. They can never overlap that"
+        " stream's compute: PyTorch 2.8 and later runs synchronous collectives there",
     ]
-    exposed_on_compute_stream_ns: Annotated[Ns, "how long these ran while nothing computed"]
+    exposed_on_compute_stream_ns: Annotated[Ns, "how long these kernels ran while nothing computed"]
     coverage: Annotated[Fraction, "the share of these kernels whose launch is in the capture"]
 
 

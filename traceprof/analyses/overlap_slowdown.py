@@ -51,15 +51,21 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 class OverlapSlowdownMetrics(Metrics):
     """Numbers of `overlap-slowdown`."""
 
-    slowdown: Annotated[Positive, "durations of the overlapped kernels ÷ their expected durations"]
-    excess_ns: Annotated[Ns, "their difference, a sum over kernels that may run at the same time"]
-    num_overlapped: Annotated[Count, "the overlapped kernels that were compared"]
-    num_alone: Annotated[Count, "the kernels that they were compared with"]
+    slowdown: Annotated[
+        Positive, "the durations of the overlapped kernels divided by their expected durations"
+    ]
+    excess_ns: Annotated[
+        Ns, "the difference of these two, summed over kernels that may run at the same time"
+    ]
+    num_overlapped: Annotated[Count, "the number of overlapped kernels that were compared"]
+    num_alone: Annotated[Count, "the number of kernels that they were compared with"]
     matched_fraction: Annotated[
         Fraction, "the share of all overlapped kernels that could be compared, by time"
     ]
     num_disturbed: Annotated[
-        Count, "the overlapped kernels that ran beside other compute, too, and were not compared"
+        Count,
+        "the number of overlapped kernels that were not compared, since they"
+        " also ran beside other compute",
     ]
     communication_slowdown: Annotated[
         Number | None,
@@ -68,19 +74,20 @@ class OverlapSlowdownMetrics(Metrics):
     ]
     sure_slowdown: Annotated[
         Number,
-        "the same ratio with longer expected durations: those of the slow ones among the kernels"
-        " alone (the third quartile or the mean, whichever is longer)",
+        "the same ratio with cautious expected durations: the third quartile or"
+        " the mean of the kernels that ran alone, whichever is longer",
     ]
-    noise_ns: Annotated[Ns, "by how much `excess_ns` may differ by chance (one standard error)"]
+    noise_ns: Annotated[Ns, "one standard error of `excess_ns`"]
     hidden_ns: Annotated[
-        Ns, "communication during which compute ran, which is what overlap gained at most"
+        Ns, "communication time during which compute ran: the most that overlap gained"
     ]
-    net_gain_ns: Annotated[int, "`hidden_ns` less the impact"]
+    net_gain_ns: Annotated[int, "`hidden_ns` minus the impact"]
     num_sms_taken: Annotated[
-        Count | None, "the median grid of the communication kernels; a block of NCCL's takes an SM"
+        Count | None,
+        "the median grid size of the communication kernels; a block of NCCL takes one SM",
     ]
-    max_sms_taken: Annotated[Count | None, "the largest grid of the communication kernels"]
-    num_sms: Annotated[Count | None, "the SMs of the GPU, null where not known"]
+    max_sms_taken: Annotated[Count | None, "the largest grid size of the communication kernels"]
+    num_sms: Annotated[Count | None, "the number of SMs of the GPU; null if unknown"]
     coverage: Annotated[
         Fraction, "the share, by number, of the kernels beside communication that could be compared"
     ]

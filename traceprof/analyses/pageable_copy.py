@@ -47,22 +47,22 @@ class PageableCopyMetrics(Metrics):
     bytes: Annotated[Count, "bytes copied"]
     num_copies: Annotated[Count, "the number of copies"]
     host_blocked_ns: Annotated[
-        Ns | None, "the durations of their API calls; null where the capture has none of them"
+        Ns | None, "the durations of their API calls; null if the capture has none"
     ]
     exposed_copy_ns: Annotated[
         Ns,
-        "the part of the impact in which these copies ran, which `exposed-copy` counts, too;"
-        " the rest is idle",
+        "the part of the impact in which these copies ran, which `exposed-copy`"
+        " counts as well; the rest is idle time",
     ]
     direction: Annotated[str, one_of("h2d", "d2h"), "`h2d` or `d2h`, whichever carried more bytes"]
-    gb_per_s: Annotated[Number | None, "the rate of the pageable copies in that direction"]
+    gb_per_s: Annotated[Number | None, "the rate of pageable copies in that direction"]
     pinned_gb_per_s: Annotated[
         Number | None,
-        f"the rate of copies of pinned memory of more than {MAX_STAGED_BYTES // 1024} KiB;"
-        " null where there were none",
+        f"the rate of copies of more than {MAX_STAGED_BYTES // 1024} KiB from or to pinned memory;"
+        " null if there were none",
     ]
     coverage: Annotated[
-        Fraction, "the share of such copies whose kinds of memory are in the report"
+        Fraction, "the share of such copies for which the report has the kind of memory"
     ]
 
 

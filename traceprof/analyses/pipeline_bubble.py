@@ -51,35 +51,45 @@ class PipelineBubbleMetrics(Metrics):
     """Numbers of `pipeline-bubble`."""
 
     bubble_ns: Annotated[
-        Ns, "how long the stage waits for other stages: the impact, and the sum of the next four"
+        Ns,
+        "how long the stage waits for other stages: the impact, and the sum of"
+        " the next four numbers",
     ]
     warm_up_ns: Annotated[
-        Ns, "fill and drain: what the same order of passes leaves if all stages are equal"
+        Ns,
+        "fill and drain: the bubble that the same order of passes leaves when all stages are equal",
     ]
-    imbalance_ns: Annotated[Ns, "what is added by stages and micro-batches of unequal length"]
-    transfer_ns: Annotated[Ns, "what is added by the time that messages take"]
-    late_ns: Annotated[Ns, "the rest: launches, data or sends came late, here or on another stage"]
+    imbalance_ns: Annotated[Ns, "added by stages and micro-batches of unequal length"]
+    transfer_ns: Annotated[Ns, "added by the time that messages take"]
+    late_ns: Annotated[
+        Ns, "the rest: launches, data or sends that came late, here or on another stage"
+    ]
     communicating_ns: Annotated[
         Ns, "the part of `bubble_ns` in which a send or a receive was running; the rest was idle"
     ]
-    stage: Annotated[Count, "the place of the rank in its pipeline, from 0"]
-    num_stages: Annotated[Count, "stages of the pipeline"]
-    num_micro_batches: Annotated[Count | None, "of a step; null where it cannot be known"]
+    stage: Annotated[Count, "the index of the rank in its pipeline, from 0"]
+    num_stages: Annotated[Count, "the number of stages of the pipeline"]
+    num_micro_batches: Annotated[
+        Count | None, "the number of micro-batches of a step; null if it cannot be determined"
+    ]
     num_chunks: Annotated[
-        Count | None, "parts of the model on each stage (virtual stages); null where unknown"
+        Count | None,
+        "the number of parts of the model on each stage (virtual stages); null if unknown",
     ]
     schedule: Annotated[
         str | None,
         one_of("gpipe", "1f1b", "interleaved", "zero-bubble", None),
-        "from the order of forwards and backwards; null where it is another one, or not known",
+        "the schedule, by the order of forwards and backwards; null if it is"
+        " another one or unknown",
     ]
     ideal_fraction: Annotated[
         Number | None,
-        "the bubble of equal stages without transfer as a share of their computing:"
-        " (stages - 1) / (micro-batches x chunks); null where unknown, and of zero-bubble",
+        "the bubble of equal stages without transfer, as a share of their"
+        " compute time: (stages - 1) / (micro-batches x chunks); null if"
+        " unknown, and for zero-bubble",
     ]
     actual_fraction: Annotated[Number, "`bubble_ns` as a share of the time of the stage's passes"]
-    coverage: Annotated[Fraction, "1: every pass of a pipeline that is found is judged"]
+    coverage: Annotated[Fraction, "1: every pass of a detected pipeline is judged"]
 
 
 _MIN_PART = 0.1  # of the bubble, from which on a part is worth advice, and a replay

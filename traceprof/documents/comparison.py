@@ -27,14 +27,21 @@ class Side(Struct, forbid_unknown_fields=True):
 
     name: str
     reports: list[str]
-    num_captures: Annotated[int, Meta(ge=1, description="Recordings of the same program.")]
+    num_captures: Annotated[
+        int, Meta(ge=1, description="Number of recordings of the same program.")
+    ]
     ranks: list[Count]
     gpus: list[str]
-    num_steps: Annotated[int, Meta(ge=0, description="That are compared, over all captures.")]
-    num_left_out: Annotated[
-        int, Meta(ge=0, description="Other steps: warm-up, slow first ones, the last one.")
+    num_steps: Annotated[
+        int, Meta(ge=0, description="Number of steps that are compared, over all captures.")
     ]
-    left_out_reports: Annotated[list[str], Meta(description="Why reports could not be read.")]
+    num_left_out: Annotated[
+        int,
+        Meta(ge=0, description="Number of other steps: warm-up, slow first ones, the last one."),
+    ]
+    left_out_reports: Annotated[
+        list[str], Meta(description="Reports that could not be read, with the reason.")
+    ]
 
 
 class Difference(Struct, forbid_unknown_fields=True):
@@ -49,24 +56,23 @@ class Comparable(Struct, forbid_unknown_fields=True):
     """Comparability of the sides."""
 
     is_comparable: bool
-    reasons: Annotated[list[str], Meta(description="Why not.")]
+    reasons: Annotated[list[str], Meta(description="Why the sides are not comparable.")]
     kinds: Annotated[
         list[Kind],
         Meta(
-            description="Of each reason; `recording`: the same one stands on both sides. What"
-            " `--allow-different` takes."
+            description="Kind of each reason, as `--allow-different` takes it; `recording`:"
+            " both sides are the same recording."
         ),
     ]
-    allowed: Annotated[
-        list[str], Meta(description="What would be a reason, had it not been allowed.")
-    ]
+    allowed: Annotated[list[str], Meta(description="Reasons that were allowed.")]
     differences: Annotated[
-        list[Difference], Meta(description="All that differs, what was changed on purpose, too.")
+        list[Difference],
+        Meta(description="Everything that differs, including what was changed on purpose."),
     ]
 
 
 class AtSameMix(Struct, forbid_unknown_fields=True):
-    """The change that short and long steps have in common, as fractions of before."""
+    """The change that short and long steps have in common, as fractions of the values before."""
 
     change: float
     low: float
@@ -76,31 +82,41 @@ class AtSameMix(Struct, forbid_unknown_fields=True):
 class Step(Struct, forbid_unknown_fields=True):
     """The mean of the steady steps, on the rank where it is longest.
 
-    Of several captures the mean of these. Without steps all that findings are about is one step.
+    For several captures it is their mean. Without steps, all that findings judge is one step.
     """
 
     before_ns: Count
     after_ns: Count
-    median_before_ns: Annotated[Count | None, Meta(description="Null without steps.")]
+    median_before_ns: Annotated[
+        Count | None, Meta(description="Median of the same steps; null without steps.")
+    ]
     median_after_ns: Count | None
-    change: Annotated[float | None, Meta(description="Of the mean, as a fraction of before.")]
-    low: Annotated[float | None, Meta(description="The interval's ends; null if there is none.")]
+    change: Annotated[
+        float | None, Meta(description="Change of the mean, as a fraction of the value before.")
+    ]
+    low: Annotated[
+        float | None,
+        Meta(description="Lower end of the interval of the change; null if there is none."),
+    ]
     high: float | None
     at_same_mix: Annotated[
         AtSameMix | None,
         Meta(
-            description="Where both sides have short and long steps in equal shares: each kind"
-            " compared with its own. Then the verdict is made from this, and gates are."
+            description="If both sides have the same shares of short and long steps, each kind"
+            " is compared with its own, and the verdict and gates use this change."
         ),
     ]
     verdict: Annotated[
         Verdict,
         Meta(
-            description="`faster` or `slower` where the interval excludes 0, else `same` where it"
-            " lies within 1 %. `not comparable` goes before all."
+            description="`faster` or `slower` if the interval excludes 0; `same` if it includes"
+            " 0 and lies within 1 %. `not comparable` takes precedence."
         ),
     ]
-    basis: Annotated[Basis, Meta(description="What the interval is over; `training`: none.")]
+    basis: Annotated[
+        Basis,
+        Meta(description="What the interval is computed from; `training`: there is no interval."),
+    ]
 
 
 class Parts(Struct, forbid_unknown_fields=True):
@@ -127,7 +143,7 @@ class PartChange(Struct, forbid_unknown_fields=True):
 class IdleChange(Struct, forbid_unknown_fields=True):
     """Idle time of one cause in the mean step; the changes sum to that of idle time."""
 
-    cause: Annotated[str, Meta(description="As in the metrics of `gpu-idle`.")]
+    cause: Annotated[str, Meta(description="Cause, as in the metrics of `gpu-idle`.")]
     before_ns: int
     after_ns: int
     change_ns: int
@@ -136,9 +152,9 @@ class IdleChange(Struct, forbid_unknown_fields=True):
 class KernelChange(Struct, forbid_unknown_fields=True):
     """The compute kernels of a name in the mean step, matched with those of the other side."""
 
-    before: Annotated[str | None, Meta(description="The name before; null where none runs.")]
+    before: Annotated[str | None, Meta(description="Name before; null if no such kernel ran.")]
     after: str | None
-    rung: Annotated[Rung, Meta(description="By what the two were matched.")]
+    rung: Annotated[Rung, Meta(description="How the two were matched.")]
     category: str
     before_ns: Count
     after_ns: Count
@@ -146,7 +162,7 @@ class KernelChange(Struct, forbid_unknown_fields=True):
     p_adjusted: Annotated[
         Fraction | None,
         Meta(
-            description="How probable such a change is without cause, adjusted for the number of"
+            description="Probability of such a change by chance, adjusted for the number of"
             " kernels; null if unknown."
         ),
     ]
@@ -154,13 +170,17 @@ class KernelChange(Struct, forbid_unknown_fields=True):
 
 
 class ModuleChange(Struct, forbid_unknown_fields=True):
-    """The kernels that a module launched in the mean step, with those of the modules inside it."""
+    """Kernels that a module launched in the mean step, including those of modules inside it."""
 
     module: Annotated[str, Meta(description="Path from the outermost module, with dots.")]
-    before_ns: Annotated[Count | None, Meta(description="Null on a side that has no such module.")]
+    before_ns: Annotated[
+        Count | None, Meta(description="Time before; null if that side has no such module.")
+    ]
     after_ns: Count | None
     change_ns: int
-    p_adjusted: Annotated[Fraction | None, Meta(description="As in `kernels`, over all modules.")]
+    p_adjusted: Annotated[
+        Fraction | None, Meta(description="As in `kernels`, adjusted for the number of modules.")
+    ]
     is_significant: bool
 
 
@@ -168,15 +188,15 @@ class Matching(Struct, forbid_unknown_fields=True):
     """Share of the kernels' time that was matched at a rung."""
 
     rung: Rung
-    before: Annotated[float, Meta(ge=0, le=1, description="As a share of all kernel time.")]
+    before: Annotated[float, Meta(ge=0, le=1, description="Share of all kernel time before.")]
     after: Fraction
 
 
 class CommunicationChange(Struct, forbid_unknown_fields=True):
-    """The operations of one kind on one communicator, per step and rank on average."""
+    """The operations of one kind on one communicator, on average per step and rank."""
 
     operation: str
-    before: Annotated[str | None, Meta(description="The communicator before, as far as known.")]
+    before: Annotated[str | None, Meta(description="Communicator before; null if unknown.")]
     after: str | None
     count_before: float
     count_after: float
@@ -185,11 +205,12 @@ class CommunicationChange(Struct, forbid_unknown_fields=True):
     change_ns: int
     wait_before_ns: Annotated[
         Count | None,
-        Meta(description="Until the last rank came; null if unknown."),
+        Meta(description="Time before in which ranks waited for the last one; null if unknown."),
     ]
     wait_after_ns: Count | None
     transfer_before_ns: Annotated[
-        Count | None, Meta(description="With all ranks inside; of matched operations alone.")
+        Count | None,
+        Meta(description="Time before in which all ranks were inside, of matched operations only."),
     ]
     transfer_after_ns: Count | None
 
@@ -199,14 +220,16 @@ class FindingChange(Struct, forbid_unknown_fields=True):
 
     id: str
     status: Status
-    before_ns: Annotated[Count | None, Meta(description="What it costs per step; null: not there.")]
+    before_ns: Annotated[
+        Count | None, Meta(description="Its cost per step before; null if it was not there.")
+    ]
     after_ns: Count | None
     severity_before: str | None
     severity_after: str | None
-    predicted: Annotated[Saving | None, Meta(description="What it said before.")]
+    predicted: Annotated[Saving | None, Meta(description="The saving that it predicted before.")]
     came_ns: Annotated[
         int | None,
-        Meta(description="By how much its cost fell; null where it cannot be judged after."),
+        Meta(description="How much its cost fell; null if it cannot be judged after."),
     ]
     title: str
 
@@ -214,13 +237,13 @@ class FindingChange(Struct, forbid_unknown_fields=True):
 class GateResult(Struct, forbid_unknown_fields=True):
     """A limit that the comparison must keep."""
 
-    gate: Annotated[str, Meta(description="As it was given.")]
+    gate: Annotated[str, Meta(description="The gate as it was given.")]
     outcome: Outcome
-    value: Annotated[float | None, Meta(description="In the unit of the limit.")]
+    value: Annotated[float | None, Meta(description="Value in the unit of the limit.")]
     low: float | None
     high: float | None
     limit: float | None
-    unit: Annotated[str, Meta(description="%, pp, ns or nothing.")]
+    unit: Annotated[str, Meta(description="Unit: %, pp, ns or empty.")]
     reason: str
 
 
@@ -238,26 +261,29 @@ class Comparison(Struct, forbid_unknown_fields=True):
     mean_after: Parts
     part_changes: list[PartChange]
     idle: list[IdleChange]
-    kernels: Annotated[list[KernelChange], Meta(description="The largest change first.")]
+    kernels: Annotated[
+        list[KernelChange], Meta(description="Kernels with the largest change first.")
+    ]
     kernel_matching: list[Matching]
     kernels_beside_ns: Annotated[
         int,
         Meta(
-            description="What is left of the change of compute: kernels that run beside each other"
-            " take less time than the sum of their durations."
+            description="The rest of the change in compute time, which kernels do not add up"
+            " to: kernels that overlap take less time than the sum of their"
+            " durations."
         ),
     ]
     modules: Annotated[
         list[ModuleChange],
         Meta(
-            description="Outer ones first, and of those inside the same one the largest change"
-            " first; empty where a side does not know them."
+            description="Outer modules first; among those inside the same module, the largest"
+            " change first. Empty if modules are unknown on one side."
         ),
     ]
     communication: list[CommunicationChange]
     findings: list[FindingChange]
     gates: list[GateResult]
-    notes: Annotated[list[str], Meta(description="What to know about these numbers.")]
+    notes: Annotated[list[str], Meta(description="Notes on these numbers.")]
 
     @property
     def is_met(self) -> bool:

@@ -33,62 +33,70 @@ _DIRECTIONS: dict[int, Direction] = {1: "send", 2: "receive"}
 
 
 class Baseline(Struct, forbid_unknown_fields=True):
-    """The mean of the steady steps as it was measured, and as it is replayed."""
+    """The mean of the steady steps, as measured and as replayed."""
 
     step_ns: Count
     replayed_ns: int | None
     misfit: float | None
     num_steps: Annotated[
-        int, Meta(ge=1, description="1 is the whole training where no steps are known.")
+        int,
+        Meta(
+            ge=1,
+            description="Number of replayed steps; 1 is the whole training if no steps are known.",
+        ),
     ]
     num_measured: Annotated[
         int,
         Meta(
             ge=1,
-            description="Steps whose mean is `step_ns`: more than `num_steps`, which were replayed,"
-            " where a sample of a long run stands for all.",
+            description="Number of steps whose mean is `step_ns`: more than `num_steps` if only"
+            " a sample of a long run was replayed.",
         ),
     ]
     gates: list[Gate]
 
 
 class Send(Struct, forbid_unknown_fields=True):
-    """A send or receive as it comes again in every step."""
+    """A send or receive that recurs in every step."""
 
     direction: Direction
     peer: Annotated[int, Meta(ge=0, description="The other rank.")]
     micro_batch: Annotated[
-        int, Meta(ge=0, description="How many went the same way before it in the step.")
+        int,
+        Meta(ge=0, description="Number of messages before it in the step, in the same direction."),
     ]
 
 
 class StreamOrder(Struct, forbid_unknown_fields=True):
-    """In which order a stream runs its sends in a step."""
+    """The order in which a stream runs its sends in a step."""
 
     rank: Count
     sends: list[Send]
 
 
 class BlockedSend(Struct, forbid_unknown_fields=True):
-    """A send that both sides were ready for, and that waited behind another one of its stream."""
+    """A send that waited behind another one on its stream although both sides were ready."""
 
-    rank: Annotated[int, Meta(ge=0, description="Whose stream.")]
+    rank: Annotated[int, Meta(ge=0, description="Rank of the stream.")]
     blocked: Send
     behind: Send
-    stage: Annotated[int, Meta(ge=0, description="The rank that went without it for so long.")]
-    blocked_ns: Annotated[int, Meta(ge=0, description="In the median step.")]
+    stage: Annotated[int, Meta(ge=0, description="The rank that was left waiting for it.")]
+    blocked_ns: Annotated[int, Meta(ge=0, description="Waiting time in the median step.")]
 
 
 class Schedule(Struct, forbid_unknown_fields=True):
-    """Time of a pipeline's stages if they computed their passes in an order."""
+    """Time of a pipeline's stages if they computed their passes in another order."""
 
     order: OrderName
     step_ns: Annotated[
         int | None,
-        Meta(description="From the first pass to the last; null if stages would wait for ever."),
+        Meta(
+            description="Duration from the first pass to the last; null if the stages would"
+            " wait for each other forever."
+        ),
     ]
     naive_ns: Annotated[
-        int | None, Meta(description="The same if communication slowed no kernels down.")
+        int | None, Meta(description="The same if communication did not slow kernels down.")
     ]
 
 
@@ -102,16 +110,17 @@ class Answer(Struct, forbid_unknown_fields=True, omit_defaults=True):
     high_ns: int | None = None
     change_ns: int | None = None
     is_too_small: Annotated[
-        bool | None, Meta(description="Whether the change is smaller than what the replay misses.")
+        bool | None, Meta(description="Whether the change is smaller than the error of the replay.")
     ] = None
     refused: str | None = None
     how_to_collect: Annotated[
-        str | None, Meta(description="What to record for an answer; none where nothing would help.")
+        str | None,
+        Meta(description="What to record to get an answer; empty if nothing would help."),
     ] = None
     note: str | None = None
     orders: Annotated[
         list[StreamOrder] | None,
-        Meta(description="Of the sends on those streams where it is another one."),
+        Meta(description="New order of the sends, for streams whose order changes."),
     ] = None
 
 
@@ -124,7 +133,10 @@ class PathPart(Struct, forbid_unknown_fields=True):
     copy_ns: Count
     host_ns: Count
     delay_ns: Annotated[
-        int, Meta(ge=0, description="Between what held an operation and its start.")
+        int,
+        Meta(
+            ge=0, description="Time between the end of what an operation waited for and its start."
+        ),
     ]
 
 
@@ -136,23 +148,25 @@ class StepPathPart(Struct, forbid_unknown_fields=True):
         str,
         Meta(extra_json_schema={"enum": ["compute", "communication", "copy", "host", "delay"]}),
     ]
-    start_ns: Annotated[int, Meta(description="In the own time of the rank's report.")]
+    start_ns: Annotated[int, Meta(description="Start, on the clock of the rank's report.")]
     end_ns: int
     name: str
-    stream: Annotated[int | None, Meta(description="Where an operation ran; null of the host.")]
+    stream: Annotated[
+        int | None, Meta(description="Stream of an operation; null for parts on the host.")
+    ]
 
 
 class StepPath(Struct, forbid_unknown_fields=True):
     """The critical path of a step: the lengths of its parts sum to the step's."""
 
     step: int | None
-    rank: Annotated[int, Meta(ge=0, description="On which the step takes longest.")]
+    rank: Annotated[int, Meta(ge=0, description="The rank where the step takes longest.")]
     length_ns: Count
-    parts: Annotated[list[StepPathPart], Meta(description="In the order of time.")]
+    parts: Annotated[list[StepPathPart], Meta(description="Parts in order of time.")]
 
 
 class WhatIfDocument(Struct):
-    """Output of `traceprof whatif --format json`: what a step would take if.
+    """Output of `traceprof whatif --format json`: how long a step would take.
 
     Times are nanoseconds. New keys may appear; those required here stay.
     """
@@ -163,17 +177,22 @@ class WhatIfDocument(Struct):
     baseline: Baseline | None
     answers: list[Answer]
     critical_path: list[PathPart]
-    refused: Annotated[str | None, Meta(description="Why nothing can be said of the run at all.")]
+    refused: Annotated[
+        str | None, Meta(description="Why there are no answers at all for this run.")
+    ]
     how_to_collect: str | None
-    blocked_sends: Annotated[list[BlockedSend], Meta(description="The worst first; at most 20.")]
+    blocked_sends: Annotated[
+        list[BlockedSend], Meta(description="Blocked sends, worst first; at most 20.")
+    ]
     unknown_sends: Annotated[
-        str | None, Meta(description="Why `blocked_sends` is not known; null where it is.")
+        str | None, Meta(description="Why `blocked_sends` is unknown; null if it is known.")
     ]
     schedules: Annotated[
-        list[Schedule], Meta(description="Of the stages of a pipeline in other orders.")
+        list[Schedule],
+        Meta(description="Times of a pipeline's stages in other orders of their passes."),
     ]
     step_paths: Annotated[
-        list[StepPath], Meta(description="Of the steps that were asked for with --path-of.")
+        list[StepPath], Meta(description="Critical paths of the steps that --path-of asks for.")
     ]
 
 

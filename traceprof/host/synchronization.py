@@ -76,7 +76,7 @@ def by_thread(calls: ApiCalls, chosen: Mask) -> dict[int, ThreadCalls]:
 
 
 def goes_with(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
-    """Return the time of the host that goes with some of its calls: no step gains more of it.
+    """Return the host's time that disappears with some of its calls: no step gains more of it.
 
     That are the calls from begin to end, with what they wait for, and the operators around them
     that launch no kernel but by these calls, such as `aten::item`.

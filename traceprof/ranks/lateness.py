@@ -42,7 +42,11 @@ class Lateness(Struct, frozen=True):
 
     member: int
     num_operations: Annotated[
-        Count, Meta(description="That no member can leave before the last has come.")
+        Count,
+        Meta(
+            description="Number of operations that no member can leave before the last one has"
+            " arrived."
+        ),
     ]
     coverage: float
     num_last: int
@@ -50,13 +54,14 @@ class Lateness(Struct, frozen=True):
         int,
         Meta(
             ge=0,
-            description="Of the operations to which it was certainly late, and the last: how much"
-            " later than the median of the others it came, at the median.",
+            description="How much later than the median of the others it arrived: the median"
+            " over the operations in which it was certainly late, and the last.",
         ),
     ]
     total_ns: int
     uncertainty_ns: Annotated[
-        Count | None, Meta(description="Of its clock to the others'; null where nothing is known.")
+        Count | None,
+        Meta(description="Uncertainty of its clock against the others'; null if unknown."),
     ]
     operations: Int64
     start_ns: Int64

@@ -119,7 +119,7 @@ class Group(Record, frozen=True):
 class Unmatched(Struct, frozen=True, forbid_unknown_fields=True):
     """Operations that were not matched, and why."""
 
-    name: Annotated[str | None, Meta(description="The communicator's, where it has one.")]
+    name: Annotated[str | None, Meta(description="Name of the communicator, if it has one.")]
     ranks: tuple[Count, ...]
     reason: Text
 

@@ -228,7 +228,7 @@ def _subject(analysis: RunResult) -> str:
 
 
 def gain_text(saving: Saving | None, subject: str) -> str:
-    """Say what would be gained, by a replay or else by all that goes with the finding.
+    """Say what would be gained, from a replay or else from all time that the finding involves.
 
     Args:
         saving: of a finding.
@@ -240,7 +240,7 @@ def gain_text(saving: Saving | None, subject: str) -> str:
     """
     if saving is None or saving.high_ns is None or not (saving.high_ns or saving.assume):
         return ""
-    source = saving.assume or "all that goes with it"
+    source = saving.assume or "all time it involves"
     without = "without it" if saving.share is None else f"without {percent(saving.share)} of it"
     if not saving.high_ns:
         return f"{without} {subject} takes as long ({source})"
@@ -257,7 +257,7 @@ def _indented(lines: Sequence[RenderableType]) -> RenderableType:
 
 
 def no_cost(finding: Finding) -> str:
-    """Say that a finding costs nothing, or only together with what else is there."""
+    """Say that a finding costs nothing, or nothing unless something else changes as well."""
     gains = finding.saving is not None and finding.saving.low_ns
     return "costs nothing by itself" if gains else "costs nothing"
 

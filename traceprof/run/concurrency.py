@@ -27,7 +27,7 @@ _D2D = _NUMBERS["d2d"]
 
 
 class KindBeside(Struct, frozen=True):
-    """The time that one kind of operation ran in a window, and beside which other kinds.
+    """The time for which one kind of operation ran in a window, alone and beside other kinds.
 
     Beside itself it ran for `total_ns`.
     """
@@ -35,8 +35,9 @@ class KindBeside(Struct, frozen=True):
     kind: Annotated[
         str,
         Meta(
-            description="`copy` is all copies and memory sets together, peer copies (which are"
-            " communication) left out; `h2d`, `d2h`, `d2d` and `memset` are its parts.",
+            description="`copy` is all copies and memory sets together, except peer copies,"
+            " which count as communication; `h2d`, `d2h`, `d2d` and `memset` are"
+            " its parts.",
             extra_json_schema={"enum": list(KINDS)},
         ),
     ]
@@ -45,7 +46,8 @@ class KindBeside(Struct, frozen=True):
         int,
         Meta(
             ge=0,
-            description="While nothing of another kind ran; of a part of `copy`, no other part.",
+            description="Time in which no other kind ran; for a part of `copy`, no other kind"
+            " and no other part.",
         ),
     ]
     compute_ns: Count

@@ -34,26 +34,36 @@ UNNAMED_MACHINES = "machine of report", "the machine of these GPUs"
 class MachineClock(Struct, frozen=True):
     """Clock of a machine, compared with the reference's."""
 
-    host: Annotated[str, Meta(description="Its name; if unknown, that of its report.")]
+    host: Annotated[str, Meta(description="Name of the machine; if unknown, of its report.")]
     source: Annotated[
         str,
         Meta(
-            description="How the clock was compared with the reference's: not at all, because it is"
-            " the reference; by operations that all members leave together; or by the session's"
-            " start in UTC alone."
+            description="How the clock was compared with the reference clock. `reference`: it"
+            " is the reference; `operations`: by operations that all members leave"
+            " together; `session start`: only by the session's start in UTC;"
+            " `none`: not at all."
         ),
         one_of("reference", "operations", "session start", "none"),
     ]
     offset_ns: Annotated[
-        int, Meta(description="To be added, at `at_ns`, to times since the first session's start.")
+        int,
+        Meta(
+            description="Nanoseconds to add, at `at_ns`, to times since the first session's start."
+        ),
     ]
-    drift: Annotated[float, Meta(description="To be added per ns since `at_ns`.")]
+    drift: Annotated[
+        float, Meta(description="Nanoseconds to add for each nanosecond since `at_ns`.")
+    ]
     at_ns: Annotated[
-        int, Meta(description="By the sessions' starts, in the middle of the operations.")
+        int,
+        Meta(
+            description="Time of `offset_ns`, by the sessions' starts: the middle of the"
+            " operations."
+        ),
     ]
     uncertainty_ns: Annotated[
         Count | None,
-        Meta(description="Of differences to the reference's clock; null where nothing is known."),
+        Meta(description="Uncertainty of differences to the reference clock; null if unknown."),
     ]
     num_operations: Annotated[
         Count, Meta(description="Number of operations by which it was compared.")

@@ -46,7 +46,7 @@ class Training(Struct, frozen=True):
     start_ns: int
     end_ns: int
     before_ns: Annotated[
-        int, Meta(ge=0, description="How much of the rank's window comes before: set-up, warm-up.")
+        int, Meta(ge=0, description="Part of the rank's window that comes before: set-up, warm-up.")
     ]
     after_ns: Count
     basis: Basis

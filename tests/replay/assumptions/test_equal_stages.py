@@ -115,7 +115,7 @@ def test_a_finding_and_whatif_say_the_same(plan: Plan, share: bool, tmp_path: Pa
     assert saving.basis is Basis.BOUND
     if not share:
         assert (saving.assume, saving.share) == (None, None)
-        assert saving.why == "no replay can remove it: at most all that goes with it"
+        assert saving.why == "no replay can remove it: the limit is all time that it involves"
         return
     said = answer(path)
     assert said.change_ns is not None
@@ -136,7 +136,7 @@ def test_all_stages_say_that_no_replay_removes_their_bubbles() -> None:
     savings = [finding.saving for finding in result.findings if finding.id == ID]
     assert len(savings) == 3
     why = {None if saving is None else saving.why for saving in savings}
-    assert why == {"no replay can remove it: at most all that goes with it"}
+    assert why == {"no replay can remove it: the limit is all time that it involves"}
 
 
 def test_without_ranges_forwards_are_not_known(tmp_path: Path) -> None:

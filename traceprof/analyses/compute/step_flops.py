@@ -22,43 +22,51 @@ _MIN_COVERAGE = 0.5  # where less is known a lower bound is worth nothing
 class StepFlops(Struct, frozen=True, forbid_unknown_fields=True):
     """Multiplications and additions of a mean steady step of a rank against the GPU's peak.
 
-    There is none of a rank whose FLOPs are known neither by shapes nor from the user.
+    A rank has none if its FLOPs are known neither from shapes nor from the user.
     """
 
     rank: Count
     source: Annotated[
         Literal["given", "shapes"],
-        Meta(description="`given`: by --flops-per-step; `shapes`: of operators in the trace."),
+        Meta(
+            description="`given`: from --flops-per-step; `shapes`: from the shapes of operators"
+            " in the trace."
+        ),
     ]
     flops: Annotated[
-        Number, Meta(description="Of one step; without steps, of all that findings are about.")
+        Number,
+        Meta(
+            description="Operations in one step; without steps, in the whole time that findings"
+            " judge."
+        ),
     ]
     coverage: Annotated[
         Fraction,
         Meta(
-            description="Share of the time of kernels that multiply matrices whose FLOPs are known:"
-            " below 1 all rates here are lower bounds. 1 where they are given."
+            description="Share of the matrix multiplication time for which FLOPs are known."
+            " Below 1, all rates here are lower bounds; 1 if the FLOPs are given."
         ),
     ]
     step_ns: Annotated[
-        Count, Meta(description="The mean of the rank's steady steps, to which `flops` belong.")
+        Count,
+        Meta(description="Mean duration of the rank's steady steps, to which `flops` refers."),
     ]
-    flops_per_s: Annotated[Number, Meta(description="`flops` per time of the step.")]
+    flops_per_s: Annotated[Number, Meta(description="`flops` divided by the duration of the step.")]
     precision: Annotated[
         str | None,
         Meta(
-            description="The number format in which matrices are multiplied longest; null if"
-            " unknown.",
+            description="The number format in which most of the matrix multiplication time is"
+            " spent; null if unknown.",
             extra_json_schema={"enum": [*PRECISIONS, None]},
         ),
     ]
     peak_flops_per_s: Annotated[
         Number | None,
-        Meta(description="What the GPU can do in this format; null if unknown."),
+        Meta(description="Peak rate of the GPU in this format; null if unknown."),
     ]
     mfu: Annotated[
         Number | None,
-        Meta(description="`flops_per_s` as a share of the peak; null where that is unknown."),
+        Meta(description="`flops_per_s` as a share of the peak; null if the peak is unknown."),
     ]
 
 

@@ -49,8 +49,12 @@ REQUIRES: tuple[Part, ...] = ()  # a rank has operations of a GPU, or ranges of 
 class ExposedCommunicationMetrics(Metrics):
     """Numbers of `exposed-communication`: of each `Reason`, `{reason}_ns`."""
 
-    exposed_ns: Annotated[Ns, "its length, and the impact: what perfect overlap would save"]
-    fraction: Annotated[Fraction, "the exposed share of the communication"]
+    exposed_ns: Annotated[
+        Ns,
+        "the length of exposed communication, and the impact: the time that"
+        " perfect overlap would save",
+    ]
+    fraction: Annotated[Fraction, "the share of communication time that is exposed"]
     overlap_efficiency: Annotated[
         Fraction | None,
         "(compute + communication − either) ÷ min(compute, communication); 1 where everything"
@@ -58,35 +62,37 @@ class ExposedCommunicationMetrics(Metrics):
     ]
     waiting_ns: Annotated[
         Ns | None,
-        "the part of `exposed_ns` until the last rank came to the operation; null where ranks are"
-        " missing or clocks too coarse: then the other parts hold it",
+        "the part of `exposed_ns` before the last rank joined the operation;"
+        " null where ranks are missing or clocks are too coarse, and then the"
+        " other parts include it",
     ]
     late_launch_ns: Annotated[
         Ns | None,
-        "the part that compute could have hidden, had the host launched the operation earlier",
+        "the part that compute could have hidden if the host had launched the operation earlier",
     ]
     queued_ns: Annotated[
         Ns | None,
-        "the part that compute could have hidden, had the operation not stood ready behind other"
-        " communication",
+        "the part that compute could have hidden if the operation had not been"
+        " ready but queued behind other communication",
     ]
     same_stream_ns: Annotated[
-        Ns | None, "the part of operations on the stream of the compute that comes next"
+        Ns | None, "the part in operations on the same stream as the compute that comes next"
     ]
     needed_at_once_ns: Annotated[
         Ns | None,
-        "the part of operations that compute waited for, with no other work to do meanwhile",
+        "the part in operations that compute waited for, with no other work to do meanwhile",
     ]
     late_input_ns: Annotated[
-        Ns | None, "the part of operations that began as soon as their input was there"
+        Ns | None, "the part in operations that began as soon as their input was ready"
     ]
     unknown_ns: Annotated[
         Ns,
-        "the part that nothing explains; all but the waiting where clocks of GPU and host disagree,"
-        " and without a GPU, where the parts above but the first are null",
+        "the part that nothing explains. Where the clocks of GPU and host"
+        " disagree, and on ranks without a GPU, everything but `waiting_ns` is"
+        " unknown, and the parts in between are null",
     ]
     per_step_ns: Annotated[
-        Ns | None, "exposed time of the mean steady step, null where no step was found"
+        Ns | None, "exposed time in the mean steady step; null where no step was found"
     ]
     coverage: Annotated[
         Fraction,

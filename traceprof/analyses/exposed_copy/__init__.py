@@ -50,39 +50,44 @@ class ExposedCopyMetrics(Metrics):
 
     exposed_ns: Annotated[
         Ns,
-        "for how long copies or memory sets ran and neither compute nor communication did,"
-        " which is the impact",
+        "how long copies or memory sets ran while neither compute nor"
+        " communication did: the impact",
     ]
     fraction: Annotated[Fraction, "the exposed share of the time in which copies ran"]
-    h2d_ns: Annotated[Ns, "of what is exposed, copies from the host to the GPU"]
-    d2h_ns: Annotated[Ns, "copies from the GPU to the host"]
-    d2d_ns: Annotated[Ns, "all other copies, most of them within the GPU"]
-    memset_ns: Annotated[Ns, "memory sets. These four sum to `exposed_ns`"]
+    h2d_ns: Annotated[Ns, "the exposed part in copies from the host to the GPU"]
+    d2h_ns: Annotated[Ns, "the exposed part in copies from the GPU to the host"]
+    d2d_ns: Annotated[Ns, "the exposed part in all other copies, most of them within the GPU"]
+    memset_ns: Annotated[Ns, "the exposed part in memory sets. These four sum to `exposed_ns`"]
     pageable_ns: Annotated[
-        Ns | None, "copies from or to pageable host memory; null if no copy has a known memory"
+        Ns | None,
+        "the exposed part in copies from or to pageable host memory; null if"
+        " the kind of memory is known of no copy",
     ]
     same_stream_ns: Annotated[
-        Ns, "copies on the stream of the compute that follows, beside which they cannot run there"
+        Ns,
+        "the exposed part in copies on the same stream as the compute that"
+        " follows: they cannot overlap with it there",
     ]
     gradient_ns: Annotated[
         Ns,
-        "copies of gradients out of the buckets in which they were reduced: at least"
-        f" {MIN_COPIES} copies within the GPU in a row on the compute stream, of the same sizes"
-        " in every step, after its last AllReduce and before the optimizer",
+        "the exposed part in copies of gradients out of the buckets in which they were reduced: at"
+        f" least {MIN_COPIES} consecutive copies within the GPU on the compute stream, of the same"
+        " sizes in every step, after its last AllReduce and before the optimizer",
     ]
     hideable_ns: Annotated[
         Ns,
-        "the most that overlap could hide: the time in which compute or communication runs"
-        " beside no copy, or all that is exposed, if that is less",
+        "the most that overlap could hide: the time in which compute or"
+        " communication runs without a copy, or all exposed time if that is"
+        " less",
     ]
-    bytes: Annotated[Count, "what the exposed copies carried, also where they are hidden"]
-    num_copies: Annotated[Count, "how many copies and memory sets are exposed"]
+    bytes: Annotated[Count, "bytes of all copies that are exposed at least in part"]
+    num_copies: Annotated[Count, "the number of copies and memory sets that are exposed"]
     per_step_ns: Annotated[
-        Ns | None, "what is exposed in the mean steady step, null where no step was found"
+        Ns | None, "exposed time in the mean steady step; null where no step was found"
     ]
     coverage: Annotated[
         Fraction,
-        "the share of the exposed time whose copies have a known kind of host memory",
+        "the share of the exposed time in copies with a known kind of host memory",
     ]
 
 

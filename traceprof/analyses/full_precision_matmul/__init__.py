@@ -59,24 +59,26 @@ class FullPrecisionMatmulMetrics(Metrics):
         "time in which matrix multiplications, attention or convolutions of FP32 numbers ran",
     ]
     fraction: Annotated[Fraction, "its share of the time in which any kernel computed"]
-    num_kernels: Annotated[Count, "how many such kernels"]
+    num_kernels: Annotated[Count, "the number of such kernels"]
     convolution_ns: Annotated[Ns, "the part of `kernel_ns` that is convolutions"]
     attention_ns: Annotated[Ns, "the part of `kernel_ns` that is attention"]
     tf32_ns: Annotated[
         Ns, "the part of `kernel_ns` in which nothing but tensor cores in TF32 multiplied"
     ]
     precision: Annotated[
-        str, one_of(FULL_PRECISION, ROUNDED_PRECISION), "the one of most of `kernel_ns`"
+        str,
+        one_of(FULL_PRECISION, ROUNDED_PRECISION),
+        "the number format that makes up most of `kernel_ns`",
     ]
     compute_capability: Annotated[
         str | None,
-        "of the GPU; if it is not in the report, the lowest that can run its kernels; null for"
-        " GPUs that are not NVIDIA's",
+        "the compute capability of the GPU; if the report lacks it, the lowest"
+        " that can run its kernels; null for GPUs that are not from NVIDIA",
     ]
     coverage: Annotated[
         Fraction,
-        "the share of matrix multiplications, attention and convolutions, by time, whose names"
-        " say whether they are such",
+        "the share of the time of matrix multiplications, attention and"
+        " convolutions for which the kernel names show the number format",
     ]
 
 

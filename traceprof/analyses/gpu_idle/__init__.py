@@ -56,34 +56,38 @@ class GpuIdleMetrics(Metrics):
     idle_ns: Annotated[Ns, "the sum of the eleven causes, exactly, and the impact"]
     launch_bound_ns: Annotated[
         Ns,
-        "the thread that launched what ended the gap was launching: it was in CUDA calls, or its"
-        f" calls and range ends lay less than {MAX_BETWEEN_MARKERS_NS / 1e6} ms apart: the GPU is"
-        " quicker than the host can launch",
+        "the thread that launched the next operation was launching: it was in CUDA calls, or its"
+        f" calls and range ends were less than {MAX_BETWEEN_MARKERS_NS / 1e6} ms apart: the GPU is"
+        " faster than the host can launch",
     ]
     turnaround_ns: Annotated[
         Ns,
-        "what ended the gap had been launched before the gap began: of such a gap the first"
-        f" {MAX_TURNAROUND_NS // 1000} µs, the GPU's own time between operations",
+        "the next operation had been launched before the gap began: the first"
+        f" {MAX_TURNAROUND_NS // 1000} µs of such a gap are the GPU's own time between operations",
     ]
     sync_ns: Annotated[
         Ns,
-        "what would go away if the host had not waited for the GPU (synchronize calls, blocking"
-        " copies): launching after such a wait, until as much time is made up for as it took",
+        "idle time that would not exist if the host had not waited for the GPU"
+        " (synchronize calls, blocking copies): launching after such a wait,"
+        " until the host has caught up the time that the wait took",
     ]
     data_loading_ns: Annotated[
         Ns,
-        "the thread was in a range that names data loading; or asleep, in a gap that ends with a"
-        " copy from the host at a step's boundary or by a thread that only copies",
+        "the thread was in a range that names data loading; or it slept, and"
+        " the gap ends with a copy from the host at a step's boundary or by a"
+        " thread that only copies",
     ]
-    mpi_ns: Annotated[Ns, "the thread was in calls of MPI, Gloo or UCX"]
+    mpi_ns: Annotated[Ns, "the thread was in MPI, Gloo or UCX calls"]
     mpi_wait_ns: Annotated[
         Ns | None,
-        "of `mpi_ns`, in calls of MPI until the last of the ranks that they wait for had come;"
-        " null where no call of it was matched with those of all ranks that take part",
+        "the part of `mpi_ns` in MPI calls before the last of the ranks that"
+        " they wait for had arrived; null where no call was matched on all"
+        " ranks that take part",
     ]
     mpi_transfer_ns: Annotated[
         Ns | None,
-        "of `mpi_ns`, the rest of such calls: what MPI does itself; null where the wait is null",
+        "the part of `mpi_ns` in the rest of such calls: MPI's own work; null"
+        " where `mpi_wait_ns` is null",
     ]
     setup_ns: Annotated[
         Ns,
@@ -93,26 +97,26 @@ class GpuIdleMetrics(Metrics):
     allocation_ns: Annotated[Ns, "the thread allocated or freed memory"]
     stalled_ns: Annotated[
         Ns,
-        "beyond its usual time the thread was in a call, an operator or a silence that took over"
-        f" {stalls.MIN_FACTOR} times that: it was most likely taken off its core, or waited for a"
+        "the thread was in a call, an operator or a gap between these beyond its usual time, over"
+        f" {stalls.MIN_FACTOR} times as long: it was most likely off its core, or waited for a"
         " lock",
     ]
     waiting_ns: Annotated[Ns, "the thread was asleep otherwise"]
     host_code_ns: Annotated[
         Ns,
-        "the thread ran something else than CUDA calls: operators, functions of Python, garbage"
-        " collection, a checkpoint, or it was on a CPU",
+        "the thread ran something other than CUDA calls (operators, Python"
+        " functions, garbage collection, a checkpoint), or it was on a CPU",
     ]
     unknown_ns: Annotated[
         Ns,
-        "none of these can be determined: no launch is known, the queue held work, or nothing is"
-        " known of the thread",
+        "the cause cannot be determined: the launch is not known, the queue"
+        " held work, or nothing is known about the thread",
     ]
     per_step_ns: Annotated[
-        Ns | None, "idle time of the mean steady step, null where no step was found"
+        Ns | None, "idle time in the mean steady step; null where no step was found"
     ]
     coverage: Annotated[
-        Fraction, "the share of the idle time whose next operation has a known launch"
+        Fraction, "the share of the idle time before operations with a known launch"
     ]
 
 

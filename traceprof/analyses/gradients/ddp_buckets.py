@@ -22,16 +22,14 @@ class BucketUse(Struct, frozen=True):
     DistributedDataParallel makes its buckets anew after the first step.
     """
 
-    index: Annotated[
-        Count | None, Meta(description="Its place among the buckets; null if unknown.")
-    ]
-    bytes: Annotated[Count | None, Meta(description="Its size; null if unknown.")]
-    count: Annotated[Count, Meta(description="How often it was ready in the window.")]
+    index: Annotated[Count | None, Meta(description="Index of the bucket; null if unknown.")]
+    bytes: Annotated[Count | None, Meta(description="Size of the bucket; null if unknown.")]
+    count: Annotated[Count, Meta(description="Number of times that it became ready in the window.")]
     median_ready_to_done_ns: Annotated[
         Count | None,
         Meta(
-            description="From the bucket's last gradient to its reduction; null where the capture"
-            " ended before."
+            description="Median time from the bucket's last gradient to the end of its"
+            " reduction; null where the capture ended before that."
         ),
     ]
 

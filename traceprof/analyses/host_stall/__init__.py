@@ -47,22 +47,30 @@ _MIN_OWN = 0.1
 class HostStallMetrics(Metrics):
     """Numbers of `host-stall`."""
 
-    stalled_ns: Annotated[Ns, "the time beyond the usual of these calls, summed over threads"]
-    num_calls: Annotated[Count, "the calls, operators and silences between operators that stalled"]
-    longest_ns: Annotated[Ns, "the length of the longest"]
-    idle_ns: Annotated[Ns, "how long this rank's GPU idled for it: `stalled_ns` of `gpu-idle`"]
+    stalled_ns: Annotated[
+        Ns, "the time of these calls beyond their usual time, summed over threads"
+    ]
+    num_calls: Annotated[
+        Count, "the number of calls, operators and gaps between operators that stalled"
+    ]
+    longest_ns: Annotated[Ns, "the length of the longest of them"]
+    idle_ns: Annotated[
+        Ns, "how long this rank's GPU idled because of them: `stalled_ns` of `gpu-idle`"
+    ]
     others_wait_ns: Annotated[
         Ns | None,
-        "how long the other ranks, at their median, waited for this one with nothing to compute, as"
-        " far as it had stalled since they were last together; null where no clock or matched"
-        " operation shows it",
+        "how long the other ranks waited for this one with nothing to compute"
+        " (their median), up to the time that it had stalled since they last"
+        " met in an operation; null where no clock or matched operation shows"
+        " it",
     ]
     lost_ns: Annotated[
         Ns,
-        "what the stalls of all ranks cost the GPU that lost most by them, and the impact: its idle"
-        " time for its own, and its waits for ranks that had stalled. The same for all ranks",
+        "the cost of all ranks' stalls on the GPU that lost most by them, and"
+        " the impact: its idle time for stalls of its own rank, and its waits"
+        " for ranks that had stalled. The same for all ranks",
     ]
-    num_ranks: Annotated[Count, "the ranks that have this finding"]
+    num_ranks: Annotated[Count, "the number of ranks with this finding"]
     held_up_by: Annotated[
         str,
         "what accounts for half of the stalled time or more: `garbage collection`, `blocking call`"
@@ -75,7 +83,7 @@ class HostStallMetrics(Metrics):
         " for fewer than three ranks",
     ]
     coverage: Annotated[
-        Fraction, "the share of the idle time whose next operation has a known launch"
+        Fraction, "the share of the idle time before operations with a known launch"
     ]
 
 

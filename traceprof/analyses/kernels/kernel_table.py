@@ -24,16 +24,14 @@ if TYPE_CHECKING:
 class KernelUse(Struct, frozen=True):
     """The kernels of one name; `in_steady_step` is None of a name that occurs in none."""
 
-    name: Annotated[str, Meta(description="Demangled, as far as the report has it.")]
+    name: Annotated[str, Meta(description="Demangled name, where the report has it.")]
     kind: KernelKind
     count: Annotated[int, Meta(ge=0, description="Kernels that start in the window.")]
-    total_ns: Annotated[int, Meta(ge=0, description="The sum of their durations.")]
-    median_ns: Annotated[int, Meta(ge=0, description="Of their durations, rounded down.")]
+    total_ns: Annotated[int, Meta(ge=0, description="Sum of their durations.")]
+    median_ns: Annotated[int, Meta(ge=0, description="Median of their durations, rounded down.")]
     per_step_ns: Annotated[
         Count | None,
-        Meta(
-            description="The mean over training steps of what they take in one; null without steps."
-        ),
+        Meta(description="Their time in a training step, mean over steps; null without steps."),
     ]
     in_steady_step: InSteadyStep | None
 

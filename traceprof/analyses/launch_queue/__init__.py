@@ -60,30 +60,32 @@ class LaunchQueueStallMetrics(Metrics):
     """Numbers of `launch-queue-stall`."""
 
     stall_ns: Annotated[Ns, "the sum of the stalls"]
-    num_stalls: Annotated[Count, "their number"]
+    num_stalls: Annotated[Count, "the number of stalls"]
     max_queue_depth: Annotated[Count, "the most launches of the process that were pending at once"]
     source: Annotated[
-        str, one_of("overhead-records", "inferred"), "how stalls are known, see above"
+        str, one_of("overhead-records", "inferred"), "how stalls are known (see above)"
     ]
-    blocked_ns: Annotated[Ns, "the measure of the stalls' union"]
+    blocked_ns: Annotated[Ns, "the time in which at least one stall was open"]
     queue_cap: Annotated[
-        Count | None, "the limit at which launches blocked, null where none was learned"
+        Count | None,
+        "the queue depth at which launches blocked; null if the recording does not show it",
     ]
     queue_cap_scope: Annotated[
         str | None,
         one_of("stream", "process"),
         "whether that is the limit of one `stream` or of the whole `process`",
     ]
-    usual_launch_ns: Annotated[Ns | None, "the usual launch"]
+    usual_launch_ns: Annotated[Ns | None, "the duration of a usual launch"]
     num_late_launches: Annotated[
         Count,
-        "operations that were launched late. Late is what started within 50 µs of its launch,"
-        " on a stream that stood idle while the thread was blocked; what a thread lost before"
-        " it waited for the GPU anyway does not count",
+        "the number of operations that were launched late. An operation is late"
+        " if it started within 50 µs of its launch, on a stream that was idle"
+        " while the thread was blocked; time that a thread lost before it"
+        " waited for the GPU anyway does not count",
     ]
-    late_launch_ns: Annotated[Ns, "the sum of what they were late"]
-    holder: Annotated[str | None, "what the GPU ran longest while launches were blocked"]
-    holder_ns: Annotated[Ns | None, "how long it ran meanwhile"]
+    late_launch_ns: Annotated[Ns, "the sum of their delays"]
+    holder: Annotated[str | None, "the operation that ran longest while launches were blocked"]
+    holder_ns: Annotated[Ns | None, "how long that operation ran while launches were blocked"]
     coverage: Annotated[Fraction, "the share of operations whose launch was captured"]
 
 

@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 class LinkMetrics(Metrics, kw_only=True):
     """Numbers of `link-saturated` and `link-underused`."""
 
-    link: Annotated[str, one_of("nvlink", "pcie", "network"), "which link"]
+    link: Annotated[str, one_of("nvlink", "pcie", "network"), "the link"]
     direction: Annotated[
         str,
         one_of("h2d", "d2h", "d2d", "p2p", "tx", "rx"),
-        "which way: `h2d`, `d2h` for copies; `tx`, `rx` for counters (the GPU, or the NIC `nic`,"
-        " sends or receives)",
+        "the direction: `h2d` or `d2h` for copies; `tx` or `rx` for counters"
+        " (the GPU, or the NIC `nic`, sends or receives)",
     ]
     peer: Annotated[int | None, "null: these links are shared by all peers"]
-    gb_per_s: Annotated[Number, "what it carried, 1 GB = 1e9 bytes"]
-    peak_gb_per_s: Annotated[Positive, "what it can carry in one direction"]
-    utilization: Annotated[Number, "one over the other"]
+    gb_per_s: Annotated[Number, "the measured rate (1 GB = 1e9 bytes)"]
+    peak_gb_per_s: Annotated[Positive, "the peak rate in one direction"]
+    utilization: Annotated[Number, "the measured rate as a share of the peak"]
     source: Annotated[
         str,
         one_of("copies", "gpu-metrics", "nic-metrics"),
@@ -57,21 +57,23 @@ class LinkMetrics(Metrics, kw_only=True):
     ]
     is_peak_assumed: Annotated[
         bool,
-        "true where the peak is what a board of the GPU's name can reach. The export has neither"
-        " PCIe generation and width nor bridges; the user's own rate takes its place",
+        "true if the peak was assumed by the name of the GPU's board: an export"
+        " shows neither PCIe generation and width nor bridges. A rate that the"
+        " user gives takes its place",
     ]
     exposed_ns: Annotated[
         Ns, "how long the copies or the communication had the GPU to themselves: the impact"
     ]
     nic: Annotated[str | None, "the name of the NIC, for `network`"] = None
-    bytes: Annotated[Count | None, "what the copies carried"] = None
-    busy_ns: Annotated[Ns | None, "the union of the copies"] = None
-    num_copies: Annotated[Count | None, "how many copies"] = None
-    num_samples: Annotated[Count | None, "how many samples of a counter"] = None
+    bytes: Annotated[Count | None, "bytes of the copies"] = None
+    busy_ns: Annotated[Ns | None, "the time in which at least one of the copies ran"] = None
+    num_copies: Annotated[Count | None, "the number of copies"] = None
+    num_samples: Annotated[Count | None, "the number of samples of the counter"] = None
     coverage: Annotated[
         Fraction,
-        "of copies, the share of the direction's that could be judged; of counters, the share of"
-        " the exposed time that whole samples cover. Under five samples nothing is claimed",
+        "for copies, the share of those in this direction that could be judged;"
+        " for counters, the share of the exposed time covered by whole samples."
+        " Below five samples nothing is claimed",
     ]
 
 

@@ -56,31 +56,36 @@ class LinkUse(Struct, frozen=True):
     link: Annotated[
         Link | None,
         Meta(
-            description="Null where the path is not known (only `doctor` knows that of a peer"
-            " copy), and for copies within the device."
+            description="The kind of link; null where the path is not known (for peer copies,"
+            " only `doctor` knows it), and for copies within the device."
         ),
     ]
     direction: Annotated[
-        Direction, Meta(description="`tx` and `rx` for counters, the others for copies.")
+        Direction, Meta(description="Direction: `tx` and `rx` for counters, the others for copies.")
     ]
-    peer: Annotated[int | None, Meta(description="The other device's ordinal, for p2p.")]
+    peer: Annotated[int | None, Meta(description="Ordinal of the other device, for p2p.")]
     bytes: Annotated[
         Count,
-        Meta(description="Of the copies that start in the window, or of the window's samples."),
+        Meta(
+            description="Bytes of the copies that start in the window, or by the samples in the"
+            " window."
+        ),
     ]
     busy_ns: Annotated[
         Count,
-        Meta(description="The union of these copies, or of the samples that saw traffic."),
+        Meta(description="Time covered by these copies, or by the samples that saw traffic."),
     ]
-    num_copies: Annotated[Count | None, Meta(description="Null for counters.")] = None
+    num_copies: Annotated[
+        Count | None, Meta(description="Number of copies; null for counters.")
+    ] = None
     peak_gb_per_s: Annotated[
-        Positive | None, Meta(description="In this direction; null where it is not known.")
+        Positive | None, Meta(description="Peak rate in this direction; null if unknown.")
     ] = None
     is_peak_assumed: Annotated[
-        bool, Meta(description="Whether the peak comes from the GPU's name alone.")
+        bool, Meta(description="True if the peak was derived from the GPU's name alone.")
     ] = False
     source: Source = "copies"
-    name: Annotated[str | None, Meta(description="The NIC's, for network.")] = None
+    name: Annotated[str | None, Meta(description="Name of the NIC, for network.")] = None
     peer_gpu_id: Annotated[
         str | None, Meta(description="The other GPU's uuid, else its place on the bus, for p2p.")
     ] = None

@@ -38,16 +38,16 @@ MIN_RATIO = 1.25
 class PeerCopyThroughHostMetrics(Metrics):
     """Numbers of `peer-copy-through-host`."""
 
-    bytes: Annotated[Count, "sent, each byte once"]
-    gb_per_s: Annotated[Number, "`bytes` over `busy_ns`"]
-    num_copies: Annotated[Count, "how many copies"]
-    busy_ns: Annotated[Ns, "the union of both legs"]
+    bytes: Annotated[Count, "bytes sent, each counted once"]
+    gb_per_s: Annotated[Number, "`bytes` divided by `busy_ns`"]
+    num_copies: Annotated[Count, "the number of copies"]
+    busy_ns: Annotated[Ns, "the time in which either leg ran"]
     exposed_ns: Annotated[
         Ns,
-        "how long, from the start of a copy's first leg to the end of its second, the receiving GPU"
-        " computes nothing: the impact",
+        "how long the receiving GPU computes nothing between the start of a"
+        " copy's first leg and the end of its second: the impact",
     ]
-    coverage: Annotated[Fraction, "the share of the copies both of whose legs are in the report"]
+    coverage: Annotated[Fraction, "the share of the copies with both legs in the report"]
 
 
 class NcclP2pSlowerThanCopyMetrics(Metrics):
@@ -55,13 +55,15 @@ class NcclP2pSlowerThanCopyMetrics(Metrics):
 
     nccl_gb_per_s: Annotated[Number, "the rate of NCCL"]
     copy_gb_per_s: Annotated[Number, "the rate of the copy engine"]
-    ratio: Annotated[Number, f"the second rate over the first; claimed from {MIN_RATIO} on"]
+    ratio: Annotated[
+        Number, f"the second rate divided by the first; at least {MIN_RATIO} for a finding"
+    ]
     peer: Annotated[int, "the other device's ordinal"]
     direction: Annotated[str, one_of("send", "recv"), "`send` or `recv`"]
-    nccl_bytes: Annotated[Count, "what NCCL carried"]
-    num_operations: Annotated[Count, "in how many kernels"]
-    num_copies: Annotated[Count, "the copies that they are compared with"]
-    exposed_ns: Annotated[Ns, "how much of the kernels no compute hides: the impact"]
+    nccl_bytes: Annotated[Count, "bytes that NCCL carried"]
+    num_operations: Annotated[Count, "the number of NCCL kernels that carried them"]
+    num_copies: Annotated[Count, "the number of copies that they are compared with"]
+    exposed_ns: Annotated[Ns, "the part of the kernels' time that no compute hides: the impact"]
     coverage: Annotated[Fraction, "the share of NCCL's point-to-point kernels that were compared"]
 
 

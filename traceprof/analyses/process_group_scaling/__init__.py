@@ -56,24 +56,29 @@ MIN_GROWTH = 1.2
 class ProcessGroupScalingMetrics(Metrics):
     """Numbers of `process-group-scaling`."""
 
-    num_groups: Annotated[Count, "the most groups at once"]
-    us_per_operation: Annotated[Number, "the median duration then, in µs"]
+    num_groups: Annotated[Count, "the largest number of groups at once"]
+    us_per_operation: Annotated[Number, "the median duration with that many groups, in µs"]
     growth: Annotated[
         Number,
-        "how many times as long operations take with the most groups as with the fewest: the"
-        " sums of the medians of all kinds, each weighted with its operations",
+        "how many times as long operations take with the most groups as with"
+        " the fewest: a ratio of sums of medians, one for each kind of"
+        " operation, weighted by the number of operations",
     ]
-    least_groups: Annotated[Count, "the fewest groups at once"]
-    us_per_operation_at_least: Annotated[Number, "the median duration then, in µs"]
-    num_operations: Annotated[Count, "small operations"]
-    operations_per_group: Annotated[Count, "small operations of a group, the median"]
+    least_groups: Annotated[Count, "the smallest number of groups at once"]
+    us_per_operation_at_least: Annotated[Number, "the median duration with that many groups, in µs"]
+    num_operations: Annotated[Count, "the number of small operations"]
+    operations_per_group: Annotated[Count, "the median number of small operations in a group"]
     num_processes: Annotated[
-        Count, "ranks that communicated on the machine when the rank that loses most did"
+        Count,
+        "the number of ranks on the machine that communicated at the same time"
+        " as the rank that loses most",
     ]
     num_threads: Annotated[
-        Count | None, "the threads of their processes that were seen, null where not known"
+        Count | None, "the number of threads seen in their processes; null if unknown"
     ]
-    num_cores: Annotated[Count | None, "the machine's logical processors, null where not known"]
+    num_cores: Annotated[
+        Count | None, "the number of logical processors of the machine; null if unknown"
+    ]
     coverage: Annotated[Fraction, "the share of small operations that could be compared"]
 
 

@@ -35,13 +35,14 @@ class StepKind(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LeftOutSteps(Struct, frozen=True, forbid_unknown_fields=True):
-    """Steps of the training that do not count for what a step takes."""
+    """Steps of the training that do not count toward the mean step."""
 
     why: Annotated[
         WhyLeftOut,
         Meta(
-            description="`cut`: the first or last, of which a part is missing. `opening`: slow ones"
-            " at the beginning. `rare`: far longer than others, since something else ran in them."
+            description="`cut`: the first or last step, with a part missing. `opening`: slow"
+            " steps at the beginning. `rare`: far longer than others, since"
+            " something else ran in them."
         ),
     ]
     num_steps: Count

@@ -23,18 +23,20 @@ _MAX_BLOCKS_OF_SUMS = 40
 
 
 class StepTotals(Struct, frozen=True, forbid_unknown_fields=True):
-    """The steady steps of a rank together; without steps what findings are about.
+    """The steady steps of a rank together; without steps, the time that findings judge.
 
     The four parts sum to window_ns, the causes of idle time (see `gpu-idle`) to idle_ns.
     """
 
     rank: Count
-    num_steps: Annotated[int, Meta(ge=0, description="0 where no steps are known.")]
+    num_steps: Annotated[
+        int, Meta(ge=0, description="Number of steps; 0 where no steps are known.")
+    ]
     steps: Annotated[
         tuple[Count, ...],
         Meta(
-            description="Their places among the rank's `steps`, from 0: those whose `left_out` is"
-            " null."
+            description="Their indices among the rank's `steps`, from 0: the steps with"
+            " `left_out` null."
         ),
     ]
     window_ns: Count

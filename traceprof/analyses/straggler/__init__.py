@@ -57,29 +57,34 @@ class StragglerMetrics(Metrics):
 
     rank: Annotated[
         Count,
-        "the root. A rank that was late because it waited for another one itself is not the root",
+        "the rank at the root. A rank that was late because it waited for"
+        " another one is not the root",
     ]
     lateness_ns: Annotated[
-        Ns, "how long after the rank before it it came, at the median: what curing it alone gains"
+        Ns,
+        "how long after the second latest rank it came, at the median: the gain"
+        " from fixing it alone",
     ]
     share_last: Annotated[
-        Fraction, "the share of the operations in which it (or the rank it holds up) came last"
+        Fraction, "the share of the operations in which it, or the rank that it holds up, came last"
     ]
     clock_uncertainty_ns: Annotated[
-        Ns | None, "how well its clock compares with the others'; null where it does not"
+        Ns | None,
+        "the uncertainty of its clock against the others'; null if they cannot be compared",
     ]
     cause: Annotated[
         str,
-        "what took the time since the ranks were last together: the late rank's computing,"
-        " communicating, copying and idling by cause, each beyond the median of the others."
-        " What makes up half of the lateness is the cause. Without a GPU: data loading, slower"
-        " compute (forward, backward, optimizer), communication, or outside the ranges, of"
-        " which the trace does not say more",
+        "what took the time since the ranks last met in an operation: the late"
+        " rank's compute, communication, copies and idle time by cause, each"
+        " beyond the median of the others. The cause is what makes up half of"
+        " the lateness. Without a GPU: data loading, slower compute (forward,"
+        " backward, optimizer), communication, or time outside the ranges,"
+        " about which the trace shows nothing more",
     ]
-    num_operations: Annotated[Count, "operations that it shared with others"]
+    num_operations: Annotated[Count, "the number of operations that it shared with others"]
     host: Annotated[str, "the name of its machine"]
     coverage: Annotated[
-        Fraction, "the share of these operations that could be compared with others"
+        Fraction, "the share of these operations that could be compared across ranks"
     ]
 
 

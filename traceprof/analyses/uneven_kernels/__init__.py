@@ -62,31 +62,36 @@ class UnevenKernelsMetrics(Metrics):
 
     excess_ns: Annotated[
         Ns,
-        "what the longest rank of each part of a step took beyond the mean of the ranks at the same"
-        " places, summed over the steady steps",
+        "how much longer the slowest rank of each part of a step took than the"
+        " mean of the ranks at the same places, summed over the steady steps",
     ]
-    rank: Annotated[Count, "the rank that is the longest; where it changes, the costliest one"]
+    rank: Annotated[Count, "the slowest rank; where it changes, the one that costs most"]
     num_kernels: Annotated[
-        Count, "the kernels of `category` that were compared, on the longest rank of each part"
+        Count,
+        "the number of kernels of `category` that were compared, on the slowest rank of each part",
     ]
     is_constant: Annotated[
         bool | None,
-        "whether it is always the same rank: its GPU, or how the work is divided; else the data;"
-        " null where too few steps show it",
+        "true if it is always the same rank (because of its GPU, or of how the"
+        " work is divided), false if it changes (because of the data); null"
+        " where too few steps show it",
     ]
     category: Annotated[
-        str, one_of(*map(str, Category)), "the kind of kernels that make up most of the excess"
+        str, one_of(*map(str, Category)), "the category of kernels that makes up most of the excess"
     ]
-    category_fraction: Annotated[Fraction, "what they make up of it"]
+    category_fraction: Annotated[Fraction, "the share of the excess that it makes up"]
     slower: Annotated[
-        Positive, "what the rank's kernels took, as a multiple of the others' mean at these places"
+        Positive,
+        "the time of the rank's kernels, as a multiple of the others' mean at these places",
     ]
-    share_longest: Annotated[Fraction, "the share of the parts of steps where it was the longest"]
+    share_longest: Annotated[
+        Fraction, "the share of the parts of steps in which it was the slowest"
+    ]
     others_wait_ns: Annotated[
         Ns | None,
-        "how long the other ranks, at their median, waited in collectives with nothing to compute:"
-        " for this rank if it is constant, else for the last one; null where no clock or matched"
-        " operation shows it",
+        "how long the other ranks waited in collectives with nothing to compute"
+        " (their median): for this rank if it is always the same one, otherwise"
+        " for the last one; null where no clock or matched operation shows it",
     ]
     clock: Annotated[
         Positive | None,
@@ -95,13 +100,15 @@ class UnevenKernelsMetrics(Metrics):
     ]
     work: Annotated[
         Positive | None,
-        "the thread blocks of the kernels of the longest rank, as a multiple of the others' mean:"
-        " 1 where all do the same; null where grids are not known",
+        "the number of thread blocks of the slowest rank's kernels, as a"
+        " multiple of the others' mean: 1 where all do the same work; null if"
+        " grids are unknown",
     ]
     all_to_all: Annotated[
         Positive | None,
-        "the bytes that the longest rank sends in the all-to-all after a part, as a multiple of the"
-        " ranks' mean: experts send back what they worked on; null where they are not known",
+        "the bytes that the slowest rank sends in the all-to-all after a part,"
+        " as a multiple of the ranks' mean: experts send their results back;"
+        " null if unknown",
     ]
     coverage: Annotated[Fraction, "the share of the ranks' compute that was compared"]
 

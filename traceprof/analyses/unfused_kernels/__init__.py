@@ -60,25 +60,25 @@ _HOST_IS_SLOWER = (IdleCause.LAUNCH_BOUND, IdleCause.HOST_CODE, IdleCause.UNKNOW
 class UnfusedKernelsMetrics(Metrics):
     """Numbers of `unfused-kernels`."""
 
-    kernel_ns: Annotated[Ns, "time in which kernels of such chains ran"]
-    optimizer_ns: Annotated[Ns, "the part of `kernel_ns` that is chains of an optimizer"]
+    kernel_ns: Annotated[Ns, "the time in which kernels of such chains ran"]
+    optimizer_ns: Annotated[Ns, "the part of `kernel_ns` in chains of an optimizer"]
     fraction: Annotated[Fraction, "`kernel_ns` as a share of the time in which any kernel computed"]
-    num_kernels: Annotated[Count, "how many kernels are in chains"]
-    num_chains: Annotated[Count, "how many chains"]
-    longest_chain: Annotated[Count, "how many kernels are in the one of most kernels"]
+    num_kernels: Annotated[Count, "the number of kernels in chains"]
+    num_chains: Annotated[Count, "the number of chains"]
+    longest_chain: Annotated[Count, "the number of kernels in the longest chain"]
     attention_ns: Annotated[
         Ns,
-        "time of attention that is not one kernel: a softmax, the multiplications of matrices"
-        " before and after it, and what lies between; some of it is in `kernel_ns`, too",
+        "the time of attention that is not one kernel: a softmax, the matrix"
+        " multiplications before and after it, and everything in between; some"
+        " of it is also in `kernel_ns`",
     ]
-    layout_ns: Annotated[Ns, "the part of `kernel_ns` in which nothing but layouts was changed"]
+    layout_ns: Annotated[Ns, "the part of `kernel_ns` in kernels that only change layouts"]
     idle_ns: Annotated[
         Ns,
-        "time between the kernels of a chain in which the GPU did nothing; no part of the impact",
+        "the time between the kernels of a chain in which the GPU did nothing;"
+        " not part of the impact",
     ]
-    coverage: Annotated[
-        Fraction, "the share of the kernels that compute, by time, whose names are known"
-    ]
+    coverage: Annotated[Fraction, "the share of compute time in kernels with known names"]
 
 
 FINDINGS = {ID: FindingKind(UnfusedKernelsMetrics, changes_kernels=True, needs=Sight.NAMES)}

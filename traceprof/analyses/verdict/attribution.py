@@ -34,11 +34,16 @@ class Attribution(Struct, frozen=True, forbid_unknown_fields=True):
     rank: Count
     part: TimePart
     part_ns: Count
-    fraction: Annotated[Fraction, Meta(description="Of what is judged.")]
-    finding: Annotated[str | None, Meta(description="The finding's id, null where none owns it.")]
+    fraction: Annotated[Fraction, Meta(description="Share of the time that findings judge.")]
+    finding: Annotated[
+        str | None, Meta(description="Id of the finding that accounts for it; null if none does.")
+    ]
     sentence: Annotated[
         str | None,
-        Meta(description="What it was and why there is nothing to do, where no finding owns it."),
+        Meta(
+            description="If no finding accounts for it: what it was, and why there is nothing"
+            " to do."
+        ),
     ]
 
 

@@ -29,8 +29,8 @@ RESOLUTION = 0.01
 Nobody knows how long an operation waits for what did not hold it when it was measured: up to some
 microseconds each. Simulated programs of known change are missed by up to 0.5 %.
 """
-_NOT_REPLAYED = "no step was replayed: at most all that goes with it"
-_NOT_REMOVABLE = "no replay can remove it: at most all that goes with it"
+_NOT_REPLAYED = "no step was replayed: the limit is all time that it involves"
+_NOT_REMOVABLE = "no replay can remove it: the limit is all time that it involves"
 GateName = Literal[
     "launches", "records", "hidden-host-waits", "hidden-stream-waits", "misfit", "unexplained",
     "host-floor", "floor",
@@ -38,31 +38,41 @@ GateName = Literal[
 
 
 class Gate(Struct, frozen=True, forbid_unknown_fields=True):
-    """A check of the replay; where one does not hold, what it makes unsure is not answered."""
+    """A check of the replay; if it fails, the answers that it makes unsure are refused."""
 
-    name: Annotated[GateName, Meta(description="What is checked.")]
-    value: Annotated[float | None, Meta(description="As a share; null if unknown.")]
-    limit: Annotated[float, Meta(description="The most that it may be.")]
-    holds: Annotated[bool, Meta(description="Whether the value keeps the limit.")]
+    name: Annotated[GateName, Meta(description="What the gate checks.")]
+    value: Annotated[
+        float | None, Meta(description="The measured value, as a share; null if unknown.")
+    ]
+    limit: Annotated[float, Meta(description="The largest value that passes.")]
+    holds: Annotated[bool, Meta(description="Whether the value is within the limit.")]
 
 
 class Gain(Struct, frozen=True, forbid_unknown_fields=True):
-    """The gain of a step without a finding, beyond what it gains without those before."""
+    """The gain of a step without a finding, beyond the gains without the findings before it."""
 
     finding: Annotated[str, Meta(description="Its id.")]
-    assume: Annotated[str, Meta(description="What was assumed besides what stands before.")]
-    gain_ns: Annotated[Count, Meta(description="Of the mean step.")]
-    step_ns: Annotated[Count, Meta(description="What a step takes then.")]
+    assume: Annotated[
+        str, Meta(description="What was assumed in addition to the entries before it.")
+    ]
+    gain_ns: Annotated[Count, Meta(description="Gain of the mean step.")]
+    step_ns: Annotated[Count, Meta(description="Duration of a step after that.")]
 
 
 class Replay(Struct, frozen=True, forbid_unknown_fields=True):
     """The replay of steps from which savings come."""
 
     num_steps: Annotated[
-        Count, Meta(description="That were replayed; of a long run not all. 0: none was.")
+        Count,
+        Meta(
+            description="Number of steps that were replayed: a sample if the run is long, 0 if"
+            " none was."
+        ),
     ]
     gates: tuple[Gate, ...]
-    refused: Annotated[str | None, Meta(description="Why nothing could be replayed, else null.")]
+    refused: Annotated[
+        str | None, Meta(description="Why nothing could be replayed; null if something was.")
+    ]
     how_to_collect: str | None
 
     @property
@@ -78,29 +88,29 @@ class Savings(Struct, frozen=True, kw_only=True):
     possible_step_ns: Annotated[
         Count | None,
         Meta(
-            description="Without the findings of `gains`, all together: `step_ns` less their gains."
-            " Null where nothing could be replayed."
+            description="Duration of a step without all findings of `gains`: `step_ns` minus"
+            " their gains. Null if nothing could be replayed."
         ),
     ] = None
-    possible_low_ns: Annotated[Count | None, Meta(description="The least that it may be.")] = None
-    possible_high_ns: Annotated[Count | None, Meta(description="The most.")] = None
+    possible_low_ns: Annotated[Count | None, Meta(description="Lower end of its interval.")] = None
+    possible_high_ns: Annotated[Count | None, Meta(description="Upper end of its interval.")] = None
     gains: Annotated[
         tuple[Gain, ...],
         Meta(
-            description="What counts, the largest first: nothing twice, and no bounds. Empty where"
-            " no finding's absence would make a step shorter."
+            description="Gains of findings, largest first, each beyond those before it, without"
+            " bounds. Empty if removing findings would not make a step shorter."
         ),
     ] = ()
-    replay: Annotated[Replay | None, Meta(description="Null where none was tried.")] = None
+    replay: Annotated[Replay | None, Meta(description="The replay; null if none was tried.")] = None
 
 
 def bounded(
     findings: Sequence[Finding], breakdowns: Sequence[BreakdownResult]
 ) -> tuple[Finding, ...]:
-    """Return findings with what a step would gain at most: what goes with them, by step.
+    """Return findings with the most that a step can gain: all time in a step that they involve.
 
-    Of a finding on several ranks that is what goes on the rank where it is most: a step gains as
-    much on all.
+    For a finding on several ranks this is its time on the rank where it is longest, since a step
+    gains the same on all ranks.
 
     Args:
         findings: of the run.
@@ -129,10 +139,10 @@ def bounded(
 def within_reach(
     findings: Sequence[Finding], breakdowns: Sequence[BreakdownResult]
 ) -> tuple[Finding, ...]:
-    """Return findings whose savings are no more than can go.
+    """Return findings with savings limited to the time that can be saved.
 
-    A finding that leaves kernels as they are gains no more than what of a step is not compute on
-    its rank.
+    A finding that leaves kernels as they are gains at most the part of a step on its rank that is
+    not compute.
 
     Args:
         findings: of the run, with savings.
@@ -162,7 +172,7 @@ def _at_most(saving: Saving, most_ns: int) -> Saving:
 
 
 def _goes_ns(finding: Finding, breakdown: BreakdownResult) -> float:
-    """Return how much goes with a finding in the mean step of its rank."""
+    """Return the time that a finding involves in the mean step of its rank."""
     if finding.saving is not None:
         return finding.saving.high_ns or 0
     steps = [step.measures for step in steady_steps(breakdown)] or [breakdown.judged]
@@ -170,7 +180,7 @@ def _goes_ns(finding: Finding, breakdown: BreakdownResult) -> float:
     if part is not None:
         spent: int = sum(getattr(one, _MEASURES[part]) for one in steps)
         return spent / len(steps)
-    # Of the impact no more lies in steady steps than all of it.
+    # At most all of the impact lies in steady steps.
     return finding.impact_ns / len(steps)
 
 
@@ -178,6 +188,6 @@ def _bound(finding: Finding, breakdown: BreakdownResult | None, goes_ns: float, 
     if breakdown is None:
         return Saving.unknown(f"the time of rank {finding.rank} was not measured")
     most = [ceil((1 + RESOLUTION) * goes_ns), step_ns(breakdown)]
-    if finding.part_of is not None:  # a wait: nearly all of it is another one's, none computes
+    if finding.part_of is not None:  # a wait: nearly all of it is in another finding, none computes
         most.append(max(round(step_ns(breakdown) - compute_ns(breakdown)), 0))
     return Saving.at_most(min(most), why=why)

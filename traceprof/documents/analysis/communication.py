@@ -24,13 +24,11 @@ class LinkUse(links.LinkUse, frozen=True, kw_only=True):
     peer_rank: Annotated[
         int | None,
         Meta(
-            description="The rank on the other GPU, for p2p; null where that GPU is not known, or"
-            " where none or several ranks of the run use it."
+            description="The rank on the other GPU, for p2p; null if that GPU is unknown, or if"
+            " it is used by no rank or by several ranks of the run."
         ),
     ]
-    gb_per_s: Annotated[
-        Number | None, Meta(description="bytes / busy_ns; null where no time passed.")
-    ]
+    gb_per_s: Annotated[Number | None, Meta(description="bytes / busy_ns; null if no time passed.")]
     utilization: Annotated[Number | None, Meta(description="gb_per_s / peak_gb_per_s.")]
 
 
@@ -47,10 +45,10 @@ class Collective(OperationUse, frozen=True, kw_only=True):
     "wait_ns", "transfer_ns",
 )  # fmt: skip
 class CommunicationTotals(OperationUse, frozen=True, kw_only=True):
-    """The operations of one kind on one communicator of a rank, of what findings are about."""
+    """The operations of one kind on one communicator of a rank, in the time that findings judge."""
 
     rank: Count
-    num_steps: Annotated[Count, Meta(description="Training steps; 0 where none are known.")]
+    num_steps: Annotated[Count, Meta(description="Number of training steps; 0 if none are known.")]
 
 
 @record("rank", ...)

@@ -19,47 +19,51 @@ from traceprof.run.steps.step_ranges import StepsSource
     "periods",
 )  # fmt: skip
 class Headline(Savings, frozen=True, kw_only=True):
-    """The run in short."""
+    """Summary of the run."""
 
     step_ns: Annotated[
         Count | None,
         Meta(
-            description="The mean of the steady steps of the rank where that is longest; without"
-            " steps all that findings are about is one step. Null without a rank.",
+            description="Mean of the steady steps, on the rank where it is longest; without"
+            " steps, the whole time that findings judge counts as one step. Null"
+            " without a rank.",
         ),
     ]
     median_step_ns: Annotated[
-        Count | None, Meta(description="The median of the same; null without steps.")
+        Count | None, Meta(description="Median of the same steps; null without steps.")
     ]
     step_kinds: Annotated[
         list[StepKind],
         Meta(
-            description="Of the same: two where some take much longer than the others, the shorter"
-            " first; where steps are periods of a program with phases, one for each phase. Empty"
-            " without steps."
+            description="Kinds of these steps: two if some take much longer than the others,"
+            " the shorter kind first; if steps are periods of a program with"
+            " phases, one for each phase. Empty without steps."
         ),
     ]
     left_out: Annotated[
         list[LeftOutSteps],
-        Meta(description="Steps of the training on that rank that do not count."),
+        Meta(description="Steps of the training on that rank that do not count toward the mean."),
     ]
     steps_source: Annotated[
         StepsSource,
         Meta(
-            description="`ranges`: marked, or by the optimizer. `period`: no range marks steps; a"
-            " step is from one return of a kernel to the next, which is an iteration or a layer of"
-            " one. `none`: no step is known.",
+            description="`ranges`: marked by ranges, or found by optimizer steps. `period`: no"
+            " range marks steps, and a step is one period of the kernels: an"
+            " iteration, or a layer of one. `none`: no step is known.",
             extra_json_schema={"enum": [source.value for source in StepsSource]},
         ),
     ]
     findings: Annotated[
         list[str],
-        Meta(description="The ids to act on first, at most three, in the order of `findings`."),
+        Meta(
+            description="Ids of the findings to act on first, at most three, in the order of"
+            " `findings`."
+        ),
     ]
     periods: Annotated[
         list[Period],
         Meta(
-            description="Where `steps_source` is `period`: one for each phase of the program, in"
-            " order of time. Else empty."
+            description="If `steps_source` is `period`: one period for each phase of the"
+            " program, in order of time. Otherwise empty."
         ),
     ] = field(default_factory=list)

@@ -38,7 +38,7 @@ class Training(training.Training, frozen=True, kw_only=True):
     "rank", "step", "start_ns", "end_ns", ..., "left_out", "phase", without=("window_start_ns",)
 )
 class Step(Measures, frozen=True, kw_only=True):
-    """The same of a training step: the four parts sum to window_ns."""
+    """The same for a training step: the four parts sum to window_ns."""
 
     rank: Count
     step: Count
@@ -47,27 +47,27 @@ class Step(Measures, frozen=True, kw_only=True):
     left_out: Annotated[
         WhyLeftOut | Literal["not judged"] | None,
         Meta(
-            description="Why it does not count for what a step takes, null where it does. `cut`,"
-            " `opening` and `rare` as in `headline.left_out`; `not judged`: no part of what"
-            " findings are about, such as warm-up."
+            description="Why the step does not count toward the mean step; null if it does."
+            " `cut`, `opening` and `rare` as in `headline.left_out`; `not judged`:"
+            " outside the time that findings judge, such as warm-up."
         ),
     ]
     phase: Annotated[
         int,
         Meta(
             ge=0,
-            description="Where steps are periods: of which phase of the program, from 0 in order"
-            " of time. Else 0.",
+            description="If steps are periods: index of the program's phase, from 0 in order of"
+            " time. Otherwise 0.",
         ),
     ] = 0
 
 
 @record("rank", ...)
 class Beside(KindBeside, frozen=True, kw_only=True):
-    """Time of a kind of GPU operations on a rank, and its part beside each kind.
+    """Time of one kind of GPU operations on a rank, and how much of it overlapped with each kind.
 
-    Of the part of the window that findings judge. Operations of one kind beside each other are not
-    shown: its time beside itself is `total_ns`.
+    Only the part of the window that findings judge counts. Overlap within one kind is not shown:
+    its time beside itself is `total_ns`.
     """
 
     rank: Count
@@ -76,44 +76,44 @@ class Beside(KindBeside, frozen=True, kw_only=True):
 class Compute(Struct, forbid_unknown_fields=True):
     """Compute of a rank, by what its kernels do: `total_ns` adds up to `compute_ns` of `breakdown`.
 
-    Of kernels at once, the one that began first counts. None of a rank without a GPU.
+    Where kernels overlap, the one that began first counts. Ranks without a GPU have none.
     """
 
     rank: Count
     category: Annotated[
         str,
         Meta(
-            description="As in `kernels`; `graph`: kernels inside CUDA graphs that were traced as a"
-            " whole.",
+            description="Category as in `kernels`; `graph`: kernels inside CUDA graphs that"
+            " were traced as a whole.",
             extra_json_schema={"enum": _COMPUTE},
         ),
     ]
     precision: Annotated[
         str | None,
         Meta(
-            description="As in `kernels`; null for graphs.",
+            description="Number format as in `kernels`; null for graphs.",
             extra_json_schema={"enum": [*PRECISIONS, None]},
         ),
     ]
     tensor_cores: Annotated[
         bool | None,
-        Meta(description="Whether it is on tensor cores; null if unknown."),
+        Meta(description="Whether it runs on tensor cores; null if unknown."),
     ]
     total_ns: Count
     num_kernels: Annotated[
-        Count | None, Meta(description="Kernels that run in the window; null for graphs.")
+        Count | None, Meta(description="Number of kernels that run in the window; null for graphs.")
     ]
     flops: Annotated[
         Count | None,
         Meta(
-            description="Multiplications and additions, by the shapes of operators as"
-            " `torch.utils.flop_counter` counts; null where they are not known of all its kernels."
+            description="Multiplications and additions, from the shapes of operators as in"
+            " `torch.utils.flop_counter`; null unless known for all kernels."
         ),
     ]
-    flops_per_s: Annotated[Number | None, Meta(description="`flops` per time.")]
+    flops_per_s: Annotated[Number | None, Meta(description="`flops` divided by the time.")]
     peak_flops_per_s: Annotated[
         Number | None,
-        Meta(description="What the GPU can do in this format and unit; null if unknown."),
+        Meta(description="Peak rate of the GPU in this format, on these units; null if unknown."),
     ]
 
 
@@ -124,21 +124,22 @@ class Compute(Struct, forbid_unknown_fields=True):
     without=("kind", "in_steady_step"),
 )  # fmt: skip
 class Kernel(KernelUse, frozen=True, kw_only=True):
-    """The kernels of one name on a rank, communication among them."""
+    """The kernels of one name on a rank, including communication kernels."""
 
     rank: Count
     category: Annotated[
         str,
         Meta(
-            description="What it does, by its name; `other` also where the name is not known.",
+            description="What the kernel does, by its name; `other` also if the name is not"
+            " recognised.",
             extra_json_schema={"enum": [str(category) for category in Category]},
         ),
     ]
     precision: Annotated[
         str | None,
         Meta(
-            description="The number format that it computes in; null where its name has none, or"
-            " several.",
+            description="The number format in which it computes; null if its name shows none,"
+            " or several.",
             extra_json_schema={"enum": [*PRECISIONS, None]},
         ),
     ]
@@ -149,79 +150,97 @@ class Kernel(KernelUse, frozen=True, kw_only=True):
     per_steady_step_ns: Annotated[
         Count | None,
         Meta(
-            description="The mean over steady steps; without steps, of all that findings are about."
-            " Null where none runs in them."
+            description="Time in a steady step, mean over steps; without steps, in the whole"
+            " time that findings judge. Null if none runs there."
         ),
     ]
     steady_error_ns: Annotated[
         Count | None,
-        Meta(description="The standard error of that mean, by blocks of neighbouring steps."),
+        Meta(description="Standard error of that mean, from blocks of neighbouring steps."),
     ]
     place: Annotated[
         Fraction | None,
-        Meta(description="Where in the first steady step that has it the first one starts."),
+        Meta(
+            description="Where the first one starts in the first steady step that has one, as a"
+            " fraction of the step."
+        ),
     ]
     operator: Annotated[
         str | None,
-        Meta(description="The innermost operator that launched most of its time; null if unknown."),
+        Meta(
+            description="The innermost operator that launched most of this time; null if unknown."
+        ),
     ]
     module: Annotated[
         str | None,
-        Meta(description="The module of most of its time, as in `modules`; null if unknown."),
+        Meta(
+            description="The module that launched most of this time, as in `modules`; null if"
+            " unknown."
+        ),
     ]
     flops: Annotated[
         Count | None,
         Meta(
-            description="Multiplications and additions of all of them, by the shapes of operators;"
-            " null if they are not known of one."
+            description="Multiplications and additions of all these kernels, from the shapes of"
+            " operators; null unless known for each."
         ),
     ]
     source: Annotated[
         str | None,
         Meta(
-            description="The line of Python of most of its time, the innermost that is not the"
-            " framework's; null if unknown."
+            description="The line of Python that launched most of this time, the innermost one"
+            " outside of the framework; null if unknown."
         ),
     ]
-    flops_per_s: Annotated[Number | None, Meta(description="`flops` per time of the kernels.")]
+    flops_per_s: Annotated[
+        Number | None, Meta(description="`flops` divided by the time of the kernels.")
+    ]
     peak_flops_per_s: Annotated[
         Number | None,
-        Meta(description="What the GPU can do in this format and unit; null if unknown."),
+        Meta(description="Peak rate of the GPU in this format, on these units; null if unknown."),
     ]
     moved_bytes: Annotated[
         Count | None,
         Meta(
-            description="What all of them move at least, by the shapes of operators: each input is"
-            " read once, each output written once; null if it is not known of one."
+            description="The least number of bytes that all these kernels move, from the shapes"
+            " of operators: each input is read once, each output written once; null"
+            " unless known for each."
         ),
     ]
     gb_per_s: Annotated[
         Number | None,
-        Meta(description="`moved_bytes` per time of the kernels; caches may exceed the peak."),
+        Meta(
+            description="`moved_bytes` divided by the time of the kernels; may exceed the peak,"
+            " because of caches."
+        ),
     ]
     peak_gb_per_s: Annotated[
         Number | None,
-        Meta(description="Of the GPU's memory; null where `gb_per_s` or the peak is unknown."),
+        Meta(description="Peak rate of the GPU's memory; null if it or `gb_per_s` is unknown."),
     ]
 
 
 class Module(Struct, forbid_unknown_fields=True):
-    """Kernels that a module of the model launched, in the forward and in its backward.
+    """Kernels that a module of the model launched, in its forward and backward passes.
 
-    From the ranges of modules in the report: functions of Python (torch.profiler with stacks or
+    Modules come from ranges in the report: Python functions (torch.profiler with stacks or
     modules), or NVTX ranges that begin with the word module and have its path.
     """
 
     rank: Count
     module: Annotated[str, Meta(description="Path from the outermost module, with dots.")]
     total_ns: Annotated[
-        int, Meta(ge=0, description="Sum of durations, with those of the modules inside it.")
+        int, Meta(ge=0, description="Sum of kernel durations, including the modules inside it.")
     ]
-    own_ns: Annotated[int, Meta(ge=0, description="The same without those.")]
-    backward_ns: Annotated[int, Meta(ge=0, description="The part of `total_ns` in the backward.")]
-    num_kernels: Annotated[int, Meta(ge=0, description="With those of the modules inside it.")]
+    own_ns: Annotated[int, Meta(ge=0, description="The same without the modules inside it.")]
+    backward_ns: Annotated[
+        int, Meta(ge=0, description="The part of `total_ns` in the backward pass.")
+    ]
+    num_kernels: Annotated[
+        int, Meta(ge=0, description="Number of kernels, including the modules inside it.")
+    ]
     per_steady_step_ns: Annotated[
         Count | None,
-        Meta(description="As in `kernels`, with those of the modules inside it."),
+        Meta(description="As in `kernels`, including the modules inside it."),
     ]
     steady_error_ns: Count | None

@@ -54,7 +54,10 @@ class Document(Struct):
     communication_totals: list[CommunicationTotals]
     beside: Annotated[
         list[Beside],
-        Meta(description="What ran beside what; kinds that did not run are left out."),
+        Meta(
+            description="Which kinds of operations ran at the same time; kinds that did not run"
+            " are left out."
+        ),
     ]
     links: list[LinkUse]
     collectives: list[Collective]

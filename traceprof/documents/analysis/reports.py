@@ -22,10 +22,10 @@ class Report(Struct, forbid_unknown_fields=True):
     format: Annotated[str, one_of(*FORMATS)]
     product_version: str | None
     schema_version: str | None
-    command_line: Annotated[list[str], Meta(description="What was recorded; empty if unknown.")]
-    recorded: Annotated[
-        list[str], Meta(description="Which parts it holds, of those that can be left out.")
+    command_line: Annotated[
+        list[str], Meta(description="Command that was recorded; empty if unknown.")
     ]
+    recorded: Annotated[list[str], Meta(description="The optional parts that were recorded.")]
 
 
 class Rank(Struct, forbid_unknown_fields=True):
@@ -35,12 +35,12 @@ class Rank(Struct, forbid_unknown_fields=True):
         int,
         Meta(
             ge=0,
-            description="The global rank where the export has it (labels of `instrument` first),"
-            " else a running number in (report, pid, device) order.",
+            description="The global rank where the export has it (labels of `instrument`"
+            " first), otherwise a running number in (report, pid, device) order.",
         ),
     ]
     report: Count
-    pid: Annotated[int, Meta(ge=0, description="The operating system's process id.")]
+    pid: Annotated[int, Meta(ge=0, description="Process id.")]
     device: Annotated[
         int | None,
         Meta(
@@ -57,16 +57,19 @@ class RunRank(Struct, forbid_unknown_fields=True):
     rank: Count
     host: str
     gpu_id: Annotated[
-        str | None, Meta(description="The physical GPU: its uuid, else its place on the PCI bus.")
+        str | None,
+        Meta(description="The physical GPU: its UUID, or else its address on the PCI bus."),
     ]
 
 
 @record("report", "run", ...)
 class Clock(MachineClock, frozen=True, kw_only=True):
-    """Clock of a report's machine, compared with the reference's."""
+    """Clock of a report's machine, compared with the reference clock."""
 
     report: Count
-    run: Annotated[int, Meta(ge=0, description="0 for the run of the first report.")]
+    run: Annotated[
+        int, Meta(ge=0, description="Index of the run; 0 is the run of the first report.")
+    ]
 
 
 class Matched(Struct, forbid_unknown_fields=True):
@@ -77,20 +80,28 @@ class Matched(Struct, forbid_unknown_fields=True):
     ranks: list[Count]
     num_ranks: Annotated[
         int,
-        Meta(ge=0, description="Of the communicator, which may be more than were captured."),
+        Meta(
+            ge=0,
+            description="Number of ranks of the communicator, which may be more than were"
+            " captured.",
+        ),
     ]
     num_operations: Count
 
 
 @record("rank", "host", "num_operations", "share_last", "late_ns", "uncertainty_ns")
 class Lateness(lateness.Lateness, frozen=True, kw_only=True):
-    """Lateness of a rank at the operations that it shares with others."""
+    """Lateness of a rank in the operations that it shares with others."""
 
     rank: Count
     host: str
     share_last: Annotated[
         float,
-        Meta(ge=0, le=1, description="Operations to which it was certainly late, and the last."),
+        Meta(
+            ge=0,
+            le=1,
+            description="Share of operations in which it was certainly late, and the last.",
+        ),
     ]
 
 
@@ -108,14 +119,18 @@ class Run(Struct, forbid_unknown_fields=True):
     rank_source: Annotated[
         str,
         Meta(
-            description="Where the ranks' numbers come from.",
+            description="Source of the rank numbers.",
             extra_json_schema={
                 "enum": ["labels", "torch", "nccl", "mpi", "environment", "file name", "order"]
             },
         ),
     ]
     num_runs: Annotated[
-        int, Meta(ge=0, description="1, unless reports of several runs were given together.")
+        int,
+        Meta(
+            ge=0,
+            description="Number of runs: 1, unless reports of several runs were given together.",
+        ),
     ]
     ranks: list[RunRank]
     clocks: list[Clock]
@@ -123,7 +138,8 @@ class Run(Struct, forbid_unknown_fields=True):
     unmatched: list[Unmatched]
     lateness: list[Lateness]
     waits: Annotated[
-        list[Wait], Meta(description="Waits of one rank for another; pairs without are left out.")
+        list[Wait],
+        Meta(description="Waits of one rank for another; pairs without waits are left out."),
     ]
 
 
@@ -135,7 +151,7 @@ class Note(Struct, forbid_unknown_fields=True):
 
 
 class LostReport(Struct, forbid_unknown_fields=True):
-    """A report that could not be analysed, while others could: nothing else here is about it."""
+    """A report that could not be analysed while others could: nothing else here includes it."""
 
     path: str
     reason: str

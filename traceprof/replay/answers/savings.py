@@ -48,10 +48,10 @@ _PARTS = (WindowKind.STEPS, WindowKind.TIME_RANGE)
 def with_savings(
     verdict: Verdict, analysis: OpenAnalysis, share: Share = in_this_process
 ) -> Verdict:
-    """Return a verdict with what a step would gain without each finding, and without all.
+    """Return a verdict with the gain of a step without each finding, and without all of them.
 
-    Of a long run, steps from the middle of the training are replayed. Where a replay does not fit
-    what was measured, findings keep their bound: what goes with them.
+    For a long run, steps from the middle of the training are replayed. If a replay does not agree
+    with the measurement, findings keep their bound: all time that they involve.
 
     Args:
         verdict: the findings of the run.
@@ -187,19 +187,19 @@ def _gain(answer: Answer) -> int:
 
 
 def _without_answer(bound: Saving | None, why: str) -> Saving | None:
-    """Return what a step would gain at most, and why nothing better is known."""
+    """Return the most that a step would gain, and why nothing better is known."""
     if bound is None or bound.high_ns is None:
         return bound
-    return structs.replace(bound, why=f"at most all that goes with it, since {why}")
+    return structs.replace(bound, why=f"the limit is all time that it involves, since {why}")
 
 
 def _saving_of(
     finding: Finding, answer: Answer, share: float | None, *, costs: bool, sets_pace: bool
 ) -> Saving | None:
-    """Return what a step gains without a finding; its bound, and why, where that is refused.
+    """Return the gain of a step without a finding; if the answer is refused, its bound, and why.
 
-    What costs nothing on any rank by the finding's own measure saves nothing: a replay has buckets
-    in a row on one communicator run side by side at full speed, while they share their links.
+    A finding that costs nothing on any rank by its own measure saves nothing: a replay runs
+    consecutive buckets of one communicator side by side at full speed, but they share their links.
     """
     if answer.refused is not None:
         return _without_answer(finding.saving, answer.refused)

@@ -33,19 +33,19 @@ GRAPH = "CUDA graph"
 
 
 class Period(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a program, or a phase of it, runs again and again: an iteration, or a layer of one."""
+    """What a program, or a phase of it, repeats: an iteration, or a layer of one."""
 
-    kernel: Annotated[str, Meta(description="What begins it: a kernel, or `CUDA graph`.")]
+    kernel: Annotated[str, Meta(description="Where a period begins: a kernel, or `CUDA graph`.")]
     num_kernels: Annotated[
         int,
         Meta(
             ge=1,
-            description="Without those that communicate; on the busiest stream alone where only"
-            " that one is regular.",
+            description="Number of kernels without communication; on the busiest stream only,"
+            " if no other stream is regular.",
         ),
     ]
     is_only: Annotated[
-        bool, Meta(description="Whether no other kernel of the period has the same name.")
+        bool, Meta(description="True if no other kernel of the period has the same name.")
     ]
 
     def __str__(self) -> str:
