@@ -126,7 +126,7 @@ def _step_ends(text: str, is_whole: bool) -> None:
 
 
 def _nothing_more(_text: str, _is_whole: bool) -> None:
-    """Do nothing after a range that is no step."""
+    """Do nothing after a range that is not a step."""
 
 
 def _named(

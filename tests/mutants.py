@@ -116,7 +116,7 @@ def _mutants(module: Path) -> Iterator[list[Mutant]]:
 
 
 def _mutated(mutant: Mutant, source: str) -> str | None:
-    """Return the changed source, None where that is no Python."""
+    """Return the changed source, None where that is not Python."""
     from cosmic_ray.mutating import mutate_code  # noqa: PLC0415
     from cosmic_ray.plugins import get_operator  # noqa: PLC0415
 

@@ -63,9 +63,9 @@ def test_sides_are_what_the_command_takes(folder: Path, analysis: Analysis) -> N
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "no report": (traceprof.analyze, "no report was given"),
     "an empty list": (lambda: traceprof.whatif([]), "no report was given"),
-    "a number": (lambda: traceprof.analyze(5), "cannot read 5: it is no path"),  # type: ignore[arg-type]
-    "lists of lists": (lambda: traceprof.open_run([["a"]]), "it is no path"),  # type: ignore[list-item]
-    "None": (lambda: traceprof.open_run(None), "it is no path"),  # type: ignore[arg-type]
+    "a number": (lambda: traceprof.analyze(5), "cannot read 5: it is not a path"),  # type: ignore[arg-type]
+    "lists of lists": (lambda: traceprof.open_run([["a"]]), "it is not a path"),  # type: ignore[list-item]
+    "None": (lambda: traceprof.open_run(None), "it is not a path"),  # type: ignore[arg-type]
     "no process": (lambda: traceprof.analyze(SAMPLE, jobs=0), "cannot use jobs=0"),
     "True processes": (lambda: traceprof.analyze(SAMPLE, jobs=True), "cannot use jobs=True"),
     "half a process": (lambda: traceprof.whatif(SAMPLE, jobs=0.5), "cannot use jobs=0.5"),  # type: ignore[arg-type]
@@ -80,12 +80,12 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "an assumption": (lambda: traceprof.whatif(SAMPLE, assume="no-sync"), "give a list of texts"),
     "a path": (lambda: traceprof.whatif(SAMPLE, paths_of=5), "give a list of whole numbers"),  # type: ignore[arg-type]
     "a listener": (lambda: traceprof.analyze(SAMPLE, listener=5), "cannot use listener=5"),  # type: ignore[arg-type]
-    "no path": (lambda: traceprof.open_trace(5), "cannot read 5: it is no path"),  # type: ignore[arg-type]
+    "no path": (lambda: traceprof.open_trace(5), "cannot read 5: it is not a path"),  # type: ignore[arg-type]
     "a table": (lambda: of().to_pandas(None), "there is no such table"),  # type: ignore[arg-type]
     "a gate": (lambda: traceprof.compare(SAMPLE, SAMPLE, gates="step:+2%"), "give a list of texts"),
     "no side": (lambda: traceprof.compare([], SAMPLE), "cannot compare before=[]"),
     "a wrong side": (lambda: traceprof.compare(SAMPLE, 5), "cannot compare after=5"),  # type: ignore[arg-type]
-    "wrong sides": (lambda: traceprof.compare([5], SAMPLE), "it is no report, analysis or"),  # type: ignore[list-item]
+    "wrong sides": (lambda: traceprof.compare([5], SAMPLE), "it is not a report, analysis or"),  # type: ignore[list-item]
 }
 
 

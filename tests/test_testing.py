@@ -38,7 +38,7 @@ def test_findings_above_a_severity_fail() -> None:
     ids = {finding.id for finding in run.findings}
     assert run.no_finding_above("low", ignore=ids) is run
     assert run.no_finding_above("high") is run
-    with pytest.raises(UsageError, match="it is no severity"):
+    with pytest.raises(UsageError, match="it is not a severity"):
         run.no_finding_above("terrible")
 
 

@@ -88,7 +88,9 @@ class RecordedRun:
         """
         if limit.lower() not in [*Severity]:
             known = ", ".join(map(str, Severity))
-            raise UsageError(f"cannot check {limit!r}", "it is no severity", f"use one of {known}")
+            raise UsageError(
+                f"cannot check {limit!r}", "it is not a severity", f"use one of {known}"
+            )
         above = [
             finding
             for finding in self.findings

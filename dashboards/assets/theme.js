@@ -1,6 +1,6 @@
 // @ts-check
 // Light or dark, as chosen by the reader, else by the system. It runs before anything is
-// drawn, so it is no module. The button that switches sends the event `traceprof:switch-theme`;
+// drawn, so it is not a module. The button that switches sends the event `traceprof:switch-theme`;
 // code that draws with the theme's colours listens to `traceprof:theme`.
 (() => {
   const KEY = "traceprof-theme";

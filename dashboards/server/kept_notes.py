@@ -134,4 +134,4 @@ def checked(entry: Any) -> Note:  # noqa: ANN401  (from outside)
 
 def _check(is_right: bool) -> None:
     if not is_right:
-        raise ValueError("it is no note")
+        raise ValueError("it is not a note")

@@ -73,7 +73,7 @@ def event_id(name: str) -> tuple[int, str, int]:
     """Return the rank, the source and the number of an event."""
     parts = text(name).split(".")
     if len(parts) != 3 or parts[1] not in SOURCES:
-        refuse(name, "it is no event")
+        refuse(name, "it is not an event")
     return whole_number(name, parts[0], 0), parts[1], whole_number(name, parts[2], 0, _MAX_INDEX)
 
 

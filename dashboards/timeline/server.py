@@ -163,7 +163,7 @@ def _collective(store: Timelines) -> dict[str, Any]:
     """Return one collective on all of its ranks."""
     number, source, index = asked.event_id("id")
     if source != OPERATION:
-        abort(404, "it is no operation of the GPU")
+        abort(404, "it is not a GPU operation")
     if store.source.analysis is None:
         abort(404, _NOT_ANALYSED)
     members = collective(store, asked.known(store, number), index)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from instrument.core.patching import Patches
 
 # The parameters are those of the described functions, used or not: their first is `self`, though
-# they are no methods.
+# they are not methods.
 # ruff: noqa: ARG001
 
 

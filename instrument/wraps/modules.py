@@ -23,7 +23,7 @@ _WRAPPERS = (
     "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule",
     "CheckpointWrapper",
 )  # fmt: skip
-"""Modules that only run another one: they are no part of the model, and open no range."""
+"""Modules that only run another one: they are not part of the model, and open no range."""
 _INSIDE_WRAPPERS = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"})
 """Their names for that one."""
 

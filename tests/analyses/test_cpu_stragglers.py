@@ -80,7 +80,7 @@ def test_text_and_page_show_them_as_they_show_others(tmp_path: Path) -> None:
     shown = " ".join(text.render(analysis.result, is_verbose=True).split())
     assert "Ranks on one clock" in shown
     assert "AllReduce group 0 nodes" in shown
-    assert "it spends the time in no range of instrument" in shown
+    assert "it spends the time outside the ranges of instrument" in shown
     late = truth["straggler"]["rank"]
     matrix = analysis.ranks.matrix_ns
     column = analysis.ranks.ranks.index(late)

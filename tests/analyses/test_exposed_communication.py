@@ -133,7 +133,7 @@ def test_queued_behind_other_communication(tmp_path: Path) -> None:
 
 
 def test_gradients_in_line_need_fewer_bytes_not_more_communicators(tmp_path: Path) -> None:
-    """Buckets of DDP share the links of their ranks: side by side they are no faster."""
+    """Buckets of DDP share the links of their ranks: side by side they are not faster."""
     builder = TraceBuilder().kernel(0, 50 * MS, TORCH, launch=(0, 1), tid=1001)
     builder.kernel(10 * MS, 50 * MS, ALL_REDUCE, launch=(2, 3), stream=20)
     builder.kernel(50 * MS, 80 * MS, ALL_REDUCE, launch=(4, 5), stream=20)
@@ -193,7 +193,7 @@ def test_clocks_that_disagree_leave_all_unknown(tmp_path: Path) -> None:
         builder.kernel(at + 60 * MS, at + 99 * MS, ALL_REDUCE, stream=20, launch=(at, at + 1))
     found = judged(builder, tmp_path)
     assert reasons(found) == {"unknown": 4 * 39 * MS, "waiting": None}
-    assert "clocks of GPU and host do not agree" in found.advice[0]
+    assert "clocks of GPU and host disagree" in found.advice[0]
 
 
 def test_peer_copies_have_reasons_and_no_ranks_to_wait_for(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_waiting_for_a_rank_of_the_same_report(tmp_path: Path) -> None:
     assert reasons(found) == {"waiting": 90 * MS, "late_input": 60 * MS}
     assert "90 ms waiting for rank 1" in found.title
     assert found.evidence[0].label.endswith("30 ms of 50 ms waiting for rank 1")
-    assert "Cure rank 1 first" in found.advice[0]
+    assert "Fix rank 1 first" in found.advice[0]
     late = finding(path, rank=1)
     assert late.metrics["waiting_ns"] == 0
     assert not any("reports of all ranks" in line for line in late.advice)

@@ -150,7 +150,7 @@ def test_buckets_beside_the_backward_are_not_late(tmp_path: Path) -> None:
 
 
 def test_several_buckets_that_all_wait_for_the_end_are_late(tmp_path: Path) -> None:
-    # After each bucket DDP copies it into the gradients: that is no backward to hide behind.
+    # After each bucket DDP copies it into the gradients: that is not a backward to hide behind.
     compute = ((0, 300), (300, 600), (700, 710), (800, 810), (900, 990))
     builder = steps_of([(600, 700), (700, 800), (800, 880)], compute=compute)
     finding = only_finding(judged(builder.write(tmp_path / "t.sqlite")))

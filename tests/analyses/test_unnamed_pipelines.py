@@ -261,7 +261,7 @@ def test_messages_without_any_time_of_their_own_are_refused(tmp_path: Path) -> N
     )
     path = _delete(recorded(setup, tmp_path / "run.sqlite"), "NVTX_EVENTS", _MESSAGES)
     change(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 24 WHERE streamId IN (25, 26)")
-    assert _reasons(path, 0, 1) == ["its sends and receives fit several orders alike"]
+    assert _reasons(path, 0, 1) == ["its sends and receives fit several orders equally well"]
 
 
 @pytest.mark.parametrize(

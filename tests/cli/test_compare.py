@@ -82,8 +82,8 @@ def test_text_says_first_what_is_not_comparable(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ((str(BEFORE),), "nothing stands after the change"),
-        ((), "nothing stands before the change"),
+        ((str(BEFORE),), "nothing is given for the side after"),
+        ((), "nothing is given for the side before"),
         ((str(BEFORE), str(AFTER), "-o", str(AFTER)), "it is one of the reports"),
         ((str(BEFORE), "missing.sqlite"), "no such file"),
     ],

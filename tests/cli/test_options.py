@@ -24,9 +24,9 @@ MISSING = "no.sqlite"  # never opened: else the line would be about it
         (["-o", ""], "cannot write the result: its name is empty; choose"),
         (["-o", "no/such/out"], "cannot write no/such/out: No such file or directory; choose"),
         (["-o", "."], "cannot write .: Is a directory; choose"),
-        (["--save", ""], "as a store of runs: it is no file; name a file"),
-        (["--save", "-"], "cannot use - as a store of runs: it is no file; name a file"),
-        (["--save", "/dev/null"], "as a store of runs: it is no file; name a file"),
+        (["--save", ""], "as a store of runs: it is not a file; name a file"),
+        (["--save", "-"], "cannot use - as a store of runs: it is not a file; name a file"),
+        (["--save", "/dev/null"], "as a store of runs: it is not a file; name a file"),
         (["--save", "no/such.db"], "as a store of runs: its folder does not exist; create it"),
         (["--save", "a.db", "-o", "./a.db"], "cannot write ./a.db: it is also the store of --save"),
     ],
@@ -75,4 +75,4 @@ def test_a_folder_is_made_in_one_that_exists(tmp_path: Path) -> None:
         outcome = in_process("export", "csv", report, "-o", tmp_path / "new")
         assert outcome.code == EXIT_DONE
     (tmp_path / "file").touch()
-    assert "it is no folder" in in_process("export", "csv", report, "-o", tmp_path / "file").line
+    assert "it is not a folder" in in_process("export", "csv", report, "-o", tmp_path / "file").line

@@ -184,8 +184,8 @@ def test_other_gpus_and_ranks_are_not_comparable() -> None:
     assert checked.kinds == ["gpu", "world-size", "recorded-parts"]
     assert [reason.partition(":")[0] for reason in checked.reasons] == [
         "other GPUs",
-        "another number of ranks",
-        "other parts were recorded",
+        "different numbers of ranks",
+        "different parts were recorded",
     ]
     assert comparison.step.verdict == "not comparable"
     assert comparison.step.change is not None
@@ -324,7 +324,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("runs.db#two", "no run of this name; choose one of one"),
         ("old.json", "another version of traceprof wrote it"),
         ("whatif.json", "it is 'traceprof.whatif/1', not an analysis"),
-        ("broken.json", "it is no JSON"),
+        ("broken.json", "it is not JSON"),
     ],
 )
 def test_what_is_no_side_is_refused(sides: Path, side: str, why: str) -> None:

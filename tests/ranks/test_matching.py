@@ -113,7 +113,7 @@ def test_what_cannot_be_lined_up_is_said() -> None:
     assert group.members == (0, 1)
     assert isinstance(lost, Unmatched)
     assert lost.ranks == (2,)
-    assert "no way to line them up" in lost.reason
+    assert "no alignment of these" in lost.reason
 
 
 def test_one_operation_that_differs_does_not_spoil_a_hundred() -> None:
@@ -163,7 +163,7 @@ def test_two_ranks_that_do_not_say_whom_they_send_to_send_to_each_other() -> Non
     assert group.source == "order"
     (given_up,) = found(*ranks, machines=[0, 0, 0])
     assert isinstance(given_up, Unmatched)
-    assert "who sends to whom is not known" in given_up.reason
+    assert "it is unknown who sends to whom" in given_up.reason
 
 
 def test_reports_of_two_runs_are_not_matched() -> None:

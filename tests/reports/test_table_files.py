@@ -113,7 +113,7 @@ def test_other_files_stay_and_nothing_is_left_behind(
     assert len(pd.read_csv(folder / "kernels.csv")) == 480
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert run("export", "csv", SAMPLES / "ddp.sqlite", "-o", folder / "mine.txt") == 2
-    assert "it is no folder" in capsys.readouterr().err
+    assert "it is not a folder" in capsys.readouterr().err
 
 
 def test_without_the_extra_it_says_what_to_install(

@@ -66,10 +66,10 @@ def test_a_changed_row_of_a_run(saved: Path, tmp_path: Path, column: str, value:
         (None, "cannot be unpacked"),
         (zlib.compress(b"{}")[:-1], "cannot be unpacked"),
         (..., "it has over 256 MiB"),
-        (zlib.compress(b"{"), "it is no JSON"),
-        (zlib.compress(b"[" * 100_000), "it is no JSON"),
+        (zlib.compress(b"{"), "it is not JSON"),
+        (zlib.compress(b"[" * 100_000), "it is not JSON"),
         (zlib.compress(b"[]"), "it is None, not an analysis"),
-        (zlib.compress(b"\xff"), "it is no JSON"),
+        (zlib.compress(b"\xff"), "it is not JSON"),
     ],
 )
 def test_a_changed_document_of_a_run(
@@ -105,8 +105,8 @@ def with_a_large_number(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (without_steps, "rank 0 has other steps than its totals are of"),
-        (with_other_steps, "rank 0 has other steps than its totals are of"),
+        (without_steps, "the steps of rank 0 are not those of its totals"),
+        (with_other_steps, "the steps of rank 0 are not those of its totals"),
         (without_reports, "it has no report or no rank"),
         (with_a_rank_twice, "its ranks are not those of its run"),
         (with_a_large_number, "a number is too large"),

@@ -91,7 +91,7 @@ def until(condition: Callable[[], object], seconds: float = MAX_WAIT_S) -> None:
 
 
 def is_running(process: int) -> bool:
-    """Say whether there is such a process, and it is no zombie."""
+    """Say whether there is such a process, and it is not a zombie."""
     try:
         state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2]
     except FileNotFoundError:

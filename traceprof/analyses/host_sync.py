@@ -64,7 +64,7 @@ class HostSyncMetrics(Metrics):
     ]
     blocked_ns: Annotated[
         Ns,
-        "time inside these calls, summed over threads. It is no cost in itself: an idle host"
+        "time inside these calls, summed over threads. It is not a cost in itself: an idle host"
         " waits for a busy GPU",
     ]
     api: Annotated[str | None, "the call that takes most of that time"]
@@ -346,8 +346,9 @@ _TORCH_ADVICE = (
         " and call .item() when you log"
     ),
     (
-        "Where a value is needed each step, read the previous one: copy to pinned memory with"
-        " non_blocking=True, record an event, and wait for it a step later"
+        "If a value is needed in each step, read the previous one: copy to"
+        " pinned memory with non_blocking=True, record an event, and wait for"
+        " it a step later"
     ),
     _PIN,
     "Time with torch.cuda.Event(enable_timing=True) instead of torch.cuda.synchronize()",
@@ -365,8 +366,9 @@ _DIRECTIVES = (
     " OpenMP: nowait with depend"
 )
 _MPI = (
-    "MPI with GPU buffers needs only what made the data to be done: wait for that stream or event,"
-    " not for the device, and launch what does not depend on it before"
+    "MPI with GPU buffers only needs the work that made the data to be"
+    " finished: wait for that stream or event, not for the device, and"
+    " launch independent work before"
 )
 
 PAGE = {"advice": bullets((*_TORCH_ADVICE, _READ_LATER, _STREAM_ORDER, _DIRECTIVES, _MPI))}

@@ -303,13 +303,14 @@ ADVICE = (
         " a bucket as large as the model waits for the last gradient"
     ),
     (
-        "Let DDP overlap: it does so while loss.backward() runs. Calling all_reduce yourself after"
-        " backward(), or under no_sync(), gives that away; register_comm_hook changes what is sent"
-        " and keeps the overlap"
+        "Let DDP overlap: it does so while loss.backward() runs. Calling"
+        " all_reduce yourself after backward(), or under no_sync(), loses that;"
+        " register_comm_hook changes what is sent and keeps the overlap"
     ),
     (
-        "Leave find_unused_parameters=True out, or give DDP static_graph=True beside it (torch 1.11"
-        " and later): otherwise it does not order its buckets by which gradients are ready first"
+        "Drop find_unused_parameters=True, or also give DDP static_graph=True"
+        " (torch 1.11 and later): otherwise it does not order its buckets by"
+        " which gradients are ready first"
     ),
     (
         "Megatron: --overlap-grad-reduce; DeepSpeed: overlap_comm true and a smaller"

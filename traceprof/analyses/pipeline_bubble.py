@@ -119,13 +119,15 @@ FINDINGS = {
 }
 
 _MORE_MICRO_BATCHES = (
-    "Split the batch into more micro-batches: fill and drain cost (stages - 1) / micro-batches of"
-    " the computing"
+    "Split the batch into more micro-batches: fill and drain cost (stages -"
+    " 1) / micro-batches of the compute time"
 )
 _MORE_CHUNKS = (
-    "Give each stage several parts of the model: --num-layers-per-virtual-pipeline-stage in"
-    " Megatron-LM, torch.distributed.pipelining.ScheduleInterleaved1F1B (PyTorch 2.5 and later)."
-    " Fill and drain shrink by the number of parts, and as many times as much is sent"
+    "Give each stage several parts of the model:"
+    " --num-layers-per-virtual-pipeline-stage in Megatron-LM,"
+    " torch.distributed.pipelining.ScheduleInterleaved1F1B (PyTorch 2.5 and"
+    " later). With n parts, fill and drain shrink to one n-th, and n times"
+    " as much is sent"
 )
 _EQUAL_STAGES = (
     "Move layers from the stages that compute longest to those that wait most. Embedding and loss"
@@ -140,8 +142,9 @@ _HIDDEN_TRANSFER = (
     " link-underused and nccl-p2p-slower-than-copy for the links"
 )
 _LATE = (
-    "Find what held up the stage that was waited for: see its gpu-idle and host-stall, and"
-    " nccl-serialization for sends that stood behind others"
+    "Find what held up the stage that was waited for: see its gpu-idle and"
+    " host-stall, and nccl-serialization for sends that were queued behind"
+    " others"
 )
 _ADVICE = {
     "warm_up_ns": (_MORE_MICRO_BATCHES, _MORE_CHUNKS),

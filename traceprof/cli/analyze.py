@@ -38,8 +38,9 @@ _SEVERITIES = [str(severity) for severity in Severity]
 @click.option(
     "--time-range",
     metavar="A:B",
-    help="Only this span of the report's own time, in ns or with a unit: 1.5s:1.7s."
-    " A lone : is all of it, also what comes before and after the training.",
+    help="Only this span on the report's own clock, in ns or with a unit:"
+    " 1.5s:1.7s. A single : selects all of it, including the time before"
+    " and after the training.",
 )
 @click.option(
     "--kernels",
@@ -51,7 +52,7 @@ _SEVERITIES = [str(severity) for severity in Severity]
     "--verbose",
     "is_verbose",
     is_flag=True,
-    help="Show all of the text, not only what fits into 60 lines. (JSON is always whole.)",
+    help="Show the full text instead of at most 60 lines. (JSON is always complete.)",
 )
 @flops_option
 @click.option(
@@ -82,8 +83,9 @@ _SEVERITIES = [str(severity) for severity in Severity]
     "--jobs",
     type=click.IntRange(1),
     metavar="N",
-    help="How many processes may analyse: reports side by side, and the ranks of a report; by"
-    " default one for each processor core. Small reports are analysed by fewer.",
+    help="Maximum number of processes, which analyse reports and the ranks of a"
+    " report in parallel; by default one for each processor core. Small"
+    " reports use fewer.",
 )
 @click.option(
     "--scheduler",

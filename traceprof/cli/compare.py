@@ -74,7 +74,7 @@ _READ_BY_PEOPLE = ("text", "markdown")
     "--jobs",
     type=click.IntRange(1),
     metavar="N",
-    help="How many processes may analyse; by default one for each processor core.",
+    help="Maximum number of processes; by default one for each processor core.",
 )
 def command(
     before: str | None,
@@ -109,7 +109,7 @@ def command(
     sides = [_sources(before, more_before), _sources(after, more_after)]
     for name, side in zip(("before", "after"), sides, strict=True):
         if not side:
-            why = f"nothing stands {name} the change"
+            why = f"nothing is given for the side {name}"
             raise UsageError("cannot compare", why, "write traceprof compare BEFORE AFTER")
     check_output(output, [file for side in sides for file in files_of(side)])
     is_single = all(len(side) == 1 and not os.path.isdir(side[0]) for side in sides)  # noqa: PTH112

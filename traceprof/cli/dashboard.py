@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen at.",
+    help="The address to listen on.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8050,
     show_default=True,
-    help="The port to listen at; 0 takes any that is free.",
+    help="The port to listen on; 0 picks a free one.",
 )
 @click.option(
     "--no-token",
     "has_token",
     flag_value=False,
     default=True,
-    help="Ask for no token: anyone who reaches the address, each user of this machine among them,"
-    " can see the reports.",
+    help="Require no token: anyone who can reach the address, including every"
+    " user of this machine, can see the reports.",
 )
 @click.option(
     "--before",

@@ -16,7 +16,7 @@ import click
     metavar="DIR",
     default="recording",
     show_default=True,
-    help="The folder of a recording, whose space is looked at.",
+    help="The folder of a recording, whose free space is checked.",
 )
 def command(as_json: bool, folder: str) -> int:
     """Say what this machine can record, what is missing for the rest, and what links its GPUs.

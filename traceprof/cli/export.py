@@ -84,7 +84,8 @@ def _of_tables(ending: str, what: str) -> None:
         "--output",
         metavar="FOLDER",
         required=True,
-        help="Where to write them; each replaces one of its name when all are written.",
+        help="The folder to write to; files of the same names are replaced only when"
+        " all are written.",
     )
     @flops_option
     @judging_options

@@ -37,8 +37,8 @@ _OPTIONS = (
     click.option(
         "--no-period",
         is_flag=True,
-        help="Where no range marks steps, go without: else a step is from one return of a kernel to"
-        " the next.",
+        help="If no range marks steps, use none; by default a step is then one"
+        " period of the kernels.",
     ),
     click.option(
         "--communication-kernel",
@@ -52,8 +52,8 @@ _OPTIONS = (
         "link_peaks",
         metavar="LINK=GB_PER_S",
         multiple=True,
-        help="Peak rate of nvlink, pcie or network in one direction, where the GPU's name"
-        " misleads. Repeatable.",
+        help="Peak rate of nvlink, pcie or network in one direction, if it differs"
+        " from what the GPU's name suggests. Repeatable.",
     ),
     click.option(
         "--pipeline",
@@ -116,7 +116,7 @@ def _ranks(text: str) -> list[int]:
     if not all(rank.isascii() and rank.isdecimal() for rank in ranks):
         raise UsageError(
             f"cannot use --pipeline {text!r}",
-            "it is no list of ranks",
+            "it is not a list of ranks",
             "write the ranks in the order of their stages, such as 0,1,2,3",
         )
     return [int(rank) for rank in ranks]

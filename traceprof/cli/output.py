@@ -103,7 +103,7 @@ def _look_at(target: Path, *, is_folder: bool) -> None:
     if target.is_dir() and not is_folder:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if target.exists() and not target.is_dir() and is_folder:
-        raise NotADirectoryError(errno.ENOTDIR, "it is no folder")
+        raise NotADirectoryError(errno.ENOTDIR, "it is not a folder")
 
 
 def write_output(text: str, output: str | None) -> None:
@@ -169,7 +169,7 @@ def filled_folder(output: str) -> Iterator[Path]:
     try:
         target = Path(os.path.realpath(output))
         if target.exists() and not target.is_dir():
-            raise NotADirectoryError(None, "it is no folder")
+            raise NotADirectoryError(None, "it is not a folder")
         with TemporaryDirectory(prefix=".traceprof-", dir=target.parent) as beside:
             yield Path(beside)
             target.mkdir(exist_ok=True)

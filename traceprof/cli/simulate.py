@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 _SEED = click.option(
-    "--seed", type=int, default=0, show_default=True, help="Of the random durations."
+    "--seed", type=int, default=0, show_default=True, help="Seed of the random durations."
 )
 _TO_EXPORT = click.option(
     "-o",
@@ -65,7 +65,7 @@ def command() -> None:
     type=int,
     default=40,
     show_default=True,
-    help="Kernels of each rank and step, NCCL's among them.",
+    help="Kernels of each rank and step, including NCCL's.",
 )
 @_SEED
 @_TO_EXPORT
@@ -77,7 +77,7 @@ def ddp(gpus: int, steps: int, kernels_per_step: int, seed: int, output: str) ->
     _write(output, lambda path: simulate_ddp(path, **numbers))
 
 
-@command.command("gloo", short_help="Pairs of ranks without a GPU, ever more at once.")
+@command.command("gloo", short_help="Pairs of ranks without a GPU, more and more at once.")
 @click.option("--pairs", type=int, default=4, show_default=True, help="Pairs, and steps.")
 @click.option(
     "--operations",
@@ -121,7 +121,7 @@ def _schema_version(text: str) -> Callable[[Callable[..., object]], Callable[...
 def _scenario(name: str, summary: str) -> click.Command:
     @click.command(name, short_help=summary, help=f"{summary} The answers go to X.truth.json.")
     @_SEED
-    @_schema_version("Of the export.")
+    @_schema_version("Schema version of the export.")
     @_TO_EXPORT
     def scenario(seed: int, schema_version: str, output: str) -> None:
         from traceprof.simulate.scenarios import simulate_scenario
@@ -138,16 +138,18 @@ def _run(name: str, summary: str) -> click.Command:
     @click.command(
         name, short_help=summary, help=f"{summary} The answers go to truth.json beside the reports."
     )
-    @click.option("--seed", type=int, default=0, show_default=True, help="Of all that varies.")
+    @click.option(
+        "--seed", type=int, default=0, show_default=True, help="Seed of everything that varies."
+    )
     @click.option(
         "--per",
         type=click.Choice(["node", "rank"]),
         default="node",
         show_default=True,
-        help="What a report is written of.",
+        help="Write one report for each node or for each rank.",
     )
     @click.option("--labels/--no-labels", default=True, help="Whether instrument was enabled.")
-    @_schema_version("Of the exports.")
+    @_schema_version("Schema version of the exports.")
     @click.option("-o", "--output", required=True, metavar="DIR", help="The folder to write to.")
     def run(seed: int, per: str, labels: bool, schema_version: str, output: str) -> None:
         from traceprof.simulate.scenarios.runs import simulate_run

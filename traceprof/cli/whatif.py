@@ -27,9 +27,7 @@ class _Command(click.Command):
             formatter.write_dl([(entry.form, entry.meaning) for entry in ASSUMPTIONS])
 
 
-@click.command(
-    "whatif", cls=_Command, short_help="Say what a step would take if something were otherwise."
-)
+@click.command("whatif", cls=_Command, short_help="Estimate a step's time under an assumption.")
 @reports_argument
 @click.option(
     "--assume",
@@ -37,8 +35,9 @@ class _Command(click.Command):
     metavar="NAME[=VALUE]",
     multiple=True,
     shell_complete=assumptions,
-    help="Assume this, as listed below. Repeatable: each is answered, then all together."
-    " Without it, all that need no value of yours.",
+    help="Make this assumption (see the list below). Repeatable: each is"
+    " answered by itself, then all together. By default, all that need no"
+    " value of yours are answered.",
 )
 @click.option(
     "--path-of",

@@ -94,7 +94,7 @@ def _sources(name: str, side: object) -> list[Source]:
     if not listed_sources or not all(isinstance(source, _ONE) for source in listed_sources):
         raise UsageError(
             f"cannot compare {name}={side!r}"[:200],
-            "it is no report, analysis or stored run, nor a list of such",
+            "it is not a report, analysis or stored run, or a list of these",
             "give a path, `runs.db#NAME`, an Analysis, or a list of these",
         )
     return listed_sources
@@ -280,7 +280,7 @@ def _notes(before: Series, after: Series, step: d.Step) -> list[str]:
         if step.verdict == "inconclusive" and step.at_same_mix is None and needed > len(lengths):
             notes.append(
                 f"{name}, steps vary so much that it takes about {needed} steps per side to show"
-                f" a change of the mean by {100 * size:.1f} %: {len(lengths)} are there"
+                f" a change of the mean by {100 * size:.1f} %: there are {len(lengths)}"
             )
     medians = step.median_before_ns, step.median_after_ns
     if step.verdict == "inconclusive" and medians[0] and medians[1]:

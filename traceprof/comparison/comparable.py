@@ -60,8 +60,8 @@ def comparable(
     if any(_is_same(one, other) for one in before for other in after):
         reasons.append(("recording", "the same recording stands on both sides"))
     compare("GPU", (_gpus(before), _gpus(after)), "gpu", "other GPUs")
-    compare("ranks", (_ranks(before), _ranks(after)), "world-size", "another number of ranks")
-    compare("steps", (_steps(before), _steps(after)), "steps", "steps are not known alike")
+    compare("ranks", (_ranks(before), _ranks(after)), "world-size", "different numbers of ranks")
+    compare("steps", (_steps(before), _steps(after)), "steps", "steps were found in different ways")
     unlike = why_unlike(before, after)
     if unlike is not None and not any(kind == "steps" for kind, _ in reasons):
         reasons.append(("steps", unlike))
@@ -69,7 +69,7 @@ def comparable(
         "recorded on one side only",
         _recorded_alone(before, after),
         "recorded-parts",
-        "other parts were recorded",
+        "different parts were recorded",
     )
     compare("clocks", (_clocks(before), _clocks(after)))
     unequal = _clock_reason(before, after)

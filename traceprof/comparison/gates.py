@@ -183,7 +183,7 @@ def _values(gate: GateLimit, side: Series) -> Sequence[Float64]:
 
 
 def _judged_finding(gate: GateLimit, captures: Sequence[Document]) -> GateResult:
-    """A finding must not be there; information that is no fault may."""
+    """A finding must not be there; information that is not a fault may."""
     findings = [
         finding
         for capture in captures

@@ -154,7 +154,7 @@ def listed(name: str, values: object, kind: type[Item] | tuple[type[Item], ...])
     """Return the items of an argument.
 
     Raises:
-        UsageError: it is no collection of such items: a lone text is none.
+        UsageError: it is not a collection of such items: a lone text is none.
     """
     items = None if isinstance(values, str) or not isinstance(values, Iterable) else [*values]
     if items is None or not all(
@@ -168,7 +168,7 @@ def num_jobs(jobs: int | None) -> int:
     """Return how many processes may work: as many as asked for, else one for each core.
 
     Raises:
-        UsageError: it is no number of processes.
+        UsageError: it is not a number of processes.
     """
     if jobs is not None:
         if not is_whole_number(jobs) or jobs < 1:
@@ -217,4 +217,4 @@ def _is_range(value: object) -> bool:
 
 
 def _wrong(name: str, value: object, kind: str) -> UsageError:
-    return UsageError(f"cannot use {name}={value!r}", "that is no value for it", f"give {kind}")
+    return UsageError(f"cannot use {name}={value!r}", "that is not a value for it", f"give {kind}")

@@ -23,7 +23,7 @@ _PAUSE_S = 0.2
 _GREETING = b"pickle-protocol"  # a word in the first message of a server
 _MAX_GREETING = 1 << 16
 _START_ONE = "start one with `dask scheduler`, and give the address that it prints"
-_SET_TLS = "set distributed.comm.tls of Dask's configuration as the scheduler's is"
+_SET_TLS = "set distributed.comm.tls in Dask's configuration as the scheduler has it"
 
 
 def connected(scheduler: str) -> Client:
@@ -57,7 +57,7 @@ def connected(scheduler: str) -> Client:
             "install the same version of distributed everywhere",
         ) from error
     except (AssertionError, LookupError, TypeError):  # a worker greets in the same way
-        why = "the server at this address belongs to Dask, but is no scheduler"
+        why = "the server at this address belongs to Dask, but is not a scheduler"
     except ValueError as error:
         why = str(error)
     else:
@@ -139,11 +139,11 @@ def _check_greeting(scheduler: str, security: Security) -> None:
             if length <= _MAX_GREETING:
                 greeting = _received(connection, length, deadline)
     except TimeoutError:
-        raise ValueError("the server at this address does not greet as Dask does") from None
+        raise ValueError("the server at this address does not answer like Dask") from None
     finally:
         plain.close()
     if _GREETING not in greeting:
-        raise ValueError("the server at this address is no scheduler of Dask")
+        raise ValueError("the server at this address is not a Dask scheduler")
 
 
 def _socket(host: str, port: int, deadline: float) -> socket.socket:

@@ -91,7 +91,7 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
 
     There are silences only where operators are known: without these nothing tells code that runs
     from code that does not. Of more than half a million events these are some blocks, evenly
-    spread, and all that begin within an event of `min_ns` or longer that is no wait by its name.
+    spread, and all that begin within an event of `min_ns` or longer that is not a wait by its name.
 
     Args:
         rank: any rank of the process.

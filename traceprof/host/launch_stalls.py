@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     Source = Literal["overhead-records", "inferred"]
 
-# A launch takes 3 to 15 µs in our traces: ten times that is no ordinary launch, and 50 µs is more
-# than one that takes a lock or has a page fault.
+# A launch takes 3 to 15 µs in our traces: ten times that is not ordinary, and 50 µs is more than
+# a launch that takes a lock or has a page fault.
 _TIMES_USUAL = 10
 LONG_NS = 50_000
 # A blocked launch returns 1 to 50 µs after the operation that made room (99 % of them, on V100,

@@ -37,10 +37,10 @@ _UNEVEN = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter", "SendR
 _AGREE = 0.99  # of the operations of a group
 # Other ranks with which a rank is aligned before it is given up, and passes over those given up.
 _MAX_TRIED, _PASSES = 4, 2
-_WHO = "who sends to whom is not known of more than two ranks"
+_WHO = "with more than two ranks it is unknown who sends to whom"
 _NO_WAY = (
-    "the ranks were captured at different operations, and no way to line them up fits, or several"
-    " do"
+    "the ranks were captured at different operations, and either no"
+    " alignment of these fits, or several do"
 )
 
 

@@ -358,7 +358,7 @@ def _components(messages: Mapping[tuple[int, int], Messages]) -> list[set[int]]:
 def _order(
     component: set[int], messages: Mapping[tuple[int, int], Messages]
 ) -> tuple[int, ...] | None:
-    """Return the ranks of a component in order of their stages; None where it is no pipeline."""
+    """Return the ranks of a component in order of their stages; None where it is not a pipeline."""
     beside = {
         one: {other for other in component if (one, other) in messages or (other, one) in messages}
         for one in component

@@ -243,7 +243,7 @@ def _order(stages: Sequence[_Stage], num_steps: int | None, *, is_one_clock: boo
     ]
     fewest = min(num for num, _ in alike)
     best = [order for num, order in alike if num == fewest]
-    return best[0] if len(best) == 1 else "its sends and receives fit several orders alike"
+    return best[0] if len(best) == 1 else "its sends and receives fit several orders equally well"
 
 
 def _num_ways(stage: _Stage, sequence: _Sequence) -> int:

@@ -193,7 +193,7 @@ def _check_steps(steps: str | None) -> None:
     if not is_range or (stop and int(stop) <= int(first or 0)):
         raise UsageError(
             f"cannot read --steps {steps!r}",
-            "it is no range of steps",
+            "it is not a range of steps",
             "write A:B, such as 10:20 for steps 10 to 19",
         )
 

@@ -83,8 +83,8 @@ def lines_below(analysis: RunResult, kind: WindowKind) -> list[str]:
     left = [part for part in analysis.attributions if part.finding is None]
     has_clocks = len(analysis.run.reports) > 1 and any(one.evidence for one in analysis.findings)
     lines = [
-        f"rank {part.rank}: {percent(part.fraction)} of the {kind} is {part.part}, and no"
-        f" finding's: {one_line(part.sentence or '')}"
+        f"rank {part.rank}: {percent(part.fraction)} of the {kind} is {part.part} that"
+        f" no finding accounts for: {one_line(part.sentence or '')}"
         for part in left[:_MAX_UNEXPLAINED]
     ]
     return lines + [_CLOCKS] * has_clocks

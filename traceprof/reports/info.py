@@ -103,8 +103,8 @@ def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
         rank.communication_operations or rank.is_peer_copy.any() for rank in with_gpu
     ):
         advice.append(
-            "communication: none ran here; where kernels of another name communicate, give their"
-            " names with traceprof analyze --communication-kernel REGEX"
+            "communication: none ran here; if kernels with other names communicate,"
+            " name them with traceprof analyze --communication-kernel REGEX"
         )
     if ranks and all(_steps(trace, rank) is None and not _periods(trace, rank) for rank in ranks):
         advice.append(_missing_steps(trace))

@@ -28,7 +28,7 @@ def render(result: RunResult) -> str:
     try:
         # A quarter of the time that Python takes for indented text.
         text = msgspec.json.format(write(separators=(",", ":")), indent=1)
-    except msgspec.DecodeError:  # a path that is no UTF-8
+    except msgspec.DecodeError:  # a path that is not UTF-8
         text = write(indent=1)
     return text + "\n"
 

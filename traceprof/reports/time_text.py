@@ -139,7 +139,7 @@ def where_all(max_ranks: int) -> str:
 
 
 def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
-    """Describe the time before and after the training, which is no finding."""
+    """Describe the time before and after the training, which is not a finding."""
     lines = []
     for word, parts in (
         ("Before", [(result.rank, result.before, result.seen_before) for result in results]),

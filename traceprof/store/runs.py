@@ -84,7 +84,7 @@ def check(path: AnyPath, name: str | None = None) -> None:
     target = Path(path)
     _check_name(path, name)
     if not os.fspath(path) or os.fspath(path) == "-" or (target.exists() and not target.is_file()):
-        raise refused(path, "it is no file", "name a file, such as runs.db")
+        raise refused(path, "it is not a file", "name a file, such as runs.db")
     if not target.exists():
         if not target.parent.is_dir():
             raise refused(path, "its folder does not exist", "create it, or choose another place")
@@ -179,7 +179,7 @@ def _unpacked(packed: bytes) -> bytes:
     """Unpack a document, if it is as large as documents are: memory is finite.
 
     Raises:
-        zlib.error: it is no document.
+        zlib.error: it is not a document.
     """
     unpacker, size, rest = zlib.decompressobj(), 0, packed
     while rest and not unpacker.eof:
@@ -225,7 +225,7 @@ def _changed(path: AnyPath, why: str) -> TraceFileError:
 def _json(run_document: Document) -> bytes:
     try:
         return msgspec.json.encode(run_document)
-    except UnicodeEncodeError:  # a path that is no UTF-8
+    except UnicodeEncodeError:  # a path that is not UTF-8
         return json.dumps(run_document, default=msgspec.structs.asdict).encode()
 
 

@@ -50,7 +50,7 @@ def _texts(reports: object, *, is_list: bool = False) -> Iterator[str]:
             yield from _texts(report, is_list=True)
         else:
             raise UsageError(
-                f"cannot read {report!r}", "it is no path", "give paths of reports or of folders"
+                f"cannot read {report!r}", "it is not a path", "give paths of reports or of folders"
             )
 
 

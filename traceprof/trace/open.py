@@ -41,7 +41,7 @@ def open_trace(
             time spans and names are read at once.
 
     Raises:
-        UsageError: it is no path.
+        UsageError: it is not a path.
         TraceFileError: missing, a folder, empty, or not readable.
         TraceFormatError: damaged, or nothing that traceprof reads.
         MissingToolError: a .nsys-rep without `nsys`.
@@ -72,7 +72,7 @@ def open_trace(
 
 def _path(path: object) -> Path:
     if not isinstance(path, (str, os.PathLike)):
-        raise UsageError(f"cannot read {path!r}", "it is no path", "give the path of a report")
+        raise UsageError(f"cannot read {path!r}", "it is not a path", "give the path of a report")
     return Path(path)
 
 

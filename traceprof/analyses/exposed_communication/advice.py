@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 _GENERAL = {
     Reason.LATE_LAUNCH: (
-        "Launch it before the compute that can hide it: the GPU computed on, and the host had not"
-        " launched it yet. See gpu-idle and host-sync for what holds the host up"
+        "Launch it before the compute that can hide it: the GPU went on"
+        " computing while the host had not launched it yet. See gpu-idle and"
+        " host-sync for what holds the host up"
     ),
     Reason.QUEUED: (
         "Give operations that do not depend on each other streams and communicators of their own:"
@@ -47,8 +48,9 @@ _EXCHANGES = (
     " of its own (torch.distributed.new_group), and call in the same order on both ranks"
 )
 _LATE_INPUT = (
-    "Nothing is left to compute once its input is there: move work that does not need it behind the"
-    " launch, or send less, or send it in parts as they are ready"
+    "Nothing is left to compute once its input is ready: move work that"
+    " does not need it behind the launch, send less, or send it in parts as"
+    " they become ready"
 )
 _SMALLER_BUCKETS = (
     "DDP: give all-reduces more compute to hide behind with smaller buckets (bucket_cap_mb),"
@@ -71,22 +73,25 @@ _MICRO_BATCHES = (
 )
 _ALL_REDUCE, _SHARDED = "AllReduce", ("AllGather", "ReduceScatter")
 _EXCHANGE = ("SendRecv", "Send", "Recv")
-_WAITING = "Cure $who first: no overlap hides that others wait for a late rank"
+_WAITING = "Fix $who first: overlap cannot hide the time that others wait for a late rank"
 _GIVE_ALL = (
     "Give the reports of all ranks together: part of this time may be waiting for a late one, which"
     " one rank alone does not show"
 )
 _SYNCHRONIZE_CLOCKS = (
-    "Waiting for a late rank cannot be measured: the clocks of the machines compare too coarsely."
-    " Synchronize them (PTP, or chrony against one server) before recording again"
+    "Waiting for a late rank cannot be measured: the clocks of the machines"
+    " cannot be compared precisely enough. Synchronize them (PTP, or chrony"
+    " against one server) before recording again"
 )
 _CLOCKS_DISAGREE = (
-    "The reasons are unknown: operations start before the calls that launched them, so that the"
-    " report's clocks of GPU and host do not agree. Record again with a newer profiler or driver"
+    "The reasons are unknown: operations start before the calls that"
+    " launched them, so the report's clocks of GPU and host disagree."
+    " Record again with a newer profiler or driver"
 )
 _SLOWEST_FIRST = (
-    "Look at the slowest ranks first: an operation is over when the last of its ranks has come, so"
-    " exposed time may be waiting for a straggler"
+    "Look at the slowest ranks first: an operation ends only after the last"
+    " of its ranks has arrived, so exposed time may be waiting for a"
+    " straggler"
 )
 
 

@@ -148,7 +148,7 @@ class ExposedOperations(Record, frozen=True):
 
 ALONE = "only one rank was given"
 UNMATCHED = "its operations could not be matched with those of other ranks"
-CLOCKS = "the clocks of the machines compare too coarsely"
+CLOCKS = "the clocks of the machines cannot be compared precisely enough"
 
 
 def nothing_known(num: int, why: str) -> Waiting:

@@ -109,17 +109,17 @@ SAME_STREAM_D2D = Cause(
     "they cannot be hidden on that stream",
     "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors: write into views of"
     " one buffer (out=), or let torch.compile (2.0) fuse them",
-    "swap pointers in place of copying, let kernels read strided",
+    "swap pointers instead of copying, and let kernels read strided data",
 )
 OTHER_STREAM_D2D = Cause(
     "within the GPU, on another stream than the compute after it",
     "they could be hidden, but take memory bandwidth",
     "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors",
-    "swap pointers in place of copying",
+    "swap pointers instead of copying",
 )
 MEMSETS = Cause(
     "of setting memory",
-    "not needed where a kernel writes all of the memory",
+    "not needed if a kernel writes all of the memory",
     "optimizer.zero_grad(set_to_none=True) (the default from torch 2.0 on), torch.empty for what is"
     " overwritten",
     "let the kernel that fills the memory write all of it, or cudaMemsetAsync on a second stream",

@@ -37,27 +37,29 @@ _ANY_PROGRAM: Advice = {
     ),
     IdleCause.SETUP: (
         (
-            "Set-up happens once: look at the time after it, or record later, and run everything"
-            " once before what is to be quick"
+            "Set-up happens once: look at the time after it, or record later, and"
+            " run everything once before the part that must be fast"
         ),
     ),
     IdleCause.STALLED: (
         (
-            "The host's thread was held up: give each rank cores of its own (numactl, srun"
-            " --cpu-bind=cores, deepspeed --bind_cores_to_rank), keep the threads of all ranks"
-            " together below the cores (OMP_NUM_THREADS), and raise a container's CPU quota"
+            "The host's thread was held up: give each rank cores of its own"
+            " (numactl, srun --cpu-bind=cores, deepspeed --bind_cores_to_rank),"
+            " keep the total number of threads of all ranks below the number of"
+            " cores (OMP_NUM_THREADS), and raise a container's CPU quota"
         ),
     ),
     IdleCause.WAITING: (
         (
-            "Find what the launching thread sleeps for: a lock that another thread holds, a file, a"
-            " socket, another process; let a thread that launches nothing wait for it"
+            "Find what the launching thread sleeps for (a lock that another thread"
+            " holds, a file, a socket, another process), and let a thread that"
+            " launches nothing wait for it"
         ),
     ),
     IdleCause.HOST_CODE: (
         (
-            "The host works on something else before it launches: move it to another thread, or"
-            " do it after the next kernels have been launched"
+            "The host works on something else before it launches: move that work to"
+            " another thread, or do it after the next kernels have been launched"
         ),
     ),
 }
@@ -120,8 +122,8 @@ _PYTORCH: Advice = {
     ),
     IdleCause.STALLED: (
         (
-            "Collect garbage when it suits: gc.freeze() after the first step, gc.disable(), and"
-            " gc.collect() every N steps on all ranks at once"
+            "Choose when to collect garbage: gc.freeze() after the first step,"
+            " gc.disable(), and gc.collect() every N steps on all ranks at once"
         ),
     ),
     IdleCause.HOST_CODE: (
@@ -158,12 +160,13 @@ _OTHER: Advice = {
     ),
     IdleCause.ALLOCATION: (
         (
-            "Allocate before the loop and use the memory again: cudaMalloc and cudaFree take long,"
-            " and cudaFree waits for the GPU"
+            "Allocate before the loop and reuse the memory: cudaMalloc and cudaFree"
+            " take long, and cudaFree waits for the GPU"
         ),
         (
-            "Else cudaMallocAsync and cudaFreeAsync (CUDA 11.2), with"
-            " cudaMemPoolAttrReleaseThreshold raised so that the pool keeps its memory"
+            "Otherwise use cudaMallocAsync and cudaFreeAsync (CUDA 11.2), with"
+            " cudaMemPoolAttrReleaseThreshold raised so that the pool keeps its"
+            " memory"
         ),
     ),
 }
@@ -173,11 +176,12 @@ _CACHE_IS_EMPTY = (
         "expandable_segments:True (PyTorch 2.1), a smaller batch, no torch.cuda.empty_cache() in"
         " the loop"
     ),
-    "In the first steps this is normal: it allocates what later ones use again",
+    "In the first steps this is normal: they allocate memory that later steps reuse",
 )
 _NO_MALLOC = (
-    "No memory of the GPU was allocated: pin buffers of the host once and use them again, instead"
-    " of .pin_memory() in each step; no torch.cuda.empty_cache() in the loop"
+    "No GPU memory was allocated: pin host buffers once and reuse them,"
+    " instead of calling .pin_memory() in each step; no"
+    " torch.cuda.empty_cache() in the loop"
 )
 _CACHE_IS_OFF = (
     (
@@ -188,31 +192,33 @@ _CACHE_IS_OFF = (
 )
 _LOADS = re.compile(r"first launches|Loading|Module|Library")
 _LOADING = (
-    "Functions are loaded when they are first launched; CUDA_MODULE_LOADING=EAGER (CUDA 11.7) loads"
-    " them all at the start"
+    "Functions are loaded when they are first launched:"
+    " CUDA_MODULE_LOADING=EAGER (CUDA 11.7) loads them all at the start"
 )
 _COMMUNICATORS = (
-    "NCCL makes a communicator when it is first needed: let a small collective run on each before"
-    " what is to be quick"
+    "NCCL creates a communicator when it is first needed: run a small"
+    " collective on each before the part that must be fast"
 )
 _BOTH_NEEDED = (
-    "Waits for the GPU and sleep go together here: a host that is not ahead of the GPU cannot hide"
-    " that it sleeps, and one that sleeps cannot get ahead. Each alone may gain little, both"
-    " together more"
+    "Waits for the GPU and sleep add to each other here: a host that is not"
+    " ahead of the GPU cannot hide its sleep, and a host that sleeps cannot"
+    " get ahead. Removing one alone may gain little, both together more"
 )
 _SILENT = (
-    "What the host did in the unknown time is not in the report. When its threads were on a CPU"
-    " shows whether they worked or slept: {}"
+    "The report does not show what the host did in the unknown time."
+    " Records of when its threads were on a CPU show whether they worked or"
+    " slept: {}"
 )
 _QUEUED = (
     "What ended these gaps had been launched before: look on the timeline for what it waited for:"
     " an event of another stream, a copy, another rank{}"
 )
 _UNLAUNCHED = (
-    "The call that launched the operation after some gaps is not in the report, or stands in it"
-    " after the operation began: the capture may have begun later, the operation may be pages of"
-    " unified memory that moved (no call launches these: the host or a kernel missed them), or the"
-    " clocks of host and GPU disagree"
+    "The call that launched the operation after some gaps is not in the"
+    " report, or is recorded after the operation began: the capture may"
+    " have begun later, the operation may be a migration of unified memory"
+    " pages (caused by page faults, not by a call), or the clocks of host"
+    " and GPU disagree"
 )
 
 
@@ -291,7 +297,7 @@ def unknown_advice(
     largest = max(queued_ns, unlaunched_ns, silent_ns)
     if largest == silent_ns:
         if Part.THREAD_SWITCHES in held:
-            return ["In the unknown time the report shows nothing of the launching thread"]
+            return ["For the unknown time the report shows nothing about the launching thread"]
         return [_SILENT.format(how_to_collect(Part.THREAD_SWITCHES))]
     if largest == queued_ns:
         records = how_to_collect(Part.EVENT_RECORDS)

@@ -60,9 +60,8 @@ class HostStallMetrics(Metrics):
     others_wait_ns: Annotated[
         Ns | None,
         "how long the other ranks waited for this one with nothing to compute"
-        " (their median), up to the time that it had stalled since they last"
-        " met in an operation; null where no clock or matched operation shows"
-        " it",
+        " (their median), up to the time that it had stalled since their last"
+        " common operation; null where no clock or matched operation shows it",
     ]
     lost_ns: Annotated[
         Ns,

@@ -20,7 +20,8 @@ _CORES = (
     " --cpu-bind=cores. `traceprof doctor` counts them"
 )
 _THREADS = (
-    "Keep the threads of all ranks together below the cores: OMP_NUM_THREADS=1 or a few, and fewer"
+    "Keep the total number of threads of all ranks below the number of"
+    " cores: OMP_NUM_THREADS=1 or a few, and fewer"
     " DataLoader(num_workers=…)"
 )
 _LIFTED = (
@@ -28,18 +29,19 @@ _LIFTED = (
     " cpu.stat counts nr_throttled"
 )
 _COLLECT = (
-    "Collect garbage when it suits: gc.collect() and gc.freeze() after the first step,"
-    " gc.disable(), then gc.collect() every N steps, on all ranks at the same one"
+    "Choose when to collect garbage: gc.collect() and gc.freeze() after the"
+    " first step, gc.disable(), then gc.collect() every N steps, on all"
+    " ranks in the same step"
 )
 _OTHERS = "Move other processes off these cores: other jobs, monitoring, preprocessing, compilers"
 _LOCKS = (
-    "Take what the thread waits for out of it: let a thread that launches nothing write files, log"
-    " and wait for locks and sockets"
+    "Do not wait in the launching thread: let a thread that launches"
+    " nothing write files, log and wait for locks and sockets"
 )
 _PAGES = (
-    "Page faults and the allocator hold one thread up, too: use pinned memory again"
-    " (pin_memory=True, buffers made once), and let malloc keep its memory"
-    " (MALLOC_TRIM_THRESHOLD_, jemalloc or tcmalloc by LD_PRELOAD)"
+    "Page faults and the allocator also hold up one thread: reuse pinned"
+    " memory (pin_memory=True, buffers made once), and let malloc keep its"
+    " memory (MALLOC_TRIM_THRESHOLD_, jemalloc or tcmalloc by LD_PRELOAD)"
 )
 _GIL = (
     "Python's lock (GIL) holds all threads up while one computes in Python: move loading and"
@@ -59,8 +61,9 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
 }
 _TORCH_ONLY = {_COLLECT, _GIL}
 _SHOWS = {
-    Part.THREAD_SWITCHES: "When its threads were on a core shows if they were kept from it: {}",
-    Part.SYSTEM_CALLS: "Calls of the system show whether threads waited for a lock or a file: {}",
+    Part.THREAD_SWITCHES: "Records of when its threads were on a core show whether they were kept"
+    " off it: {}",
+    Part.SYSTEM_CALLS: "System calls show whether threads waited for a lock or a file: {}",
 }
 
 

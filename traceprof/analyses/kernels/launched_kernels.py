@@ -32,7 +32,7 @@ class Launcher(NamedTuple):
     Attributes:
         operator: the innermost operator of the framework.
         module: the path of the innermost module; of the backward, that of the forward's operator.
-        source: the file, line and name of the innermost function that is no framework's.
+        source: the file, line and name of the innermost function that is not a framework's.
         flops: multiplications and additions of all these kernels, by the shapes of the operators;
             of an operator's kernels those that multiply matrices share them by their time.
         moved_bytes: that all these kernels move at least, by the shapes of the innermost operators.

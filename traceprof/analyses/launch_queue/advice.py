@@ -14,18 +14,20 @@ ADVICE = (
         " launches by a few"
     ),
     (
-        "Shorten what holds the queue: where it is communication that waits for a peer, start"
-        " the peer's part earlier or send in smaller pieces"
+        "Shorten what holds the queue: if it is communication that waits for a"
+        " peer, start the peer's part earlier or send in smaller pieces"
     ),
     (
-        "Keep the host from running so far ahead: one torch.cuda.Event.synchronize() of the step"
-        " before at the start of each step bounds the queue to two steps"
+        "Keep the host from running so far ahead: one"
+        " torch.cuda.Event.synchronize() of the previous step at the start of"
+        " each step limits the queue to two steps"
     ),
 )
 HEALTHY_ADVICE = (
     (
-        "Nothing needs to be done while the GPU is busy: the host has run as far ahead as it can,"
-        " and its next launch waits for the GPU, not the GPU for it"
+        "Nothing needs to be done while the GPU is busy: the host has run as"
+        " far ahead as it can; its next launch waits for the GPU, and the GPU"
+        " does not wait for it"
     ),
     (
         "Read times of host ranges with care: in a range that launches, the host waited for the"

@@ -196,9 +196,10 @@ def _rate(metrics: LinkMetrics) -> str:
 
 
 ASSUMED_ADVICE = (
-    "The peak is what a board of this name can reach, x16 and with all its NVLinks: check"
-    " `nvidia-smi -q -d PCIE` (generation and width under load), `nvidia-smi nvlink --status` and"
-    " `nvidia-smi topo -m`, and give the real rate where it differs"
+    "The peak is assumed from the name of the board, with x16 and all its"
+    " NVLinks: check `nvidia-smi -q -d PCIE` (generation and width under"
+    " load), `nvidia-smi nvlink --status` and `nvidia-smi topo -m`, and"
+    " give the real rate if it differs"
 )
 SATURATED_ADVICE = {
     "pcie": (
@@ -211,8 +212,9 @@ SATURATED_ADVICE = {
             " with .to(device, non_blocking=True)"
         ),
         (
-            "Where gradients or activations take PCIe, too: put ranks that talk most on GPUs with"
-            " NVLink between them (`nvidia-smi topo -m`)"
+            "If gradients or activations also cross PCIe: put ranks that"
+            " communicate most on GPUs with NVLink between them (`nvidia-smi topo"
+            " -m`)"
         ),
     ),
     "nvlink": (
@@ -221,8 +223,9 @@ SATURATED_ADVICE = {
             ".default_hooks.bf16_compress_hook), no_sync() on all but the last micro-batch"
         ),
         (
-            "On Hopper and later with NVSwitch let the switch add up: NVLink SHARP"
-            " (NCCL_NVLS_ENABLE, NCCL 2.17 and later) halves what an all-reduce sends"
+            "On Hopper and later with NVSwitch, let the switch do the reduction:"
+            " NVLink SHARP (NCCL_NVLS_ENABLE, NCCL 2.17 and later) halves the bytes"
+            " that an all-reduce sends"
         ),
         "Start the communication earlier, so that compute hides it (bucket_cap_mb, prefetching)",
     ),

@@ -370,8 +370,8 @@ _ADVICE = (
         " torchrun sets it, torch.multiprocessing.spawn does not"
     ),
     (
-        "Give each rank cores of its own, its group's threads included: taskset or numactl"
-        " --physcpubind"
+        "Give each rank its own cores, including its group's threads: taskset"
+        " or numactl --physcpubind"
     ),
     (
         "Send fewer, larger messages, since the cost is per operation: flatten small tensors into"
@@ -384,8 +384,8 @@ _ADVICE = (
         " ranks that talk to each other, TORCH_GLOO_LAZY_INIT=1"
     ),
     (
-        "Where small messages must stay: a backend over shared memory (MPI, UCC), or NCCL where"
-        " there are GPUs"
+        "If messages must stay small: a backend over shared memory (MPI, UCC),"
+        " or NCCL where there are GPUs"
     ),
 )
 

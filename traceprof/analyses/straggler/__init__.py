@@ -74,7 +74,7 @@ class StragglerMetrics(Metrics):
     ]
     cause: Annotated[
         str,
-        "what took the time since the ranks last met in an operation: the late"
+        "what took the time since the ranks' last common operation: the late"
         " rank's compute, communication, copies and idle time by cause, each"
         " beyond the median of the others. The cause is what makes up half of"
         " the lateness. Without a GPU: data loading, slower compute (forward,"
@@ -279,12 +279,15 @@ def _not_resolvable(ranks: RankComparison) -> list[Finding | NotApplicable]:
     if not unsure:
         return []
     known = [uncertainty_ns for uncertainty_ns in unsure.values() if uncertainty_ns is not None]
-    how_well = f"to {duration(max(known))}" if known else "not at all"
+    how_well = (
+        f"are known only to within {duration(max(known))}, and the ranks arrive closer together"
+        if known
+        else "cannot be compared"
+    )
     return [
         NotApplicable(
             ID,
-            f"not resolvable: the clocks of {', '.join(sorted(unsure))} compare {how_well}, and the"
-            " ranks arrive closer to each other than that",
+            f"not resolvable: the clocks of {', '.join(sorted(unsure))} {how_well}",
             "synchronize the machines with PTP (NTP is good to tens of ms), or capture more"
             " operations that all ranks take part in",
         )

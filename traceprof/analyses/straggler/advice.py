@@ -16,9 +16,9 @@ BECAUSE: dict[str, str] = {
     "host code": "its host ran other code before it launched more",
     "set-up": "it set something up, or allocated memory",
     "communication": "it spent the time in other communication",
-    "other": "its GPU waited for something that was launched already",
+    "other": "its GPU waited for something that had already been launched",
     SLOWER_COMPUTE: "its forward, backward or optimizer takes longer",
-    OUTSIDE: "it spends the time in no range of instrument: the trace does not say on what",
+    OUTSIDE: "it spends the time outside the ranges of instrument: the trace does not show on what",
     UNEXPLAINED: "no single cause stands out",
 }
 
@@ -29,7 +29,7 @@ ADVICE: dict[str, tuple[str, ...]] = {
             " -q -d CLOCK,PERFORMANCE,TEMPERATURE): power or thermal limits slow a GPU down"
         ),
         "Look for another process on that GPU (nvidia-smi pmon)",
-        "Give the job another node, and see whether the straggler moves with it",
+        "Run the job on another node, and see whether the straggler moves with it",
     ),
     MORE_WORK: (
         (
@@ -61,8 +61,8 @@ ADVICE: dict[str, tuple[str, ...]] = {
         "Prefetch the next batch on a stream of its own",
     ),
     "data loading": (
-        "More or longer-living workers: num_workers, persistent_workers=True, prefetch_factor",
-        "See whether its node reads from a slower disk or a remote file system",
+        "More workers, or longer lives for them: num_workers, persistent_workers, prefetch_factor",
+        "Check whether its node reads from a slower disk or a remote file system",
     ),
     "waiting": (
         "Look for what the thread waits for there: a lock, a file, another process or rank",
@@ -76,9 +76,10 @@ ADVICE: dict[str, tuple[str, ...]] = {
         ),
     ),
     "set-up": (
-        "Look at steps after the first ones: what is set up at first use is not set up again",
+        "Look at steps after the first ones: set-up happens only at first use",
         (
-            "Keep memory that is needed again: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+            "Keep memory that will be reused:"
+            " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
             " (PYTORCH_HIP_ALLOC_CONF on ROCm)"
         ),
     ),

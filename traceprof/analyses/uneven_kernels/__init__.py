@@ -183,7 +183,7 @@ def findings(result: UnevenKernelsResult) -> list[Finding | NotApplicable]:
             NotApplicable(
                 ID,
                 "no kernel is at the same place of a step on two ranks, so none can be compared",
-                "give reports of ranks that ran the same program together, with steps marked",
+                "give reports of several ranks of one run, with steps marked",
             )
         ]
     if metrics is None:

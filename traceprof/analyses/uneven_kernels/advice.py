@@ -10,17 +10,18 @@ CLOCK, WORK, HARDWARE, CHANGING, UNKNOWN = (
 """What makes kernels uneven, as far as the reports show it."""
 
 _LIMITS = (
-    "See what limits its clock: `nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE` lists the"
-    " reasons (SW Power Cap, HW Thermal Slowdown, …) while the training runs"
+    "Find what limits its clock: `nvidia-smi -q -d"
+    " PERFORMANCE,CLOCK,POWER,TEMPERATURE` lists the reasons (SW Power Cap,"
+    " HW Thermal Slowdown, …) while the training runs"
 )
 _LOCK = (
-    "Give all GPUs the same clock and power limits (`nvidia-smi -lgc MIN,MAX`, `-pl WATTS`) where"
-    " somebody changed them"
+    "Give all GPUs the same clock and power limits (`nvidia-smi -lgc"
+    " MIN,MAX`, `-pl WATTS`) if they were changed"
 )
-_COOL = "A hot GPU needs its fans, its air flow or another slot mended; have the node taken out"
+_COOL = "A hot GPU needs its fans or air flow fixed, or another slot; take the node out of service"
 _SAMPLE = "Record clocks, too, to see whether it is throttled"
 _OTHERS = "Look for another process on that GPU (`nvidia-smi pmon`), and for MIG or MPS shares"
-_MOVE = "Give the job another node, and see whether the slow rank moves with the GPU"
+_MOVE = "Run the job on another node, and see whether the slow rank moves with the GPU"
 _PARTITION = (
     "Its kernels have more to do: divide layers, heads, embedding tables or the batch so that each"
     " rank gets the same amount"
@@ -33,7 +34,10 @@ _EXPERTS = (
     "Experts: raise the load-balancing loss, limit tokens per expert (capacity factor), or place"
     " often-used experts on more ranks (redundant experts, EPLB)"
 )
-_SEE = "Log tokens per rank and step beside the time, and see whether the longest has most of them"
+_SEE = (
+    "Log tokens per rank and step beside the time, and check whether the"
+    " slowest rank has most of them"
+)
 _STEPS = "Record at least 6 steps: they show whether it is always the same rank"
 
 ADVICE: dict[str, tuple[str, ...]] = {

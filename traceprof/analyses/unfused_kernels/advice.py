@@ -8,22 +8,25 @@ _OPTIMIZER = (
     " before that NVIDIA apex's FusedAdam, FusedSGD"
 )
 _COMPILE = (
-    "torch.compile(model) (PyTorch 2.0) fuses such chains into Triton kernels; also the step of the"
-    " optimizer, where that is compiled (2.2)"
+    "torch.compile(model) (PyTorch 2.0) fuses such chains into Triton"
+    " kernels, and those of the optimizer's step if that is compiled, too"
+    " (2.2)"
 )
 _GRAPHS = (
     "The GPU waits for the host between them: torch.compile(model, mode='reduce-overhead') (PyTorch"
     " 2.0) or torch.cuda.make_graphed_callables (1.10) launch them as CUDA graphs"
 )
 _LAYOUT = (
-    "Changes of layout around convolutions: model.to(memory_format=torch.channels_last) and the"
-    " same of the input (channels_last_3d for volumes, PyTorch 1.5) spare them"
+    "Changes of layout around convolutions:"
+    " model.to(memory_format=torch.channels_last) and the same for the"
+    " input (channels_last_3d for volumes, PyTorch 1.5) avoid them"
 )
 _ATTENTION = (
     "Attention in one kernel, which never writes its scores to memory:"
-    " torch.nn.functional.scaled_dot_product_attention (PyTorch 2.0; in Transformers"
-    " attn_implementation='sdpa'), with FP16 or BF16 FlashAttention's;"
-    " jax.nn.dot_product_attention(..., implementation='cudnn')"
+    " torch.nn.functional.scaled_dot_product_attention (PyTorch 2.0; in"
+    " Transformers attn_implementation='sdpa'), which uses FlashAttention"
+    " for FP16 and BF16; jax.nn.dot_product_attention(...,"
+    " implementation='cudnn')"
 )
 _OTHER = (
     "Fuse them by hand or by a compiler: XLA (jax.jit, tf.function(jit_compile=True)), OpenMP or"

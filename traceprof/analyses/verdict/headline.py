@@ -79,7 +79,7 @@ def largest_limit(findings: Sequence[Finding], step_ns: int) -> Finding | None:
 
     Args:
         findings: of the run, with their savings.
-        step_ns: what a step takes; what is less than a hundredth of it is no limit that matters.
+        step_ns: what a step takes; what is less than a hundredth of it is not a limit that matters.
     """
     limits = [
         (finding.saving.sets_pace, finding.saving.high_ns, finding)

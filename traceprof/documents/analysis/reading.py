@@ -27,7 +27,7 @@ def read_document(text: bytes, name: str) -> Document:
         name: of its source, for errors.
 
     Raises:
-        TraceFileError: it is no JSON, another document, from another version, or damaged.
+        TraceFileError: it is not JSON, another document, from another version, or damaged.
     """
     if len(text) > MAX_DOCUMENT_BYTES:
         why = f"it has more than {MAX_DOCUMENT_BYTES >> 20} MiB"
@@ -36,7 +36,7 @@ def read_document(text: bytes, name: str) -> Document:
         values = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceFileError(
-            f"cannot read {name}", f"it is no JSON: {error}", "write the analysis again"
+            f"cannot read {name}", f"it is not JSON: {error}", "write the analysis again"
         ) from error
     schema = values.get("schema") if isinstance(values, dict) else None
     if schema != SCHEMA:
@@ -71,7 +71,7 @@ def _faults(values: object, document: Document) -> Iterator[str]:
     for totals in document.step_totals:
         places = totals.steps
         if len(places) != totals.num_steps or max(places, default=-1) >= num_steps[totals.rank]:
-            yield f"rank {totals.rank} has other steps than its totals are of"
+            yield f"the steps of rank {totals.rank} are not those of its totals"
 
 
 def _holds_large_number(values: object) -> bool:

@@ -281,7 +281,7 @@ def _findings(result: RunResult) -> Iterator[Finding]:
 
 
 def _path(path: Path) -> str:
-    r"""Return a path as Python has it: the byte 0xff, which is no UTF-8, as `\udcff`.
+    r"""Return a path as Python has it: the byte 0xff, which is not UTF-8, as `\udcff`.
 
     JSON may hold that, and `os.fsencode` makes the bytes of it again.
     """

@@ -41,8 +41,9 @@ _OTHER_COMMUNICATORS = (
     " other communicators on its stream; if they do, the gain is smaller"
 )
 _HIDDEN_WAITS = (
-    "threads that did nothing that was recorded until the GPU had finished its work may have waited"
-    " for that or not, and calls that wait may go altogether or stay: the interval covers both"
+    "threads without recorded activity until the GPU had finished its work"
+    " may or may not have waited for it, and waiting calls may disappear or"
+    " stay: the interval covers both"
 )
 _PACED = (
     "the report does not show how threads pace each other: the answer is a limit, from the work"

@@ -106,7 +106,7 @@ def _path_of(analysis: OpenAnalysis, step: int) -> StepPath:
     if path is None:
         raise UsageError(
             f"cannot follow the critical path of step {step}",
-            "it is no training step in which every rank has calls and work on a GPU",
+            "it is not a training step in which every rank has calls and work on a GPU",
             _choice(analysis),
         )
     return path

@@ -157,7 +157,7 @@ def _model(analysis: OpenAnalysis, graph: RunGraph) -> _Model | CannotChange:
 
 
 def _rest_ns(stages: Sequence[RankPasses]) -> float:
-    """Return what a stage computes in a step that is no pass, the mean over the stages."""
+    """Return what a stage computes in a step that is not a pass, the mean over the stages."""
     sums = []
     for stage in stages:
         inside = stage.step >= 0

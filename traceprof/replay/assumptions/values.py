@@ -13,7 +13,7 @@ def speed_up(text: str) -> tuple[float]:
     """Read the factor of `link=2x`, which is above 0.
 
     Raises:
-        UsageError: it is no factor, or 0.
+        UsageError: it is not a factor, or 0.
     """
     return (_factor(text, "link=2x", is_zero_allowed=False),)
 
@@ -22,7 +22,7 @@ def multiple(text: str) -> tuple[float]:
     """Read the factor of `micro-batches=2x`, which is above 1.
 
     Raises:
-        UsageError: it is no factor, or 1 or less.
+        UsageError: it is not a factor, or 1 or less.
     """
     factor = _factor(text, "micro-batches=2x", is_zero_allowed=False)
     if factor <= 1:
@@ -57,7 +57,7 @@ def bucket_size(text: str) -> tuple[float]:
     """Read the size of gradient buckets in MiB.
 
     Raises:
-        UsageError: it is no number, too small or too large.
+        UsageError: it is not a number, too small or too large.
     """
     size = text.partition("=")[2]
     if (

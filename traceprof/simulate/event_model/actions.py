@@ -177,7 +177,7 @@ class Push:
 
     Attributes:
         name: of the range.
-        domain: number in `machine.DOMAINS`, or of a kind that is no domain of NVTX.
+        domain: number in `machine.DOMAINS`, or of a kind that is not a domain of NVTX.
         payload: name of the payload's schema and its fields, None without one.
     """
 

@@ -100,7 +100,7 @@ class KinetoDocument:
         while char != "}":
             name = self._value()
             if not isinstance(name, str):
-                raise self._damaged("the name of a member is no text")
+                raise self._damaged("the name of a member is not text")
             if self._next_char() != ":":
                 raise self._damaged("no colon follows the name of a member")
             self._drop(1)

@@ -192,7 +192,7 @@ class Events:
         return [*map(attrgetter(name), self._arguments)]
 
     def integers(self, name: str) -> Int64:
-        """Return an attribute of each, int64[n], NULL where it is no integer of 64 bits."""
+        """Return an attribute of each, int64[n], NULL where it is not an integer of 64 bits."""
         return _integers(name, self.rows)
 
     def integer_arguments(self, name: str) -> Int64:

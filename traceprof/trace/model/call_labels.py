@@ -47,7 +47,7 @@ def operation_of(function: str) -> str | None:
 
 
 def read_call(label: Label) -> CallLabel | None:
-    """Return the facts in the label of a call; None if it is no communication."""
+    """Return the facts in the label of a call; None if it is not communication."""
     facts = label.facts
     container = _CONTAINERS.get(label.operation)
     # A range of the user's own has no facts, whatever its name.

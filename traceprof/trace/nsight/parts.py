@@ -142,7 +142,7 @@ def _holds_calls(trace: Trace, part: Part) -> bool:
 
 
 def check_is_export(database: Database) -> None:
-    """Reject a database that is no Nsight Systems export.
+    """Reject a database that is not Nsight Systems export.
 
     Raises:
         TraceFormatError: it is of another program.

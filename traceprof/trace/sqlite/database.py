@@ -285,7 +285,7 @@ class Database:
         with self.damage_reported():
             tables, views = self._names("table"), self._names("view")
             if not all(isinstance(name, str) for name in tables):
-                raise self.damaged("the name of a table is no text")
+                raise self.damaged("the name of a table is not text")
             # The reports of a run have the same names: keep them once.
             self.columns: dict[str, tuple[str, ...]] = {
                 sys.intern(name): tuple(map(sys.intern, self._column_names(name)))

@@ -45,7 +45,7 @@ _MAX_LEVELS = 20  # SQLite goes no deeper
 _BYTES_AT_ONCE = 1 << 20
 
 
-class Unsupported(Exception):  # noqa: N818 - it is no error: SQLite reads the table
+class Unsupported(Exception):  # noqa: N818 - it is not an error: SQLite reads the table
     """A damaged structure, or one that only SQLite can read."""
 
 

@@ -40,7 +40,7 @@ _DIGIT = re.compile(r"[0-9]")
 
 
 class EventColumns(Record, frozen=True):
-    """NVTX ranges and names, by rowid, which is no meaningful order.
+    """NVTX ranges and names, by rowid, which is not a meaningful order.
 
     Texts are kept with all digits replaced by 0: those of PyTorch's autograd number each call.
 
@@ -98,7 +98,7 @@ class NamedRanges(Record, frozen=True):
 
     Attributes:
         process: int[events], the process that began each range, an index into `processes`; their
-            number for an event that is no range with a name.
+            number for an event that is not a range with a name.
         processes: int64[p], ascending.
     """
 
