@@ -90,7 +90,7 @@ class OperationUse(Struct, frozen=True):
 
     operation: Annotated[
         Text,
-        Meta(description="The operation, by the kernel's name; send and receive share one name."),
+        Meta(description="Operation, by the kernel's name; send and receive share one."),
     ]
     communicator: Annotated[
         str | None, Meta(description="NCCL's id, equal on all ranks; if unknown, PyTorch's group.")
@@ -98,17 +98,16 @@ class OperationUse(Struct, frozen=True):
     peer: Annotated[
         Count | None,
         Meta(
-            description="The other rank (in the world) of sends and receives; null if unknown,"
-            " or if there are several."
+            description="The other rank (in the world) of sends and receives; null if unknown"
+            " or several."
         ),
     ]
     count: Annotated[Count, Meta(description="Kernels that start in the window.")]
     bytes: Annotated[
         Count | None,
         Meta(
-            description="Sum of the message sizes, as NCCL counts them (the bytes that one rank"
-            " sends in an AllGather and receives in a ReduceScatter); null unless"
-            " all sizes are known."
+            description="Sum of the message sizes, as NCCL counts them (what one rank sends in an"
+            " AllGather, receives in a ReduceScatter); null unless all sizes are known."
         ),
     ]
     total_ns: Annotated[
@@ -130,25 +129,22 @@ class OperationUse(Struct, frozen=True):
     busbw_gb_per_s: Annotated[
         Number | None,
         Meta(
-            description="Bus bandwidth as in nccl-tests: `algbw_gb_per_s` times a factor that"
-            " depends on the operation and the number of ranks. Comparable with a"
-            " link's peak in one direction."
+            description="Bus bandwidth as in nccl-tests: `algbw_gb_per_s` times a factor for the"
+            " operation and the number of ranks; comparable with a link's peak in one direction."
         ),
     ]
     peak_gb_per_s: Annotated[
         Positive | None,
         Meta(
-            description="Peak rate in one direction. On one machine it is that of NVLink, or"
-            " else of PCIe, by the GPU's name; between machines, the network rate"
-            " that the user gave; null where the ranks may be on several machines."
+            description="Peak rate in one direction: on one machine of NVLink, or else PCIe, by the"
+            " GPU's name; between machines the user's network rate; null if that is unknown."
         ),
     ]
     is_lower_bound: Annotated[
         bool,
         Meta(
-            description="True if the rates are based on durations, which include waiting for"
-            " other ranks; false if they are based on the time in which all ranks"
-            " were inside."
+            description="True if the rates are based on durations, which include waiting for other"
+            " ranks; false if they are based on the time in which all ranks were inside."
         ),
     ] = True
     num_matched: Annotated[
@@ -163,13 +159,12 @@ class OperationUse(Struct, frozen=True):
     ] = None
     transfer_ns: Annotated[
         Count | None,
-        Meta(description="Time in which all ranks were inside, summed over the matched kernels."),
+        Meta(description="Time with all ranks inside, summed over the matched kernels."),
     ] = None
     latency_ns: Annotated[
         Count | None,
         Meta(
-            description="Latency in the model time = latency + size / rate; null where the"
-            " sizes do not determine it."
+            description="Latency in the model time = latency + size / rate; null if undetermined."
         ),
     ] = None
     latency_uncertainty_ns: Annotated[
@@ -177,9 +172,7 @@ class OperationUse(Struct, frozen=True):
     ] = None
     rate_gb_per_s: Annotated[
         Number | None,
-        Meta(
-            description="Rate in the same model, with sizes counted as for the algorithm bandwidth."
-        ),
+        Meta(description="Rate in the same model, with sizes as in algorithm bandwidth."),
     ] = None
     scope: Annotated[Scope | None, Meta(description="Whether the ranks are on one machine.")] = None
     description: Annotated[
