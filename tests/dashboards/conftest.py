@@ -26,8 +26,10 @@ from playwright.sync_api import (
 from dashboards.asking import questions
 from dashboards.server.serving import HOST
 from tests.support.needs import missing
+from tests.support.opened import analysis_of
 from tests.support.serving import Serve, serving
 from tests.support.traces import SAMPLE
+from traceprof.analysis import Analysis
 
 MAX_WAIT_MS = 120_000  # on a busy machine the browser's own 5 s are too few
 WINDOW: ViewportSize = {"width": 1280, "height": 800}
@@ -39,6 +41,13 @@ _CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-
 def answers_of_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have what a test answers itself forgotten after it: analyses of samples are shared."""
     monkeypatch.setattr(questions, "_of_run", OrderedDict())
+
+
+@pytest.fixture(scope="session")
+def analysis() -> Iterator[Analysis]:
+    """Return the analysis of the sample trace, which no test may change."""
+    with analysis_of(SAMPLE) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from playwright.sync_api import Page, expect
 
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
+from tests.support.browser import box_of, drag, query
 from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
 from tests.support.opened import analysis_of
@@ -353,21 +354,17 @@ def test_reports_are_chosen(page: Page) -> None:
 
 def test_zooming_is_in_the_address(page: Page, sample_url: str) -> None:
     shown(page, f"{sample_url}/launch-queue?rank=0")
-    drag = page.locator("#queue-depth .u-over").first
-    drag.wait_for()
-    box = drag.bounding_box()
-    assert box is not None
+    area = page.locator("#queue-depth .u-over").first
+    area.wait_for()
+    box = box_of(area)
     middle = box["y"] + box["height"] / 2
-    page.mouse.move(box["x"] + 0.25 * box["width"], middle)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 0.75 * box["width"], middle, steps=4)
-    page.mouse.up()
+    drag(page, (box["x"] + 0.25 * box["width"], middle), (box["x"] + 0.75 * box["width"], middle))
     page.wait_for_function("() => location.search.includes('start=')")
-    query = dict(pair.split("=") for pair in urlsplit(page.url).query.split("&"))
+    asked = query(page)
     whole = document("ddp")["breakdown"][0]
-    taken = (int(query["end"]) - int(query["start"])) / whole["window_ns"]
+    taken = (int(asked["end"]) - int(asked["start"])) / whole["window_ns"]
     assert taken == pytest.approx(0.5, abs=0.02)
-    assert query["rank"] == "0"
+    assert asked["rank"] == "0"
     page.wait_for_selector("text=double-click for the whole")
 
 
@@ -558,9 +555,9 @@ def test_a_finding_leads_to_its_evidence(page: Page, sample_url: str) -> None:
     shown(page, sample_url)
     page.locator(".finding .evidence a").first.click()
     page.wait_for_selector("#timeline")
-    query = dict(pair.split("=") for pair in urlsplit(page.url).query.split("&"))
+    asked = query(page)
     assert urlsplit(page.url).path == "/timeline"
-    assert query["finding"] == expected["findings"][0]["id"]
-    assert int(query["start"]) < evidence["start_ns"] < evidence["end_ns"] < int(query["end"])
+    assert asked["finding"] == expected["findings"][0]["id"]
+    assert int(asked["start"]) < evidence["start_ns"] < evidence["end_ns"] < int(asked["end"])
     page.go_back()
     page.wait_for_selector("table.breakdown")

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.support.browser import box_of
 from tests.support.opened import analysis_of
 from tests.support.serving import Serve
 from tests.support.traces import SAMPLE
@@ -118,8 +119,7 @@ def test_a_piece_of_time_is_chosen_on_the_rates(page: Page, serve: Serve) -> Non
 
 def over(page: Page, chart: str, x: float, y: float) -> Locator:
     """Move the pointer to a share of a canvas, and return the note beside it."""
-    box = page.locator(f"#{chart} canvas").bounding_box()
-    assert box is not None
+    box = box_of(page.locator(f"#{chart} canvas"))
     page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
     return page.locator(f"#{chart} .chart-note")
 

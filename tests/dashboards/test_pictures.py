@@ -7,6 +7,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from playwright.sync_api import Page
 
+from tests.support.browser import box_of
+
 
 def saved(page: Page, kind: str, folder: Path) -> Path:
     with page.expect_download() as download:
@@ -33,8 +35,7 @@ def test_a_page_is_saved_as_svg_and_png(page: Page, sample_url: str, tmp_path: P
     written = png.read_bytes()
     assert written.startswith(b"\x89PNG")
     width, height = struct.unpack(">II", written[16:24])
-    box = page.locator("#page").bounding_box()
-    assert box is not None
+    box = box_of(page.locator("#page"))
     assert (width, height) == pytest.approx((box["width"], box["height"]), abs=2)
     # The same with nothing on it would take some 8 kB.
     assert len(written) > 40_000

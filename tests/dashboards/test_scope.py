@@ -2,9 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator
 from contextlib import closing
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, Route, expect
@@ -13,23 +11,11 @@ from dashboards.address import Address, Scope, parse
 from dashboards.pages.registry import PAGES
 from dashboards.server.serving import DashboardServer
 from dashboards.view import View
-from tests.support.opened import analysis_of
+from tests.support.browser import box_of, drag, query
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from traceprof.analyses import breakdown, launch_queue
 from traceprof.analysis import Analysis, Options, analyze
-
-
-@pytest.fixture(scope="module")
-def analysis() -> Iterator[Analysis]:
-    with analysis_of(SAMPLE) as made:
-        yield made
-
-
-def query(page: Page) -> dict[str, str]:
-    """Return the parameters of the page's address."""
-    parts = parse_qs(urlsplit(page.url).query, keep_blank_values=True)
-    return {name: values[0] for name, values in parts.items()}
 
 
 def go(page: Page, title: str) -> None:
@@ -138,13 +124,9 @@ def test_following_evidence_chooses_nothing(page: Page, sample_url: str) -> None
 
 def test_dragging_the_axis_of_the_timeline_chooses_that_time(page: Page, sample_url: str) -> None:
     timeline = Timeline(page, f"{sample_url}/timeline?rank=0")
-    canvas = page.locator("#timeline canvas").bounding_box()
-    assert canvas is not None
+    canvas = box_of(page.locator("#timeline canvas"))
     expected = timeline.ask("[500, 700].map((x) => String(t.data.toTime(t.timeAt(x))))")
-    page.mouse.move(canvas["x"] + 700, canvas["y"] + 15)
-    page.mouse.down()
-    page.mouse.move(canvas["x"] + 500, canvas["y"] + 20, steps=3)
-    page.mouse.up()
+    drag(page, (canvas["x"] + 700, canvas["y"] + 15), (canvas["x"] + 500, canvas["y"] + 20))
     expect(page.locator("#chosen-time")).to_contain_text(" to ")
     # The scope is shown before the timeline of the new page takes the place of the old one.
     shown = "[t.view.start, t.view.start + t.view.span].map((time) => String(Math.round(time)))"

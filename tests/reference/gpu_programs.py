@@ -99,13 +99,12 @@ class Program:
         return machine.run()
 
 
-def ranks(step: Step, num: int = 1, *, pace_ns: float | None = None) -> Start:
+def ranks(step: Step, num: int = 1, *, pace_ns: float = 8 * US) -> Start:
     """Return a program of ranks whose threads do no more than these steps."""
-    paced = {} if pace_ns is None else {"pace_ns": pace_ns}
 
     def start(machine: Machine, seed: int, num_steps: int) -> None:
         for rank in range(num):
-            _steps(Thread(Device(machine, rank), seed, **paced), num_steps, step)
+            _steps(Thread(Device(machine, rank), seed, pace_ns=pace_ns), num_steps, step)
 
     return start
 

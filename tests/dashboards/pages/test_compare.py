@@ -17,6 +17,7 @@ from dashboards.asking.questions import Asked, answer_by, questions_about
 from dashboards.pages import compare
 from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
+from tests.support.browser import box_of
 from tests.support.cli import run
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
@@ -248,8 +249,7 @@ def test_they_zoom_and_move_together(page: Page, compared_url: str) -> None:
     sides(page)
     canvas = page.locator(".timeline.linked canvas").nth(1)
     canvas.scroll_into_view_if_needed()
-    box = canvas.bounding_box()
-    assert box is not None
+    box = box_of(canvas)
     ((_, span), _) = of_sides(page, "[t.view.start, t.view.span]")
     page.mouse.move(box["x"] + 600, box["y"] + 70)
     assert of_sides(page, "t.pointer.x") == [600, 600]

@@ -1,31 +1,23 @@
 """The timeline in a real browser: what it draws, and what mouse, keyboard and address do to it."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from tests.support.browser import box_of, drag
 from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
-from tests.support.opened import analysis_of
 from tests.support.serving import Serve, serving
 from tests.support.timeline_page import FIND, Timeline
 from tests.support.timelines import damage_host
-from tests.support.traces import SAMPLE
 from traceprof.analysis import Analysis
 from traceprof.findings import by_id, worst_of
 
 AXIS = 46  # as in geometry.js
 UTC = 1_726_722_437_796_624_059
 NAMES = ("<script>document.title='evil'</script>", "<img src=x onerror=document.title='evil'>")
-
-
-@pytest.fixture(scope="module")
-def sample() -> Iterator[Analysis]:
-    with analysis_of(SAMPLE) as analysis:
-        yield analysis
 
 
 @pytest.fixture
@@ -43,7 +35,7 @@ def first_kernel(analysis: Analysis) -> tuple[int, int, str]:
 
 
 def test_rows_stand_in_order_and_the_whole_run_is_shown(
-    timeline: Timeline, sample: Analysis
+    timeline: Timeline, analysis: Analysis
 ) -> None:
     labels = timeline.labels
     order = ["steps on the GPU", "stream 7 · compute", "NVTX", "CUDA API"]
@@ -51,7 +43,7 @@ def test_rows_stand_in_order_and_the_whole_run_is_shown(
     assert places == sorted(places)
     assert any(label.endswith("communication") for label in labels)
     start, span = timeline.view
-    window = sample.run.ranks[0].window
+    window = analysis.run.ranks[0].window
     assert start <= window.start_ns
     assert start + span >= window.end_ns
     timeline.wait_for_address("start", str(round(start)))
@@ -68,8 +60,8 @@ def test_the_page_fills_the_window_and_does_not_scroll(timeline: Timeline) -> No
 
 
 @pytest.mark.long
-def test_a_kernel_has_the_colour_of_compute(timeline: Timeline, sample: Analysis) -> None:
-    start, end, _ = first_kernel(sample)
+def test_a_kernel_has_the_colour_of_compute(timeline: Timeline, analysis: Analysis) -> None:
+    start, end, _ = first_kernel(analysis)
     timeline.ask(f"t.setView({{start: {start} - 1000, span: {end - start} + 2000}})")
     timeline.wait()
     timeline.wait_for_frames()
@@ -81,8 +73,7 @@ def test_a_kernel_has_the_colour_of_compute(timeline: Timeline, sample: Analysis
 
 @pytest.mark.long
 def test_light_and_dark(timeline: Timeline) -> None:
-    canvas = timeline.page.locator("#timeline canvas").bounding_box()
-    assert canvas is not None
+    canvas = box_of(timeline.page.locator("#timeline canvas"))
     corner = canvas["x"] + canvas["width"] - 3, canvas["y"] + 6
     timeline.page.evaluate("document.documentElement.dataset.theme = 'light'")
     timeline.page.evaluate("window.dispatchEvent(new CustomEvent('traceprof:theme'))")
@@ -98,8 +89,7 @@ def test_light_and_dark(timeline: Timeline) -> None:
 @pytest.mark.long
 def test_it_fits_the_narrowest_window(timeline: Timeline) -> None:
     assert timeline.page.evaluate("document.documentElement.scrollWidth") <= 1280
-    last = timeline.page.get_by_role("button", name="show the whole run").bounding_box()
-    assert last is not None
+    last = box_of(timeline.page.get_by_role("button", name="show the whole run"))
     assert last["x"] + last["width"] < 1280
 
 
@@ -107,8 +97,7 @@ def test_it_fits_the_narrowest_window(timeline: Timeline) -> None:
 
 
 def test_wheel_and_keyboard_zoom_and_move(timeline: Timeline) -> None:
-    canvas = timeline.page.locator("#timeline canvas").bounding_box()
-    assert canvas is not None
+    canvas = box_of(timeline.page.locator("#timeline canvas"))
     x = canvas["x"] + 600
     timeline.page.mouse.move(x, canvas["y"] + 200)
     before, (whole, span) = timeline.ask("t.timeAt(600)"), timeline.view
@@ -133,8 +122,8 @@ def test_wheel_and_keyboard_zoom_and_move(timeline: Timeline) -> None:
 
 
 @pytest.mark.long
-def test_down_to_single_nanoseconds(timeline: Timeline, sample: Analysis) -> None:
-    _, end, _ = first_kernel(sample)
+def test_down_to_single_nanoseconds(timeline: Timeline, analysis: Analysis) -> None:
+    _, end, _ = first_kernel(analysis)
     timeline.ask(f"t.setView({{start: {end} - 5, span: 10}})")
     timeline.wait()
     row = timeline.ask("t.rows.find((row) => row.label === 'stream 7 · compute').track.row")
@@ -152,20 +141,13 @@ def test_dragging_moves_and_with_control_zooms(timeline: Timeline) -> None:
     timeline.press("w", "w")
     start, span = timeline.view
     width = timeline.ask("t.painter.plotWidth")
-    canvas = timeline.page.locator("#timeline canvas").bounding_box()
-    assert canvas is not None
-    mouse, y = timeline.page.mouse, canvas["y"] + 300
-    mouse.move(canvas["x"] + 700, y)
-    mouse.down()
-    mouse.move(canvas["x"] + 600, y, steps=4)
-    mouse.up()
+    canvas = box_of(timeline.page.locator("#timeline canvas"))
+    y = canvas["y"] + 300
+    drag(timeline.page, (canvas["x"] + 700, y), (canvas["x"] + 600, y))
     assert timeline.view[0] == pytest.approx(start + 100 / width * span)
     left = timeline.ask("t.timeAt(500)")
     timeline.page.keyboard.down("Control")
-    mouse.move(canvas["x"] + 500, y)
-    mouse.down()
-    mouse.move(canvas["x"] + 700, y, steps=4)
-    mouse.up()
+    drag(timeline.page, (canvas["x"] + 500, y), (canvas["x"] + 700, y))
     timeline.page.keyboard.up("Control")
     timeline.wait()
     assert timeline.view == pytest.approx((left, 200 / width * span))
@@ -174,8 +156,8 @@ def test_dragging_moves_and_with_control_zooms(timeline: Timeline) -> None:
 # -- selecting ------------------------------------------------------------------------------------
 
 
-def test_tooltip_and_click_say_what_the_trace_has(timeline: Timeline, sample: Analysis) -> None:
-    start, end, name = first_kernel(sample)
+def test_tooltip_and_click_say_what_the_trace_has(timeline: Timeline, analysis: Analysis) -> None:
+    start, end, name = first_kernel(analysis)
     timeline.ask(f"t.setView({{start: {start} - 1000, span: {end - start} + 2000}})")
     timeline.wait()
     timeline.wait_for_frames()
@@ -191,14 +173,14 @@ def test_tooltip_and_click_say_what_the_trace_has(timeline: Timeline, sample: An
     timeline.page.get_by_text(f"{start} ns").wait_for()
     assert f"({end - start:,} ns)".replace(",", " ") in timeline.panel
     assert name in timeline.panel
-    correlation = sample.run.ranks[0].operations.kernels.correlation[0]
+    correlation = analysis.run.ranks[0].operations.kernels.correlation[0]
     assert f"correlation\n{correlation}" in timeline.panel
     timeline.wait_for_address("select", "0.op.0")
 
 
 @pytest.mark.long
-def test_from_a_kernel_to_its_launch_and_back(timeline: Timeline, sample: Analysis) -> None:
-    rank = sample.run.ranks[0]
+def test_from_a_kernel_to_its_launch_and_back(timeline: Timeline, analysis: Analysis) -> None:
+    rank = analysis.run.ranks[0]
     timeline.ask("t.select('0.op.5', {go: true})")
     timeline.page.get_by_role("button", name="launched by cudaLaunchKernel").or_(
         timeline.page.get_by_text("launched by cudaLaunchKernel")
@@ -249,8 +231,8 @@ def test_escape_selects_nothing(timeline: Timeline) -> None:
 # -- evidence, address, search --------------------------------------------------------------------
 
 
-def test_from_a_finding_to_its_evidence(page: Page, sample_url: str, sample: Analysis) -> None:
-    shown_on_cards = map(worst_of, by_id(sample.findings))
+def test_from_a_finding_to_its_evidence(page: Page, sample_url: str, analysis: Analysis) -> None:
+    shown_on_cards = map(worst_of, by_id(analysis.findings))
     finding = next(finding for finding in shown_on_cards if len(finding.evidence) > 1)
     page.goto(sample_url)
     card = page.locator(f"#finding-{finding.id}")
@@ -293,8 +275,8 @@ def test_what_is_seen_survives_reload_and_can_be_sent(timeline: Timeline, own_pa
     assert Timeline(own_page, url).view == pytest.approx(view, abs=1)
 
 
-def test_the_search_goes_from_match_to_match(timeline: Timeline, sample: Analysis) -> None:
-    rank = sample.run.ranks[0]
+def test_the_search_goes_from_match_to_match(timeline: Timeline, analysis: Analysis) -> None:
+    rank = analysis.run.ranks[0]
     timeline.press("/")
     timeline.page.keyboard.type("AllReduce")
     timeline.page.locator(".timeline-names li").first.wait_for()
@@ -387,8 +369,7 @@ def test_several_ranks_stand_below_one_another(page: Page, sample_url: str) -> N
     # The threads are folded, so that the GPUs can be compared.
     assert timeline.labels.count("stream 7 · compute") == 2
     assert "CUDA API" not in timeline.labels
-    canvas = page.locator("#timeline canvas").bounding_box()
-    assert canvas is not None
+    canvas = box_of(page.locator("#timeline canvas"))
     top = timeline.ask("t.rows.find((row) => row.label.startsWith('rank 1')).top")
     page.mouse.click(canvas["x"] + 300, canvas["y"] + top + 10)
     timeline.wait()
@@ -442,8 +423,7 @@ def test_when_the_server_is_gone_it_is_said(own_page: Page, sample_url: str) -> 
 def test_real_traces(page: Page, serve: Serve, traces: Path, name: str) -> None:
     timeline = Timeline(page, f"{serve(traces / name)}/timeline")
     whole = timeline.view[1]
-    canvas = page.locator("#timeline canvas").bounding_box()
-    assert canvas is not None
+    canvas = box_of(page.locator("#timeline canvas"))
     page.mouse.move(canvas["x"] + 700, canvas["y"] + 200)
     for turn in range(1, 13):
         page.mouse.wheel(0, -1500)

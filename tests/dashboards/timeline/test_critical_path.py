@@ -3,7 +3,6 @@
 import json
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,11 @@ from dashboards.timeline.store import Timelines
 from tests.support.builders import TraceBuilder
 from tests.support.opened import analysis_of
 from tests.support.timeline_page import Timeline
-from tests.support.traces import SAMPLE
 from traceprof.analysis import Analysis
 from traceprof.replay.answers.step_path import step_path
 
 STEP = 2
 _MAX_S = 120
-
-
-@pytest.fixture(scope="module")
-def analysis() -> Iterator[Analysis]:
-    with analysis_of(SAMPLE) as analysis:
-        yield analysis
 
 
 def answer(analysis: Analysis, **parameters: object) -> Any:

@@ -1,7 +1,7 @@
 """The search by label and conditions: what is found, where, and in which columns."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,6 @@ from traceprof.intervals import even_limits
 from traceprof.units import size_text
 
 Search = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def analysis() -> Iterator[Analysis]:
-    with analysis_of(SAMPLE) as result:
-        yield result
 
 
 def searching(analysis: Analysis) -> Search:

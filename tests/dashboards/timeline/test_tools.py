@@ -5,6 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.support.browser import drag
 from tests.support.serving import Serve
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
@@ -28,12 +29,8 @@ def place(timeline: Timeline, x: int, row: str) -> tuple[float, float]:
 @pytest.mark.long
 def test_an_area_says_what_ran_there_by_name(timeline: Timeline) -> None:
     first, last = (place(timeline, x, "stream 7 · compute") for x in (500, 800))
-    mouse = timeline.page.mouse
     timeline.page.keyboard.down("Shift")
-    mouse.move(*first)
-    mouse.down()
-    mouse.move(last[0], last[1] + 40, steps=4)
-    mouse.up()
+    drag(timeline.page, first, (last[0], last[1] + 40))
     timeline.page.keyboard.up("Shift")
     names = timeline.page.get_by_role("table", name="what ran, by name")
     expect(names).to_contain_text("gemm")
@@ -123,11 +120,7 @@ def test_rows_are_moved_by_key_and_mouse_and_a_link_shows_the_same(timeline: Tim
     timeline.press("]")
     assert timeline.ask(ORDER)[:3] == [second, first, third]
     expect(timeline.page.get_by_role("status").filter(has_text="moved down")).to_have_count(1)
-    mouse = timeline.page.mouse
-    mouse.move(*place(timeline, 60, third))
-    mouse.down()
-    mouse.move(*place(timeline, 60, second), steps=6)
-    mouse.up()
+    drag(timeline.page, place(timeline, 60, third), place(timeline, 60, second))
     timeline.wait()
     moved = timeline.ask(ORDER)
     assert moved[:3] == [third, second, first]

@@ -1,6 +1,5 @@
 """Many ranks: the worst one by one, the others together."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,20 +21,12 @@ from dashboards.widgets.breakdown_table import breakdown_card
 from dashboards.widgets.finding_card import finding_card
 from dashboards.widgets.palette import GREY
 from dashboards.widgets.worst import MAX_DRAWN, sorted_worst_first, with_table, worst_first
-from tests.support.opened import analysis_of
-from tests.support.traces import SAMPLE
 from tests.support.trees import charts, named, text
 from traceprof.analyses import breakdown, overlap_slowdown
 from traceprof.analyses.breakdown import BreakdownResult
 from traceprof.analysis import Analysis
 
 NUM = 64
-
-
-@pytest.fixture(scope="module")
-def analysis() -> Iterator[Analysis]:
-    with analysis_of(SAMPLE) as result:
-        yield result
 
 
 def slowed(result: BreakdownResult, rank: int, factor: float) -> BreakdownResult:
