@@ -18,7 +18,7 @@ import re
 import sqlite3
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -88,7 +88,6 @@ class Range(NamedTuple):
 
 Numbered = tuple[Range, int]
 Launches = dict[tuple[int, int], list[int]]  # sorted call starts by (process, correlation id)
-IsCommunication = Callable[[str | None, str | None], bool]
 
 
 @cache
@@ -169,26 +168,24 @@ def are_two(source: int | None, target: int | None) -> bool:
 
 
 def read_operations(
-    db: sqlite3.Connection, strings: dict[Any, str], is_communication: IsCommunication
+    db: sqlite3.Connection, strings: dict[Any, str]
 ) -> dict[tuple[int, int], list[Operation]]:
     """All GPU operations of the file, by rank."""
     peers = peer_kinds(db)
     found: dict[tuple[int, int], list[Operation]] = defaultdict(list)
     columns = ("correlationId", "streamId", "shortName", "demangledName", "copyKind",
                "srcDeviceId", "dstDeviceId")  # fmt: skip
-    verdicts: dict[tuple[int | None, int | None], bool] = {}
     for table, start, end, process, device, correlation, stream, *more in operation_rows(
         db, *columns
     ):
         short, demangled, copy_kind, source, target = more
         kind = COPY if table in {"MEMCPY", "MEMSET"} else COMPUTE
-        if table == "KERNEL":
-            if (short, demangled) not in verdicts:
-                verdict = is_communication(strings.get(short), strings.get(demangled))
-                verdicts[short, demangled] = verdict
-            kind = COMMUNICATION if verdicts[short, demangled] else COMPUTE
-        elif table == "MEMCPY":
-            kind = COMMUNICATION if copy_kind in peers or are_two(source, target) else COPY
+        if table == "KERNEL" and default_is_communication(
+            strings.get(short), strings.get(demangled)
+        ):
+            kind = COMMUNICATION
+        if table == "MEMCPY" and (copy_kind in peers or are_two(source, target)):
+            kind = COMMUNICATION
         is_copy = table in {"MEMCPY", "MEMSET"}
         is_counted = table != "GRAPH_TRACE"
         operation = Operation(start, end, kind, is_counted, correlation, is_copy, stream)
@@ -331,15 +328,10 @@ class RankEvents:
     steps: list[tuple[int, int, int]]  # number, window start, window end
 
 
-def read(
-    path: Path,
-    *,
-    step_pattern: str | None = None,
-    is_communication: IsCommunication = default_is_communication,
-) -> list[RankEvents]:
+def read(path: Path, *, step_pattern: str | None = None) -> list[RankEvents]:
     """The ranks of an export, ordered by (pid, device)."""
     with opened(path) as (db, strings):
-        ranks = read_operations(db, strings, is_communication)
+        ranks = read_operations(db, strings)
         launches, ranges = read_launches(db), read_ranges(db, strings)
     steps_of = {process: step_ranges(found, step_pattern) for process, found in ranges.items()}
     result: list[tuple[int, int, int, RankEvents]] = []

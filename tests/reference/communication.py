@@ -13,14 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.reference.breakdown import (
-    LOW_24_BITS,
-    default_is_communication,
-    opened,
-    operation_rows,
-    rows,
-)
+from tests.reference.breakdown import LOW_24_BITS, opened, rows
 from tests.reference.kept import kept
+from tests.reference.streams import COMMUNICATION, read
 
 COLLECTIVES = "AllReduce AllGatherV AllGather ReduceScatter Broadcast Reduce SendRecv AlltoAll"
 EXCHANGES = {"Send", "Recv", "SendRecv", "AlltoAll", "Gather", "Scatter"}
@@ -121,30 +116,22 @@ def agreed(calls: list[dict[str, Any]], fact: str) -> Any:
 @kept
 def kernels_of(path: Path) -> dict[tuple[int, int], list[dict[str, Any]]]:
     """The communication kernels of each (pid, device), in order of start, and all that is known."""
-    launches: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
-    result: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    result: dict[tuple[int, int], list[dict[str, Any]]] = {}
     devices: dict[int, set[int]] = defaultdict(set)
     with opened(path) as (db, strings):
         ranges = read_ranges(db, strings)
-        api = ("start", "end", "globalTid", "correlationId")
-        for start, end, thread, id_ in rows(db, "CUPTI_ACTIVITY_KIND_RUNTIME", *api):
-            if None not in (start, thread, id_):
-                launches[thread >> 24, id_].append((start, max(start, end or start), thread))
-        columns = ("streamId", "correlationId", "shortName", "demangledName")
-        for table, start, end, process, device, *more in operation_rows(db, *columns):
-            devices[process].add(device)
-            if table != "KERNEL":
+    for rank in read(path):
+        devices[rank.process].add(rank.device)
+        kernels = result[(rank.process >> 24) & LOW_24_BITS, rank.device] = []
+        for op in rank.operations:
+            if op.table != "KERNEL":
                 continue
-            stream, correlation, short, demangled = more
-            names = strings.get(short), strings.get(demangled)
-            key = ((process >> 24) & LOW_24_BITS, device)
-            kernel: dict[str, Any] = {"start": start, "end": end, "stream": stream}
-            kernel |= {"process": process, "communicates": default_is_communication(*names)}
-            kernel |= {"operation": operation_of((names[1] or names[0] or "").partition("(")[0])}
-            calls = sorted(launches.get((process >> 24, correlation), []))
-            earlier = [call for call in calls if call[0] <= start]
-            kernel["launch"] = (earlier or calls[:1])[-1] if calls else None
-            result[key].append(kernel)
+            kernel: dict[str, Any] = {"start": op.start, "end": op.end, "stream": op.stream}
+            kernel |= {"process": rank.process, "communicates": op.kind == COMMUNICATION}
+            kernel |= {"operation": operation_of((op.demangled or op.name).partition("(")[0])}
+            call = op.call
+            kernel["launch"] = call and (call.start, call.end, call.thread)
+            kernels.append(kernel)
     sizes = {
         call["communicator"]: call["size"]
         for of_thread in ranges.values()
@@ -152,7 +139,6 @@ def kernels_of(path: Path) -> dict[tuple[int, int], list[dict[str, Any]]]:
         if "size" in call and "communicator" in call
     }
     for of_rank in result.values():
-        of_rank.sort(key=lambda one: (one["start"], one["end"]))
         chosen = [one for one in of_rank if one["communicates"]]
         for kernel in chosen:
             launch = kernel["launch"]

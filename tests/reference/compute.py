@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.reference.breakdown import SHAPE, default_is_communication, opened, operation_rows
+from tests.reference.streams import COMPUTE, Operation, read
 
 Kind = tuple[str, str | None, bool | None]
 Key = tuple[int, int]
@@ -19,22 +19,17 @@ Work = tuple[int, int, bool, tuple[str, ...], str]
 
 def compute_of(path: Path) -> dict[Key, list[Work]]:
     """What computes, by (process, device)."""
-    work: dict[Key, list[Work]] = defaultdict(list)
-    with opened(path) as (db, strings):
-        present = {row[1] for row in db.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")}
-        columns = ("shortName", "demangledName", *SHAPE)
-        for table, start, end, process, device, *more in operation_rows(db, *columns):
-            if table == "GRAPH_TRACE":
-                work[process, device].append((start, end, True, (), ""))
-            if table != "KERNEL":
-                continue
-            short, demangled, *shape = more
-            if default_is_communication(strings.get(short), strings.get(demangled)):
-                continue
-            text = strings.get(demangled if "demangledName" in present else short, "")
-            order = (text, *(f"{-1 if size is None else size:020}" for size in shape))
-            work[process, device].append((start, end, False, order, text))
-    return work
+    return {
+        (rank.process, rank.device): [_work(op) for op in rank.of_kind(COMPUTE)]
+        for rank in read(path)
+    }
+
+
+def _work(op: Operation) -> Work:
+    if op.table == "GRAPH_TRACE":
+        return op.start, op.end, True, (), ""
+    sizes = (f"{-1 if size is None else size:020}" for size in op.signature[1:])
+    return op.start, op.end, False, (op.text, *sizes), op.text
 
 
 def parts(

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.reference.breakdown import default_is_communication, opened, operation_rows
 from tests.reference.spans import length, union
+from tests.reference.streams import COMMUNICATION, read
 
 Row = tuple[int, int, int]
 """How many, the sum of their durations, and the median, rounded down."""
@@ -20,16 +20,14 @@ Kernel = tuple[int, int, str, bool]
 
 def kernels_of(path: Path) -> dict[tuple[int, int], list[Kernel]]:
     """Start, end, name and whether it communicates, of each kernel by (process, device)."""
-    with opened(path) as (db, strings):
-        present = {row[1] for row in db.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")}
-        kernels: dict[tuple[int, int], list[Kernel]] = defaultdict(list)
-        names = ("shortName", "demangledName")
-        for _, start, end, process, device, *ids in operation_rows(db, *names, tables=("KERNEL",)):
-            short, demangled = ids
-            text = strings.get(demangled if "demangledName" in present else short, "")
-            communicates = default_is_communication(strings.get(short), strings.get(demangled))
-            kernels[process, device].append((start, end, text, communicates))
-    return kernels
+    return {
+        (rank.process, rank.device): [
+            (op.start, op.end, op.text, op.kind == COMMUNICATION)
+            for op in rank.operations
+            if op.table == "KERNEL"
+        ]
+        for rank in read(path)
+    }
 
 
 def table(kernels: list[Kernel], low: int, high: int) -> dict[str, Row]:

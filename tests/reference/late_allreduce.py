@@ -21,12 +21,11 @@ from tests.reference.breakdown import (
     default_is_communication,
     function_name,
     opened,
-    operation_rows,
-    read_launches,
     read_ranges,
     step_ranges,
 )
 from tests.reference.spans import Span, covered, union
+from tests.reference.streams import read
 
 
 class Kernel(NamedTuple):
@@ -67,34 +66,25 @@ def operation_of(short: str | None, demangled: str | None) -> str:
 def reference(path: Path, window: Span | None = None) -> dict[tuple[int, int], Rank]:
     """What the analysis must find for each (process, device) of an export."""
     with opened(path) as (db, strings):
-        launches = read_launches(db)
         ranges = {
             process: step_ranges(found, None) for process, found in read_ranges(db, strings).items()
         }
-        kernels: dict[tuple[int, int], list[Kernel]] = defaultdict(list)
-        graphs: dict[tuple[int, int], list[Span]] = defaultdict(list)
-        spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
-        columns = ("correlationId", "shortName", "demangledName")
-        for table, start, end, process, device, *more in operation_rows(db, *columns):
-            correlation, short, demangled = more
-            spans[process, device].append((start, end))
-            if table == "GRAPH_TRACE":
-                graphs[process, device].append((start, end))
-            if table == "KERNEL":
-                calls = launches.get((process, correlation)) if correlation is not None else []
-                call = calls[max(bisect_right(calls, start) - 1, 0)] if calls else None
-                step = step_of(call, ranges.get(process, []))
-                operation = operation_of(strings.get(short), strings.get(demangled))
-                kernels[process, device].append(Kernel(start, end, operation, step))
-    return {
-        key: rank(
-            sorted(kernels[key], key=lambda kernel: kernel[:2]),
-            graphs[key],
-            ranges.get(key[0], []),
-            window or (min(span[0] for span in own), max(span[1] for span in own)),
-        )
-        for key, own in spans.items()
-    }
+    found = {}
+    for one in read(path):
+        own = ranges.get(one.process, [])
+        kernels = [
+            Kernel(
+                op.start,
+                op.end,
+                operation_of(op.name, op.demangled),
+                step_of(op.call.start if op.call else None, own),
+            )
+            for op in one.operations
+            if op.table == "KERNEL"
+        ]
+        graphs = [(op.start, op.end) for op in one.operations if op.table == "GRAPH_TRACE"]
+        found[one.process, one.device] = rank(kernels, graphs, own, window or one.window)
+    return found
 
 
 def step_of(call: int | None, ranges: list[Numbered]) -> int | None:

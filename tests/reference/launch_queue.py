@@ -29,18 +29,11 @@ from tests.reference.breakdown import (
     rows,
 )
 from tests.reference.spans import Span, clipped, covered, length, union, without
+from tests.reference.streams import Call, read_calls
 
 EVER = 1 << 80
 LONG, NEAR, PROMPT, MAX_ENDING, MIN_CAP = 50_000, 100_000, 50_000, 16, 256
 COPY_KINDS = {1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device", 10: "Peer-to-Peer"}
-
-
-@dataclass
-class Call:
-    start: int
-    end: int
-    thread: int
-    name: str | None
 
 
 @dataclass(eq=False)
@@ -140,7 +133,7 @@ def read(path: Path) -> list[Process]:
             devices = sorted({operation.device for operation in of_process})
             found.append(Process(pid, devices, of_process))
         else:
-            given = calls.get(process, [])
+            given = [call for key, some in calls.items() if key[0] == process for call in some]
             found.append(queued(pid, of_process, given, records.get(process, [])))
     return found
 
@@ -148,13 +141,13 @@ def read(path: Path) -> list[Process]:
 def queued(
     pid: int,
     operations: list[Operation],
-    calls: list[tuple[int, Call]],
+    calls: list[Call],
     records: list[tuple[int, int, int, int]],
 ) -> Process:
     """The launch queue of one process."""
     by_id: dict[int, list[Call]] = defaultdict(list)
-    for correlation, call in calls:
-        by_id[correlation].append(call)
+    for call in calls:
+        by_id[call.correlation].append(call)
 
     def launching(correlation: int | None, time: int) -> Call | None:
         found = by_id.get(correlation, []) if correlation is not None else []
@@ -174,12 +167,12 @@ def queued(
         elif op.correlation and op.start <= begun.get((op.device, op.stream), EVER):
             launches.setdefault(("before", op.correlation), Launch(None)).operations.append(op)
     launched = [launch for launch in launches.values() if launch.call]
-    names = {launch.call.name for launch in launched if launch.call} - {None}
+    names = {launch.call.name for launch in launched if launch.call} - {""}
     last = max((launch.call.start for launch in launched if launch.call), default=-EVER)
     kept = [operation.start for launch in launches.values() for operation in launch.operations]
     last = max(last, min(kept, default=EVER))
     everything = list(launches.values())
-    everything += [Launch(call) for _, call in calls if call.start > last and call.name in names]
+    everything += [Launch(call) for call in calls if call.start > last and call.name in names]
 
     depth = depths(everything)
     by_queue: dict[Any, list[Launch]] = defaultdict(list)
@@ -362,7 +355,7 @@ def device_of(call: Call | None, launches: dict[Any, Launch], devices: list[int]
     return launch.first.device if launch and launch.first else devices[0]
 
 
-def waits(calls: list[tuple[int, Call]], captured: list[Launch]) -> dict[int, list[int]]:
+def waits(calls: list[Call], captured: list[Launch]) -> dict[int, list[int]]:
     """When each thread returned from waiting for the GPU, sorted."""
     found: dict[int, list[int]] = defaultdict(list)
     blocking = {
@@ -370,8 +363,8 @@ def waits(calls: list[tuple[int, Call]], captured: list[Launch]) -> dict[int, li
         for launch in captured
         if launch.call and any(op.start < launch.call.end for op in launch.operations)
     }
-    for _, call in calls:
-        is_wait = id(call) in blocking or "Synchronize" in (call.name or "")
+    for call in calls:
+        is_wait = id(call) in blocking or "Synchronize" in call.name
         if is_wait and call.end - call.start > LONG:
             found[call.thread].append(call.end)
     return {thread: sorted(ends) for thread, ends in found.items()}
@@ -449,23 +442,6 @@ def read_operations(
         ]
         for process, of_process in found.items()
     }
-
-
-def read_calls(
-    db: sqlite3.Connection, strings: dict[Any, str]
-) -> dict[int, list[tuple[int, Call]]]:  # fmt: skip
-    """(correlation id, call) of each process, in order of that, then time."""
-    found: dict[int, list[tuple[int, Call]]] = defaultdict(list)
-    columns = ("start", "end", "globalTid", "correlationId", "nameId")
-    for row in rows(db, "CUPTI_ACTIVITY_KIND_RUNTIME", *columns):
-        start, end, thread, correlation, name = integers(*row)
-        if start is None or thread is None or correlation is None:
-            continue
-        call = Call(start, max(start, -EVER if end is None else end), thread, strings.get(name))
-        found[thread & ~LOW_24_BITS].append((correlation, call))
-    for calls in found.values():
-        calls.sort(key=lambda pair: (pair[0], pair[1].start))
-    return found
 
 
 def read_records(db: sqlite3.Connection) -> dict[int, list[tuple[int, int, int, int]]]:

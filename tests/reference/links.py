@@ -13,16 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.reference.breakdown import (
-    COMMUNICATION,
-    COMPUTE,
-    default_is_communication,
-    integers,
-    opened,
-    read_operations,
-    rows,
-)
+from tests.reference.breakdown import integers, opened, rows
 from tests.reference.spans import Span, length, union
+from tests.reference.streams import COMMUNICATION, COMPUTE, read
 
 H2D, D2H = {1, 3, 11}, {2, 4, 12}
 DEVICE, PINNED = {2, 3, 5}, 1
@@ -62,19 +55,13 @@ def _copies(database: sqlite3.Connection) -> dict[tuple[int, int], list[list[Any
 
 def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
     """By (globalPid, device): uses, host copies, exposed and big copies of each direction."""
-    with opened(path) as (database, strings):
-        operations = read_operations(database, strings, default_is_communication)
+    with opened(path) as (database, _):
         copies = _copies(database)
-        streams = defaultdict(set)
-        for row in rows(database, "CUPTI_ACTIVITY_KIND_KERNEL", "globalPid", "deviceId", "streamId",
-                        "shortName", "demangledName"):  # fmt: skip
-            process, device, stream, short, name = row
-            if not default_is_communication(strings.get(short), strings.get(name)):
-                streams[process, device].add(stream)
     result = {}
-    for key, ops in operations.items():
-        compute = [(op.start, op.end) for op in ops if op.kind == COMPUTE]
-        communication = [(op.start, op.end) for op in ops if op.kind == COMMUNICATION]
+    for rank in read(path):
+        key = rank.process, rank.device
+        hiding = [(op.start, op.end) for op in rank.of_kind(COMPUTE, COMMUNICATION)]
+        streams = {op.stream for op in rank.of_kind(COMPUTE) if op.table == "KERNEL"}
         groups: dict[Any, list[list[Any]]] = defaultdict(list)
         for copy in copies.get(key, []):
             _, _, _, kind, _, _, source, target, _, _ = copy
@@ -92,7 +79,7 @@ def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
             out["uses"][way, peer] = (total, covered(spans), len(some))
             if way not in {"h2d", "d2h"}:
                 continue
-            out["exposed"][way] = left_over(spans, compute + communication)
+            out["exposed"][way] = left_over(spans, hiding)
             side = 0 if way == "h2d" else 1
             big = [
                 copy
@@ -105,13 +92,13 @@ def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
                     sum(copy[2] for copy in big),
                     covered(spans),
                     len(big),
-                    left_over(spans, compute + communication),
+                    left_over(spans, hiding),
                 )
             kinds = defaultdict(list)
             for copy in some:
                 kinds[copy[4 + side], copy[3] in {11, 12}].append(copy)
             for (memory, unified), of_kind in kinds.items():
-                here = [copy for copy in of_kind if copy[9] in streams[key]]
+                here = [copy for copy in of_kind if copy[9] in streams]
                 out["host"][way, memory, unified] = (
                     len(of_kind),
                     sum(max(copy[2], 0) for copy in of_kind),

@@ -24,16 +24,19 @@ from math import floor
 from pathlib import Path
 from typing import Any
 
-from tests.reference.breakdown import (
-    SHAPE,
-    are_two,
-    default_is_communication,
-    opened,
-    operation_rows,
-    peer_kinds,
-    rows,
-)
+from tests.reference.breakdown import opened, rows
 from tests.reference.spans import Span, covered, length, union
+from tests.reference.streams import COMMUNICATION, read
+
+_GROUPS = {
+    ("KERNEL", False): "kernels",
+    ("KERNEL", True): "communication",
+    ("MEMCPY", False): "copies",
+    ("MEMCPY", True): "peers",
+    ("MEMSET", False): "copies",
+    ("GRAPH_TRACE", False): "graphs",
+}
+"""By the table of an operation, and whether it communicates."""
 
 
 @dataclass(frozen=True)
@@ -95,31 +98,14 @@ def reference(
     units: dict[int, list[int]] | None = None,
 ) -> dict[tuple[int, int], Rank]:
     """What the analysis must find for each (process, device) of an export."""
-    with opened(path) as (db, strings):
-        kernel_columns = {
-            row[1] for row in db.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")
-        }
-        peers = peer_kinds(db)
-        calls = rows(db, "CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid", "correlationId", "start")
-        launches = {
-            (thread & ~0xFFFFFF, id_): start for thread, id_, start in calls if units and thread
-        }
-        found: dict[tuple[int, int], dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-        columns = ("shortName", "demangledName", "copyKind", "srcDeviceId", "dstDeviceId",
-                   "correlationId", *SHAPE)  # fmt: skip
-        for table, start, end, process, device, *more in operation_rows(db, *columns):
-            short, demangled, kind, source, target, id_, *shape = more
-            group = found[process, device]
-            if table == "KERNEL":
-                name = demangled if "demangledName" in kernel_columns else short
-                entry = (start, end, (name, *shape), launches.get((process, id_)))
-                communicates = default_is_communication(strings.get(short), strings.get(demangled))
-                group["communication" if communicates else "kernels"].append(entry)
-            elif table == "MEMCPY":
-                is_peer = kind in peers or are_two(source, target)
-                group["peers" if is_peer else "copies"].append((start, end))
-            else:
-                group["graphs" if table == "GRAPH_TRACE" else "copies"].append((start, end))
+    found: dict[tuple[int, int], dict[str, list[Any]]] = {}
+    for one in read(path):
+        groups = found[one.process, one.device] = defaultdict(list)
+        for op in one.operations:
+            launch = op.call.start if op.call else None
+            group = _GROUPS[op.table, op.kind == COMMUNICATION]
+            groups[group].append((op.start, op.end, op.signature, launch))
+    with opened(path) as (db, _):
         devices = "TARGET_INFO_CUDA_DEVICE"
         uuids = {row[:2]: row[2] for row in rows(db, devices, "pid", "cudaId", "uuid") if row[2]}
     gpus = {key: uuids.get((key[0] >> 24 & 0xFFFFFF, key[1])) for key in found}

@@ -66,6 +66,7 @@ class Operation:
     call: Call | None
     name: str = ""  # a kernel's short name
     demangled: str = ""
+    text: str = ""  # of the two the demangled one, where the export has such names
     bytes: int = 0
     copy_kind: int | None = None
     source_kind: int | None = None
@@ -183,7 +184,8 @@ def read_operations(
         name = demangled if "demangledName" in present else short
         operation = Operation(
             kind, table, start, end, NO_STREAM if stream is None else stream, call,
-            names[0] or "", names[1] or "", size or 0, copy_kind, source_kind, target_kind,
+            names[0] or "", names[1] or "", strings.get(name, ""), size or 0, copy_kind,
+            source_kind, target_kind,
             (name, *shape) if table == "KERNEL" else (),
         )  # fmt: skip
         rank = ranks.setdefault((process, device), Rank(process, device))
