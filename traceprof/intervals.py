@@ -56,6 +56,11 @@ class Intervals(Record, frozen=True, dict=True):
         np.cumsum(self.length_ns, out=before[1:])
         return before
 
+    def longest(self, most: int) -> list[tuple[int, int]]:
+        """Return start and end of the longest intervals, longest first; equal ones in order."""
+        order = largest(self.length_ns, most)
+        return [*zip(self.start_ns[order].tolist(), self.end_ns[order].tolist(), strict=True)]
+
 
 def total(values: Int64) -> int:
     """Return the exact sum, even where it does not fit 64 bits."""

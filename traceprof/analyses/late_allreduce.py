@@ -236,11 +236,8 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
 
 def _evidence(rank: Rank, steps: StepTails, tails: Intervals) -> tuple[Evidence, ...]:
     """Show the longest stretches: what ran at the end of each, and in which step's tail."""
-    worst = intervals.largest(tails.length_ns, MAX_EVIDENCE)
     evidence = []
-    for start, end in zip(
-        tails.start_ns[worst].tolist(), tails.end_ns[worst].tolist(), strict=True
-    ):
+    for start, end in tails.longest(MAX_EVIDENCE):
         of_step = steps.is_late & (steps.tail_start_ns <= start) & (start < steps.tail_end_ns)
         number = steps.number[of_step.argmax()]
         what = rank.name_at(end - 1) or "idle time"

@@ -264,12 +264,9 @@ def _host_operations(rank: Rank, window: Window) -> frozenset[str]:
 
 
 def _longest(rank: Rank, exposed: intervals.Intervals) -> tuple[Evidence, ...]:
-    order = intervals.largest(exposed.length_ns, MAX_EVIDENCE)
     return tuple(
         Evidence(start, end, rank.name_at(start) or "communication")
-        for start, end in zip(
-            exposed.start_ns[order].tolist(), exposed.end_ns[order].tolist(), strict=True
-        )
+        for start, end in exposed.longest(MAX_EVIDENCE)
     )
 
 

@@ -24,7 +24,6 @@ from traceprof.findings import (
     one_of,
     severity_of_cost,
 )
-from traceprof.intervals import largest
 from traceprof.structs import Record
 from traceprof.units import duration, percent
 
@@ -159,9 +158,10 @@ def distinct(findings: Sequence[Finding]) -> list[Finding]:
 
 def longest(rank: Rank, exposed: Intervals, fallback: str) -> tuple[Evidence, ...]:
     """Return the longest intervals, each with the name of what ran."""
-    order = largest(exposed.length_ns, MAX_EVIDENCE)
-    pairs = zip(exposed.start_ns[order].tolist(), exposed.end_ns[order].tolist(), strict=True)
-    return tuple(Evidence(start, end, rank.name_at(start) or fallback) for start, end in pairs)
+    return tuple(
+        Evidence(start, end, rank.name_at(start) or fallback)
+        for start, end in exposed.longest(MAX_EVIDENCE)
+    )
 
 
 def _finding(

@@ -22,7 +22,6 @@ from traceprof.findings import (
     one_of,
     severity_of_cost,
 )
-from traceprof.intervals import largest
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration
@@ -134,9 +133,7 @@ class PeerTransfersResult(RankResult, frozen=True):
 
 def longest(covered: Intervals, label: str) -> tuple[Evidence, ...]:
     """Return the longest intervals as evidence, longest first."""
-    order = largest(covered.length_ns, MAX_EVIDENCE)
-    pairs = zip(covered.start_ns[order].tolist(), covered.end_ns[order].tolist(), strict=True)
-    return tuple(Evidence(start, end, label) for start, end in pairs)
+    return tuple(Evidence(start, end, label) for start, end in covered.longest(MAX_EVIDENCE))
 
 
 def findings(result: PeerTransfersResult) -> list[Finding | NotApplicable]:
