@@ -37,12 +37,11 @@ from traceprof.simulate.scenarios.stages import (
     Send,
     nccl_pipeline,
 )
-from traceprof.simulate.scenarios.training import WORLD
+from traceprof.simulate.scenarios.training import WORLD, programs, reduce_beside
 
 Build = Callable[[np.random.Generator], Setup]
 
 _MIB = 1 << 20
-_LAYER = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
 
 
 def queue_filled(rng: np.random.Generator) -> Setup:
@@ -50,21 +49,20 @@ def queue_filled(rng: np.random.Generator) -> Setup:
 
     The reduction needs none of them; the other rank waits for it.
     """
-    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
-    for host in hosts:
-        for step in range(8):
-            with host.step(step):
-                host.operator(host.compute, "aten::linear", *_LAYER)
-                ready = host.record(host.compute)
-                if host.process == 0:
-                    host.launch(host.compute, *[kernels.GELU] * 60)
-                host.wait(host.nccl, ready)
-                host.collective("all_reduce", WORLD, host.nccl, 200 * _MIB)
-                host.follow(host.compute, host.nccl)
-                host.operator(host.compute, "aten::mm", *_LAYER * (1 + 7 * host.process))
-                host.collective("all_reduce", WORLD, host.nccl, 4096, after=host.compute)
-                host.follow(host.compute, host.nccl)
-    return Setup(hosts, lambda _: [], queue_limit=32)
+
+    def step(host: Host) -> None:
+        host.operator(host.compute, "aten::linear", *kernels.FORWARD)
+        ready = host.record(host.compute)
+        if host.process == 0:
+            host.launch(host.compute, *[kernels.GELU] * 60)
+        host.wait(host.nccl, ready)
+        host.collective("all_reduce", WORLD, host.nccl, 200 * _MIB)
+        host.follow(host.compute, host.nccl)
+        host.operator(host.compute, "aten::mm", *kernels.FORWARD * (1 + 7 * host.process))
+        reduce_beside(host, 4096)
+        host.follow(host.compute, host.nccl)
+
+    return Setup(programs(rng, 8, step), lambda _: [], queue_limit=32)
 
 
 def launch_bound(rng: np.random.Generator) -> Setup:
@@ -75,17 +73,16 @@ def launch_bound(rng: np.random.Generator) -> Setup:
 
 def slowed_down(rng: np.random.Generator) -> Setup:
     """Reductions are hidden, but the kernels beside them take 1.4 times as long."""
-    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
-    for host in hosts:
-        for step in range(6):
-            with host.step(step):
-                host.operator(host.compute, "aten::linear", *_LAYER * 3)
-                for _ in range(2):
-                    host.collective("all_reduce", WORLD, host.nccl, 180 * _MIB, after=host.compute)
-                    host.operator(host.compute, "aten::mm", *_LAYER * 4)
-                host.follow(host.compute, host.nccl)
-                host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
-    return Setup(hosts, lambda _: [], slowdown=Fraction(7, 5))
+
+    def step(host: Host) -> None:
+        host.operator(host.compute, "aten::linear", *kernels.FORWARD * 3)
+        for _ in range(2):
+            reduce_beside(host, 180 * _MIB)
+            host.operator(host.compute, "aten::mm", *kernels.FORWARD * 4)
+        host.follow(host.compute, host.nccl)
+        host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+
+    return Setup(programs(rng, 6, step), lambda _: [], slowdown=Fraction(7, 5))
 
 
 def buckets_in_a_row(rng: np.random.Generator, sizes_mib: Sequence[int]) -> Setup:
@@ -93,38 +90,35 @@ def buckets_in_a_row(rng: np.random.Generator, sizes_mib: Sequence[int]) -> Setu
 
     What follows waits for the stream, and so for all of them.
     """
-    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
-    for host in hosts:
-        for step in range(8):
-            with host.step(step):
-                host.operator(host.compute, "aten::linear", *_LAYER * 2)
-                for size_mib in sizes_mib:
-                    host.operator(host.compute, "aten::mm", *_LAYER * 2)
-                    size = size_mib * _MIB
-                    host.collective("all_reduce", WORLD, host.nccl, size, after=host.compute)
-                host.follow(host.compute, host.nccl)
-                host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
-    return Setup(hosts, lambda _: [])
+
+    def step(host: Host) -> None:
+        host.operator(host.compute, "aten::linear", *kernels.FORWARD * 2)
+        for size_mib in sizes_mib:
+            host.operator(host.compute, "aten::mm", *kernels.FORWARD * 2)
+            reduce_beside(host, size_mib * _MIB)
+        host.follow(host.compute, host.nccl)
+        host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+
+    return Setup(programs(rng, 8, step), lambda _: [])
 
 
 def statistics_behind_gradients(rng: np.random.Generator, *, is_apart: bool) -> Setup:
     """Compute needs small statistics, which stand behind gradients of another communicator."""
-    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
     statistics = Communicator(0x5EED_0000_0000_0077, "7", WORLD.processes)
-    for host in hosts:
+
+    def step(host: Host) -> None:
         stream = host.stream(33) if is_apart else host.nccl
-        for step in range(8):
-            with host.step(step):
-                host.operator(host.compute, "aten::linear", *_LAYER)
-                host.collective("all_reduce", WORLD, host.nccl, 200 * _MIB, after=host.compute)
-                host.operator(host.compute, "aten::mm", *_LAYER)
-                host.collective("all_reduce", statistics, stream, 32 << 10, after=host.compute)
-                host.follow(host.compute, stream)
-                host.operator(host.compute, "aten::mm", *_LAYER * 2)
-                host.collective("all_reduce", WORLD, host.nccl, 32 << 10, after=host.compute)
-                host.follow(host.compute, host.nccl)
-                host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
-    return Setup(hosts, lambda _: [])
+        host.operator(host.compute, "aten::linear", *kernels.FORWARD)
+        reduce_beside(host, 200 * _MIB)
+        host.operator(host.compute, "aten::mm", *kernels.FORWARD)
+        host.collective("all_reduce", statistics, stream, 32 << 10, after=host.compute)
+        host.follow(host.compute, stream)
+        host.operator(host.compute, "aten::mm", *kernels.FORWARD * 2)
+        reduce_beside(host, 32 << 10)
+        host.follow(host.compute, host.nccl)
+        host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+
+    return Setup(programs(rng, 8, step), lambda _: [])
 
 
 def late_rank(key: str, rng: np.random.Generator, *, is_cured: bool) -> Setup:
@@ -138,29 +132,23 @@ def late_rank(key: str, rng: np.random.Generator, *, is_cured: bool) -> Setup:
 
 def in_buckets(cap_mib: int, rng: np.random.Generator) -> Setup:
     """DDP: gradients of 12 MiB each, reduced when a bucket holds as much as it may."""
-    hosts = tuple(Host(rank, rng, Rates(nccl=Fraction(60))) for rank in WORLD.processes)
-    for host in hosts:
-        for step in range(6):
-            with host.step(step):
-                with host.range("forward"):
-                    host.operator(host.compute, "aten::linear", *_LAYER * 4)
-                with host.range("backward"):
+
+    def step(host: Host) -> None:
+        with host.range("forward"):
+            host.operator(host.compute, "aten::linear", *kernels.FORWARD * 4)
+        with host.range("backward"):
+            size = 0
+            for layer in range(24):
+                host.operator(host.compute, "aten::mm", *kernels.BACKWARD[:2])
+                size += 12 * _MIB
+                if size >= cap_mib * _MIB or layer == 23:
+                    reduce_beside(host, size)
                     size = 0
-                    for layer in range(24):
-                        host.operator(
-                            host.compute, "aten::mm",
-                            kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT,
-                        )  # fmt: skip
-                        size += 12 * _MIB
-                        if size >= cap_mib * _MIB or layer == 23:
-                            host.collective(
-                                "all_reduce", WORLD, host.nccl, size, after=host.compute
-                            )
-                            size = 0
-                    host.follow(host.compute, host.nccl)
-                host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
-                host.synchronize(host.compute)
-    return Setup(hosts, lambda _: [])
+            host.follow(host.compute, host.nccl)
+        host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+        host.synchronize(host.compute)
+
+    return Setup(programs(rng, 6, step, Rates(nccl=Fraction(60))), lambda _: [])
 
 
 def staged(

@@ -9,18 +9,25 @@ from traceprof.simulate import kernels
 from traceprof.simulate.boards import A100, RTX_3090
 from traceprof.simulate.event_model import answers, lost_time
 from traceprof.simulate.event_model.actions import CopyWork, Stream
-from traceprof.simulate.event_model.program_writer import Host, Rates
+from traceprof.simulate.event_model.program_writer import COMPUTE, COPY, Host, Rates
 from traceprof.simulate.scenarios.setup import Setup, finding
-from traceprof.simulate.scenarios.training import COMPUTE, COPY, NCCL, WORLD, stream
+from traceprof.simulate.scenarios.training import (
+    WORLD,
+    of_each_rank,
+    optimize,
+    programs,
+    reduce_beside,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
     from traceprof.simulate.boards import Board
     from traceprof.simulate.event_model.answers import Ranks
     from traceprof.simulate.scenarios.setup import Finding
 
-_LAYER = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
 _MIB = 1 << 20
 
 
@@ -30,30 +37,31 @@ def pageable_copy(rng: np.random.Generator) -> Setup:
     The copy is on the compute stream, so that the host waits for the kernels before it, too, and
     has no lead afterwards.
     """
-    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
-    for host in hosts:
-        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
-        for step in range(8):
-            with host.step(step):
-                host.to_device(compute, 16 * _MIB, pageable=True)
-                with host.range("forward"):
-                    host.operator(compute, "aten::linear", *_LAYER * 2)
-                with host.range("backward"):
-                    host.operator(compute, "aten::mm", *_LAYER)
-                    host.collective("all_reduce", WORLD, nccl, 25 * _MIB, after=compute)
-                    host.operator(compute, "aten::mm", *_LAYER)
-                    host.follow(compute, nccl)
-                with host.range("optimizer"):
-                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
-    return Setup(hosts, _pageable)
+
+    def step(host: Host) -> None:
+        host.to_device(host.compute, 16 * _MIB, pageable=True)
+        _passes(host, 25 * _MIB)
+        optimize(host)
+
+    return Setup(programs(rng, 8, step), _pageable)
+
+
+def _passes(host: Host, size: int, copied: Sequence[int] = ()) -> None:
+    """Run a forward and a backward, amid which gradients of a size are reduced, then copied."""
+    with host.range("forward"):
+        host.operator(host.compute, "aten::linear", *kernels.FORWARD * 2)
+    with host.range("backward"):
+        host.operator(host.compute, "aten::mm", *kernels.FORWARD)
+        reduce_beside(host, size)
+        host.operator(host.compute, "aten::mm", *kernels.FORWARD)
+        host.follow(host.compute, host.nccl)
+        for part in copied:
+            host.copy_within(host.compute, part)
 
 
 def exposed_copies(ranks: Ranks) -> list[Finding]:
     """Return `exposed-copy` of every rank."""
-    return [
-        finding("exposed-copy", rank, **lost_time.exposed_copies(operations))
-        for rank, operations in enumerate(ranks.operations)
-    ]
+    return of_each_rank("exposed-copy", lost_time.exposed_copies, ranks)
 
 
 def _pageable(ranks: Ranks) -> list[Finding]:
@@ -70,26 +78,16 @@ def exposed_copy(rng: np.random.Generator) -> Setup:
     Batches come from pinned memory, but on the compute stream. Gradients are no views of their
     buckets, so that they are copied out of them after the last bucket has been reduced.
     """
-    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
-    for host in hosts:
-        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
-        for step in range(8):
-            with host.step(step):
-                host.to_device(compute, 24 * _MIB)
-                with host.range("forward"):
-                    host.operator(compute, "aten::linear", *_LAYER * 2)
-                with host.range("backward"):
-                    host.operator(compute, "aten::mm", *_LAYER)
-                    host.collective("all_reduce", WORLD, nccl, 50 * _MIB, after=compute)
-                    host.operator(compute, "aten::mm", *_LAYER)
-                    host.follow(compute, nccl)
-                    for size in (96, 64, 64, 32, 8, 1):
-                        host.copy_within(compute, size * _MIB)
-                with host.range("optimizer"):
-                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
-                    host.memset(compute, 64 * _MIB)
-                host.to_host(compute, 4 * _MIB)
-    return Setup(hosts, _exposed)
+
+    def step(host: Host) -> None:
+        host.to_device(host.compute, 24 * _MIB)
+        _passes(host, 50 * _MIB, [size * _MIB for size in (96, 64, 64, 32, 8, 1)])
+        with host.range("optimizer"):
+            host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+            host.memset(host.compute, 64 * _MIB)
+        host.to_host(host.compute, 4 * _MIB)
+
+    return Setup(programs(rng, 8, step), _exposed)
 
 
 def _exposed(ranks: Ranks) -> list[Finding]:
@@ -127,15 +125,15 @@ def _two_devices(rng: np.random.Generator, board: Board, *, through_host: bool) 
     for step in range(5):
         with host.step(step):
             for _ in range(4):
-                host.operator(first, "aten::linear", *_LAYER)
+                host.operator(first, "aten::linear", *kernels.FORWARD)
                 host.follow(outward, first)
                 copy(outward, 32 * _MIB)
                 host.follow(second, outward)
-                host.operator(second, "aten::linear", *_LAYER)
+                host.operator(second, "aten::linear", *kernels.FORWARD)
             host.follow(back, second)
             copy(back, 32 * _MIB)
             host.follow(first, back)
-            host.operator(first, "aten::mm", *_LAYER)
+            host.operator(first, "aten::mm", *kernels.FORWARD)
             host.synchronize(first)
     findings = sent_through_host if through_host else lambda _: []
     return Setup((host,), findings, devices=((0, 1),), board=board)
@@ -177,25 +175,23 @@ def p2p_slower_than_copy(rng: np.random.Generator) -> Setup:
     of the activations go by NCCL, the other half by a copy engine into memory opened through IPC.
     """
     rates = Rates(nccl=Fraction(5, 2), peer=Fraction(69, 10))
-    hosts = tuple(Host(rank, rng, rates) for rank in WORLD.processes)
     size = 16 * _MIB
-    for host in hosts:
-        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
-        copy = stream(host, COPY)
-        for step in range(6):
-            with host.step(step):
-                if host.process == 0:
-                    host.operator(compute, "aten::linear", *_LAYER * 4)
-                    host.send_recv("send", 1, WORLD, nccl, size, after=compute)
-                    host.follow(copy, nccl)
-                    host.peer_copy(copy, size, 0, 1)
-                    host.follow(compute, copy)
-                else:
-                    host.send_recv("recv", 0, WORLD, nccl, size)
-                    host.follow(compute, nccl)
-                host.operator(compute, "aten::mm", *_LAYER * 4)
-                host.collective("all_reduce", WORLD, compute, 4096)
-    return Setup(hosts, _slower, board=RTX_3090)
+
+    def step(host: Host) -> None:
+        copy = host.stream(COPY)
+        if host.process == 0:
+            host.operator(host.compute, "aten::linear", *kernels.FORWARD * 4)
+            host.send_recv("send", 1, WORLD, host.nccl, size, after=host.compute)
+            host.follow(copy, host.nccl)
+            host.peer_copy(copy, size, 0, 1)
+            host.follow(host.compute, copy)
+        else:
+            host.send_recv("recv", 0, WORLD, host.nccl, size)
+            host.follow(host.compute, host.nccl)
+        host.operator(host.compute, "aten::mm", *kernels.FORWARD * 4)
+        host.collective("all_reduce", WORLD, host.compute, 4096)
+
+    return Setup(programs(rng, 6, step, rates), _slower, board=RTX_3090)
 
 
 def _slower(ranks: Ranks) -> list[Finding]:

@@ -6,17 +6,17 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from traceprof.simulate import counters, kernels
-from traceprof.simulate.event_model.program_writer import Host, Rates
+from traceprof.simulate.event_model.program_writer import COPY, Rates
 from traceprof.simulate.scenarios.setup import Setup, finding
-from traceprof.simulate.scenarios.training import COMPUTE, COPY, NCCL, WORLD, stream
+from traceprof.simulate.scenarios.training import optimize, programs, reduce_beside
 
 if TYPE_CHECKING:
     import numpy as np
 
     from traceprof.simulate.event_model.answers import Ranks
+    from traceprof.simulate.event_model.program_writer import Host
     from traceprof.simulate.scenarios.setup import Finding
 
-_LAYER = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
 _WEIGHTS_BYTES = 48 << 20
 _GRADIENTS_BYTES = 32 << 20
 _PAUSE_NS = 400_000
@@ -28,24 +28,22 @@ def link_counters(rng: np.random.Generator) -> Setup:
     The weights come at 95 % of what PCIe can carry, the gradients at 10 % of NVLink's peak. Between
     steps the GPU is idle briefly.
     """
-    rates = Rates(pinned=Fraction(30), nccl=Fraction(30))
-    hosts = tuple(Host(rank, rng, rates) for rank in WORLD.processes)
-    for host in hosts:
-        compute, copy, nccl = (stream(host, number) for number in (COMPUTE, COPY, NCCL))
-        for step in range(5):
-            with host.step(step):
-                host.to_device(copy, _WEIGHTS_BYTES)
-                host.follow(compute, copy)
-                with host.range("forward"):
-                    host.operator(compute, "aten::linear", *_LAYER)
-                with host.range("backward"):
-                    host.operator(compute, "aten::mm", *_LAYER)
-                    host.collective("all_reduce", WORLD, nccl, _GRADIENTS_BYTES, after=compute)
-                    host.follow(compute, nccl)
-                with host.range("optimizer"):
-                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
-                host.synchronize(compute)
-                host.busy(_PAUSE_NS)
+
+    def step(host: Host) -> None:
+        copy = host.stream(COPY)
+        host.to_device(copy, _WEIGHTS_BYTES)
+        host.follow(host.compute, copy)
+        with host.range("forward"):
+            host.operator(host.compute, "aten::linear", *kernels.FORWARD)
+        with host.range("backward"):
+            host.operator(host.compute, "aten::mm", *kernels.FORWARD)
+            reduce_beside(host, _GRADIENTS_BYTES)
+            host.follow(host.compute, host.nccl)
+        optimize(host)
+        host.synchronize(host.compute)
+        host.busy(_PAUSE_NS)
+
+    hosts = programs(rng, 5, step, Rates(pinned=Fraction(30), nccl=Fraction(30)))
     return Setup(hosts, _judged, write_more=counters.write, more_links=counters.links)
 
 

@@ -6,44 +6,33 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from traceprof.simulate import kernels
-from traceprof.simulate.event_model.program_writer import Host
 from traceprof.simulate.scenarios.setup import Setup
-from traceprof.simulate.scenarios.training import WORLD, exposed_for
+from traceprof.simulate.scenarios.training import (
+    WORLD,
+    exposed_for,
+    optimize,
+    programs,
+    reduce_beside,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy as np
 
-    from traceprof.simulate.event_model.answers import Ranks
-    from traceprof.simulate.scenarios.setup import Finding
+    from traceprof.simulate.event_model.program_writer import Host
 
 _MS, _MIB = 1_000_000, 1 << 20
-_FORWARD = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN) * 3
-_BACKWARD = (
-    kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT, kernels.ATTENTION_BACKWARD,
-    kernels.WEIGHT_GRADIENT,
-)  # fmt: skip
 
 
-def _training(
-    rng: np.random.Generator,
-    step: Callable[[Host], None],
-    findings: Callable[[Ranks], list[Finding]],
-) -> Setup:
+def _training(rng: np.random.Generator, step: Callable[[Host], None], reason: str) -> Setup:
     """Return a run of six such steps, each with an optimizer at its end."""
-    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
-    for host in hosts:
-        for number in range(6):
-            with host.step(number):
-                step(host)
-                with host.range("optimizer"):
-                    host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
-    return Setup(hosts, findings)
 
+    def whole(host: Host) -> None:
+        step(host)
+        optimize(host)
 
-def _reduce(host: Host, size: int) -> None:
-    host.collective("all_reduce", WORLD, host.nccl, size, after=host.compute)
+    return Setup(programs(rng, 6, whole), partial(exposed_for, reason))
 
 
 def late_launch(rng: np.random.Generator) -> Setup:
@@ -51,16 +40,16 @@ def late_launch(rng: np.random.Generator) -> Setup:
 
     def step(host: Host) -> None:
         with host.range("backward"):
-            host.operator(host.compute, "aten::mm", *_BACKWARD)
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
             ready = host.record(host.compute)
-            host.operator(host.compute, "aten::mm", *_BACKWARD * 5)
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD * 5)
             host.busy(3 * _MS, spread=0.02)
             host.wait(host.nccl, ready)
             host.collective("all_reduce", WORLD, host.nccl, 200 * _MIB)
             host.follow(host.compute, host.nccl)
         host.synchronize(host.compute)
 
-    return _training(rng, step, partial(exposed_for, "late_launch_ns"))
+    return _training(rng, step, "late_launch_ns")
 
 
 def queued(rng: np.random.Generator) -> Setup:
@@ -68,14 +57,14 @@ def queued(rng: np.random.Generator) -> Setup:
 
     def step(host: Host) -> None:
         with host.range("backward"):
-            host.operator(host.compute, "aten::mm", *_BACKWARD)
-            _reduce(host, 360 * _MIB)
-            host.operator(host.compute, "aten::mm", *_BACKWARD[:1])
-            _reduce(host, 120 * _MIB)
-            host.operator(host.compute, "aten::mm", *_BACKWARD * 3)
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+            reduce_beside(host, 360 * _MIB)
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD[:1])
+            reduce_beside(host, 120 * _MIB)
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD * 3)
             host.follow(host.compute, host.nccl)
 
-    return _training(rng, step, partial(exposed_for, "queued_ns"))
+    return _training(rng, step, "queued_ns")
 
 
 def needed_at_once(rng: np.random.Generator) -> Setup:
@@ -84,11 +73,11 @@ def needed_at_once(rng: np.random.Generator) -> Setup:
     def step(host: Host) -> None:
         with host.range("forward"):
             for _ in range(3):
-                host.operator(host.compute, "aten::linear", *_FORWARD)
-                _reduce(host, 64 * _MIB)
+                host.operator(host.compute, "aten::linear", *kernels.FORWARD * 3)
+                reduce_beside(host, 64 * _MIB)
                 host.follow(host.compute, host.nccl)
 
-    return _training(rng, step, partial(exposed_for, "needed_at_once_ns"))
+    return _training(rng, step, "needed_at_once_ns")
 
 
 def late_input(rng: np.random.Generator) -> Setup:
@@ -96,13 +85,13 @@ def late_input(rng: np.random.Generator) -> Setup:
 
     def step(host: Host) -> None:
         with host.range("backward"):
-            host.operator(host.compute, "aten::mm", *_BACKWARD)
-            _reduce(host, 48 * _MIB)
-            host.operator(host.compute, "aten::mm", *_BACKWARD * 2)
-            _reduce(host, 160 * _MIB)
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+            reduce_beside(host, 48 * _MIB)
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD * 2)
+            reduce_beside(host, 160 * _MIB)
             host.follow(host.compute, host.nccl)
 
-    return _training(rng, step, partial(exposed_for, "late_input_ns"))
+    return _training(rng, step, "late_input_ns")
 
 
 def waiting(rng: np.random.Generator) -> Setup:
@@ -110,8 +99,8 @@ def waiting(rng: np.random.Generator) -> Setup:
 
     def step(host: Host) -> None:
         with host.range("backward"):
-            host.operator(host.compute, "aten::mm", *_BACKWARD * (2 + host.process))
-            _reduce(host, 16 * _MIB)
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD * (2 + host.process))
+            reduce_beside(host, 16 * _MIB)
             host.follow(host.compute, host.nccl)
 
-    return _training(rng, step, partial(exposed_for, "needed_at_once_ns"))
+    return _training(rng, step, "needed_at_once_ns")

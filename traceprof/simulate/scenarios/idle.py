@@ -13,7 +13,7 @@ from traceprof.simulate.event_model.gpu import Latencies
 from traceprof.simulate.event_model.program_writer import Host
 from traceprof.simulate.machine import LOADING, MPI_COLLECTIVE, MPI_POINT_TO_POINT, NCCL_DOMAIN
 from traceprof.simulate.scenarios.setup import Setup, finding, idle
-from traceprof.simulate.scenarios.training import WORLD
+from traceprof.simulate.scenarios.training import WORLD, optimize, reduce_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,11 +23,7 @@ if TYPE_CHECKING:
     from traceprof.simulate.scenarios.setup import Finding
 
 _US, _MS, _MIB = 1_000, 1_000_000, 1 << 20
-_FORWARD = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN) * 3
-_BACKWARD = (
-    kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT, kernels.ATTENTION_BACKWARD,
-    kernels.WEIGHT_GRADIENT,
-) * 2  # fmt: skip
+_FORWARD, _BACKWARD = kernels.FORWARD * 3, kernels.BACKWARD * 2
 _BATCH_BYTES, _BUCKET_BYTES = 2 * _MIB, 48 * _MIB
 _PYTHON = "/usr/bin/python3.11"
 _TOKENIZING = (
@@ -49,11 +45,10 @@ def _step(host: Host, number: int, *, within: Callable[[], None] = _nothing) -> 
         within()
         with host.range("backward"):
             host.operator(host.compute, "aten::mm", *_BACKWARD)
-            host.collective("all_reduce", WORLD, host.nccl, _BUCKET_BYTES, after=host.compute)
+            reduce_beside(host, _BUCKET_BYTES)
             host.operator(host.compute, "aten::mm", *_BACKWARD)
             host.follow(host.compute, host.nccl)
-        with host.range("optimizer"):
-            host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
+        optimize(host)
 
 
 def _hosts(rng: np.random.Generator) -> tuple[Host, ...]:
@@ -148,7 +143,7 @@ def warm_up(rng: np.random.Generator) -> Setup:
                 host.busy(20 * _MS, spread=0.01)
                 host.operator(host.compute, "aten::linear", *_FORWARD)
                 host.call("cudaDeviceGetAttribute_v5000", 3 * _MS)
-                host.collective("all_reduce", WORLD, host.nccl, _BUCKET_BYTES, after=host.compute)
+                reduce_beside(host, _BUCKET_BYTES)
                 host.follow(host.compute, host.nccl)
             host.synchronize(host.compute)
         for step in range(6):

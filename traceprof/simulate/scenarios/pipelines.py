@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
     Interval = tuple[int, int]
 
-_FORWARD = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
-_BACKWARD = (
-    kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT, kernels.ATTENTION_BACKWARD,
-    kernels.WEIGHT_GRADIENT, kernels.INPUT_GRADIENT,
-)  # fmt: skip
+_BACKWARD = (*kernels.BACKWARD, kernels.INPUT_GRADIENT)
 _OPTIMIZER = kernels.ADAM
 _SENDS, _RECEIVES = (24, 26), 25  # stream ids: activations and gradients are sent side by side
 _USUAL, _NO_TIME = Rates(), Rates(nccl=Fraction(10**9), nccl_latency_ns=1, peer=Fraction(10**9))
@@ -104,7 +100,7 @@ class Plan:
         scale = (self.work[stage] if self.work else 1.0) / self.num_chunks
         return [
             replace(kernel, duration_ns=round(kernel.duration_ns * scale))
-            for kernel in (_FORWARD if one.is_forward else _BACKWARD)
+            for kernel in (kernels.FORWARD if one.is_forward else _BACKWARD)
         ]
 
 
@@ -196,7 +192,7 @@ def _spans(plan: Plan, result: Result, stage: int) -> list[tuple[int, int, bool]
     spans, place = [], 0
     for _ in range(plan.num_steps):
         for one in [*plan.passes(stage), None]:
-            num = 1 if one is None else len(_FORWARD if one.is_forward else _BACKWARD)
+            num = 1 if one is None else len(kernels.FORWARD if one.is_forward else _BACKWARD)
             inside = computed[place : place + num]
             place += num
             needs_input = one is not None and plan.source(stage, one) is not None

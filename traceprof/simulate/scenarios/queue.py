@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model import answers
-from traceprof.simulate.event_model.program_writer import Host
+from traceprof.simulate.event_model.program_writer import NCCL, Host
 from traceprof.simulate.scenarios.setup import Setup, finding
-from traceprof.simulate.scenarios.training import COMPUTE, NCCL, WORLD, stream
+from traceprof.simulate.scenarios.training import WORLD
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,7 @@ def launch_queue_stall(rng: np.random.Generator) -> Setup:
     """
     hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
     for host in hosts:
-        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
+        compute, nccl = host.compute, host.nccl
         host.collective("all_reduce", WORLD, nccl, 1024)
         for step, layers in enumerate((_BURST, _REST)):
             with host.step(step):
@@ -68,9 +68,8 @@ def _stalled(ranks: Ranks, unlimited: Result) -> list[Finding]:
 def launch_queue_full_healthy(rng: np.random.Generator) -> Setup:
     """Return a run whose thread is blocked because it has launched far ahead of a busy GPU."""
     host = Host(0, rng)
-    compute = stream(host, COMPUTE)
     with host.step(0):
-        host.launch(compute, *_LAYER * 330)
+        host.launch(host.compute, *_LAYER * 330)
     return Setup((host,), _run_ahead)
 
 

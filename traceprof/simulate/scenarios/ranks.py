@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.actions import Communicator, Stream
-from traceprof.simulate.event_model.program_writer import Host, Rates
+from traceprof.simulate.event_model.program_writer import (
+    COMPUTE,
+    COPY,
+    NCCL,
+    SIDE,
+    Host,
+    Rates,
+)
 from traceprof.simulate.scenarios.setup import Setup
-from traceprof.simulate.scenarios.training import COMPUTE, COPY, NCCL, SIDE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

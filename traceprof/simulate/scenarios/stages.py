@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 NUM_STAGES, NUM_MICRO_BATCHES, NUM_STEPS = 4, 4, 4
 SENDS, RECEIVES = 24, 25  # stream ids
 _BYTES = 96 << 20
-_FORWARD = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
-_BACKWARD = (
-    kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT, kernels.ATTENTION_BACKWARD,
-    kernels.WEIGHT_GRADIENT, kernels.INPUT_GRADIENT,
-)  # fmt: skip
+_BACKWARD = (*kernels.BACKWARD, kernels.INPUT_GRADIENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +111,7 @@ def _stage(host: Host, order: list[Send]) -> None:
 def _compute(host: Host, stream: Stream, one: Pass) -> None:
     with host.range("forward" if one.is_forward else "backward"):
         if one.is_forward:
-            host.operator(stream, "aten::linear", *_FORWARD)
+            host.operator(stream, "aten::linear", *kernels.FORWARD)
         else:
             host.operator(stream, "aten::mm", *_BACKWARD)
 

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model import answers, lost_time
-from traceprof.simulate.event_model.actions import Communicator, Stream
-from traceprof.simulate.event_model.program_writer import Host, Rates
+from traceprof.simulate.event_model.actions import Communicator
+from traceprof.simulate.event_model.program_writer import COPY, Host, Rates
 from traceprof.simulate.kernels import Kernel
 from traceprof.simulate.scenarios.setup import Setup, finding
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import numpy as np
 
     from traceprof.simulate.event_model.actions import Event
     from traceprof.simulate.event_model.answers import Ranks
     from traceprof.simulate.scenarios.setup import Finding
 
-COMPUTE, COPY, NCCL, SIDE = 7, 13, 20, 27  # stream ids
 WORLD = Communicator(0x5EED_0000_0000_0001, "0", (0, 1))
 
-_FORWARD = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
-_BACKWARD = (
-    kernels.INPUT_GRADIENT, kernels.WEIGHT_GRADIENT, kernels.ATTENTION_BACKWARD,
-    kernels.WEIGHT_GRADIENT,
-)  # fmt: skip
 _AVERAGE = Kernel(
     "void at::native::vectorized_elementwise_kernel<4, at::native::LerpScalarFunctor<float>, "
     "std::array<char *, 3>>(int, T2, T3)",
@@ -37,9 +33,50 @@ _MIB = 1 << 20
 _SLOWED_STEPS = 6
 
 
-def stream(host: Host, number: int) -> Stream:
-    """Return a stream of the host's own device."""
-    return Stream(host.process, host.process, number)
+def programs(
+    rng: np.random.Generator,
+    num_steps: int,
+    step: Callable[[Host], None],
+    rates: Rates | None = None,
+    *,
+    processes: Sequence[int] = WORLD.processes,
+    is_grouped: bool = True,
+) -> tuple[Host, ...]:
+    """Return programs of ranks that take so many steps.
+
+    Args:
+        rng: for variations of durations.
+        num_steps: of each program.
+        step: writes one.
+        rates: of the machine's links.
+        processes: the ranks.
+        is_grouped: as of `Host`.
+    """
+    hosts = tuple(Host(rank, rng, rates, is_grouped=is_grouped) for rank in processes)
+    for host in hosts:
+        for number in range(num_steps):
+            with host.step(number):
+                step(host)
+    return hosts
+
+
+def reduce_beside(host: Host, size: int) -> None:
+    """Reduce the gradients that were computed so far, of so many bytes, beside what follows."""
+    host.collective("all_reduce", WORLD, host.nccl, size, after=host.compute)
+
+
+def optimize(host: Host, num: int = 1) -> None:
+    """Run so many kernels of an optimizer."""
+    with host.range("optimizer"):
+        host.operator(host.compute, "aten::_fused_adamw_", *[kernels.ADAM] * num)
+
+
+def of_each_rank(name: str, metrics: Callable[..., dict[str, Any]], ranks: Ranks) -> list[Finding]:
+    """Return a finding of every rank, whose metrics follow from its operations."""
+    return [
+        finding(name, rank, **metrics(operations))
+        for rank, operations in enumerate(ranks.operations)
+    ]
 
 
 BATCH_MARK, LOSS_MARK = "batch is there", "loss is read"
@@ -57,7 +94,7 @@ def healthy(rng: np.random.Generator, *, marks: bool = False) -> Setup:
     """
     hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
     for host in hosts:
-        compute, copy, nccl = (stream(host, number) for number in (COMPUTE, COPY, NCCL))
+        compute, copy = host.compute, host.stream(COPY)
         losses: list[Event] = []
         host.to_device(copy, 4 * _MIB)
         loaded = host.record(copy)
@@ -69,14 +106,14 @@ def healthy(rng: np.random.Generator, *, marks: bool = False) -> Setup:
                 if marks:
                     host.mark(BATCH_MARK)
                 with host.range("forward"):
-                    host.operator(compute, "aten::linear", *_FORWARD * 2)
+                    host.operator(compute, "aten::linear", *kernels.FORWARD * 2)
                 with host.range("backward"):
                     for size in (100, 100, 100, 14):
-                        host.operator(compute, "aten::mm", *_BACKWARD)
-                        host.collective("all_reduce", WORLD, nccl, size * _MIB, after=compute)
+                        host.operator(compute, "aten::mm", *kernels.BACKWARD)
+                        reduce_beside(host, size * _MIB)
                 with host.range("optimizer"):
                     host.operator(compute, "aten::lerp_", _AVERAGE, _AVERAGE)
-                    host.follow(compute, nccl)
+                    host.follow(compute, host.nccl)
                     host.operator(compute, "aten::_fused_adamw_", kernels.ADAM, kernels.ADAM)
                     host.memset(compute, 4 * _MIB)
                 host.to_host(compute, 4)
@@ -93,78 +130,63 @@ def overlap_slowdown(rng: np.random.Generator) -> Setup:
 
     Gradients accumulate over two micro-batches, in the first of which the same kernels run alone.
     """
-    hosts = tuple(Host(rank, rng, Rates(nccl=Fraction(100))) for rank in WORLD.processes)
-    for host in hosts:
-        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
-        for step in range(_SLOWED_STEPS):
-            with host.step(step):
-                for reduces in (False, True):
-                    host.to_device(compute, 2 * _MIB)
-                    with host.range("forward"):
-                        host.operator(compute, "aten::linear", *_FORWARD * 2)
-                    with host.range("backward"):
-                        host.operator(compute, "aten::mm", *_BACKWARD)
-                        for size in (95, 95, 50):
-                            host.operator(compute, "aten::mm", *_BACKWARD)
-                            if reduces:
-                                host.collective(
-                                    "all_reduce", WORLD, nccl, size * _MIB, after=compute
-                                )
-                        # Activation checkpointing: the forward's kernels again.
-                        host.operator(compute, "aten::linear", *_FORWARD)
-                        host.follow(compute, nccl)
-                with host.range("optimizer"):
-                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM, kernels.ADAM)
-                host.synchronize(compute)
-    return Setup(hosts, _slowed_down, slowdown=Fraction(3, 2))
 
+    def step(host: Host) -> None:
+        for reduces in (False, True):
+            host.to_device(host.compute, 2 * _MIB)
+            with host.range("forward"):
+                host.operator(host.compute, "aten::linear", *kernels.FORWARD * 2)
+            with host.range("backward"):
+                host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+                for size in (95, 95, 50):
+                    host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+                    if reduces:
+                        reduce_beside(host, size * _MIB)
+                # Activation checkpointing: the forward's kernels again.
+                host.operator(host.compute, "aten::linear", *kernels.FORWARD)
+                host.follow(host.compute, host.nccl)
+        optimize(host, 2)
+        host.synchronize(host.compute)
 
-def _slowed_down(ranks: Ranks) -> list[Finding]:
-    return [
-        finding("overlap-slowdown", rank, **answers.overlap_slowdown(operations, 2 * _SLOWED_STEPS))
-        for rank, operations in enumerate(ranks.operations)
-    ]
+    hosts = programs(rng, _SLOWED_STEPS, step, Rates(nccl=Fraction(100)))
+    metrics = partial(answers.overlap_slowdown, num_passes=2 * _SLOWED_STEPS)
+    found = partial(of_each_rank, "overlap-slowdown", metrics)
+    return Setup(hosts, found, slowdown=Fraction(3, 2))
 
 
 def compute_stream_collective(rng: np.random.Generator) -> Setup:
     """Return a run with synchronous all-reduces, which torch 2.8 runs on the compute stream."""
-    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
-    for host in hosts:
-        compute = stream(host, COMPUTE)
-        for step in range(8):
-            with host.step(step):
-                host.to_device(compute, 2 * _MIB)
-                with host.range("forward"):
-                    for _ in range(4):
-                        # Tensor parallelism: the layer's output is reduced before the next one.
-                        host.operator(compute, "aten::linear", *_FORWARD)
-                        host.collective("all_reduce", WORLD, compute, 32 * _MIB)
-                with host.range("backward"):
-                    for _ in range(4):
-                        host.operator(compute, "aten::mm", *_BACKWARD)
-                        host.collective("all_reduce", WORLD, compute, 32 * _MIB)
-                with host.range("optimizer"):
-                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
-    return Setup(hosts, partial(exposed_for, "same_stream_ns"))
+
+    def step(host: Host) -> None:
+        host.to_device(host.compute, 2 * _MIB)
+        with host.range("forward"):
+            for _ in range(4):
+                # Tensor parallelism: the layer's output is reduced before the next one.
+                host.operator(host.compute, "aten::linear", *kernels.FORWARD)
+                host.collective("all_reduce", WORLD, host.compute, 32 * _MIB)
+        with host.range("backward"):
+            for _ in range(4):
+                host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+                host.collective("all_reduce", WORLD, host.compute, 32 * _MIB)
+        optimize(host)
+
+    return Setup(programs(rng, 8, step), partial(exposed_for, "same_stream_ns"))
 
 
 def late_all_reduce(rng: np.random.Generator) -> Setup:
     """Return a run with one gradient bucket, which is reduced after the backward."""
-    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
-    for host in hosts:
-        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
-        for step in range(6):
-            with host.step(step):
-                host.to_device(compute, 2 * _MIB)
-                with host.range("forward"):
-                    host.operator(compute, "aten::linear", *_FORWARD * 2)
-                with host.range("backward"):
-                    host.operator(compute, "aten::mm", *_BACKWARD * 4)
-                    host.collective("all_reduce", WORLD, nccl, 320 * _MIB, after=compute)
-                    host.follow(compute, nccl)
-                with host.range("optimizer"):
-                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM, kernels.ADAM)
-    return Setup(hosts, _late)
+
+    def step(host: Host) -> None:
+        host.to_device(host.compute, 2 * _MIB)
+        with host.range("forward"):
+            host.operator(host.compute, "aten::linear", *kernels.FORWARD * 2)
+        with host.range("backward"):
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD * 4)
+            reduce_beside(host, 320 * _MIB)
+            host.follow(host.compute, host.nccl)
+        optimize(host, 2)
+
+    return Setup(programs(rng, 6, step), _late)
 
 
 def _late(ranks: Ranks) -> list[Finding]:
@@ -190,23 +212,19 @@ def small_collectives(rng: np.random.Generator) -> Setup:
     It calls NCCL without groups, as other programs may: the launch is inside the range.
     """
     sizes = (4096, 65536, 8192, 16384, 4096, 32768)
-    hosts = tuple(Host(rank, rng, is_grouped=False) for rank in WORLD.processes)
-    for host in hosts:
-        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
-        for step in range(2):
-            with host.step(step):
-                host.to_device(compute, 2 * _MIB)
-                with host.range("forward"):
-                    host.operator(compute, "aten::linear", *_FORWARD * 2)
-                with host.range("backward"):
-                    host.operator(compute, "aten::mm", *_BACKWARD)
-                    for number in range(100):
-                        size = sizes[number % len(sizes)]
-                        host.collective("all_reduce", WORLD, nccl, size, after=compute)
-                    host.follow(compute, nccl)
-                with host.range("optimizer"):
-                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
-    return Setup(hosts, _small)
+
+    def step(host: Host) -> None:
+        host.to_device(host.compute, 2 * _MIB)
+        with host.range("forward"):
+            host.operator(host.compute, "aten::linear", *kernels.FORWARD * 2)
+        with host.range("backward"):
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+            for number in range(100):
+                reduce_beside(host, sizes[number % len(sizes)])
+            host.follow(host.compute, host.nccl)
+        optimize(host)
+
+    return Setup(programs(rng, 2, step, is_grouped=False), _small)
 
 
 def _small(ranks: Ranks) -> list[Finding]:
@@ -230,67 +248,45 @@ def _small(ranks: Ranks) -> list[Finding]:
 
 def full_precision(rng: np.random.Generator) -> Setup:
     """Return a run that multiplies matrices in FP32 without tensor cores."""
-    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
-    for host in hosts:
-        for step in range(6):
-            with host.step(step):
-                with host.range("forward"):
-                    for _ in range(4):
-                        host.operator(host.compute, "aten::linear", kernels.SGEMM[0])
-                        host.operator(host.compute, "aten::gelu", kernels.GELU)
-                with host.range("backward"):
-                    for _ in range(4):
-                        host.operator(host.compute, "aten::mm", *kernels.SGEMM)
-                        host.collective(
-                            "all_reduce", WORLD, host.nccl, 32 * _MIB, after=host.compute
-                        )
-                    host.operator(host.compute, "aten::mm", *kernels.SGEMM)
-                    host.follow(host.compute, host.nccl)
-                with host.range("optimizer"):
-                    host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
-    return Setup(hosts, _in_full_precision)
 
+    def step(host: Host) -> None:
+        with host.range("forward"):
+            for _ in range(4):
+                host.operator(host.compute, "aten::linear", kernels.SGEMM[0])
+                host.operator(host.compute, "aten::gelu", kernels.GELU)
+        with host.range("backward"):
+            for _ in range(4):
+                host.operator(host.compute, "aten::mm", *kernels.SGEMM)
+                reduce_beside(host, 32 * _MIB)
+            host.operator(host.compute, "aten::mm", *kernels.SGEMM)
+            host.follow(host.compute, host.nccl)
+        optimize(host)
 
-def _in_full_precision(ranks: Ranks) -> list[Finding]:
-    return [
-        finding(
-            "full-precision-matmul", rank, **lost_time.full_precision(operations, kernels.SGEMM)
-        )
-        for rank, operations in enumerate(ranks.operations)
-    ]
+    metrics = partial(lost_time.full_precision, slow=kernels.SGEMM)
+    return Setup(programs(rng, 6, step), partial(of_each_rank, "full-precision-matmul", metrics))
 
 
 def unfused(rng: np.random.Generator) -> Setup:
     """Return a run of chains of kernels that are bound by memory, and of an unfused optimizer."""
-    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
-    for host in hosts:
-        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
-        for step in range(6):
-            with host.step(step):
-                with host.range("forward"):
-                    for _ in range(4):
-                        host.operator(compute, "aten::linear", kernels.UP)
-                        host.operator(compute, "aten::native_layer_norm", *kernels.UNFUSED_NORM)
-                with host.range("backward"):
-                    for _ in range(4):
-                        host.operator(compute, "aten::mm", *_BACKWARD)
-                        host.collective("all_reduce", WORLD, nccl, 16 * _MIB, after=compute)
-                    host.operator(compute, "aten::mm", *_BACKWARD)
-                    host.follow(compute, nccl)
-                with host.range("optimizer"):
-                    for kernel in kernels.UNFUSED_ADAM:
-                        host.operator(compute, kernel.operator, kernel)
-    return Setup(hosts, _in_chains)
 
+    def step(host: Host) -> None:
+        with host.range("forward"):
+            for _ in range(4):
+                host.operator(host.compute, "aten::linear", kernels.UP)
+                host.operator(host.compute, "aten::native_layer_norm", *kernels.UNFUSED_NORM)
+        with host.range("backward"):
+            for _ in range(4):
+                host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+                reduce_beside(host, 16 * _MIB)
+            host.operator(host.compute, "aten::mm", *kernels.BACKWARD)
+            host.follow(host.compute, host.nccl)
+        with host.range("optimizer"):
+            for kernel in kernels.UNFUSED_ADAM:
+                host.operator(host.compute, kernel.operator, kernel)
 
-def _in_chains(ranks: Ranks) -> list[Finding]:
     chains = (kernels.UNFUSED_NORM, kernels.UNFUSED_ADAM)
-    return [
-        finding(
-            "unfused-kernels", rank, **lost_time.unfused(operations, chains, kernels.UNFUSED_ADAM)
-        )
-        for rank, operations in enumerate(ranks.operations)
-    ]
+    metrics = partial(lost_time.unfused, chains=chains, of_optimizer=kernels.UNFUSED_ADAM)
+    return Setup(programs(rng, 6, step), partial(of_each_rank, "unfused-kernels", metrics))
 
 
 def exposed(ranks: Ranks) -> list[Finding]:
@@ -304,9 +300,5 @@ def exposed(ranks: Ranks) -> list[Finding]:
 
 def exposed_for(reason: str, ranks: Ranks) -> list[Finding]:
     """Return `exposed-communication` of every rank, all of it waits or one reason."""
-    return [
-        finding(
-            "exposed-communication", rank, **lost_time.exposed_communication(operations, reason)
-        )
-        for rank, operations in enumerate(ranks.operations)
-    ]
+    metrics = partial(lost_time.exposed_communication, reason=reason)
+    return of_each_rank("exposed-communication", metrics, ranks)

@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING
 
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model import answers
-from traceprof.simulate.event_model.program_writer import Host
 from traceprof.simulate.machine import TRACEPROF_DOMAIN
 from traceprof.simulate.scenarios.setup import Setup, finding, idle
-from traceprof.simulate.scenarios.training import COMPUTE, NCCL, WORLD, stream
+from traceprof.simulate.scenarios.training import optimize, programs, reduce_beside
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
     from traceprof.simulate.event_model.answers import Ranks
+    from traceprof.simulate.event_model.program_writer import Host
+    from traceprof.simulate.kernels import Kernel
     from traceprof.simulate.scenarios.setup import Finding
 
-_LAYER = (kernels.QKV, kernels.ATTENTION, kernels.UP, kernels.DOWN)
 _SHORT = (kernels.LAYER_NORM, kernels.ADD, kernels.BIAS_GRADIENT, kernels.LAYER_NORM_BACKWARD)
 _BATCH_BYTES = 2 << 20
 _BUCKET_BYTES = 14 << 20
@@ -32,22 +34,25 @@ def host_sync(rng: np.random.Generator) -> Setup:
     Each read waits until the GPU has no work left; then the host uses the number, and launches more
     only afterwards.
     """
-    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
-    for host in hosts:
-        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
-        for step in range(8):
-            with host.step(step):
-                host.to_device(compute, _BATCH_BYTES)
-                for _ in range(3):
-                    host.operator(compute, "aten::add", *_SHORT * 2)
-                    host.item(compute)
-                    host.busy(_LOGGING_NS)
-                with host.range("backward"):
-                    host.operator(compute, "aten::mm", *_LAYER)
-                    host.collective("all_reduce", WORLD, nccl, _BUCKET_BYTES, after=compute)
-                    host.operator(compute, "aten::mm", *_LAYER)
-                    host.follow(compute, nccl)
-    return Setup(hosts, _synchronized)
+
+    def step(host: Host) -> None:
+        host.to_device(host.compute, _BATCH_BYTES)
+        for _ in range(3):
+            host.operator(host.compute, "aten::add", *_SHORT * 2)
+            host.item(host.compute)
+            host.busy(_LOGGING_NS)
+        _backward(host, kernels.FORWARD)
+
+    return Setup(programs(rng, 8, step), _synchronized)
+
+
+def _backward(host: Host, first: Sequence[Kernel]) -> None:
+    """Run a backward, whose first gradients are reduced beside its last kernels."""
+    with host.range("backward"):
+        host.operator(host.compute, "aten::mm", *first)
+        reduce_beside(host, _BUCKET_BYTES)
+        host.operator(host.compute, "aten::mm", *kernels.FORWARD)
+        host.follow(host.compute, host.nccl)
 
 
 def _synchronized(ranks: Ranks) -> list[Finding]:
@@ -60,41 +65,32 @@ def _synchronized(ranks: Ranks) -> list[Finding]:
 
 def launch_bound(rng: np.random.Generator) -> Setup:
     """Return a run of kernels that are over before the host has launched the next one."""
-    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
-    for host in hosts:
-        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
-        for step in range(3):
-            with host.step(step):
-                host.to_device(compute, _BATCH_BYTES)
-                with host.range("forward"):
-                    host.launch(compute, *kernels.TINY * 15)
-                with host.range("backward"):
-                    host.launch(compute, *kernels.TINY * 15)
-                    host.collective("all_reduce", WORLD, nccl, _BUCKET_BYTES, after=compute)
-                    host.launch(compute, *kernels.TINY * 6)
-                    host.follow(compute, nccl)
-                with host.range("optimizer"):
-                    host.launch(compute, *kernels.TINY * 6)
-    return Setup(hosts, idle)
+
+    def step(host: Host) -> None:
+        host.to_device(host.compute, _BATCH_BYTES)
+        with host.range("forward"):
+            host.launch(host.compute, *kernels.TINY * 15)
+        with host.range("backward"):
+            host.launch(host.compute, *kernels.TINY * 15)
+            reduce_beside(host, _BUCKET_BYTES)
+            host.launch(host.compute, *kernels.TINY * 6)
+            host.follow(host.compute, host.nccl)
+        with host.range("optimizer"):
+            host.launch(host.compute, *kernels.TINY * 6)
+
+    return Setup(programs(rng, 3, step), idle)
 
 
 def data_loading(rng: np.random.Generator) -> Setup:
     """Return a run that loads each batch only when it is needed, slower than the GPU."""
-    hosts = tuple(Host(rank, rng) for rank in WORLD.processes)
-    for host in hosts:
-        compute, nccl = stream(host, COMPUTE), stream(host, NCCL)
-        for step in range(8):
-            with host.step(step):
-                with host.purpose("data_loading_ns"), host.range(DATA_LOADER, TRACEPROF_DOMAIN):
-                    host.busy(_LOADING_NS, spread=0.02)
-                host.to_device(compute, _BATCH_BYTES)
-                with host.range("forward"):
-                    host.operator(compute, "aten::linear", *_LAYER * 4)
-                with host.range("backward"):
-                    host.operator(compute, "aten::mm", *_LAYER * 3)
-                    host.collective("all_reduce", WORLD, nccl, _BUCKET_BYTES, after=compute)
-                    host.operator(compute, "aten::mm", *_LAYER)
-                    host.follow(compute, nccl)
-                with host.range("optimizer"):
-                    host.operator(compute, "aten::_fused_adamw_", kernels.ADAM)
-    return Setup(hosts, idle)
+
+    def step(host: Host) -> None:
+        with host.purpose("data_loading_ns"), host.range(DATA_LOADER, TRACEPROF_DOMAIN):
+            host.busy(_LOADING_NS, spread=0.02)
+        host.to_device(host.compute, _BATCH_BYTES)
+        with host.range("forward"):
+            host.operator(host.compute, "aten::linear", *kernels.FORWARD * 4)
+        _backward(host, kernels.FORWARD * 3)
+        optimize(host)
+
+    return Setup(programs(rng, 8, step), idle)
