@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests.support.crashes import Crashes
 from tests.support.needs import missing
@@ -43,15 +43,17 @@ _THEIR_FAULTS = [
     r"^TimeoutError: .*Timeout \d+ms exceeded",
     r"^RuntimeError: Nanny failed to start",
 ]
-# On any machine the same examples, and none is too slow.
-settings.register_profile(
-    "same everywhere",
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("same everywhere")
+# On any machine the same examples, and none is too slow; the first is for `make verify`.
+for _profile, _max_examples in (("many examples", 100), ("few examples", 25)):
+    settings.register_profile(
+        _profile,
+        max_examples=_max_examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile(_profile)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,6 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     What a worker did when it crashed is printed.
     """
+    if config.option.markexpr == "long":
+        settings.load_profile("many examples")
     config.pluginmanager.register(Crashes(), "crashes")
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
@@ -107,6 +111,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         fixtures = getattr(item, "fixturenames", ())
         if _SLOW_FIXTURES.intersection(fixtures) or not QUICK_SAMPLES.issuperset(of_item):
             item.add_marker(pytest.mark.slow)
+        if config.option.markexpr == "long" and is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.long)  # again, with more examples
         if of_item and counts[_function_of(item)] >= _MANY and not _is_in_turn(item, of_item):
             item.add_marker(pytest.mark.long)
         if _FOREIGN_PROGRAMS.intersection(fixtures) and config.pluginmanager.hasplugin(

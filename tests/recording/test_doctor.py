@@ -224,6 +224,7 @@ def test_a_folder_that_is_not_there_yet_has_the_space_of_its_disk(tmp_path: Path
     assert space.folder_bytes == pytest.approx(look_for_space(tmp_path).folder_bytes, rel=0.1)
 
 
+@pytest.mark.long
 def test_ranges_of_an_old_nvtx_are_recorded(
     nsys: str, nvtx_0_2_11: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

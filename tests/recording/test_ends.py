@@ -138,18 +138,24 @@ def training(tmp_path: Path) -> tuple[str, ...]:
 
 
 @with_each_tool
-def test_nothing_recorded_is_an_error_with_its_reason(
-    tmp_path: Path, tool: str, training: tuple[str, ...]
-) -> None:
+def test_nothing_recorded_is_an_error_with_its_reason(tmp_path: Path, tool: str) -> None:
     code, printed = ended(tmp_path / "out", tool, "true")
     assert (code, "nothing was recorded" in printed) == (EXIT_ERROR, True), printed
     assert ("or step that instrument.step marks" in printed) == (tool == "torch"), printed
+
+
+@pytest.mark.long  # steps that are reached: tests/recording/test_record.py
+@pytest.mark.parametrize("tool", ["nsys", "torch"])
+def test_steps_that_are_not_reached_are_named(
+    tmp_path: Path, tool: str, training: tuple[str, ...]
+) -> None:
     code, printed = ended(tmp_path / "out", tool, *training, "5", options=("--steps", "20:30"))
     assert (code, "did it reach steps 20:30?" in printed) == (EXIT_ERROR, True), printed
     assert "steps 20:30 were to be recorded, and the process made 5 steps" in printed
 
 
-@pytest.mark.parametrize("is_marked", long_after(1, [True, False]))
+@pytest.mark.long  # the marks themselves: tests/instrument/test_recording.py
+@pytest.mark.parametrize("is_marked", [True, False])
 def test_a_program_without_passes_is_recorded_from_a_marked_step_on(
     tmp_path: Path, is_marked: bool
 ) -> None:
@@ -161,7 +167,8 @@ def test_a_program_without_passes_is_recorded_from_a_marked_step_on(
     assert ("or step that instrument.step marks" in printed) == (not is_marked), printed
 
 
-@with_each_tool
+@pytest.mark.long  # with a program that ends as nsys does: tests/recording/test_busy_counters.py
+@pytest.mark.parametrize("tool", ["nsys", "torch"])
 def test_a_failure_of_nsys_itself_is_not_the_status_of_the_command(
     tmp_path: Path, tool: str
 ) -> None:

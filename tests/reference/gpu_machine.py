@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
-from tests.support.builders import global_pid, global_tid
+from tests.support.builders import add_rows, global_pid, global_tid
 from traceprof import labels
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.writer import NsightWriter
@@ -57,7 +57,6 @@ class Signal:
 Wanted: TypeAlias = "float | Signal | tuple[float, Signal]"
 Steps: TypeAlias = "Generator[Wanted, None, None]"
 Row: TypeAlias = "dict[str, int | str]"
-_TEXTS = {"demangledName", "shortName", "nameId"}
 
 
 @dataclass(frozen=True)
@@ -156,9 +155,7 @@ class Machine:
         """Write an export of what happened."""
         with NsightWriter(path) as writer:
             for table, rows in self.rows.items():
-                for row in rows:
-                    ids = {key: writer.string(str(row[key])) for key in row.keys() & _TEXTS}
-                    writer.add(table, {**row, **ids})
+                add_rows(writer, table, rows)
         return path
 
     def _at(self, time: float, action: Callable[[], None]) -> None:

@@ -58,6 +58,7 @@ def num_threads(analysis: Analysis) -> list[int]:
     return [result.num_threads or 0 for result in analysis.result.measured.shown_process_groups]
 
 
+@pytest.mark.long
 def test_the_cost_of_an_operation_is_what_the_programs_clock_says(
     two_pairs: tuple[Analysis, list[dict[str, Any]]],
 ) -> None:
@@ -76,6 +77,7 @@ def test_the_cost_of_an_operation_is_what_the_programs_clock_says(
         assert statistics.median(inside) <= use.median_ns <= statistics.median(outside) + 1
 
 
+@pytest.mark.long
 def test_where_the_time_of_the_pairs_went(
     two_pairs: tuple[Analysis, list[dict[str, Any]]],
 ) -> None:
@@ -85,6 +87,7 @@ def test_where_the_time_of_the_pairs_went(
         assert (result.whole.compute_ns, result.whole.num_communication) == (0, COUNT)
 
 
+@pytest.mark.long
 def test_how_many_threads_share_how_many_cores(
     two_pairs: tuple[Analysis, list[dict[str, Any]]],
 ) -> None:
@@ -105,6 +108,7 @@ nvtx.start_range("broadcast bytes=4 group=0 rank=5 size=8 seq=1", domain="tracep
 """
 
 
+@pytest.mark.long
 def test_started_ranges_and_one_that_is_never_ended(
     tmp_path: Path, nsys: str, nvtx_0_2_11: Path
 ) -> None:

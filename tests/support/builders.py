@@ -9,6 +9,7 @@ import random
 import sqlite3
 from collections import Counter, defaultdict
 from contextlib import closing
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from traceprof import labels
@@ -17,11 +18,12 @@ from traceprof.trace.nsight.writer import NsightWriter
 from traceprof.trace.sqlite.database import quote
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from typing_extensions import Self, Unpack
 
-    from traceprof.trace.nsight.writer import Scalar
+    from traceprof.trace.nsight.writer import Column, Scalar
 
     Row = dict[str, Scalar]
 
@@ -52,6 +54,19 @@ def global_pid(pid: int = 1000) -> int:
 def global_tid(pid: int = 1000, tid: int | None = None) -> int:
     """Return the id of a thread, of the main one by default."""
     return global_pid(pid) | (pid if tid is None else tid)
+
+
+def add_rows(writer: NsightWriter, table: str, rows: Iterable[Mapping[str, Scalar]]) -> None:
+    """Add rows in their order, neighbours with the same columns at once."""
+    for names, neighbours in groupby(rows, lambda row: row.keys()):
+        same = list(neighbours)
+        columns: dict[str, Column] = {
+            name: [writer.string(str(row[name])) for row in same]
+            if name in _STRING_COLUMNS
+            else [row[name] for row in same]
+            for name in names
+        }
+        writer.add(table, columns)
 
 
 class TraceBuilder:
@@ -210,10 +225,7 @@ class TraceBuilder:
         """Write the export, which must be new, and return its path."""
         with NsightWriter(path, self._schema_version) as writer:
             for table, rows in self._rows.items():
-                for row in rows:
-                    texts = _STRING_COLUMNS & row.keys()
-                    ids = {name: writer.string(str(row[name])) for name in texts}
-                    writer.add(table, {**row, **ids})
+                add_rows(writer, table, rows)
             for table, _ in self._raw:
                 if table in schema_layouts.LAYOUTS:
                     writer.create(table)

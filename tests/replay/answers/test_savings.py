@@ -410,7 +410,7 @@ def test_a_real_sample_says_what_the_whole_run_says(
 @pytest.mark.parametrize(
     ("sample", "id_"),
     rows_long_after(
-        2,
+        1,
         [
             ("nccl-serialization", "nccl-serialization"), ("link-counters", "host-sync"),
             ("pipeline-sends", "nccl-serialization"), ("host-sync", "host-sync"),
