@@ -239,7 +239,7 @@ def test_what_experts_send_back_shows_their_work() -> None:
     rng = np.random.default_rng(6)
     ranks = noisy(rng, 4, 8, 40, 2)
     for number, one in enumerate(ranks):
-        step, part, *_ = one.places.at(np.arange(len(one.length_ns)))
+        _, step, part, *_ = one.places.in_runs(np.arange(len(one.places.runs) // 3))
         has_more = (part == 0) & (step % 4 == number)
         sizes = np.where(np.arange(8) % 4 == number, 2_000, 1_000)
         ranks[number] = replace(
@@ -263,10 +263,13 @@ def test_packed_places_are_the_same(num: int) -> None:
     name, blocks = rng.integers(0, 4, num), rng.choice([0, 1, 7, 1 << 40], num)
     beside = rng.integers(0, 3, num)
     places = pack_places(step, part, name, blocks, beside)
-    row = rng.permutation(num)
-    columns = (step, part, name, blocks, beside)
-    for packed, column in zip(places.at(row), columns, strict=True):
-        assert packed.tolist() == column[row].tolist()
+    runs = np.arange(len(places.runs) // 3)
+    for some in (runs, runs[rng.random(len(runs)) < 0.5]):
+        run = np.cumsum(np.diff(step * 3 + part, prepend=-1) != 0) - 1
+        row, *packed = places.in_runs(some)
+        assert row.tolist() == np.flatnonzero(np.isin(run, some)).tolist()
+        for values, column in zip(packed, (step, part, name, blocks, beside), strict=True):
+            assert values.tolist() == column[row].tolist()
 
 
 def test_some_steps_at_a_time_say_what_all_say(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from traceprof.trace.grouping import numbered, ordered, places
+from traceprof.trace.grouping import grouped, numbered, ordered, places
 
 RANDOM = np.random.default_rng(1)
 
@@ -16,6 +16,9 @@ def test_order_and_numbers(length: int, highest: int, lowest: int) -> None:
     few = first % 5
     for keys in ([first], [few, second], [second, few, first], [few, few % 2]):
         assert ordered(*keys).tolist() == np.lexsort(keys[::-1]).tolist()
+        order, begins = grouped(*keys)
+        rows = [*zip(*(key[order].tolist() for key in keys), strict=True)]
+        assert begins.tolist() == [at == 0 or row != rows[at - 1] for at, row in enumerate(rows)]
     for values in (first, few, first // 2, few + 100):
         distinct, which = numbered(values)
         expected = np.unique(values, return_inverse=True)

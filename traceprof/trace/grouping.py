@@ -9,32 +9,46 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
 
 # Slices to be copied one by one; beyond, sorting the rows takes less time.
 _MAX_RUNS = 64
 _MAX_BITS = 62
 
 
-def ordered(*keys: Int64) -> Int64:
-    """Return the order of rows by several columns, the first one first; equal rows keep theirs.
+def grouped(*keys: Int64) -> tuple[Int64, Mask]:
+    """Return the order of rows by several columns, and where others begin than before.
 
-    Small numbers that fit one together are sorted as one, many times as fast as `np.lexsort`.
+    The first column counts first; rows that agree in all of them keep their order. Small numbers
+    that fit one together are sorted as one, many times as fast as `np.lexsort`.
 
     Args:
         keys: int64[n] each.
+
+    Returns:
+        int64[n]; and bool[n] of rows in this order, whether each differs from the one before.
     """
     num = len(keys[0])
+    begins = np.ones(num, np.bool_)
     bits = [int(key.max(initial=0)).bit_length() for key in (*keys, np.array([num]))]
     if sum(bits) > _MAX_BITS or min(int(key.min(initial=0)) for key in keys) < 0:
-        return np.lexsort(keys[::-1])
+        order = np.lexsort(keys[::-1])
+        begins[1:] = np.logical_or.reduce([np.diff(key[order]) != 0 for key in keys])
+        return order, begins
     order = np.zeros(num, np.int64)
     for key, width in zip((*keys, np.arange(num)), bits, strict=True):
         order <<= width
         order |= key
     order.sort()
+    of_rows = order >> bits[-1]
+    np.not_equal(of_rows[1:], of_rows[:-1], out=begins[1:])
     order &= (1 << bits[-1]) - 1
-    return order
+    return order, begins
+
+
+def ordered(*keys: Int64) -> Int64:
+    """Return the order of rows by several columns, as `grouped` does."""
+    return grouped(*keys)[0]
 
 
 def numbered(values: Int64) -> tuple[Int64, Int64]:
@@ -56,12 +70,8 @@ def places(*keys: Int64) -> tuple[Int64, Int64]:
     Args:
         keys: int64[n] each.
     """
-    order = ordered(*keys)
-    is_new = np.ones(len(order), np.bool_)
-    is_new[1:] = False
-    for column in keys:
-        is_new[1:] |= np.diff(column[order]) != 0
-    first = np.flatnonzero(is_new)
+    order, begins = grouped(*keys)
+    first = np.flatnonzero(begins)
     size = np.diff(np.append(first, len(order)))
     place, count = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
     place[order] = np.arange(len(order)) - np.repeat(first, size)

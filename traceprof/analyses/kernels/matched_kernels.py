@@ -14,7 +14,7 @@ import numpy as np
 from traceprof.analyses.kernels.placed_kernels import DISTURBED
 from traceprof.run.session_clocks import ONE_MACHINE_NS
 from traceprof.structs import Record
-from traceprof.trace.grouping import numbered, ordered, places
+from traceprof.trace.grouping import grouped, numbered, places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -151,13 +151,11 @@ def matched_kernels(
     meets = np.append(0, np.cumsum(_meeting(placed)))
     for number in np.unique(chunk).tolist():
         columns: list[tuple[Int64, ...]] = []
-        for index, (one, step, run) in enumerate(zip(placed, step_of, runs, strict=True)):
+        for index, (one, step) in enumerate(zip(placed, step_of, strict=True)):
             chosen = np.flatnonzero((step >= 0) & (chunk[step] == number))
-            num, first = run[chosen, 2], (np.cumsum(run[:, 2]) - run[:, 2])[chosen]
-            row = np.arange(num.sum()) + np.repeat(first - (np.cumsum(num) - num), num)
-            _, part, name, blocks, beside = one.places.at(row)
+            row, own, part, name, blocks, beside = one.places.in_runs(chosen)
             columns.append(
-                (np.full(len(row), index), row, np.repeat(step[chosen], num), part,
+                (np.full(len(row), index), row, steps.of_rank[index][own], part,
                  name_of[index][name], one.length_ns.at(row), blocks, beside)
             )  # fmt: skip
         several = [*zip(*columns, strict=True)]
@@ -171,11 +169,7 @@ def _matched(
 ) -> MatchedKernels:
     rank, row, step, part, name, length, blocks, beside = columns
     number, count = places(rank, step, part, name)
-    order = ordered(step, part, name, count, number, rank)
-    is_new = np.ones(len(order), np.bool_)
-    is_new[1:] = False
-    for column in (step, part, name, count, number):
-        is_new[1:] |= np.diff(column[order]) != 0
+    order, is_new = grouped(step, part, name, count, number)  # of the same, rank by rank
     place = np.cumsum(is_new) - 1
     state = beside[order][is_new]
     num = np.bincount(place)

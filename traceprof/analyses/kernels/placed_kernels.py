@@ -55,18 +55,20 @@ class Places(Record, frozen=True):
     kind: Column
     kinds: Int64
 
-    def at(self, row: Int64) -> Int64:
-        """Return where some kernels are, and what they are.
+    def in_runs(self, chosen: Int64) -> tuple[Int64, ...]:
+        """Return the k kernels of some runs.
 
         Args:
-            row: int64[k], indices of kernels.
+            chosen: int64[r], indices of runs.
 
         Returns:
-            int64[5, k]: step and part, as in `runs`, and what `kinds` holds.
+            Six int64[k]: the kernel's index, step and part, as in `runs`, and what `kinds` holds.
         """
-        runs = self.runs.values.reshape(-1, 3).T
-        run = intervals.num_before(np.cumsum(runs[2]), row, "right")
-        return np.concatenate((runs[:2, run], self.kinds.T[:, self.kind.at(row)]))
+        runs = self.runs.values.reshape(-1, 3)
+        first, num = (np.cumsum(runs[:, 2]) - runs[:, 2])[chosen], runs[chosen, 2]
+        row = np.arange(num.sum()) + np.repeat(first - (np.cumsum(num) - num), num)
+        step, part = np.repeat(runs[chosen, :2], num, axis=0).T
+        return row, step, part, *self.kinds[self.kind.at(row)].T
 
 
 def pack_places(step: Int64, part: Int64, name: Int64, blocks: Int64, beside: Int64) -> Places:

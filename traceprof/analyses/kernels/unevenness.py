@@ -181,10 +181,9 @@ def unevenness(placed: Sequence[PlacedKernels], clocks: Clocks) -> Unevenness | 
 def _sums(matched: MatchedKernels, num_ranks: int, num_categories: int) -> _Parts:
     beyond = matched.length_ns - matched.mean_ns
     by_rank = matched.sums(beyond, matched.rank, num_ranks)
-    held_out = np.zeros((len(by_rank), NUM_FOLDS))
-    for fold in range(NUM_FOLDS):
-        own = matched.sums(np.where(matched.fold == fold, beyond, 0.0), matched.rank, num_ranks)
-        held_out[:, fold] = _held_out(by_rank - own, own)
+    folds = matched.sums(beyond, matched.fold * num_ranks + matched.rank, NUM_FOLDS * num_ranks)
+    of_fold = folds.reshape(-1, NUM_FOLDS, num_ranks).swapaxes(0, 1)
+    held_out = np.stack([_held_out(by_rank - own, own) for own in of_fold], axis=1)
     is_longest = by_rank.argmax(axis=1)[matched.part] == matched.rank
     of_longest, num_of_longest = (
         matched.sums(np.where(is_longest, values, 0.0), matched.category, num_categories)
