@@ -185,6 +185,7 @@ def test_what_cannot_be_judged_is_said(tmp_path: Path, edge: str) -> None:
     (result,) = judged(builder.write(tmp_path / "t.sqlite"))
     missing = only_gap(host_sync.findings(result))
     assert missing.id == "host-sync"
+    assert result.metrics == host_sync.HostSyncMetrics(0, 0, None, 0, None, 0, 0.0)
 
 
 def test_known_answers_on_a_real_trace(traces: Path) -> None:

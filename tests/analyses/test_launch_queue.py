@@ -393,6 +393,7 @@ def test_what_the_end_of_the_capture_cut_off(tmp_path: Path) -> None:
 def test_records_count_before_inference(tmp_path: Path) -> None:
     builder = TraceBuilder()
     planted(builder, CAP + 100)
+    builder.memcpy(6_000_000, 8_000_000, "DtoD", stream=9, tid=5, launch=(0, 5_000))
     columns = {"start": 5_000_000, "end": 15_000_000, "overheadType": 8, "eventClass": 103}
     builder.raw(
         "CUPTI_ACTIVITY_KIND_OVERHEAD", globalTid=global_tid(), correlationId=900, nameId=1,
@@ -403,6 +404,8 @@ def test_records_count_before_inference(tmp_path: Path) -> None:
     finding = only_finding(judged(path))
     assert finding.metrics["source"] == "overhead-records"
     assert (finding.metrics["stall_ns"], finding.metrics["num_stalls"]) == (10_000_000, 1)
+    # All of these 10 ms but for 99 pauses of 1 us; the copy took less.
+    assert (finding.metrics["holder"], finding.metrics["holder_ns"]) == ("gemm", 9_901_000)
 
 
 def test_deep_queues_without_long_launches_are_silent(tmp_path: Path) -> None:

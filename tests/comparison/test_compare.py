@@ -16,7 +16,7 @@ from tests.support.traces import SAMPLE_FOLDER, SAMPLES
 from traceprof.analysis import analyze_reports
 from traceprof.comparison.ask import compare
 from traceprof.documents.analysis.model import Document
-from traceprof.documents.comparison import Comparison
+from traceprof.documents.comparison import Comparison, GateResult
 from traceprof.errors import TraceprofError
 from traceprof.findings import NotApplicable
 from traceprof.reports.comparison.sections import verdict
@@ -216,12 +216,20 @@ def test_what_one_side_could_not_judge_is_unknown(rank: int | None) -> None:
     comparison = compare(before, blind, gates=gates)
     (row,) = (one for one in comparison.findings if one.id == "late-allreduce")
     assert (row.status, row.came_ns) == ("unknown", None)
-    assert comparison.gates[0].outcome == "not met"
-    assert "graphs hide names" in comparison.gates[0].reason
-    back = {one.id: one.status for one in compare(blind, before).findings}
-    assert back["late-allreduce"] == "unknown"
+    why = "it can be neither found nor ruled out: graphs hide names"
+    assert comparison.gates == [GateResult(*gates, "not met", None, None, None, 0.0, "", why)]
+    back = compare(blind, before, gates=gates)
+    assert {one.id: one.status for one in back.findings}["late-allreduce"] == "unknown"
+    worst = max(
+        (one for one in before.findings if one.id == "late-allreduce"),
+        key=lambda finding: finding.impact_ns,
+    )
+    why = f"{worst.severity}, rank {worst.rank}: {worst.title}"
+    assert back.gates == [GateResult(*gates, "not met", 2.0, None, None, 0.0, "", why)]
     seen = compare(before, other, gates=gates)
     assert {one.id: one.status for one in seen.findings}["late-allreduce"] == "gone"
+    why = "it is not there, or reports no fault"
+    assert seen.gates == [GateResult(*gates, "met", 0.0, None, None, 0.0, "", why)]
     assert seen.is_met
     # What it has all the same, it could judge.
     before.not_applicable.append(gap)
@@ -275,13 +283,18 @@ def test_trends_and_what_a_mean_cannot_reach_are_said() -> None:
     source = np.random.default_rng(8)
     document = document_of(DDP)
     rising = with_lengths(document, *(1e6 * np.linspace(1, 1.2, 60)).tolist())
-    noisy = with_lengths(document, *(1e6 * source.lognormal(0, 0.15, 60)).tolist())
+    lengths = 1e6 * source.lognormal(0, 0.15, 60)
+    noisy = with_lengths(document, *lengths.tolist())
     notes = " ".join(compare(rising, noisy).notes)
     # 1 + 0.2 (30 + ... + 59) / 30 / 59 of 1 + 0.2 (0 + ... + 29) / 30 / 59
     assert "before, the steps change within the recording" in notes
     assert "those of the second half take +9.7 %" in notes
     expected = r"after, steps vary so much that it takes about \d+ steps per side to show a change"
     assert re.search(expected, notes)
+    median = np.median(lengths) / 1e6
+    assert f"takes 1.10 ms before and {1000 * median:.0f} µs after ({median / 1.1 - 1:+.1%}" in (
+        notes.replace(" %", "%")
+    )
     few = compare(with_lengths(document, 1e6, 1e6), with_lengths(document, 1e6, 1e6, 1e6))
     assert few.step.low is None
     assert "before, steps to compare: 2; an interval needs at least 3" in few.notes

@@ -128,6 +128,18 @@ def test_a_share_of_a_step_varies_only_where_its_steps_do() -> None:
     assert change_of(parse("exposed-copy:+1%"), before, after) is None  # a share of nothing
 
 
+def test_each_gate_is_about_a_part_of_its_own() -> None:
+    growths = {"step": 2, "compute": 3, "exposed-communication": 5, "exposed-copy": 7, "idle": 11}
+    lengths = np.array([10e6, 11e6, 12e6, 11e6])
+    before, after = (
+        Series((lengths[:, np.newaxis] * shares,), (lengths * shares[0],), {}, 0, has_steps=True)
+        for shares in (np.ones(5), 1 + np.array([*growths.values()]) / 100)
+    )
+    changes = {name: change_of(parse(f"{name}:+1%"), before, after) for name in growths}
+    found = {name: change.change for name, change in changes.items() if change is not None}
+    assert found == pytest.approx(growths)
+
+
 def test_a_machine_without_a_name_is_unknown() -> None:
     """Two recordings that do not name their machines do not differ in them."""
 

@@ -133,9 +133,7 @@ def block_length(lengths: Float64) -> int:
     block = max(2 * int(min(num / _BLOCKS, _MAX_BLOCK) / 2), 2)
     is_long = long_steps(lengths)
     spacing = None if is_long is None else regular_spacing(is_long)
-    if spacing is None or num < MIN_STEPS * spacing:
-        return block
-    return spacing * max(round(block / spacing), 1)
+    return block if spacing is None else spacing * max(round(block / spacing), 1)
 
 
 def mean_of_blocks(values: Float64, block: int) -> Mean:

@@ -132,10 +132,8 @@ class LaunchQueue:
         """Return the greatest depth in [start, end]."""
         times, depth = self._changes()
         first, stop = np.searchsorted(times, [start_ns, end_ns], side="right").tolist()
-        # Of several changes at one time the last counts.
-        within = times[first:stop]
-        counts = np.append(within[1:] != within[:-1], True)[: len(within)]
-        deepest = int(depth[first:stop].max(initial=0, where=counts))
+        # Of changes at one time those that leave come first: none is deeper than before and after.
+        deepest = int(depth[first:stop].max(initial=0))
         if first:
             return max(deepest, int(depth[first - 1]))
         if self._num_before and self._begin_ns(times) <= end_ns:

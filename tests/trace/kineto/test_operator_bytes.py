@@ -91,12 +91,19 @@ def test_kernels_of_an_operator_share_its_bytes(tmp_path: Path) -> None:
         event("cpu_op", "aten::add", 100, 20, (PID, 1)),
         call(105, 106, number=4), kernel(110, 120, name="unknown", number=4),
         call(125, 126, number=5), kernel(130, 140, name="one too", number=5),
+        event("cpu_op", "aten::cat", 140, 20, (PID, 1)),
+        call(145, 146, number=6), kernel(150, 161, name="one too", number=6),  # 1 us longer
     ]  # fmt: skip
     with ranks_of(write(tmp_path / "t.json", events)) as (rank,):
         found = launched_kernels.run(rank, rank.window)
     moved = {name: launcher.moved_bytes for name, launcher in found.by_name.items()}
     assert moved == {
         "one": 3 * NUM, "other": 9 * NUM, "joined": None, "unknown": None, "one too": None,
+    }  # fmt: skip
+    operators = {name: launcher.operator for name, launcher in found.by_name.items()}
+    assert operators == {
+        "one": "aten::add", "other": "aten::add", "joined": "aten::cat", "unknown": "aten::add",
+        "one too": "aten::cat",
     }  # fmt: skip
     assert found.of("one").gb_per_s(10_000) == pytest.approx(3 * NUM / 10_000)
     assert found.of("joined").gb_per_s(10_000) is None

@@ -1,0 +1,60 @@
+"""Answers for steps whose times under each assumption can be worked out by hand."""
+
+from pathlib import Path
+
+from tests.support.builders import TraceBuilder
+from tests.support.nccl import ALL_REDUCE
+from traceprof.replay.answers.ask import whatif
+
+US = 1_000
+STEP_US = 1200
+
+
+def program() -> TraceBuilder:
+    """Eight steps of 1.2 ms: a copy, three kernels 1 us apart, and a wait that returns 9 us later.
+
+    GPU    copy[15..115] gemm[116..416] NCCL[417..617] softmax[618..918]
+    host   launches[5..15]  wait[20..927]    the next launch is 278 us after the wait
+    """
+    trace = TraceBuilder()
+    for step in range(8):
+        begin = step * STEP_US * US
+
+        def at(start: int, end: int, begin: int = begin) -> tuple[int, int]:
+            return begin + start * US, begin + end * US
+
+        trace.nvtx(f"step {step}", *at(0, 1190))
+        trace.memcpy(*at(15, 115), "HtoD", launch=at(5, 8))
+        trace.kernel(*at(116, 416), "gemm", launch=at(8, 10))
+        trace.kernel(*at(417, 617), ALL_REDUCE, launch=at(10, 13))
+        trace.kernel(*at(618, 918), "softmax", launch=at(13, 15))
+        trace.api("cudaDeviceSynchronize", *at(20, 927))
+    return trace
+
+
+def test_every_answer_is_that_worked_out_by_hand(tmp_path: Path) -> None:
+    changes_us = {
+        "kernel:gemm=0.5x": -150,
+        "kernel:softmax=2x": 300,
+        "kernel:.=0.5x": -400,
+        "link=2x": -100,
+        "communication=0": -202,  # with the pauses before and after it
+        "perfect-overlap": -202,
+        "copies-hidden": -101,
+        "no-serialization": 0,
+        # The GPU is idle between operations only; before a copy for as long as is usual elsewhere.
+        "no-kernel-sync": 900 + 3 * 1 + 1.5 - STEP_US,
+    }
+    asked = whatif(program().write(tmp_path / "t.sqlite"), assume=[*changes_us]).whatif
+    assert asked.refused is None
+    assert asked.baseline is not None
+    assert (asked.baseline.step_ns, asked.baseline.misfit) == (STEP_US * US, 0.0)
+    answers = asked.answers[: len(changes_us)]
+    assert {one.assume: one.change_ns for one in answers} == {
+        name: change * US for name, change in changes_us.items()
+    }
+    # What is no bound is known to 1 % of the change.
+    for one in answers[:4]:
+        assert (one.is_bound, one.step_ns) == (False, STEP_US * US + (one.change_ns or 0))
+        margin = abs(one.change_ns or 0) // 100
+        assert (one.low_ns, one.high_ns) == (one.step_ns - margin, one.step_ns + margin)
