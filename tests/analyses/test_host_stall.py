@@ -90,6 +90,8 @@ def test_garbage_collection_between_operators(tmp_path: Path) -> None:
     assert finding.metrics["num_calls"] == 6
     assert finding.metrics["stalled_ns"] == pytest.approx(54 * MS, rel=0.01)
     assert "gc.freeze()" in finding.advice[0]
+    labels = {evidence.label for evidence in finding.evidence}
+    assert labels == {"between aten::linear and aten::linear: 1 µs as a rule"}
 
 
 def false_alarms(num_runs: int, folder: Path) -> list[Finding]:

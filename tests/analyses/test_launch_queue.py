@@ -406,6 +406,7 @@ def test_records_count_before_inference(tmp_path: Path) -> None:
     assert (finding.metrics["stall_ns"], finding.metrics["num_stalls"]) == (10_000_000, 1)
     # All of these 10 ms but for 99 pauses of 1 us; the copy took less.
     assert (finding.metrics["holder"], finding.metrics["holder_ns"]) == ("gemm", 9_901_000)
+    assert " behind gemm; " in finding.title
 
 
 def test_deep_queues_without_long_launches_are_silent(tmp_path: Path) -> None:

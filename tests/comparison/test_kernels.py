@@ -126,5 +126,6 @@ def test_of_several_recordings_the_interval_is_over_recordings(ddp: Document) ->
 def test_a_report_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.sqlite").write_bytes(b"SQLite format 3\0 and nothing")
     comparison = compare([DDP, tmp_path / "broken.sqlite"], LATE, options=OPTIONS)
+    assert (comparison.before.name, comparison.after.name) == (f"{DDP} and 1 more", str(LATE))
     assert len(comparison.before.left_out_reports) == 1
     assert comparison.before.num_captures == 1
