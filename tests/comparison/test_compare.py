@@ -217,7 +217,7 @@ def test_what_one_side_could_not_judge_is_unknown(rank: int | None) -> None:
     (row,) = (one for one in comparison.findings if one.id == "late-allreduce")
     assert (row.status, row.came_ns) == ("unknown", None)
     why = "it can be neither found nor ruled out: graphs hide names"
-    assert comparison.gates == [GateResult(*gates, "not met", None, None, None, 0.0, "", why)]
+    assert comparison.gates == [GateResult(gates[0], "not met", None, None, None, 0.0, "", why)]
     back = compare(blind, before, gates=gates)
     assert {one.id: one.status for one in back.findings}["late-allreduce"] == "unknown"
     worst = max(
@@ -225,11 +225,11 @@ def test_what_one_side_could_not_judge_is_unknown(rank: int | None) -> None:
         key=lambda finding: finding.impact_ns,
     )
     why = f"{worst.severity}, rank {worst.rank}: {worst.title}"
-    assert back.gates == [GateResult(*gates, "not met", 2.0, None, None, 0.0, "", why)]
+    assert back.gates == [GateResult(gates[0], "not met", 2.0, None, None, 0.0, "", why)]
     seen = compare(before, other, gates=gates)
     assert {one.id: one.status for one in seen.findings}["late-allreduce"] == "gone"
     why = "it is not there, or reports no fault"
-    assert seen.gates == [GateResult(*gates, "met", 0.0, None, None, 0.0, "", why)]
+    assert seen.gates == [GateResult(gates[0], "met", 0.0, None, None, 0.0, "", why)]
     assert seen.is_met
     # What it has all the same, it could judge.
     before.not_applicable.append(gap)
@@ -299,6 +299,31 @@ def test_trends_and_what_a_mean_cannot_reach_are_said() -> None:
     assert few.step.low is None
     assert "before, steps to compare: 2; an interval needs at least 3" in few.notes
     assert not any(note.startswith("after, steps to compare") for note in few.notes)
+
+
+def test_steps_of_one_length_change_by_exactly_their_difference() -> None:
+    document = document_of(DDP)
+    before, after = (with_lengths(document, *[ns] * 4) for ns in (1e6, 1.1e6))
+    gates = ["step:+50us", "step:+20%", "step:-1ms"]
+    found = compare(before, after, gates=gates)
+    step = found.step
+    assert (step.before_ns, step.after_ns, step.basis) == (1_000_000, 1_100_000, "steps")
+    assert (step.median_before_ns, step.median_after_ns) == (1_000_000, 1_100_000)
+    assert (step.change, step.low, step.high) == pytest.approx((0.1, 0.1, 0.1))
+    assert (step.verdict, step.at_same_mix) == ("slower", None)
+    assert found.parts.mean_step_ns == 100_000
+    assert [
+        (gate.outcome, gate.value, gate.low, gate.high, gate.limit, gate.unit, gate.reason)
+        for gate in found.gates
+    ] == [
+        ("not met", 1e5, 1e5, 1e5, 5e4, "ns", "+100 µs to +100 µs is beyond +50 µs"),
+        ("met", 10.0, 10.0, 10.0, 20.0, "%", "+10.00 % to +10.00 % keeps +20.00 %"),
+        ("not met", 1e5, 1e5, 1e5, -1e6, "ns", "+100 µs to +100 µs is beyond -1 ms"),
+    ]
+    back = compare(after, before).step
+    assert back.change == pytest.approx(-1 / 11)
+    assert back.verdict == "faster"
+    assert back.low == pytest.approx(-1 / 11)
 
 
 def test_without_steps_the_training_is_the_step() -> None:
