@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.reference import exposed_communication as plain
+from tests.reference.gpu_programs import Program, reducing
 from tests.reference.streams import read
 from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
@@ -160,6 +161,52 @@ def test_on_the_stream_of_the_compute_that_follows(tmp_path: Path, name: str, sa
     assert ("async_op=True" in " ".join(found.advice)) == (name == ALL_REDUCE)
 
 
+def test_longer_than_the_compute_that_could_hide_it(tmp_path: Path) -> None:
+    """Three reductions in line, ready at 50, 51 and 52 ms, after 20 ms of compute beside nothing.
+
+    ```
+    stream  7   [0 first 30] [30 second 50] [50 next 60]                      [125 step 130]
+    stream 20   [9 AllReduce 30]            [50 AllReduce 75][ 75..100 ][ 100..125 ]
+    ```
+    """
+    builder = TraceBuilder().kernel(0, 30 * MS, TORCH, launch=(0, 1))
+    builder.kernel(9 * MS, 30 * MS, ALL_REDUCE, launch=(2, 3), stream=20)
+    builder.kernel(30 * MS, 50 * MS, TORCH, launch=(4, 5))
+    for number in range(3):
+        at, host = (50 + 25 * number) * MS, 6 + 2 * number
+        builder.kernel(at, at + 25 * MS, ALL_REDUCE, launch=(host, host + 1), stream=20)
+    builder.kernel(50 * MS, 60 * MS, TORCH, launch=(12, 13))
+    builder.kernel(125 * MS, 130 * MS, TORCH, launch=(14, 15))
+    found = judged(builder, tmp_path)
+    # Of 75 ms beside nothing but 10 ms of compute: those 10 hide the first one, and count as queued
+    # behind it for both others; 20 ms could have hidden more, had the input been there at 30 ms.
+    assert reasons(found) == {
+        "queued": 20 * MS, "late_input": 20 * MS, "transfer": 25 * MS, "waiting": None,
+    }  # fmt: skip
+    assert "25 ms longer than the compute that could hide it" in found.title
+    assert "Send half the bytes" in " ".join(found.advice)
+
+
+@pytest.mark.parametrize("reduction_ms", [0.9, 2.2, 5.0])
+def test_late_input_is_what_perfect_overlap_can_gain(tmp_path: Path, reduction_ms: float) -> None:
+    """Four reductions a step in one line: on the second simulator.
+
+    A step cannot take less than its reductions; all that is exposed beyond is too late.
+    """
+    machine = Program(reducing(reduction_ms * MS, 1), "").run(1, num_steps=14)
+    found = finding(machine.write(tmp_path / "t.sqlite"))
+    gain_ns = 14 * (machine.step_ns(2, 11) - 4 * reduction_ms * MS)
+    late_ns, queued_ns = found.metrics["late_input_ns"], found.metrics["queued_ns"]
+    assert isinstance(late_ns, int)
+    assert isinstance(queued_ns, int)
+    if reduction_ms < 1:  # and compute takes longer than all of them
+        assert found.metrics["transfer_ns"] == 0
+        assert late_ns + queued_ns == pytest.approx(found.metrics["exposed_ns"], rel=0.01)
+    else:
+        assert late_ns == pytest.approx(gain_ns, rel=0.03)
+    assert found.metrics["busbw_gb_per_s"] == pytest.approx(20, rel=0.02)
+
+
 def needed(*, other: bool = False, compute: bool = False) -> TraceBuilder:
     """Let the compute stream wait for an all-gather, with or without something else to do."""
     builder = TraceBuilder().kernel(0, 50 * MS, TORCH, launch=(0, 1))
@@ -224,7 +271,8 @@ def test_waiting_for_a_rank_of_the_same_report(tmp_path: Path) -> None:
     builder = two_ranks(two_ranks(TraceBuilder(), 100, 10 * MS), 200, 40 * MS)
     path = builder.write(tmp_path / "t.sqlite")
     found = finding(path)
-    assert reasons(found) == {"waiting": 90 * MS, "late_input": 60 * MS}
+    # Before the first one only 10 ms of compute could have hidden its 20 ms.
+    assert reasons(found) == {"waiting": 90 * MS, "late_input": 50 * MS, "transfer": 10 * MS}
     assert "90 ms waiting for rank 1" in found.title
     assert found.evidence[0].label.endswith("30 ms of 50 ms waiting for rank 1")
     assert "Fix rank 1 first" in found.advice[0]
@@ -241,7 +289,7 @@ def test_several_reports_count_as_one(tmp_path: Path) -> None:
     together = two_ranks(two_ranks(TraceBuilder(), 100, 10 * MS), 200, 40 * MS)
     expected = finding(together.write(tmp_path / "both.sqlite"))
     assert reasons(finding(*paths)) == reasons(expected) == {
-        "waiting": 90 * MS, "late_input": 60 * MS,
+        "waiting": 90 * MS, "late_input": 50 * MS, "transfer": 10 * MS,
     }  # fmt: skip
 
 
@@ -252,7 +300,8 @@ def test_ranks_that_are_missing_make_waiting_unknown(tmp_path: Path) -> None:
             text = f"all_reduce bytes=64 group=0 rank={rank} size=3 seq={index}"
             builder.label(text, index * 100 * MS + 2, index * 100 * MS + 3, pid=pid)
     found = finding(builder.write(tmp_path / "t.sqlite"))
-    assert reasons(found) == {"waiting": None, "late_input": 150 * MS}
+    # 50 ms each, and 10, 40 and 40 ms of compute before them
+    assert reasons(found) == {"waiting": None, "late_input": 90 * MS, "transfer": 60 * MS}
 
 
 @pytest.mark.parametrize(

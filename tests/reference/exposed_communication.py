@@ -19,7 +19,13 @@ owns is clipped to the window. Reasons take from what is left of B, in this orde
   on it), no compute was launched between B's launch and that wait, and no other communication was
   outstanding: launched before that wait, not ended on the GPU when B's launch call began, and not
   waited for by a stream that computes before B's launch
-* late input: all, if B began at most 20 µs after ready (input or launch, whichever came last)
+* late input, if B began at most 20 µs after ready (input or launch, whichever came last), or the
+  first of its line, which has a launch, did. A line: kernels of one stream, each of which begins at
+  most 20 µs after the communication kernel before it ended. What the line's operations leave goes
+  to late input, in order of start, until it reaches the compute in [end of the communication kernel
+  before the line, input's end of its first], without an input until its first began; for peer
+  copies, which make no lines and have none before them, all compute until then
+* transfer: what such a line leaves then
 * unknown: what is left
 
 Next compute: the compute operation with the earliest start at or after B's end; of several that
@@ -57,7 +63,7 @@ from tests.reference.streams import (
 LEAVE_TOGETHER = {"AllReduce", "AllGather", "ReduceScatter", "AlltoAll"}
 MAX_LATE_SHARE = 0.01  # of operations that start before their launch
 REASONS = ("waiting_ns", "late_launch_ns", "queued_ns", "same_stream_ns", "needed_at_once_ns",
-           "late_input_ns", "unknown_ns")  # fmt: skip
+           "late_input_ns", "transfer_ns", "unknown_ns")  # fmt: skip
 
 
 class Place(NamedTuple):
@@ -108,7 +114,7 @@ def measured(rank: Rank, window: Span | None, together: dict[Place, int]) -> Exp
         if not own:
             continue
         waiting = length(clipped(own, op.start, max(together.get(place, op.start), op.start)))
-        reasons = judge.reasons(readiness[id(op)], length(own) - waiting)
+        reasons = judge.reasons(readiness[id(op)], readiness, length(own) - waiting)
         reasons["waiting_ns"] = waiting
         for name, ns in reasons.items():
             total[name] += ns
@@ -136,6 +142,18 @@ class Judge:
             for wait, _, awaited in Dependencies(rank).resolved
             if wait.stream in streams
         ]
+        self._first: dict[int, tuple[Operation, int]] = {}  # of its line, and the end before that
+        last_kernel: dict[int, Operation] = {}
+        for op in self._communication:
+            self._first[id(op)] = (op, -1)
+            if op.table == "KERNEL":
+                before = last_kernel.get(op.stream)
+                if before is not None and op.start - before.end <= FOLLOWS_NS:
+                    self._first[id(op)] = self._first[id(before)]
+                elif before is not None:
+                    self._first[id(op)] = (op, before.end)
+                last_kernel[op.stream] = op
+        self._left: dict[int, int] = {}  # of the compute before a line
         self._before: dict[int, Operation | None] = {}
         last: dict[int, Operation] = {}
         for op in rank.operations:
@@ -145,7 +163,7 @@ class Judge:
         late = sum(op.call is not None and op.start < op.call.start for op in launched)
         self._clocks_agree = late <= MAX_LATE_SHARE * len(launched)
 
-    def reasons(self, ready: Readiness, left: int) -> dict[str, int]:
+    def reasons(self, ready: Readiness, others: dict[int, Readiness], left: int) -> dict[str, int]:
         found = dict.fromkeys(REASONS, 0)
         op = ready.operation
         if ready.launch_ns is None or ready.ready_ns is None or not self._clocks_agree:
@@ -168,8 +186,16 @@ class Judge:
             name = "same_stream_ns"
         elif self._is_needed_at_once(op):
             name = "needed_at_once_ns"
-        elif op.start - ready.ready_ns <= FOLLOWS_NS:
-            name = "late_input_ns"
+        elif begins_ready(ready) or begins_ready(others[id(self._first[id(op)][0])]):
+            first, end_before = self._first[id(op)]
+            if id(first) not in self._left:
+                input_ = others[id(first)].input
+                until = min(first.start, input_.end) if input_ else first.start
+                self._left[id(first)] = covered(self._computing, end_before, until)
+            found["late_input_ns"] = min(left, self._left[id(first)])
+            self._left[id(first)] -= found["late_input_ns"]
+            left -= found["late_input_ns"]
+            name = "transfer_ns"
         else:
             name = "unknown_ns"
         found[name] += left
@@ -205,6 +231,12 @@ class Judge:
             if not is_over:
                 return False
         return True
+
+
+def begins_ready(ready: Readiness) -> bool:
+    if ready.launch_ns is None or ready.ready_ns is None:
+        return False
+    return ready.operation.start - ready.ready_ns <= FOLLOWS_NS
 
 
 def last_starts(kernels: dict[tuple[int, int], list[dict[str, Any]]]) -> dict[Place, int]:

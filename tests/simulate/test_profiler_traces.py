@@ -29,7 +29,7 @@ NAMES = (
 )  # fmt: skip
 REASONS = (
     "waiting_ns", "late_launch_ns", "queued_ns", "same_stream_ns", "needed_at_once_ns",
-    "late_input_ns", "unknown_ns",
+    "late_input_ns", "transfer_ns", "unknown_ns",
 )  # fmt: skip
 
 

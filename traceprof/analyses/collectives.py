@@ -14,6 +14,7 @@ from msgspec import Meta, Struct, structs
 from msgspec.structs import replace
 
 from traceprof import intervals
+from traceprof.analyses.links.link_usage import peaks_by_scope
 from traceprof.analyses.shape.results import RankResult
 from traceprof.communication.latency import (
     DISTINCT_SIZES,
@@ -40,7 +41,6 @@ from traceprof.findings import (
     one_of,
     severity_of_cost,
 )
-from traceprof.hardware import peaks
 from traceprof.ranks.transfers import counted_bytes, rate
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import UNKNOWN
@@ -227,7 +227,8 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     inside = window.holds_start(start)
     row = _rows(sent)
     uses = []
-    in_machine = _peak_in_machine(rank)
+    peaks_gb_per_s = peaks_by_scope(rank)
+    in_machine = peaks_gb_per_s["intra-node"]
     for number in np.unique(row[inside]).tolist():
         chosen = np.flatnonzero(inside & (row == number))
         peak = in_machine if _share_the_report(rank, sent.world_size[chosen]) else None
@@ -243,10 +244,7 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
         num_with_call=int((inside & sent.has_call).sum()),
         num_sized=int(sized.sum()),
         small=small_messages(rank, window, sent, np.flatnonzero(sized), row),
-        peaks_gb_per_s={
-            "intra-node": in_machine,
-            "inter-node": rank.peak_overrides.get("network"),
-        },
+        peaks_gb_per_s=peaks_gb_per_s,
     )
 
 
@@ -342,15 +340,6 @@ def _rows(sent: Messages) -> Int64:
 def _share_the_report(rank: Rank, num_ranks: Int64) -> bool:
     """Return whether ranks of communicators of these sizes are all in the rank's report."""
     return bool(((num_ranks > 1) & (num_ranks <= len(rank.trace.operations))).all())
-
-
-def _peak_in_machine(rank: Rank) -> float | None:
-    """Return the peak between GPUs of one machine."""
-    gpu_peaks = peaks(rank.gpu, rank.peak_overrides)
-    # A ring goes over all of them.
-    if gpu_peaks.nvlink is None or rank.links.is_all_nvlink is False:
-        return gpu_peaks.pcie
-    return gpu_peaks.nvlink
 
 
 def _use(

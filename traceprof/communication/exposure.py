@@ -53,6 +53,10 @@ class Exposure(Record, frozen=True):
             launched; 0 where that is not known.
         queued_ns: int64[n], how long compute ran while it was ready and behind others.
         rest: int64[n], values of `Rest`.
+        line: int64[n], the line of communication in which it stood, each begun as the one before it
+            on its stream ended: the same number for all of a line.
+        idle_compute_ns: int64[n], how long compute ran before that line's input was there, while
+            its stream had no communication: what more could hide, had the input come earlier.
         first_piece: int64[n + 1], index of its first exposed piece below.
         piece_start_ns: int64[m], ascending.
         piece_end_ns: int64[m].
@@ -66,6 +70,8 @@ class Exposure(Record, frozen=True):
     late_launch_ns: Int64
     queued_ns: Int64
     rest: Int64
+    line: Int64
+    idle_compute_ns: Int64
     first_piece: Int64
     piece_start_ns: Int64
     piece_end_ns: Int64
@@ -97,6 +103,8 @@ class PackedExposure(Record, frozen=True):
                     exposed.late_launch_ns,
                     exposed.queued_ns,
                     exposed.rest,
+                    exposed.line,
+                    exposed.idle_compute_ns,
                     exposed.first_piece,
                     exposed.piece_end_ns - exposed.piece_start_ns,
                 )
@@ -109,7 +117,7 @@ class PackedExposure(Record, frozen=True):
     @property
     def unpacked(self) -> Exposure:
         """The exposure, unpacked anew at each use."""
-        kernel, start, exposed, late, queued, rest, first, length = (
+        kernel, start, exposed, late, queued, rest, line, idle_compute, first, length = (
             column.values for column in self.columns
         )
         piece_start = np.cumsum(self.piece_start_gaps.values)
@@ -121,6 +129,8 @@ class PackedExposure(Record, frozen=True):
             late_launch_ns=late,
             queued_ns=queued,
             rest=rest,
+            line=line,
+            idle_compute_ns=idle_compute,
             first_piece=first,
             piece_start_ns=piece_start,
             piece_end_ns=piece_start + length,
@@ -169,7 +179,8 @@ def exposure(rank: Rank, window: Window) -> tuple[Exposure, Neighbours]:
     exposed = np.add.reduceat(pieces.length_ns, first) if len(first) else first
     is_judged = _clocks_agree(rank)
     after = compute_after(rank, ready.end_ns[operations], ready.stream[operations])
-    late, queued, rest = _reasons(rank, ready, operations, after, is_judged=is_judged)
+    line = _lines(ready)[operations]
+    late, queued, rest = _reasons(rank, ready, operations, line, after, is_judged=is_judged)
     exposed_operations = Exposure(
         kernel=np.where(operations < ready.num_kernels, operations, -1),
         start_ns=ready.start_ns[operations],
@@ -177,6 +188,8 @@ def exposure(rank: Rank, window: Window) -> tuple[Exposure, Neighbours]:
         late_launch_ns=late,
         queued_ns=queued,
         rest=rest,
+        line=line,
+        idle_compute_ns=_idle_compute(rank, ready, line),
         first_piece=np.append(first, len(pieces)),
         piece_start_ns=pieces.start_ns,
         piece_end_ns=pieces.end_ns,
@@ -211,8 +224,43 @@ def _clocks_agree(rank: Rank) -> bool:
     return num_late <= _MAX_LATE_SHARE * num_launched
 
 
+def _lines(ready: Readiness) -> Int64:
+    """Return the first operation of the line in which each one stands, int64[all], itself if alone.
+
+    In a line, kernels of one stream begin as the one before them ends: the stream is never free.
+    """
+    first = np.arange(len(ready))
+    order = np.argsort(ready.stream[: ready.num_kernels], kind="stable")
+    is_first = ~ready.follows[order]
+    first[order] = order[np.flatnonzero(is_first)[np.cumsum(is_first) - 1]]
+    return first
+
+
+def _idle_compute(rank: Rank, ready: Readiness, first: Int64) -> Int64:
+    """Return how long compute ran between lines and the communication before, int64[n].
+
+    It counts until the first operation's input was there; if that is not known, until it began.
+
+    Args:
+        rank: the rank.
+        ready: when its communication could have begun.
+        first: int64[n], indices into `ready`: the first operation of each line.
+    """
+    before = ready.before[first]
+    end_before = np.where(before >= 0, ready.end_ns[before], UNKNOWN)
+    start, input_end = ready.start_ns[first], ready.input_end_ns[first]
+    until = np.where(input_end == UNKNOWN, start, np.minimum(input_end, start))
+    return intervals.covered_within(rank.compute, end_before, np.maximum(end_before, until))
+
+
 def _reasons(
-    rank: Rank, ready: Readiness, operations: Int64, after: ComputeAfter, *, is_judged: bool
+    rank: Rank,
+    ready: Readiness,
+    operations: Int64,
+    line: Int64,
+    after: ComputeAfter,
+    *,
+    is_judged: bool,
 ) -> tuple[Int64, Int64, Int64]:
     """Return the most that late launches and queues explain of some operations, and the `Rest`.
 
@@ -220,6 +268,7 @@ def _reasons(
         rank: the rank.
         ready: when its communication could have begun.
         operations: int64[n], indices into `ready`.
+        line: int64[n], the first operation of the line of each.
         after: the next compute after each.
         is_judged: whether launches can give reasons.
     """
@@ -238,7 +287,11 @@ def _reasons(
     queued = np.where(has_launch, ready.behind_ns(ready.ready_ns, beside_compute)[operations], 0)
     # Of several that apply, the last one counts.
     rest = np.full(len(operations), Rest.UNKNOWN, np.int64)
-    rest[ready.start_ns[operations] - ready.ready_ns[operations] <= FOLLOWS_NS] = Rest.LATE_INPUT
+    # One that stood in line is as late as the first of its line.
+    begins_ready = ready.start_ns - ready.ready_ns <= FOLLOWS_NS
+    rest[begins_ready[operations] | (ready.launch_ns[line] != UNKNOWN) & begins_ready[line]] = (
+        Rest.LATE_INPUT
+    )
     rest[needed_at_once(rank, ready, operations)] = Rest.NEEDED_AT_ONCE
     rest[(after.index >= 0) & (after.stream == ready.stream[operations])] = Rest.SAME_STREAM
     is_late = (after.launch_ns != UNKNOWN) & (after.launch_ns > end)

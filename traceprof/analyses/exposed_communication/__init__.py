@@ -12,10 +12,13 @@ from traceprof import intervals
 from traceprof.analyses.exposed_communication.advice import PAGE, advice, cpu_advice
 from traceprof.analyses.exposed_communication.reasons import (
     ExposedOperations,
+    LinkRate,
     Reason,
     exposed_operations,
+    link_rate,
 )
-from traceprof.analyses.exposed_communication.text import evidence, title
+from traceprof.analyses.exposed_communication.text import costliest, evidence, title
+from traceprof.analyses.links.link_usage import peaks_by_scope
 from traceprof.analyses.shape.results import RankResult
 from traceprof.communication.no_communication import num_inside
 from traceprof.findings import (
@@ -27,6 +30,8 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Number,
+    Positive,
     Sight,
     severity_of_cost,
     share,
@@ -36,6 +41,8 @@ from traceprof.run.steady_steps import covered_per_step
 from traceprof.units import duration
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.opening import Rank, Window
     from traceprof.trace.model.parts import HowToCollect, Part
@@ -83,13 +90,27 @@ class ExposedCommunicationMetrics(Metrics):
         "the part in operations that compute waited for, with no other work to do meanwhile",
     ]
     late_input_ns: Annotated[
-        Ns | None, "the part in operations that began as soon as their input was ready"
+        Ns | None,
+        "the part in operations that began as soon as they could, which compute could have hidden,"
+        " had their input come earlier",
+    ]
+    transfer_ns: Annotated[
+        Ns | None,
+        "the part in such operations that is longer than all compute they could have run beside",
     ]
     unknown_ns: Annotated[
         Ns,
         "the part that nothing explains. Where the clocks of GPU and host"
         " disagree, and on ranks without a GPU, everything but `waiting_ns` is"
         " unknown, and the parts in between are null",
+    ]
+    busbw_gb_per_s: Annotated[
+        Number | None,
+        "the bus bandwidth of the operations with most exposed time, waiting left out; null where"
+        " ranks or sizes are missing",
+    ]
+    peak_gb_per_s: Annotated[
+        Positive | None, "what their link can carry in one direction; null where it is not known"
     ]
     per_step_ns: Annotated[
         Ns | None, "exposed time in the mean steady step; null where no step was found"
@@ -127,6 +148,8 @@ class ExposedCommunicationResult(RankResult, frozen=True):
         has_gpu: whether the rank has one; otherwise ranges of its CPU were measured.
         is_compute_known: whether it is known when the rank computed.
         how_to_collect: what the trace may lack, should it be needed.
+        peaks_gb_per_s: by scope, of the links in a machine and of the network.
+        rate: how fast the operations with most exposed time are; None where not known.
     """
 
     window_ns: int
@@ -141,6 +164,8 @@ class ExposedCommunicationResult(RankResult, frozen=True):
     has_gpu: bool
     is_compute_known: bool
     how_to_collect: HowToCollect
+    peaks_gb_per_s: Mapping[str, float | None]
+    rate: LinkRate | None = None
 
 
 def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
@@ -157,6 +182,8 @@ def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
         fraction=share(exposed_ns, communication_ns),
         overlap_efficiency=(communication_ns - exposed_ns) / possible_ns if possible_ns else None,
         **_reasons(operations, exposed_ns),  # type: ignore[arg-type]
+        busbw_gb_per_s=None,
+        peak_gb_per_s=None,
         per_step_ns=covered_per_step(rank, window, rank.exposed),
         coverage=_coverage(rank, window) if len(rank.operations.graphs) else 1.0,
     )
@@ -174,13 +201,14 @@ def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
         has_gpu=rank.device is not None,
         is_compute_known=rank.device is not None or len(rank.compute) > 0,
         how_to_collect=rank.trace.how_to_collect,
+        peaks_gb_per_s={} if operations is None else peaks_by_scope(rank),
     )
 
 
 def refined(
     result: ExposedCommunicationResult, ranks: RankComparison
 ) -> ExposedCommunicationResult:
-    """Return the same with the time that the rank waited for others.
+    """Return the same with the time that the rank waited for others, and the rate without it.
 
     Args:
         result: of one rank.
@@ -190,8 +218,17 @@ def refined(
         return result
     waiting = result.operations.waiting_by(ranks.waits_of(result.rank), ranks.ranks)
     operations = replace(result.operations, waiting=waiting)
-    metrics = structs.replace(result.metrics, **_reasons(operations, result.metrics.exposed_ns))
-    return replace(result, operations=operations, metrics=metrics)
+    moving = operations.by_reason()[Reason.WAITING + 1 :].sum(axis=0)
+    rate = link_rate(
+        costliest(operations.kind, moving), ranks.transfers_of(result.rank), result.peaks_gb_per_s
+    )
+    metrics = structs.replace(
+        result.metrics,
+        **_reasons(operations, result.metrics.exposed_ns),
+        busbw_gb_per_s=None if rate is None else rate.busbw_gb_per_s,
+        peak_gb_per_s=None if rate is None else rate.peak_gb_per_s,
+    )
+    return replace(result, operations=operations, metrics=metrics, rate=rate)
 
 
 def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable]:
@@ -216,7 +253,9 @@ def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable
             ID,
             severity,
             result.rank,
-            claim if operations is None else title(claim, operations, has_compute=has_compute),
+            claim
+            if operations is None
+            else title(claim, operations, result.rate, has_compute=has_compute),
             exposed_ns,
             fraction,
             result.metrics.by_name(),
@@ -225,6 +264,7 @@ def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable
             if operations is None
             else advice(
                 operations,
+                result.rate,
                 result.how_to_collect,
                 is_pytorch=result.is_pytorch,
                 has_compute=has_compute,

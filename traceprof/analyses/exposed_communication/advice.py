@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses.exposed_communication.reasons import ALONE, CLOCKS, PEER_COPY, Reason
 from traceprof.analyses.exposed_communication.text import costliest, late_ranks, main_reasons
+from traceprof.analyses.links.link_findings import UNDERUSED
 from traceprof.communication.asynchronous import asynchronous_calls
+from traceprof.communication.latency import LARGE_BYTES
 from traceprof.communication.readiness import FOLLOWS_NS
 from traceprof.findings import bullets
 from traceprof.trace.model.communication_calls import OPERATIONS
@@ -15,7 +17,7 @@ from traceprof.trace.model.parts import HowToCollect, Part
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from traceprof.analyses.exposed_communication.reasons import ExposedOperations
+    from traceprof.analyses.exposed_communication.reasons import ExposedOperations, LinkRate
 
 _GENERAL = {
     Reason.LATE_LAUNCH: (
@@ -32,6 +34,15 @@ _GENERAL = {
         " batch in two, so that one half computes while the other communicates"
     ),
 }
+_SEND_LESS = (
+    "Send less: fewer bytes (half precision), or the same less often; with all compute beside it"
+    " the communication would still be longer"
+)
+_SLOW_LINK = (
+    "Find out why $operation is far slower than its link: NCCL_DEBUG=INFO says which way it goes"
+    " (P2P, not SHM or NET/Socket), nccl-tests what the machine can do alone"
+)
+_BY_KIND = {Reason.LATE_INPUT, Reason.NEEDED_AT_ONCE, Reason.QUEUED, Reason.TRANSFER}
 _STREAM = (
     "Put communication on a stream of its own, and let the compute stream wait for its event only"
     " where the result is needed: kernels of one stream never overlap"
@@ -105,6 +116,7 @@ def cpu_advice(operations: Iterable[str]) -> tuple[str, ...]:
 
 def advice(
     operations: ExposedOperations,
+    rate: LinkRate | None,
     how_to_collect: HowToCollect,
     *,
     is_pytorch: bool,
@@ -114,12 +126,15 @@ def advice(
 
     Args:
         operations: what is exposed, and why.
+        rate: of the operations with most of it.
         how_to_collect: what the trace may lack.
         is_pytorch: whether the program is known to use PyTorch.
         has_compute: whether anything could hide it.
     """
     by_reason = operations.by_reason()
     texts: list[str] = []
+    if rate is not None and rate.utilization is not None and rate.utilization < UNDERUSED:
+        texts.append(_SLOW_LINK.replace("$operation", rate.operation))
     main = [reason for reason, _ in main_reasons(operations)]
     for reason in main:
         kind = costliest(operations.kind, by_reason[reason])
@@ -130,7 +145,7 @@ def advice(
             texts.append(_of_stream(kind) if is_pytorch else _STREAM)
         elif reason is Reason.LATE_INPUT and not has_compute:
             continue
-        elif reason in {Reason.LATE_INPUT, Reason.NEEDED_AT_ONCE, Reason.QUEUED}:
+        elif reason in _BY_KIND:
             texts += _of_kind(reason, kind, operations, is_pytorch=is_pytorch)
         elif reason in _GENERAL:
             texts.append(_GENERAL[reason])
@@ -151,6 +166,9 @@ def _of_kind(
         # Reductions in line share their links: only fewer bytes make the line shorter.
         is_of_gradients = is_pytorch and kind == _ALL_REDUCE and not operations.is_pipeline
         return [_HALF_THE_BYTES, _FEWER_REDUCTIONS] if is_of_gradients else [_GENERAL[reason]]
+    if reason is Reason.TRANSFER:
+        is_reduced = is_pytorch and kind == _ALL_REDUCE and not operations.is_pipeline
+        return [_HALF_THE_BYTES, _FEWER_REDUCTIONS] if is_reduced else [_SEND_LESS]
     if is_pytorch and kind in _SHARDED:
         return [_PREFETCH]
     # An all-to-all may be made of sends and receives, too.
@@ -182,12 +200,14 @@ def _what_to_record(
 
 
 _ALL = (
+    _SLOW_LINK.replace("$operation", "communication"),
     _WAITING.replace("$who", "the late rank"),
     *_GENERAL.values(),
     _ASYNC,
     _EXCHANGES,
     _STREAM,
     _LATE_INPUT,
+    _SEND_LESS,
     _SMALLER_BUCKETS,
     _HALF_THE_BYTES,
     _FEWER_REDUCTIONS,
@@ -197,5 +217,6 @@ _ALL = (
 PAGE = {
     "advice": bullets(_ALL),
     "cpu_advice": bullets(cpu_advice(OPERATIONS)),
+    "large": str(LARGE_BYTES >> 20),
     "follows": f"{FOLLOWS_NS // 1000} µs",
 }

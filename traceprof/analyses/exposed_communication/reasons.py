@@ -9,14 +9,18 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.exposure import Exposure, PackedExposure, Rest, exposure
+from traceprof.communication.latency import LARGE_BYTES
 from traceprof.communication.messages import messages
 from traceprof.communication.operation_names import Names, operation_names
 from traceprof.structs import Record
 from traceprof.trace.columns import Column, pack
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from traceprof.intervals import Int64
     from traceprof.ranks.rank_waits import RankWaits
+    from traceprof.ranks.transfers import Transfer
     from traceprof.run.rank import Rank, Window
 
 PEER_COPY = "peer copy"
@@ -32,7 +36,8 @@ class Reason(IntEnum):
     SAME_STREAM = 3
     NEEDED_AT_ONCE = 4
     LATE_INPUT = 5
-    UNKNOWN = 6
+    TRANSFER = 6
+    UNKNOWN = 7
 
     @property
     def metric(self) -> str:
@@ -71,6 +76,29 @@ class Waiting(Record, frozen=True):
     def last(self) -> Int64:
         """The rank that came last, int64[n]."""
         return self.packed_last.values
+
+
+class LinkRate(Record, frozen=True):
+    """How fast the operations of one kind on one communicator move data once all ranks are there.
+
+    Attributes:
+        operation: what they do.
+        busbw_gb_per_s: as nccl-tests counts it.
+        peak_gb_per_s: what their link can carry in one direction, None where not known.
+        is_large: whether they carry enough each, at their mean, for it to tell of the link.
+    """
+
+    operation: str
+    busbw_gb_per_s: float
+    peak_gb_per_s: float | None
+    is_large: bool
+
+    @property
+    def utilization(self) -> float | None:
+        """Its share of the peak; None where that is not known, or latency is most of the time."""
+        if self.peak_gb_per_s is None or not self.is_large:
+            return None
+        return self.busbw_gb_per_s / self.peak_gb_per_s
 
 
 class ExposedOperations(Record, frozen=True):
@@ -116,6 +144,11 @@ class ExposedOperations(Record, frozen=True):
             left -= by_reason[reason]
         rest = np.array([_REST[rest] for rest in Rest], np.int64)[exposed.rest]
         by_reason[rest, np.arange(len(rest))] += left
+        late_input = by_reason[Reason.LATE_INPUT]
+        by_reason[Reason.TRANSFER] = late_input - _up_to(
+            exposed.idle_compute_ns, late_input, exposed.line
+        )
+        late_input -= by_reason[Reason.TRANSFER]
         return by_reason
 
     def waiting_by(self, waits: RankWaits, ranks: tuple[int, ...]) -> Waiting:
@@ -144,6 +177,49 @@ class ExposedOperations(Record, frozen=True):
             return nothing_known(len(exposed), CLOCKS)
         last = np.where(ns > 0, np.array(ranks, np.int64)[waits.last[at]], -1)
         return Waiting(pack(ns), pack(last), None)
+
+
+def _up_to(most: Int64, values: Int64, line: Int64) -> Int64:
+    """Return the part of values with which their sum over a line, in order, reaches its most.
+
+    Args:
+        most: int64[n], of each value's line.
+        values: int64[n], not negative.
+        line: int64[n], the number of each one's line.
+    """
+    order = np.argsort(line, kind="stable")
+    sums = np.cumsum(values[order])
+    num_before = np.flatnonzero(np.diff(line[order], prepend=-1))
+    lengths = np.diff(np.append(num_before, len(order)))
+    sums -= np.repeat(sums[num_before] - values[order[num_before]], lengths)
+    part = np.empty_like(values)
+    part[order] = np.clip(most[order] - (sums - values[order]), 0, values[order])
+    return part
+
+
+def link_rate(
+    kind: str | None,
+    transfers: Mapping[tuple[str, str | None], Transfer],
+    peaks_gb_per_s: Mapping[str, float | None],
+) -> LinkRate | None:
+    """Return the rate of the operations of a kind on the communicator that takes most time.
+
+    Args:
+        kind: what they do, None for nothing.
+        transfers: of a rank, by operation and communicator.
+        peaks_gb_per_s: by scope.
+    """
+    of_kind = [transfer for (operation, _), transfer in transfers.items() if operation == kind]
+    longest = max(of_kind, key=lambda transfer: transfer.transfer_ns, default=None)
+    if kind is None or longest is None or longest.busbw_gb_per_s is None:
+        return None
+    total_bytes = (longest.algbw_gb_per_s or 0) * longest.transfer_ns
+    return LinkRate(
+        kind,
+        longest.busbw_gb_per_s,
+        None if longest.scope is None else peaks_gb_per_s.get(longest.scope),
+        total_bytes >= LARGE_BYTES * longest.num_matched,
+    )
 
 
 ALONE = "only one rank was given"

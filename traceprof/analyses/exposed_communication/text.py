@@ -8,12 +8,13 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.exposed_communication.reasons import Reason
+from traceprof.analyses.links.link_findings import UNDERUSED
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.kernel_names import UNKNOWN_OPERATION
-from traceprof.units import duration
+from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
-    from traceprof.analyses.exposed_communication.reasons import ExposedOperations
+    from traceprof.analyses.exposed_communication.reasons import ExposedOperations, LinkRate
     from traceprof.communication.operation_names import Names
     from traceprof.intervals import Int64
 
@@ -26,6 +27,7 @@ _SAID = {
     Reason.SAME_STREAM: "on the stream of the compute that follows",
     Reason.NEEDED_AT_ONCE: "needed at once by the next kernel",
     Reason.LATE_INPUT: "for input that came late",
+    Reason.TRANSFER: "longer than the compute that could hide it",
     Reason.UNKNOWN: "for no known reason",
 }
 _NUM_NAMED = 3
@@ -62,12 +64,15 @@ def costliest(names: Names, ns: Int64) -> str | None:
     return names.names[most] if len(cost) > 1 and cost[most] > 0 else None
 
 
-def title(claim: str, operations: ExposedOperations, *, has_compute: bool) -> str:
-    """Return the claim, with the reasons that matter.
+def title(
+    claim: str, operations: ExposedOperations, rate: LinkRate | None, *, has_compute: bool
+) -> str:
+    """Return the claim, with the reasons that matter, and the rate where the transfer is one.
 
     Args:
         claim: how much is exposed.
         operations: of what, and why.
+        rate: of the operations with most of it.
         has_compute: whether anything could hide it.
     """
     parts = []
@@ -75,7 +80,29 @@ def title(claim: str, operations: ExposedOperations, *, has_compute: bool) -> st
         if reason is Reason.LATE_INPUT and not has_compute:
             continue  # earlier or later input would change nothing
         parts.append(f"{duration(ns)} {_SAID[reason].format(_who(late_ranks(operations)))}")
-    return f"{claim}: {', '.join(parts)}" if parts else claim
+    text = f"{claim}: {', '.join(parts)}" if parts else claim
+    return (
+        text
+        if rate is None or not is_rate_of_interest(operations, rate)
+        else f"{text}; {said(rate)}"
+    )
+
+
+def is_rate_of_interest(operations: ExposedOperations, rate: LinkRate) -> bool:
+    """Return whether the rate explains: transfers are too long, or far slower than their link."""
+    is_slow = rate.utilization is not None and rate.utilization < UNDERUSED
+    return is_slow or Reason.TRANSFER in dict(main_reasons(operations))
+
+
+def said(rate: LinkRate) -> str:
+    """Return a rate in words, with its share of the peak where that tells of the link."""
+    text = f"{rate.operation} moves {rate.busbw_gb_per_s:.3g} GB/s"
+    share = rate.utilization
+    return (
+        text
+        if share is None
+        else f"{text}, {percent(share)} of its link's {rate.peak_gb_per_s:g} GB/s"
+    )
 
 
 def _who(ranks: list[int]) -> str:

@@ -267,6 +267,17 @@ def peak_of(rank: Rank, peaks: Peaks, direction: str, peer: int | None) -> float
     return peaks.of(link_of(rank, direction))
 
 
+def peaks_by_scope(rank: Rank) -> dict[str, float | None]:
+    """Return the peak between GPUs of one machine, and of several, GB/s; None if not known."""
+    of_gpu = hardware.peaks(rank.gpu, rank.peak_overrides)
+    # A ring goes over all of them.
+    is_nvlink = of_gpu.nvlink is not None and rank.links.is_all_nvlink is not False
+    return {
+        "intra-node": of_gpu.nvlink if is_nvlink else of_gpu.pcie,
+        "inter-node": rank.peak_overrides.get("network"),
+    }
+
+
 def _load(
     rank: Rank,
     window: Window,

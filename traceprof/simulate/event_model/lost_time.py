@@ -33,7 +33,7 @@ IDLE_CAUSES = (
 _TURNAROUND_NS = 20_000
 _REASONS = (
     "waiting_ns", "late_launch_ns", "queued_ns", "same_stream_ns", "needed_at_once_ns",
-    "late_input_ns", "unknown_ns",
+    "late_input_ns", "transfer_ns", "unknown_ns",
 )  # fmt: skip
 _COPY_KINDS = {1: "h2d_ns", 2: "d2h_ns", 8: "d2d_ns"}
 _PAGEABLE = 0
