@@ -8,6 +8,7 @@ import pytest
 from tests.support.changes import middle_step_ns, recorded, without_waits
 from traceprof.replay.answers.ask import whatif
 from traceprof.simulate import kernels
+from traceprof.simulate.event_model.actions import CopyWork
 from traceprof.simulate.event_model.program_writer import Host
 from traceprof.simulate.scenarios.setup import Setup
 
@@ -76,6 +77,24 @@ def test_the_next_batch_is_not_what_came_back(tmp_path: Path) -> None:
     (hidden,) = whatif(path, assume=["copies-hidden"]).whatif.answers
     assert hidden.change_ns is not None
     assert -100_000 < hidden.change_ns < 0
+
+
+@pytest.mark.parametrize("work_ns", [12 * _MS, 5 * _MS])
+def test_long_work_on_what_was_copied_stays(work_ns: int, tmp_path: Path) -> None:
+    """An optimizer on the CPU needs its time however copies are hidden.
+
+    Shorter work goes: what it passes on could go directly.
+    """
+    result = program(1 << 27, work_ns, back=1 << 27).run()
+    copied_ns = sum(
+        operation.end_ns - operation.start_ns
+        for operation in result.operations
+        if isinstance(operation.work, CopyWork)
+    )
+    path = recorded(Setup((), lambda _: []), tmp_path / "run.sqlite", result)
+    (hidden,) = whatif(path, assume=["copies-hidden"]).whatif.answers
+    gone_ns = copied_ns / 5 + (work_ns if work_ns < 10 * _MS else 0)
+    assert hidden.change_ns == pytest.approx(-gone_ns, abs=200_000)
 
 
 def freeing(api: str) -> Setup:

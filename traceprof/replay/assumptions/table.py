@@ -359,7 +359,8 @@ ASSUMPTIONS = (
         meaning="copies take no time on their stream",
         details="Neither do calls that last as long as their copy, as from pageable memory, and"
         " nothing waits for copies to the GPU. Data that is copied to the host and straight back"
-        " goes directly: both copies, and what the host does between them, take no time.",
+        " goes directly: both copies, and what the host does between them for less than 10 ms,"
+        " take no time.",
         change=with_hidden_copies,
         is_bound=True,
     ),

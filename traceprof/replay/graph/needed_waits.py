@@ -70,7 +70,7 @@ def needed_at_once(
         uses = _begins_within(of_thread.mpi, *gap)
         uses |= is_for_copy[rows] & _begins_within(_long_sleeps(of_thread), *gap)
         works = is_for_data[rows] & (gap[1] - gap[0] > MAX_STRETCH_NS)
-        uses[works] |= _awake_ns(of_thread, *(times[works] for times in gap)) > MAX_STRETCH_NS
+        uses[works] |= _awake_ns(of_thread, gap[0][works], gap[1][works]) > MAX_STRETCH_NS
         is_needed[rows] = uses
     goes_back = _goes_back(ranks, calls, work, (waiting, awaited), following)
     return is_needed | _of_call(calls, waiting, goes_back)
@@ -81,6 +81,9 @@ def round_trips(
 ) -> tuple[Int64, Int64]:
     """Return the calls that wait for what goes back to a GPU at once, each with that launch.
 
+    Where the thread's own code runs for longer between them than a wait explains, such as an
+    optimizer on the CPU, what it copies to the GPU is its result.
+
     Args:
         ranks: of the process, each with its index among those of the run.
         calls: of the process.
@@ -90,7 +93,17 @@ def round_trips(
     waiting, _ = waits
     following = _launched_next(calls, work, waiting)
     rows = np.flatnonzero(_goes_back(ranks, calls, work, waits, following))
-    return waiting[rows], calls.outer[work.call[following[rows]]]
+    since, until = waiting[rows], calls.outer[work.call[following[rows]]]
+    evidence = host_evidence(ranks[0][1])
+    if evidence is not None and len(rows):
+        own = evidence.calls
+        low, high = own.ends(calls.index[since]), own.start_ns[calls.index[until]]
+        threads, worked = own.packed_thread.at(calls.index[since]), np.zeros(len(rows), np.int64)
+        for thread in np.unique(threads).tolist():
+            chosen, of_thread = threads == thread, evidence.thread(thread)
+            worked[chosen] = _awake_ns(of_thread, low[chosen], high[chosen], of_thread.mpi)
+        since, until = (found[worked <= MAX_STRETCH_NS] for found in (since, until))
+    return since, until
 
 
 def _launched_next(calls: HostCalls, work: GpuWork, waiting: Int64) -> Int64:
@@ -162,9 +175,9 @@ def _long_sleeps(thread: ThreadEvidence) -> Intervals:
     return intervals.Intervals(asleep.start_ns[is_long], asleep.end_ns[is_long])
 
 
-def _awake_ns(thread: ThreadEvidence, low_ns: Int64, high_ns: Int64) -> Int64:
-    """Return how long a thread neither slept nor loaded data from each time to another one."""
-    other = intervals.merge(thread.sleep.asleep, thread.loading)
+def _awake_ns(thread: ThreadEvidence, low_ns: Int64, high_ns: Int64, *others: Intervals) -> Int64:
+    """Return how long a thread neither slept, loaded data nor did others, from times to others."""
+    other = intervals.merge(thread.sleep.asleep, thread.loading, *others)
     return high_ns - low_ns - intervals.covered_within(other, low_ns, high_ns)
 
 
