@@ -84,6 +84,7 @@ class Range(NamedTuple):
     start: int
     end: int
     name: str
+    thread: int = 0
 
 
 Numbered = tuple[Range, int]
@@ -212,7 +213,7 @@ def read_ranges(db: sqlite3.Connection, strings: dict[Any, str]) -> dict[int, li
         name = text if text is not None else strings.get(text_id)
         if kind in {59, 60} and name is not None and start is not None and thread is not None:
             closed = NEVER if end is None else end
-            ranges[thread & ~LOW_24_BITS].append(Range(start, closed, name))
+            ranges[thread & ~LOW_24_BITS].append(Range(start, closed, name, thread))
     return {process: sorted(found) for process, found in ranges.items()}
 
 
@@ -268,11 +269,15 @@ class Timeline:
 
 
 def step_ranges(ranges: list[Range], step_pattern: str | None) -> list[Numbered]:
-    """A process's step ranges, numbered by the pattern's group `step`, its first one, or order."""
+    """A process's step ranges, numbered by the pattern's group `step`, its first one, or order.
+
+    Those inside of another one of their thread are none, nor is one around all others of it.
+    """
     patterns = BUILT_IN_STEP_PATTERNS if step_pattern is None else (step_pattern,)
     for pattern in map(re.compile, patterns):
         find = pattern.fullmatch if step_pattern is None else pattern.search
-        found = [(step, match) for step in ranges if (match := find(step.name))]
+        chosen = outermost([step for step in ranges if find(step.name)])
+        found = [(step, match) for step in chosen if (match := find(step.name))]
         group = "step" if "step" in pattern.groupindex else 1 if pattern.groups else 0
         texts = [match[group] or "" if group else "" for _, match in found]
         usable = all(text.isdecimal() for text in texts)
@@ -280,6 +285,24 @@ def step_ranges(ranges: list[Range], step_pattern: str | None) -> list[Numbered]
             numbers = [int(text) for text in texts] if usable else range(len(found))
             return [(step, number) for (step, _), number in zip(found, numbers, strict=True)]
     return []
+
+
+def outermost(ranges: list[Range]) -> list[Range]:
+    chosen = []
+    for thread in {one.thread for one in ranges}:
+        left = sorted(
+            (one for one in ranges if one.thread == thread), key=lambda one: (one.start, -one.end)
+        )
+        while True:
+            outer: list[Range] = []
+            for one in left:
+                holders = [other for other in outer if other.end < NEVER and one.end <= other.end]
+                outer += [] if holders else [one]
+            if len(outer) != 1 or len(left) < 3:
+                break
+            left = left[1:]
+        chosen += outer
+    return [one for one in ranges if any(one is other for other in chosen)]
 
 
 def step_windows(

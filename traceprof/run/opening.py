@@ -171,7 +171,7 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
         product_version=trace.product_version,
         schema_version=trace.schema_version,
         how_to_collect=trace.how_to_collect,
-        notes=tuple(trace.notes),
+        notes=(*trace.notes, *_on_nested_steps(ranks)),
         contents=() if ranks else tuple(trace.contents()),
         identity=identify(trace, cpu_work),
         rank_numbers=numbers_by_source(trace, [rank.process for rank in ranks]),
@@ -186,6 +186,16 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
         recorded=tuple(part for part in _COSTLY_PARTS if trace.holds(part)),
         gpus=tuple(trace.gpus),
     )
+
+
+def _on_nested_steps(ranks: Sequence[Rank]) -> Iterator[str]:
+    steps = [rank.training_ranges.steps for rank in ranks]
+    num_nested = max((marked.num_nested for marked in steps if marked is not None), default=0)
+    if num_nested:
+        yield (
+            f"ranges with names of steps inside of others, or around all others, are no steps"
+            f" ({num_nested} in one process): --step-pattern chooses other names"
+        )
 
 
 def summarize_run(

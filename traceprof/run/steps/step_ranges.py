@@ -88,12 +88,14 @@ class StepRanges(Record, frozen=True):
         end_ns: int64[n].
         is_cut: bool[n], whether an exception, or the end of the capture, is known to have cut it;
             None where none was cut.
+        num_nested: how many more ranges with such names lie inside of these, or around all.
     """
 
     number: Int64
     start_ns: Int64
     end_ns: Int64
     is_cut: npt.NDArray[np.bool_] | None = None
+    num_nested: int = 0
 
 
 class TrainingRanges(Record, frozen=True):
@@ -332,6 +334,10 @@ def _warm_up(candidates: NamedRanges | None) -> Intervals:
 
 def _matching(ranges: NamedRanges, expression: re.Pattern[str]) -> NamedRanges:
     chosen = [index for index, name in enumerate(ranges.names) if expression.search(name)]
+    return _chosen(ranges, chosen)
+
+
+def _chosen(ranges: NamedRanges, chosen: Sequence[int] | Int64) -> NamedRanges:
     return type(ranges)(
         ranges.start_ns[chosen],
         ranges.end_ns[chosen],
@@ -351,6 +357,7 @@ def _numbered(
         expression: matches their names.
         cut: names of those that an exception cut.
     """
+    num_named, ranges = len(ranges.names), _outer(ranges)
     texts = [_number_text(expression.search(name)) for name in ranges.names]
     usable = all(text is not None and text.isdecimal() and len(text) < 19 for text in texts)
     numbers = (
@@ -361,8 +368,39 @@ def _numbered(
     is_cut = np.array([name in cut for name in ranges.names], np.bool_)
     is_cut[-1:] |= ranges.end_ns[-1:] == OPEN_END
     return StepRanges(
-        numbers, ranges.start_ns, ranges.end_ns, is_cut if bool(is_cut.any()) else None
+        numbers,
+        ranges.start_ns,
+        ranges.end_ns,
+        is_cut if bool(is_cut.any()) else None,
+        num_named - len(ranges.names),
     )
+
+
+def _outer(ranges: NamedRanges) -> NamedRanges:
+    """Return the ranges that lie in no other one of their thread.
+
+    A library may number steps of its own inside those of the trainer. One range around all the
+    others of a thread is no step.
+    """
+    chosen = []
+    for thread in np.unique(ranges.thread):
+        at = np.flatnonzero(ranges.thread == thread)
+        at = at[np.lexsort((-ranges.end_ns[at], ranges.start_ns[at]))]
+        outer = _outermost(ranges.end_ns[at])
+        while len(outer) == 1 and len(at) > 2:
+            at = at[1:]
+            outer = _outermost(ranges.end_ns[at])
+        chosen.append(at[outer])
+    return _chosen(ranges, np.sort(np.concatenate(chosen)))
+
+
+def _outermost(end_ns: Int64) -> Int64:
+    """Return which ranges, by start and the longer one first, end after all before them.
+
+    One that was still open when the capture ended, holds none.
+    """
+    reached = np.maximum.accumulate(np.where(end_ns < OPEN_END, end_ns, 0))
+    return np.flatnonzero(end_ns > np.insert(reached[:-1], 0, -1))
 
 
 def _number_text(match: re.Match[str] | None) -> str | None:
