@@ -1,25 +1,31 @@
 """Mutation testing: the share of small changes of the code that the quick tests notice.
 
-Run it with `make mutants`. The operators are those of cosmic-ray, which itself runs all tests for
-each mutant. Here a seeded sample is drawn, the same number for each room, and a mutant runs only
-the tests that execute its statement, those of the module's own file first, until one fails.
+Run it with `make mutants`. The operators are those of cosmic-ray, which itself starts all tests for
+each mutant. Here a seeded sample is drawn, the same number for each room. A process that has
+collected the tests forks for each mutant, exchanges the code of the changed function, and runs only
+the tests that execute its statement, those of the module's own file first, until one fails. What
+ran at import is tested in a new process.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
+import inspect
 import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from queue import SimpleQueue
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,27 +34,44 @@ if TYPE_CHECKING:
     import pytest
 
 ROOMS = ("analyses", "host", "ranks", "replay", "comparison")
-_DURATIONS = "TRACEPROF_TEST_DURATIONS"  # names the file that a measured run of the tests writes
+_RECORD = "TRACEPROF_TEST_RECORD"  # names the file that a run of tests writes
+_JOB = "TRACEPROF_MUTANTS"  # names the file with the mutants of a process
+# Of the others few run code of these rooms that no test here runs.
+_TESTED = tuple(
+    f"tests/{folder}"
+    for folder in (
+        "analyses", "cli", "communication", "comparison", "host", "ranks", "reference", "replay",
+        "reports",
+    )
+)  # fmt: skip
 _QUICK = ("-n", "0", "-q", "-p", "no:cacheprovider", "-m", "not slow and not long")
-_MAX_SECONDS = 10.0  # for the tests of one mutant, as they were measured
+_PLUGIN = ("-p", "tests.mutants")
+_MAX_CPU_S = 5.0  # for the tests of one mutant, as they were measured
+_MAX_WALL_S = 600
 _MAX_TESTS = 75
+_TOO_LATE = (signal.SIGPROF, signal.SIGALRM)
 
-_durations: dict[str, float] = {}
+_seconds: dict[str, float] = {}
 _failed: set[str] = set()
+_last_report_s = 0.0
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Measure each test, with its fixtures: this module is a plugin of the measured run."""
-    _durations[report.nodeid] = _durations.get(report.nodeid, 0.0) + report.duration
+    """Measure each test's CPU time, with its fixtures: this module is a plugin of pytest."""
+    global _last_report_s  # noqa: PLW0603 - a plugin that is a module
+    now = time.process_time()
+    _seconds[report.nodeid] = _seconds.get(report.nodeid, 0.0) + now - _last_report_s
+    _last_report_s = now
     if not report.passed:
         _failed.add(report.nodeid)
 
 
 def pytest_sessionfinish() -> None:
-    """Write how long the tests that passed took."""
-    if _DURATIONS in os.environ:
-        passed = {test: seconds for test, seconds in _durations.items() if test not in _failed}
-        Path(os.environ[_DURATIONS]).write_text(json.dumps(passed), encoding="utf-8")
+    """Write how long the tests that passed took, and which ones failed."""
+    if _RECORD in os.environ:
+        passed = {test: seconds for test, seconds in _seconds.items() if test not in _failed}
+        record = {"passed": passed, "failed": sorted(_failed)}
+        Path(os.environ[_RECORD]).write_text(json.dumps(record), encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -116,7 +139,7 @@ def _mutants(module: Path) -> Iterator[list[Mutant]]:
 
 
 def _mutated(mutant: Mutant, source: str) -> str | None:
-    """Return the changed source, None where that is not Python."""
+    """Return the changed source, None where that is no Python."""
     from cosmic_ray.mutating import mutate_code  # noqa: PLC0415
     from cosmic_ray.plugins import get_operator  # noqa: PLC0415
 
@@ -133,21 +156,22 @@ def _sample(per_room: int, seed: int, work: Path) -> list[Mutant]:
     kept = work / f"sample-{per_room}-{seed}.json"
     if kept.exists():
         return [Mutant(**row) for row in json.loads(kept.read_text())]
-    drawn: list[Mutant] = []
+    drawn: list[list[Mutant]] = []
     for room in ROOMS:
         chance = random.Random(f"{seed} {room}")
         modules = sorted(Path("traceprof", room).rglob("*.py"))
         places = [place for module in modules for place in _mutants(module)]
         chance.shuffle(places)
-        num_drawn = 0
+        of_room: list[Mutant] = []
         for place in places:
             mutant = chance.choice(place)
             source = Path(mutant.module).read_text(encoding="utf-8")
-            if num_drawn < per_room and _mutated(mutant, source) is not None:
-                num_drawn += 1
-                drawn.append(mutant)
-    kept.write_text(json.dumps([asdict(mutant) for mutant in drawn]))
-    return drawn
+            if len(of_room) < per_room and _mutated(mutant, source) is not None:
+                of_room.append(mutant)
+        drawn.append(of_room)
+    sample = [mutant for group in zip(*drawn, strict=True) for mutant in group]
+    kept.write_text(json.dumps([asdict(mutant) for mutant in sample]))
+    return sample
 
 
 def _copy(target: Path) -> Path:
@@ -170,12 +194,13 @@ def _environment(folder: Path) -> dict[str, str]:
 def _measure(work: Path) -> None:
     """Run the quick tests once, and record which test runs which line, and for how long."""
     folder = _copy(work / "measured")
-    (folder / "coverage.ini").write_text(f"[run]\nsource=traceprof\ndata_file={work}/coverage\n")
-    options = ("-p", "tests.mutants", "--cov", "--cov-config=coverage.ini", "--cov-report=")
+    sources = ",".join(f"traceprof/{room}" for room in ROOMS)
+    (folder / "coverage.ini").write_text(f"[run]\nsource={sources}\ndata_file={work}/coverage\n")
+    options = ("--cov", "--cov-config=coverage.ini", "--cov-report=", "--cov-context=test")
     subprocess.run(
-        [sys.executable, "-m", "pytest", *_QUICK, *options, "--cov-context=test"],
+        [sys.executable, "-m", "pytest", *_QUICK, *_PLUGIN, *options, *_TESTED],
         cwd=folder,
-        env=_environment(folder) | {_DURATIONS: str(work / "durations.json")},
+        env=_environment(folder) | {_RECORD: str(work / "tests.json")},
         check=False,
     )
 
@@ -188,31 +213,32 @@ class _Tests:
 
         self._data = CoverageData(str(work / "coverage"))
         self._data.read()
-        self._seconds: dict[str, float] = json.loads((work / "durations.json").read_text())
-        self._root = work / "measured"
+        self._seconds: dict[str, float] = json.loads((work / "tests.json").read_text())["passed"]
+        self._root = (work / "measured").resolve()
         self._of_module = cache(self._contexts)
 
-    def of(self, mutant: Mutant) -> list[str]:
-        """Return tests: those of the module's own file first, then the shortest ones."""
+    def of(self, mutant: Mutant) -> tuple[list[str], bool]:
+        """Return tests, those of the module's own file first, and whether an import runs it."""
         by_line = self._of_module(mutant.module)
         lines = _statement(Path(mutant.module), mutant.line)
         tests = set().union(*(by_line.get(line, set()) for line in lines or by_line))
-        stem = "test_" + Path(mutant.module).stem.lstrip("_") + ".py"
+        path = Path(mutant.module)  # tests of a package may be in one file
+        own = {f"test_{part.stem.lstrip('_')}.py" for part in (path, path.parent)}
         ordered = sorted(
-            tests, key=lambda test: (not test.split("::")[0].endswith(stem), self._seconds[test])
+            tests & self._seconds.keys(),
+            key=lambda test: (Path(test.split("::")[0]).name not in own, self._seconds[test]),
         )
         chosen, seconds = [], 0.0
         for test in ordered[:_MAX_TESTS]:
             seconds += self._seconds[test]
-            if seconds <= _MAX_SECONDS:
+            if seconds <= _MAX_CPU_S:
                 chosen.append(test)
-        return chosen
+        return chosen, lines is None or "" in tests
 
     def _contexts(self, module: str) -> dict[int, set[str]]:
         contexts = self._data.contexts_by_lineno(str(self._root / module))
         return {
-            line: {name.rpartition("|")[0] for name in names} & self._seconds.keys()
-            for line, names in contexts.items()
+            line: {name.rpartition("|")[0] for name in names} for line, names in contexts.items()
         }
 
 
@@ -237,40 +263,126 @@ def _statement(module: Path, line: int) -> range | None:
     return None if is_signature or not innermost else innermost
 
 
-def _judge(mutant: Mutant, tests: list[str], folder: Path) -> Mutant:
-    """Run the tests of one mutant in a copy of the tree, which is restored afterwards."""
-    path = folder / mutant.module
-    source, times = path.read_text(encoding="utf-8"), path.stat()
-    code = _mutated(mutant, source)
-    assert code is not None
-    before, after = source.splitlines(), code.splitlines()
-    changed = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
-    change = "  =>  ".join(line.strip() for line in changed[0]) if changed else ""
-    result = {**asdict(mutant), "change": change, "num_tests": len(tests), "outcome": "not run"}
-    if not tests:
-        return Mutant(**result)
-    path.write_text(code, encoding="utf-8")
-    options = ("-x", "--tb=no", "--no-header", "-rfE", "-p", "no:rerunfailures")
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *_QUICK, *options, *tests],
-            cwd=folder,
-            env=_environment(folder) | {"PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            timeout=60 + 4 * _MAX_SECONDS,
-            check=False,
-        )
-        lines = done.stdout.splitlines()
-        killers = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
-        result["outcome"] = "killed" if done.returncode else "survived"
-        result["killer"] = killers[0].split(" - ")[0].partition(" ")[2] if killers else ""
-    except subprocess.TimeoutExpired:
-        result["outcome"] = "timeout"
-    finally:
+class _Judge:
+    """Runs the tests of mutants in forks of a process that has collected all quick tests."""
+
+    def __init__(self, session: pytest.Session, job: Path) -> None:
+        self._session = session
+        self._items = {item.nodeid: item for item in session.items}
+        self._tests = _Tests(job.parent)
+        self._job = job
+        self._live: dict[str, list[FunctionType]] = {}
+        gc.unfreeze()  # tests/conftest.py froze everything
+        for item in gc.get_objects():
+            if type(item) is FunctionType:  # others pretend to be one
+                self._live.setdefault(item.__code__.co_filename, []).append(item)
+        gc.freeze()
+
+    def judge(self, mutant: Mutant) -> Mutant:
+        """Change a module of this copy of the tree, run the tests, and change it back."""
+        path = Path(mutant.module).resolve()
+        source, times = path.read_text(encoding="utf-8"), path.stat()
+        code = _mutated(mutant, source)
+        assert code is not None
+        before, after = source.splitlines(), code.splitlines()
+        changed = [pair for pair in zip(before, after, strict=False) if pair[0] != pair[1]]
+        change = "  =>  ".join(line.strip() for line in changed[0]) if changed else ""
+        tests, runs_at_import = self._tests.of(mutant)
+        result = {**asdict(mutant), "change": change, "num_tests": len(tests), "outcome": "not run"}
+        if not tests:
+            return Mutant(**result)
+        record = self._job.with_suffix(".tests")
+        record.unlink(missing_ok=True)
+        path.write_text(code, encoding="utf-8")  # for what imports it later
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setsid()
+                os.environ[_RECORD] = str(record)
+                self._run(tests, path, source, None if runs_at_import else code)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(child, 0)
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # what the tests started
         path.write_text(source, encoding="utf-8")
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    return Mutant(**result)
+        is_late = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _TOO_LATE
+        result["outcome"] = "timeout" if is_late else "killed" if status else "survived"
+        if record.exists():
+            result["killer"] = next(iter(json.loads(record.read_text())["failed"]), "")
+        return Mutant(**result)
+
+    def _run(self, tests: list[str], path: Path, before: str, after: str | None) -> None:
+        """Run tests with functions exchanged, or in a new process if that is not enough."""
+        signal.setitimer(signal.ITIMER_PROF, 10 * _MAX_CPU_S)
+        signal.alarm(_MAX_WALL_S)
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+        live = self._live.get(str(path), [])
+        if after is None or not _exchange(str(path), before, after, live):
+            del os.environ[_JOB]
+            os.execv(sys.executable, [*_command(self._job), *tests])  # noqa: S606 - no shell
+        items = [self._items[test] for test in tests]
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            self._session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if _failed:
+                break
+        pytest_sessionfinish()
+        os._exit(bool(_failed))
+
+
+def _exchange(path: str, before: str, after: str, live: list[FunctionType]) -> bool:
+    """Give live functions the changed code; return whether nothing else would have to change."""
+    codes = (compile(text, path, "exec", dont_inherit=True) for text in (before, after))
+    for old, new in zip(*map(_functions, codes), strict=True):
+        if old == new:
+            continue
+        last = max(line for _, _, line in old.co_lines() if line)
+        lines = range(old.co_firstlineno, last + 1)
+        within = [function for function in live if function.__code__.co_firstlineno in lines]
+        if not within or any(function.__code__ != old for function in within):
+            return False
+        try:
+            for function in within:
+                function.__code__ = new
+        except ValueError:  # it takes fewer variables from outside
+            return False
+    return True
+
+
+def _functions(code: CodeType) -> list[CodeType]:
+    """Return the code of a module's functions and methods, without the functions in them."""
+    found: list[CodeType] = []
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            found += [part] if part.co_flags & inspect.CO_NEWLOCALS else _functions(part)
+    return found
+
+
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Judge the mutants of a job in place of running the tests that were collected."""
+    if _JOB not in os.environ:
+        return None
+    job = Path(os.environ[_JOB])
+    judge = _Judge(session, job)
+    for row in json.loads(job.read_text()):
+        with (job.parent / "mutants.jsonl").open("a") as results:
+            print(json.dumps(asdict(judge.judge(Mutant(**row)))), file=results)
+    return True
+
+
+def _command(job: Path) -> list[str]:
+    """Return how the tests of mutants are run, in one process, until one fails."""
+    options = ("-x", "-s", "-p", "no:rerunfailures", f"--basetemp={job.with_suffix('')}")
+    return [sys.executable, "-m", "pytest", *_QUICK, *_PLUGIN, *options]
+
+
+def _judged(work: Path) -> dict[tuple[str, str, int], Mutant]:
+    """Return the mutants judged so far, also by a run that was interrupted."""
+    results = work / "mutants.jsonl"
+    rows = results.read_text().splitlines() if results.exists() else []
+    return {mutant.place: mutant for mutant in (Mutant(**json.loads(row)) for row in rows)}
 
 
 def _print_score(mutants: list[Mutant]) -> None:
@@ -299,29 +411,20 @@ def main() -> None:
         shutil.rmtree(work, ignore_errors=True)
         _measure(work)
     sample = _sample(options.per_room, options.seed, work)
-    tests = _Tests(work)
-    results = work / "mutants.jsonl"
-    rows = results.read_text().splitlines() if results.exists() else []
-    judged = {mutant.place: mutant for mutant in (Mutant(**json.loads(row)) for row in rows)}
-    folders: SimpleQueue[Path] = SimpleQueue()
-    for job in range(options.jobs):
-        shutil.rmtree(work / f"copy-{job}", ignore_errors=True)
-        folders.put(Path(shutil.copytree(work / "measured", work / f"copy-{job}")))
-
-    def run(mutant: Mutant) -> Mutant:
-        if mutant.place in judged:  # by a run that was interrupted
-            return judged[mutant.place]
-        folder = folders.get()
-        try:
-            result = _judge(mutant, tests.of(mutant), folder)
-        finally:
-            folders.put(folder)
-        with results.open("a") as lines:
-            print(json.dumps(asdict(result)), file=lines)
-        return result
-
-    with ThreadPoolExecutor(options.jobs) as pool:
-        _print_score(list(pool.map(run, sample)))
+    judged = _judged(work)
+    pending = [asdict(mutant) for mutant in sample if mutant.place not in judged]
+    processes = []
+    for number in range(options.jobs):
+        folder, job = work / f"copy-{number}", work / f"job-{number}.json"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(work / "measured", folder)
+        job.write_text(json.dumps(pending[number :: options.jobs]))
+        variables = {**_environment(folder), _JOB: str(job), "PYTHONDONTWRITEBYTECODE": "1"}
+        processes.append(subprocess.Popen([*_command(job), *_TESTED], cwd=folder, env=variables))
+    for process in processes:
+        process.wait()
+    judged = _judged(work)
+    _print_score([judged[mutant.place] for mutant in sample if mutant.place in judged])
 
 
 if __name__ == "__main__":

@@ -138,6 +138,12 @@ def test_each_gate_is_about_a_part_of_its_own() -> None:
     changes = {name: change_of(parse(f"{name}:+1%"), before, after) for name in growths}
     found = {name: change.change for name, change in changes.items() if change is not None}
     assert found == pytest.approx(growths)
+    without = msgspec.structs.replace(before, has_steps=False)
+    for sides in ((without, after), (after, without)):
+        change = change_of(parse("step:+1ms"), *sides)
+        assert change is not None
+        assert abs(change.change) == pytest.approx(0.02 * 11e6)
+        assert change.judged is None
 
 
 def test_a_machine_without_a_name_is_unknown() -> None:

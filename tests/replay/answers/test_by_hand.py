@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_REDUCE
 from traceprof.replay.answers.ask import whatif
@@ -60,3 +62,18 @@ def test_every_answer_is_that_worked_out_by_hand(tmp_path: Path) -> None:
         margin = abs(change) / 100
         limits = [round((expected + side * margin) * US) for side in (-1, 1)]
         assert [one.low_ns, one.high_ns] == limits
+
+
+@pytest.mark.parametrize(
+    ("gpu", "why"),
+    [
+        (None, "whether the GPUs have tensor cores is not in the report"),
+        ("NVIDIA A100-SXM4-80GB", "no kernel is known to multiply matrices of FP32 numbers"),
+    ],
+)
+def test_half_precision_needs_known_kernels_and_gpus(
+    gpu: str | None, why: str, tmp_path: Path
+) -> None:
+    trace = program() if gpu is None else program().gpu(gpu)
+    (answer,) = whatif(trace.write(tmp_path / "t.sqlite"), assume=["half-precision"]).whatif.answers
+    assert (answer.refused, answer.step_ns) == (why, None)
