@@ -206,7 +206,7 @@ def rank(
     overlapped: dict[Any, list[tuple[Span, int, Any]]] = defaultdict(list)
     halves: list[Span] = []
     num_disturbed = 0
-    num_beside = sum(covered(busy, *graph) > 0 for graph in inside(graphs))
+    num_beside = sum(covered(busy, start, end) > 0 for start, end, *_ in inside(graphs))
     place_of = {} if units is None else in_places(kernels, units)
     for index, (start, end, signature, _) in enumerate(kernels):
         if not low <= start < high:
