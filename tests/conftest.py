@@ -35,7 +35,7 @@ from traceprof.cli.main import OBJECTS_BETWEEN_COLLECTIONS
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
 _NUMBERS = {path.stem: number for number, path in enumerate(SAMPLES)}
 _MANY = len(SAMPLES) * 3 // 4  # some samples have no simulation, others no work on a GPU
-_EVERY = 16  # every 16th of the samples that are not quick is always in tests of all samples
+_EVERY = 32  # every 32nd of the samples that are not quick is always in tests of all samples
 _FOREIGN_PROGRAMS = {"nsys", "browser", "scheduler"}  # fixtures; on a busy machine these may fail
 # No wrong result is among them: those are assertions.
 _THEIR_FAULTS = [
@@ -138,7 +138,8 @@ def _samples(item: pytest.Item) -> set[str]:
     """Return the samples that a test is run with, by path or by name."""
     callspec = getattr(item, "callspec", None)
     values = () if callspec is None else callspec.params.values()
-    return _NUMBERS.keys() & {Path(value).stem for value in values if isinstance(value, str | Path)}
+    names = (str(value).rpartition("/")[2] for value in values if isinstance(value, str | Path))
+    return _NUMBERS.keys() & {name.rpartition(".")[0] or name for name in names}  # `stem` is slow
 
 
 def _is_in_turn(item: pytest.Item, samples: set[str]) -> bool:

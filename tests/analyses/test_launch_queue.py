@@ -130,6 +130,7 @@ def test_these_real_exports_stall_and_no_others(real_trace: Path) -> None:
     assert any(len(result.stalls) for result in measured) == is_stalled
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_records", long_after(1, [False, True]))
 def test_two_h100_by_either_way(traces: Path, tmp_path: Path, has_records: bool) -> None:
     path = tmp_path / "t.sqlite"

@@ -92,6 +92,7 @@ def test_without_any_range_the_bubble_is_the_same(
             assert one[part] == pytest.approx(expected[part], abs=tolerance * one["bubble_ns"])
 
 
+@pytest.mark.long
 def test_reports_of_machines_whose_clocks_differ(tmp_path: Path) -> None:
     plan = Plan("1f1b", 4, 4, (1.0, 1.3, 1.0, 1.0), 3)
     setup, rng = pipeline(np.random.default_rng(0), plan), np.random.default_rng(1)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
+from tests.support.long import long_after
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 
 OLD = "what was there before\n"
@@ -76,7 +77,7 @@ def test_a_new_file_has_the_permissions_of_any_new_file(report: Path, out: Path)
     assert (out / "new.txt").stat().st_mode == (out / "other").stat().st_mode
 
 
-@pytest.mark.parametrize("output_format", ["text", "json", "html"])
+@pytest.mark.parametrize("output_format", long_after(1, ["html", "text", "json"]))
 def test_a_dash_is_stdout(
     report: Path,
     tmp_path: Path,

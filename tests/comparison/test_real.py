@@ -46,6 +46,7 @@ def test_gradient_copies_that_are_gone_make_the_step_two_per_cent_shorter(traces
     assert comparison.kernel_matching[0].before == pytest.approx(1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after", "gain_ms", "cause"),
     rows_long_after(

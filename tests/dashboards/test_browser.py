@@ -140,6 +140,7 @@ def test_steps(page: Page, sample_url: str) -> None:
     expect(page.locator("#steps-bars .uplot")).to_have_count(2)
 
 
+@pytest.mark.long
 def test_overlap(page: Page, serve: Serve) -> None:
     expected = document("overlap-slowdown")
     finding = next(
@@ -320,6 +321,7 @@ def test_every_page_of_a_run_without_gpu_work(page: Page, tmp_path: Path) -> Non
 # -- addresses ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_ranks_are_chosen_for_every_page_and_kept(page: Page, sample_url: str) -> None:
     shown(page, sample_url)
     page.locator("#choose-rank").click()

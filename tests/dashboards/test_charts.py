@@ -124,6 +124,7 @@ def over(page: Page, chart: str, x: float, y: float) -> Locator:
     return page.locator(f"#{chart} .chart-note")
 
 
+@pytest.mark.long
 def test_a_kernel_that_runs_longer_leads_to_its_longest_run(page: Page, serve: Serve) -> None:
     url = serve(SAMPLE.with_stem("overlap-slowdown"))
     open_page(page, f"{url}/overlap", "overlap-kernels")
@@ -143,6 +144,7 @@ def test_a_kernel_that_runs_longer_leads_to_its_longest_run(page: Page, serve: S
     assert times(page) == (query["start"][0], query["end"][0])
 
 
+@pytest.mark.long
 def test_bars_of_gain_say_what_overlap_hides(page: Page, serve: Serve) -> None:
     url = serve(SAMPLE.with_stem("overlap-slowdown"))
     open_page(page, f"{url}/overlap", "overlap-gain")

@@ -122,6 +122,7 @@ def test_following_evidence_chooses_nothing(page: Page, sample_url: str) -> None
     assert query(page) == {"start": shown["start"], "end": shown["end"]}
 
 
+@pytest.mark.long
 def test_dragging_the_axis_of_the_timeline_chooses_that_time(page: Page, sample_url: str) -> None:
     timeline = Timeline(page, f"{sample_url}/timeline?rank=0")
     canvas = box_of(page.locator("#timeline canvas"))

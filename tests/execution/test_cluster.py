@@ -44,6 +44,7 @@ def scheduler(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
     return cluster.scheduler_address
 
 
+@pytest.mark.long
 def test_a_cluster_finds_what_one_process_finds(
     scheduler: str,
     reports: list[Path],

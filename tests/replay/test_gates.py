@@ -35,7 +35,7 @@ _ROUNDING = 1e-3  # of a step
 _CHANGED = 0.01  # of a step: less is no loss
 _MORE = ("training", "ddp", "busy-python", "exposed-late-input", "initialisation", "mpi-wait",
          "warm-up", "link-counters", "small-collectives", "exposed-waiting")  # fmt: skip
-_OFTEN = ("buckets-of-100", "host-sync")
+_OFTEN = ("host-sync", "buckets-of-100")
 
 
 def programs() -> dict[str, Build]:

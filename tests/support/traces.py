@@ -57,7 +57,7 @@ _NOT_LONG = [
     for path in sorted(REAL_TRACES, key=lambda path: path.stat().st_size)
     if {path.stem, f"{path.parent.name}/{path.stem}"}.isdisjoint(LIKE_ANOTHER | LARGE)
 ]
-_TURNS = 3  # by size every third: large and small ones, of old and new formats, in each
+_TURNS = 6  # by size every sixth: large and small ones, of old and new formats, in each
 
 
 def real_turn(name: str) -> list[Path]:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.builders import TraceBuilder
+from tests.support.long import long_after
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
 from traceprof import intervals
@@ -62,7 +63,9 @@ def test_a_copy_without_length_counts_where_it_is(tmp_path: Path) -> None:
     assert rates.mean.tolist() == [0, 2]
 
 
-@pytest.mark.parametrize("name", ["ddp", "link-counters", "peer-copies", "pageable-copy"])
+@pytest.mark.parametrize(
+    "name", long_after(2, ["link-counters", "peer-copies", "ddp", "pageable-copy"])
+)
 def test_rates_add_up_to_what_the_links_carried(name: str) -> None:
     with analysis_of(SAMPLE.with_stem(name)) as analysis:
         for rank, copied, counted in zip(

@@ -200,6 +200,7 @@ def of_sides(page: Page, code: str) -> list[Any]:
     return values
 
 
+@pytest.mark.long
 def test_two_timelines_on_the_clocks_of_their_steps(
     page: Page, compared: Compared, compared_url: str
 ) -> None:

@@ -178,6 +178,7 @@ def test_without_kernels_it_says_so(tmp_path: Path) -> None:
         assert "No kernel ran" in text(kernels.layout(none, Address()))
 
 
+@pytest.mark.long
 def test_in_the_browser_names_are_filtered_and_lead_to_the_timeline(
     page: Page, serve: Serve, analysis: Analysis
 ) -> None:

@@ -129,6 +129,7 @@ def test_an_address_says_what_is_assumed(analysis: Analysis, asked: WhatIf) -> N
     assert questions_about(analysis) is questions_about(analysis)
 
 
+@pytest.mark.long
 def test_in_the_browser_assumptions_are_ticked(page: Page, sample_url: str, asked: WhatIf) -> None:
     page.goto(f"{sample_url}/what-if")
     expect(page.get_by_role("heading", name="Can the replay be believed?")).to_be_visible()

@@ -82,6 +82,7 @@ def test_what_is_no_note_is_refused() -> None:
     assert client.delete("/notes", json=good).json["notes"] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_notes_in_the_browser(page: Page, tmp_path: Path) -> None:
     path = tmp_path / "notes.json"

@@ -60,6 +60,7 @@ def scripts(page: str) -> list[str]:
     return re.findall(r'(?:src|href)="([^"]*)"', page)
 
 
+@pytest.mark.long
 def test_it_takes_a_free_port_a_token_and_the_options_that_change_what_is_found(
     page: Page, tmp_path: Path
 ) -> None:

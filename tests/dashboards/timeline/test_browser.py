@@ -260,6 +260,7 @@ def test_from_a_finding_to_its_evidence(page: Page, sample_url: str, analysis: A
     timeline.wait_for("t.chosenEvidence?.evidence === 1")
 
 
+@pytest.mark.long
 def test_what_is_seen_survives_reload_and_can_be_sent(timeline: Timeline, own_page: Page) -> None:
     timeline.ask("t.select('0.op.7', {go: true})")
     timeline.page.get_by_text("correlation").first.wait_for()
@@ -275,6 +276,7 @@ def test_what_is_seen_survives_reload_and_can_be_sent(timeline: Timeline, own_pa
     assert Timeline(own_page, url).view == pytest.approx(view, abs=1)
 
 
+@pytest.mark.long
 def test_the_search_goes_from_match_to_match(timeline: Timeline, analysis: Analysis) -> None:
     rank = analysis.run.ranks[0]
     timeline.press("/")

@@ -117,6 +117,7 @@ def test_a_link_shows_all_that_it_says_also_where_the_server_is_slow(
     assert {"path": str(STEP), "select": event}.items() <= again.address.items()
 
 
+@pytest.mark.long
 def test_it_is_drawn_on_demand_and_a_link_shows_it_again(page: Page, sample_url: str) -> None:
     timeline = Timeline(page, f"{sample_url}/timeline")
     page.get_by_role("button", name="what the end of the step waited for").click()

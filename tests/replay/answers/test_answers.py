@@ -129,6 +129,7 @@ def test_a_loader_that_is_waited_for(traces: Path) -> None:
     assert 0.85 * 176.7 * _MS < (only.step_ns or 0) < 176.7 * _MS
 
 
+@pytest.mark.long
 def test_a_cropped_window_refuses(traces: Path) -> None:
     asked = whatif(traces / "h100x2_command_buffer_full.sqlite").whatif
     assert "made before the capture" in (asked.refused or "")
@@ -201,6 +202,7 @@ def test_what_changes_nothing_is_too_small_to_be_told(scenario: str, tmp_path: P
     assert only.change_ns == pytest.approx(0, abs=0.001 * asked.baseline.step_ns)
 
 
+@pytest.mark.long
 def test_a_sample_of_a_long_run_answers_as_all_steps_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ DALI = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.long
 @DALI
 def test_threads_that_pace_each_other_leave_limits_by_the_busiest_stream(
     name: str, traces: Path, tmp_path: Path

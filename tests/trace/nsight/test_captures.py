@@ -125,6 +125,7 @@ def test_a_recorded_report(report: Path, temporary: Path, recorded: bytes) -> No
     assert not list(temporary.iterdir())
 
 
+@pytest.mark.long
 def test_a_damaged_report(report: Path, temporary: Path, recorded: bytes) -> None:
     for length in (64, 1000, len(recorded) // 2, len(recorded) - 1):
         report.write_bytes(recorded[:length])
