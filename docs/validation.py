@@ -1,4 +1,4 @@
-"""Write docs/validation.md and docs/h100.md: promises beside what changes brought.
+"""Write docs/validation.md and docs/h100.md: predicted gains beside measured ones.
 
 TRACEPROF_TRACES=FOLDER python docs/validation.py
 
@@ -73,7 +73,7 @@ PAIRS = (
         ("copies-hidden",),
         0.59,
         "medians 30.55 and 29.96 ms",
-        "24 copies of gradients in a row are gone (0.853 ms of exposed copies a step). Other"
+        "24 consecutive copies of gradients are gone (0.853 ms of exposed copies a step). Other"
         " copies stay, which the limit counts, too.",
     ),
     Pair(
@@ -144,8 +144,8 @@ PAIRS = (
 
 
 GPU_CHANGES = {
-    "read_loss": ("reads the loss and the norm of gradients never", "host-sync", "no-sync"),
-    "synchronize": ("does not synchronize after each part of a step", "host-sync", "no-sync"),
+    "read_loss": ("never reads the loss and the norm of gradients", "host-sync", "no-sync"),
+    "synchronize": ("no longer synchronizes after each part of a step", "host-sync", "no-sync"),
     "pinned": ("copies batches from pinned memory", "pageable-copy", "copies-hidden"),
     "prefetch": ("copies the next batch beside the step", "exposed-copy", "copies-hidden"),
     "autocast": ("FP32 to bfloat16, by autocast", "full-precision-matmul", "half-precision"),
@@ -155,8 +155,8 @@ GPU_CHANGES = {
     "activation": ("GELU is one kernel, not eight", "unfused-kernels", None),
     "optimizer": ("`fused=True` in place of `foreach=False`", "gpu-idle", "launch=0"),
     "empty_cache": ("no `torch.cuda.empty_cache()`", "gpu-idle", None),
-    "host_code": ("4 ms of Python go", "gpu-idle", None),
-    "stall": ("10 ms of sleep in each third step go", "gpu-idle", "no-host-stall"),
+    "host_code": ("4 ms of Python removed", "gpu-idle", None),
+    "stall": ("10 ms of sleep in every third step removed", "gpu-idle", "no-host-stall"),
     "scalars": ("20 scalars are made on the GPU", "host-sync", "no-sync"),
     "load": ("four processes load data", "gpu-idle", "no-data-loading"),
 }
@@ -181,15 +181,15 @@ class Promise:
         return f"{said}({duration(self.low_ns)} to {duration(self.high_ns)})"
 
     def kept_within(self, low_ns: float, high_ns: float) -> str:
-        """Return whether it holds of what came, which is known to lie between two numbers."""
+        """Return whether it holds for a measured gain between two numbers."""
         if self.low_ns is not None and self.low_ns > high_ns:
             return self.kept(high_ns, 0)
         return self.kept(min(max(low_ns, self.low_ns or low_ns), high_ns), 0)
 
     def kept(self, came_ns: float, step_ns: int) -> str:
-        """Return whether it holds of what came."""
+        """Return whether it holds for a measured gain."""
         if self.high_ns is None:
-            return "no promise"
+            return "no prediction"
         if came_ns > self.high_ns + _SAME * step_ns:
             return f"**{'too low' if self.low_ns is not None else 'the limit was beaten'}**"
         if self.low_ns is not None and came_ns < self.low_ns - _SAME * step_ns:
@@ -232,7 +232,7 @@ def _predictions(before: Path, pair: Pair, came_ns: int) -> Iterator[str]:
         kind = "limit" if answer.is_bound else "estimate"
         start = f"| {pair.change} | `{assume}` | {kind} "
         if answer.change_ns is None or answer.step_ns is None:
-            yield f"{start}| none: {answer.refused} | {_signed(came_ns)} | no promise |"
+            yield f"{start}| none: {answer.refused} | {_signed(came_ns)} | no prediction |"
             continue
         step_ns = answer.step_ns - answer.change_ns
         low, high = step_ns - (answer.high_ns or 0), step_ns - (answer.low_ns or 0)
@@ -243,17 +243,17 @@ def _predictions(before: Path, pair: Pair, came_ns: int) -> Iterator[str]:
 
 _GPU_INTRO = """\
 Fifteen small trainings on one H100, before and after a change
-([changes.py](../tests/gpu/changes.py)). What traceprof promises on the recording *before*, by
-torch.profiler, stands beside what the change brought **without a recorder**: ten rounds of each
-in turn, the mean of the differences with its 95 % interval. *Recorded* are the steps under
-torch.profiler before and after. The recordings and the rounds are in
+([changes.py](../tests/gpu/changes.py)). The table compares the gain that traceprof predicts from a
+recording of torch.profiler *before* the change with the gain measured **without a recorder**: the
+mean difference of ten rounds of each, in turn, with its 95 % interval. The column *recorded* has
+the steps under torch.profiler before and after. The recordings and the rounds are in
 [tests/gpu/recordings](../tests/gpu/recordings), and `make validation` writes this page. Nothing
-is adjusted to them, and misses are shown. A promise is kept if the two intervals meet. Kept: {}
+is adjusted to them, and misses are shown. A prediction holds if the two intervals overlap. Held: {}
 of {}.
 
-Where the host sets the pace, torch.profiler makes steps longer, and what comes without a recorder
-is not what comes under one: a replay of a recording knows the latter. The first change also takes
-out the norm itself, 99 µs of kernels in a step, of which `no-sync` knows nothing.
+If the host sets the pace, torch.profiler makes steps longer, and a change gains something else
+without a recorder than under one; a replay of a recording only shows the latter. The first change
+also removes the norm itself, 99 µs of kernels in a step, which `no-sync` does not include.
 
 PyTorch 2.11, CUDA 13.0, driver 580, 16 cores of a virtual machine, November 2026."""
 
@@ -297,14 +297,17 @@ def gpu_page() -> str:
     times = json.loads((RECORDINGS / "times.json").read_text(encoding="utf-8"))
     rows = [row for name in GPU_CHANGES for row in _of_gpu(name, times[name])]
     kept = [row.split(" | ")[-1].removesuffix(" |") for row in rows]
-    promised = len(kept) - kept.count("no promise")
+    promised = len(kept) - kept.count("no prediction")
     return "\n".join(
         [
             "# Changes on one H100",
             "",
             _GPU_INTRO.format(kept.count("yes"), promised),
             "",
-            "| change | a step | recorded | reason, place, or assumption | promise | came | kept |",
+            (
+                "| change | a step | recorded | reason, place, or assumption | predicted"
+                " | measured | held |"
+            ),
             "|" + "---|" * 7,
             *rows,
             "",
@@ -335,31 +338,31 @@ def page(folder: Path) -> str:
     kept = [row.split(" | ")[4] for row, _ in rows]
     predicted = [row.split(" | ")[-1].removesuffix(" |") for _, of_pair in rows for row in of_pair]
     intro = (
-        "Recordings before and after changes that their authors made on purpose. What traceprof"
-        " promises on the recording *before*\nstands beside what the change brought. `make"
+        "Recordings before and after changes that their authors made on purpose. The gain that"
+        " traceprof predicts from the recording *before*\nstands beside the measured one. `make"
         " validation` writes this page from a folder of recordings (`TRACEPROF_TRACES`);\nthe table"
-        " of pairs, and what each change brought as measured without traceprof, is in"
+        " of pairs, with the gains measured without traceprof, is in"
         " [validation.py](validation.py). Nothing is\nadjusted to them, and misses are shown."
-        f" Kept: {kept.count('yes')} of {len(kept)} promises of findings, and"
+        f" Held: {kept.count('yes')} of {len(kept)} predictions of findings, and"
         f" {predicted.count('yes')} of {len(predicted)} predictions of `whatif`\n"
-        f"({predicted.count('no promise')} refused)."
+        f"({predicted.count('no prediction')} refused)."
     )
     limits = (
         "The finding that names the reason, its place in the order of the report, and its saving in"
         " a mean step.\n"
-        'A limit ("at most") is kept if the change gained no more; how much it gains, a limit does'
-        " not say."
+        'A limit ("at most") holds if the change gained no more; a limit does not say how much it'
+        " gains."
     )
     first_head = (
-        "| change | reason named, and its place | promise | came, in a mean step | kept"
+        "| change | reason named, and its place | predicted | measured, in a mean step | held"
         " | `traceprof compare` |"
     )
     lines = [
-        "# Promises and what came",
+        "# Predictions and outcomes",
         "",
         intro,
         "",
-        "## What findings promised",
+        "## Savings that findings predicted",
         "",
         limits,
         "",
@@ -367,15 +370,15 @@ def page(folder: Path) -> str:
         "|" + "---|" * 6,
         *(first for first, _ in rows),
         "",
-        "## What `whatif` predicted",
+        "## Gains that `whatif` predicted",
         "",
-        "The assumption that comes closest to the change.",
+        "The assumption closest to each change.",
         "",
-        "| change | assumption | kind | predicted gain | came | kept |",
+        "| change | assumption | kind | predicted gain | measured | held |",
         "|" + "---|" * 6,
         *(row for _, of_pair in rows for row in of_pair),
         "",
-        "## What else is known",
+        "## Notes on the changes",
         "",
         *notes,
     ]

@@ -52,10 +52,10 @@ def test_what_the_profiler_costs_is_written_as_it_was_measured(validation: Modul
     )
     slowed = longer[longer > 1.02]
     said = (
-        f"no difference to {'six' if len(longer) - len(slowed) == 6 else '?'} steps that the GPU"
-        f" bounds ({longer.min():.2f} to {longer[longer <= 1.02].max():.2f} times as long), and"
-        f" {len(slowed)} steps that the host bounds at least in part took {slowed.min():.2f} to"
-        f" {slowed.max():.2f} times as long, median {np.median(slowed):.2f}"
+        f"no difference to {'six' if len(longer) - len(slowed) == 6 else '?'} steps that are bound"
+        f" by the GPU ({longer.min():.2f} to {longer[longer <= 1.02].max():.2f} times as long), but"
+        f" {len(slowed)} steps that are at least partly bound by the host took {slowed.min():.2f}"
+        f" to {slowed.max():.2f} times as long, median {np.median(slowed):.2f}"
     )
     text = (DOCS / "recording.md").read_text(encoding="utf-8")
     assert said in " ".join(text.split())
@@ -92,7 +92,7 @@ def test_what_came_lies_between_two_numbers(
 @pytest.mark.parametrize(
     ("low", "high", "came", "kept"),
     [
-        (None, None, 5, "no promise"),
+        (None, None, 5, "no prediction"),
         (None, 100_000, 90_000, "yes"),
         (None, 100_000, -90_000, "yes"),
         (None, 100_000, 102_000, "**the limit was beaten**"),

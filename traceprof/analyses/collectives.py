@@ -137,7 +137,7 @@ class OperationUse(Struct, frozen=True):
         Positive | None,
         Meta(
             description="Peak rate in one direction: on one machine of NVLink, or else PCIe, by the"
-            " GPU's name; between machines the user's network rate; null if that is unknown."
+            " GPU's name; between machines the user's rate; null if it or the machines are unknown."
         ),
     ]
     is_lower_bound: Annotated[
