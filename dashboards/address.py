@@ -75,7 +75,7 @@ class Address:
         start_ns: the first nanosecond shown, on the run's clock; None for the page's own.
         end_ns: one past the last; None for the page's own.
         scope: what the reader chose for all pages, where this view shows something else, such as
-            a finding's evidence; None where it shows what was chosen.
+            a finding's evidence; None if it shows what was chosen.
         finding: id of the finding that is shown, of the first rank chosen.
         evidence: index into the finding's evidence.
         select: what is selected, in the page's own words.

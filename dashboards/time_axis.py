@@ -43,10 +43,10 @@ class RankClock:
     """The times of a rank's report as times of the run.
 
     Attributes:
-        clocks: of the run; None where times are taken as they are.
+        clocks: of the run; None if times are taken as they are.
         report: the rank's.
         shift_ns: what is added to times of the run.
-        uncertainty_ns: of its times against the run's; None where they cannot be compared.
+        uncertainty_ns: of its times against the run's; None if they cannot be compared.
         said: how it was compared, or why it cannot be.
         panel: 0 for ranks on the run's clock; those of one other number are comparable with each
             other only.

@@ -52,7 +52,7 @@ def measured_within(
         clock: of the rank.
 
     Returns:
-        None where the analysis is not for this rank, or the rank did nothing in that time.
+        None if the analysis is not for this rank, or the rank did nothing in that time.
     """
     analysis = _BY_NAME[module.__name__]
     if analysis.measure is None or (rank.device is None and not analysis.is_for_cpu):
@@ -65,7 +65,7 @@ def measured_within(
 
 
 def kernels_within(rank: Rank, scope: Scope, clock: RankClock) -> KernelTable | None:
-    """Return what the kernels of a rank took in the time chosen; None where it did nothing then."""
+    """Return what the kernels of a rank took in the time chosen; None if it did nothing then."""
     if rank.device is None:
         return None
     return _measured(rank, time_range(scope, clock), kernel_table.__name__, kernel_table.run)

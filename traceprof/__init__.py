@@ -4,7 +4,7 @@
 >>> result = traceprof.analyze("sample_traces/ddp.sqlite")
 >>> [finding.id for finding in result.findings]
 
-docs/library.md shows what else there is.
+docs/library.md explains the rest of the API.
 """
 
 from __future__ import annotations

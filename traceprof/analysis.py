@@ -59,7 +59,7 @@ _MAX_SHOWN = 40  # findings in a notebook's cell; of more, the first and the las
 
 @dataclass(frozen=True, repr=False)
 class Analysis:
-    """The result of analysing reports, which are still open.
+    """Results of the analysis of a run, together with its open reports.
 
     Attributes:
         result: the numbers and findings.
@@ -71,7 +71,7 @@ class Analysis:
 
     @property
     def measured(self) -> MeasuredRun:
-        """The measurements, before anything was judged."""
+        """The measurements, before judgement."""
         return self.result.measured
 
     @property
@@ -95,7 +95,7 @@ class Analysis:
         return self.result.ranks
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:
-        """Return what an analysis measured, by rank: `of(breakdown)`."""
+        """Return the measurements of one analysis, by rank: `of(breakdown)`."""
         return self.result.of(module)
 
     def to_pandas(self, table: str) -> pd.DataFrame:
@@ -125,7 +125,7 @@ class Analysis:
         return self.result.scalars
 
     def __repr__(self) -> str:
-        """Return the reports, and what was found, in a line."""
+        """Return the reports and the findings in one line."""
         names = reports_text([trace.path for trace in self.run.traces])
         headline = self.result.headline
         step_ns = None if headline is None else headline.step_ns
@@ -162,14 +162,14 @@ def analyze(
     Args:
         paths: Nsight Systems exports or traces of torch.profiler, folders of them, patterns, or
             lists of these.
-        options: what to analyse; everything where not given.
+        options: what to analyse; by default everything.
         listener: receives the number of rows read, and partial results of a single report: the
             breakdown of the first rank, without steps, then of others, too.
         jobs: the maximum number of processes; by default one for each processor core. Results do
             not depend on it.
 
     Raises:
-        TraceprofError: no report can be read, or the options ask for what is not there.
+        TraceprofError: no report can be read, or the options select nothing.
     """
     measurer = _measurer(options, listener, jobs)
     return _analyzed(measurer, measurer.opened(report_paths(paths)))
@@ -187,11 +187,11 @@ def analyze_in_child(
 
     Args:
         paths: Nsight Systems exports or traces of torch.profiler.
-        options: what to analyse; everything where not given.
+        options: what to analyse; by default everything.
         listener: as for `analyze`; called from `AnalysisFuture.result`.
         jobs: as for `analyze`.
         answer: answers questions about the analysis in the child, which stays until the block
-            ends; None where none will be asked.
+            ends; None if there will be no questions.
 
     Yields:
         The running analysis.
@@ -217,22 +217,22 @@ def analyze_reports(
 ) -> RunResult:
     """Analyse the reports of one run, and close each as soon as it is measured.
 
-    The result is the same, bit for bit, wherever the reports are measured. A report that cannot be
-    read, or whose worker dies twice, is left out, and named in `RunResult.failed`, if there are
-    others.
+    The result is the same, bit for bit, wherever the reports are measured. If there are others, a
+    report that cannot be read, or whose worker dies twice, is left out, and named in
+    `RunResult.failed`.
 
     Args:
         paths: Nsight Systems exports or traces of torch.profiler.
-        options: what to analyse; everything where not given.
-        jobs: the number of processes that measure reports; by default one for each processor core,
-            where the reports are worth it. With one, this process does.
-        scheduler: `tcp://HOST:PORT` or `tls://HOST:PORT` of a cluster of `distributed`, whose
-            workers measure instead.
+        options: what to analyse; by default everything.
+        jobs: the maximum number of processes that measure reports; by default one for each
+            processor core, fewer for small reports. With 1, this process measures them.
+        scheduler: `tcp://HOST:PORT` or `tls://HOST:PORT` of a Dask cluster, whose workers measure
+            the reports instead.
         listener: receives progress in rows of a single report, or in reports if there are several.
 
     Raises:
-        TraceprofError: no report can be read, the options ask for what is not there, or the cluster
-            cannot be used.
+        TraceprofError: no report can be read, the options select nothing, or the cluster cannot be
+            used.
     """
     reports = report_paths(paths)
     if len(reports) == 1 and scheduler is None:
@@ -252,7 +252,7 @@ def analyze_captures(
     jobs: int | None = None,
     listener: Progress | None = None,
 ) -> list[RunResult]:
-    """Analyse reports that may be of several recordings, each recording by itself.
+    """Analyse reports of possibly several recordings, each recording by itself.
 
     A report that cannot be read is left out, and named in the first recording's
     `RunResult.failed`, if there are others.
@@ -267,7 +267,7 @@ def analyze_captures(
         The recordings in the order of their first reports.
 
     Raises:
-        TraceprofError: no report can be read, or the options ask for what is not there.
+        TraceprofError: no report can be read, or the options select nothing.
     """
     options, reports_given = checked(options), report_paths(paths)
     if len(reports_given) == 1:
@@ -293,7 +293,7 @@ def analyze_captures(
 def _measurer(
     options: Options | None, listener: Listener[Analysis] | None, jobs: int | None
 ) -> Measurer:
-    """Return what measures open reports, and reports progress and partial results to a listener."""
+    """Return a measurer of open reports that sends progress and partial results to a listener."""
     if listener is None:
         return Measurer.of(options, None, jobs)
     check_listener(listener)

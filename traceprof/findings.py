@@ -1,4 +1,4 @@
-"""Findings: claims with their evidence, and what could not be judged."""
+"""Findings: claims with their evidence, and findings that could not be judged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Text = Annotated[str, Meta(min_length=1)]
 
 
 def one_of(*values: str | int) -> Meta:
-    """Return the limit of a field to these values, for the schema."""
+    """Return the constraint that a field has one of these values, for the schema."""
     return Meta(extra_json_schema={"enum": list(values)})
 
 
@@ -40,8 +40,8 @@ class Metric(Record, frozen=True):
     Attributes:
         kind: its type without null, annotated with its limits.
         meaning: its description, to be written behind its name.
-        is_nullable: whether it is null where it cannot be known.
-        is_optional: whether it is left out where there is no such thing.
+        is_nullable: whether it is null if unknown.
+        is_optional: whether it is left out if it does not apply.
     """
 
     kind: object
@@ -54,8 +54,8 @@ class Metrics(Struct):
     """The numbers of a finding; a subclass declares those of one kind of finding.
 
     Each field is `Annotated[type, …, meaning]`: a kind such as `Ns`, `Count` or `Fraction`, with
-    `| None` where it may be unknown, perhaps `one_of(…)`, and a text that says what it is. A field
-    with a default is left out of the finding where it is None.
+    `| None` if it may be unknown, perhaps `one_of(…)`, and a text that explains it. A field
+    with a default is left out of the finding if it is None.
     """
 
     @classmethod
@@ -134,7 +134,7 @@ def severities_text() -> str:
 
 
 def severity_of_cost(fraction: float) -> Severity | None:
-    """Return the severity of losing this share of the training, None if it is negligible."""
+    """Return the severity of losing this share of the training; None if it is negligible."""
     return next((severity for least, severity in _THRESHOLDS if fraction >= least), None)
 
 
@@ -143,7 +143,7 @@ MAX_EVIDENCE = 5
 
 
 def share(part: int, whole: int) -> float:
-    """Return part of a whole, 0 where there is none."""
+    """Return a part divided by the whole; 0 if the whole is 0."""
     return part / whole if whole else 0.0
 
 
@@ -227,7 +227,7 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of_step(cls, impact_ns: int, share_per_step: float | None) -> Saving | None:
-        """Return the bound by what a finding costs in a step; None where that is not known.
+        """Return the bound from a finding's cost in a step; None if that is unknown.
 
         Args:
             impact_ns: what it costs in all that is judged.
@@ -237,7 +237,7 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def unknown(cls, why: str) -> Saving:
-        """Return that nothing is known, for a reason."""
+        """Return a saving of which nothing is known, with the reason."""
         return cls(None, None, None, None, None, why)
 
 
@@ -290,7 +290,7 @@ class NotApplicable(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sight(Enum):
-    """What a report must show of a rank so that a finding can be ruled out."""
+    """Parts of a rank's recording without which a finding cannot be ruled out."""
 
     OPERATIONS = auto()
     """Every operation by itself."""
@@ -305,12 +305,12 @@ class FindingKind(Record, frozen=True):
         metrics: the class of its numbers.
         part: the part of a rank's time that is attributed to it, None for most.
         removed_by: the names of the assumptions of a replay that remove it, or a function that
-            returns them for the same finding on all ranks; empty where none fits.
+            returns them for the same finding on all ranks; empty if none fits.
         removed_share: returns the share of the cost that these are about, for the same finding on
-            all ranks; None where they remove all of it.
+            all ranks; None if they remove all of it.
         part_of: the id of the finding whose time includes the time of this one, else None.
         changes_kernels: whether compute takes less time without it.
-        needs: what a report must show of a rank so that it can be ruled out; None where nothing
+        needs: what a report must show of a rank so that it can be ruled out; None if nothing
             hides it. Where that is hidden and it is not found, it is not applicable.
         counts_gaps: whether it says what did not run, such as nothing or no compute: where
             operations may be lost it is not applicable, found or not.
@@ -326,7 +326,7 @@ class FindingKind(Record, frozen=True):
     counts_gaps: bool = True
 
     def assumed(self, group: Sequence[Finding]) -> tuple[str, ...]:
-        """Return the names of the assumptions that remove a finding; empty where none fits.
+        """Return the names of the assumptions that remove a finding; empty if there is none.
 
         Args:
             group: the same finding on each rank that has it.
@@ -339,7 +339,7 @@ class FindingKind(Record, frozen=True):
 
 
 def by_id(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Put the same finding on several ranks together; the first of each keeps its place."""
+    """Group findings by id, in the order in which the ids first appear."""
     groups: dict[str, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding.id, []).append(finding)
@@ -347,7 +347,7 @@ def by_id(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def worst_of(group: Sequence[Finding]) -> Finding:
-    """Return the one of the highest severity that costs the largest share of its window."""
+    """Return the most severe finding; of equals, the one that costs the largest share."""
     return max(group, key=lambda finding: (finding.severity, finding.impact_fraction))
 
 

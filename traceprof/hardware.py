@@ -50,7 +50,7 @@ class Board(Record, frozen=True):
         pattern: found in the name that Nsight gives the GPU, ignoring case.
         nvlink: GB/s in one direction over all its links; None without NVLink, or with a bridge
             that a machine may lack.
-        pcie_generation: of its slot, x16; None where the host is reached over NVLink-C2C.
+        pcie_generation: of its slot, x16; None if the host is reached over NVLink-C2C.
         num_sms: streaming multiprocessors, or compute units; None if the name covers several.
         rates: of its arithmetic; None if the name covers several, or no data sheet was found.
     """
@@ -156,7 +156,7 @@ _MEMORY: tuple[tuple[str, float | None], ...] = (
 
 
 class Peaks(Record, frozen=True):
-    """Peak rates of one GPU's links, in GB/s and one direction; None where they are not known.
+    """Peak rates of one GPU's links, in GB/s and one direction; None if they are not known.
 
     Attributes:
         nvlink: over all NVLinks of the GPU.
@@ -171,7 +171,7 @@ class Peaks(Record, frozen=True):
     given: frozenset[str] = frozenset()
 
     def of(self, link: str | None) -> float | None:
-        """Return the peak of a link, None where it is not known."""
+        """Return the peak of a link, None if that is unknown."""
         rates = {"nvlink": self.nvlink, "pcie": self.pcie, "network": self.network}
         return rates.get(link or "")
 
@@ -190,7 +190,7 @@ def board(gpu: str | None) -> Board | None:
 def peak_flops_per_s(
     gpu: str | None, precision: str | None, *, tensor_cores: bool | None
 ) -> float | None:
-    """Return the peak rate of a GPU for multiplications and additions; None if it is not known.
+    """Return the peak rate of a GPU for multiplications and additions; None if that is unknown.
 
     Args:
         gpu: its name.
@@ -205,7 +205,7 @@ def peak_flops_per_s(
 
 
 def peak_memory_gb_per_s(gpu: str | None) -> float | None:
-    """Return the peak rate of a GPU's memory; None if it is not known."""
+    """Return the peak rate of a GPU's memory; None if that is unknown."""
     return next(
         (rate for pattern, rate in _MEMORY if re.search(pattern, gpu or "", re.IGNORECASE)), None
     )

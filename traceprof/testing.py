@@ -33,8 +33,8 @@ class RecordedRun:
     """A recording, or several of the same program; failed checks raise an AssertionError.
 
     Args:
-        side: what was read.
-        options: what to analyse of reports that it is compared with.
+        side: the recording.
+        options: options for reports that it is compared with.
     """
 
     def __init__(self, side: LoadedSide, options: Options | None = None) -> None:
@@ -55,11 +55,11 @@ class RecordedRun:
 
     @property
     def findings(self) -> list[Finding]:
-        """All findings; of each recording in the order in which to act on them."""
+        """All findings, for each recording in the order in which to act on them."""
         return [finding for capture in self._side.captures for finding in capture.findings]
 
     def exposed_communication_below(self, share: float) -> RecordedRun:
-        """Assert that on every rank less than this share of a step is exposed communication.
+        """Assert that exposed communication is less than this share of a step on every rank.
 
         Args:
             share: 0 to 1.
@@ -76,11 +76,11 @@ class RecordedRun:
         return self
 
     def no_finding_above(self, limit: str, *, ignore: Collection[str] = ()) -> RecordedRun:
-        """Assert that no finding is more severe.
+        """Assert that no finding is more severe than a limit.
 
         Args:
             limit: `info`, `low` or `medium`.
-            ignore: ids of findings that may be.
+            ignore: ids of findings that may be more severe.
 
         Raises:
             AssertionError: one is.
@@ -111,8 +111,8 @@ class RecordedRun:
         Args:
             stored: `runs.db#NAME`, a saved JSON analysis, or a report.
             by: how much slower it may be, as a fraction; the interval's upper end is judged.
-            allow_different: what may differ, such as `gpu`: else sides that are not comparable
-                fail.
+            allow_different: what may differ, such as `gpu`; otherwise sides that are not
+                comparable fail.
 
         Raises:
             AssertionError: it is slower, or the result is unclear.
@@ -129,7 +129,7 @@ class RecordedRun:
 
 @pytest.fixture
 def recorded_run() -> Callable[..., RecordedRun]:
-    """Return what reads or analyses a recording: `recorded_run(*sources, options=None)`.
+    """Return a function that reads or analyses a recording: `recorded_run(*sources, options=None)`.
 
     Sources are what `traceprof compare` takes: reports, folders, saved analyses, `runs.db#NAME`.
     """

@@ -62,7 +62,7 @@ class ComparedSide(NamedTuple):
         reports: its files, which are there.
         ranks: those with a GPU, at least one.
         rank: the number of the slowest.
-        step: its step in the middle; None where all that is judged is one step.
+        step: its step in the middle; None if all that is judged is one step.
     """
 
     reports: tuple[str, ...]
@@ -92,7 +92,7 @@ class Compared(NamedTuple):
 
     Attributes:
         comparison: what changed.
-        before: the other side; None where its reports are not there, or are of several recordings.
+        before: the other side; None if its reports are not there, or are of several recordings.
         after: this run.
     """
 
@@ -118,7 +118,7 @@ def compared_with(analysis: Analysis, question: CompareQuestion) -> Compared:
 
 
 def recording(side: LoadedSide) -> ComparedSide | None:
-    """Return what can be drawn of a side; None where its reports are not there."""
+    """Return what can be drawn of a side; None if its reports are not there."""
     if len(side.captures) != 1:
         return None
     (capture,) = side.captures

@@ -54,7 +54,7 @@ class Asked:
         error: why there will be none.
         is_over: whether there is one of the two.
         done: how many parts of the work are done.
-        expected: how many there are; 0 where that is not known.
+        expected: how many there are; 0 if that is unknown.
     """
 
     answer: Any = None
@@ -102,7 +102,7 @@ class Questions:
         return asked
 
     def comparison(self) -> Asked | None:
-        """Return the comparison, asked for by now; None where there is no other side."""
+        """Return the comparison, asked for by now; None if there is no other side."""
         return None if self.compared is None else self.about(self.compared)
 
     def _answer(self, question: Hashable, asked: Asked) -> None:

@@ -18,7 +18,7 @@ class Lane:
     Attributes:
         title: its name beside the axis.
         name: its name in full, in the note beside the pointer.
-        href: the address that a click leads to; None where it leads nowhere.
+        href: the address that a click leads to; None if it leads nowhere.
     """
 
     title: str

@@ -32,7 +32,7 @@ class QueueRow:
         times_ns: int64[k], when the depth changed, ascending.
         depth: int[k], how many launches were pending from then on.
         blocked: when a launch for this rank was blocked.
-        cap: pending launches at which a launch blocks, None where that is not known.
+        cap: pending launches at which a launch blocks, None if that is unknown.
         cap_scope: whether that is of one `stream` or of the whole `process`.
     """
 

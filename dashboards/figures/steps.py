@@ -183,7 +183,7 @@ class StepGrid(NamedTuple):
         position: float64[columns], where on the axis: the step's number, or the steps' middle.
         label: the steps of each column.
         longest_ms: float64[ranks, columns], the longest step of each; NaN where there is none.
-        first: int64[ranks, columns], index of the rank's first step of each; -1 where none.
+        first: int64[ranks, columns], index of the rank's first step of each; -1 if none.
         last: int64[ranks, columns], of the last.
     """
 

@@ -63,7 +63,7 @@ def modules_part(view: View) -> list[Component]:
 
 
 def modules_card(view: View, asked: Asked | None = None) -> Component | None:
-    """Return the modules of the rank whose modules take longest; None where none is known.
+    """Return the modules of the rank whose modules take longest; None if none is known.
 
     They are of all of the time: where a time is chosen there is no card.
 

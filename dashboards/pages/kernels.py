@@ -312,7 +312,7 @@ def _table(view: View, uses: Sequence[Use], total_ns: int, num_ranks: int) -> Co
 
 
 def _reach(of_all: KernelUse | None, launcher: Launcher, gpu: str | None) -> float | None:
-    """Return what kernels of a name reach of the GPU's peak, in percent; None if not known."""
+    """Return what kernels of a name reach of the GPU's peak, in percent; None if unknown."""
     reach = None if of_all is None else reached(launcher, of_all, gpu)
     return None if reach is None or reach.share is None else 100 * reach.share
 

@@ -60,7 +60,7 @@ def create_app(
         progress: how far that is.
         access: its access rules; where not given, everyone on this machine.
         files: of the reports; where not given, as they are now.
-        read_anew: has the reports read again; None where nobody can.
+        read_anew: has the reports read again; None if nobody can.
         notes: of the readers; where not given, they are kept until the server ends.
     """
     app = Dash(

@@ -38,7 +38,7 @@ class Note(NamedTuple):
 
 
 class Notes:
-    """The notes of all who look at a dashboard, the oldest first.
+    """The notes of all who look at a dashboard, oldest first.
 
     Args:
         path: of the file that keeps them, which need not be there yet; None for no file.

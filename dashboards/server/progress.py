@@ -19,7 +19,7 @@ class AnalysisProgress:
 
     Attributes:
         also: another listener that receives the number of rows.
-        preview: what is known so far, None where that is nothing.
+        preview: what is known so far, None if that is nothing.
         num_previews: how often it changed.
     """
 

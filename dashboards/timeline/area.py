@@ -43,7 +43,7 @@ def statistics(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
     Returns:
         `count` of the events; `names`, by source, then those that take most time first: `source`,
         `name`, `count`, `total`, `longest` and `share` of the time of all events of the source
-        (0 to 1); `num_names`; and `rows`: for each `row` its `count`, `busy` and `idle`, but for
+        (0 to 1); `num_names`; and `rows`: for each `row` its `count`, `busy` and `idle`, except for
         marks, which take no time. Times are ns, as text.
     """
     by_name: defaultdict[tuple[str, str], _OfName] = defaultdict(_OfName)

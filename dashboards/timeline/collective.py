@@ -28,8 +28,8 @@ def collective(store: Timelines, number: int, kernel: int) -> dict[str, Any] | N
         kernel: index into its kernels.
 
     Returns:
-        None where the kernel communicates with nobody or was not matched; else `operation`,
-        `group`, `last` (the rank that came last; None where the clocks leave that open),
+        None if the kernel communicates with nobody or was not matched; else `operation`,
+        `group`, `last` (the rank that came last; None if the clocks leave that open),
         `num_members` and `members`, by rank: `rank`, the `id` of its kernel, its `row`, None where
         it has none, its `start` and `end` and its `wait` for the last one (ns, as text), None where
         that is not known.
@@ -58,7 +58,7 @@ def collective(store: Timelines, number: int, kernel: int) -> dict[str, Any] | N
 def operation_id(rank: Rank, interval: Evidence) -> str | None:
     """Return the communication kernel of a rank that starts as an interval of its report ends.
 
-    That is the operation to which a straggler came late; None where it is not of the GPU.
+    That is the operation to which a straggler came late; None if it is not of the GPU.
     """
     if rank.device is None:
         return None

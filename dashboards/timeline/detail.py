@@ -39,7 +39,7 @@ _MAX_LAUNCHED = 20  # one launch of a graph can run a thousand kernels
 
 
 def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | None:
-    """Return what is known of an event; None where there is none.
+    """Return what is known of an event; None if there is none.
 
     Args:
         timeline: of its rank.
@@ -49,7 +49,7 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
     Returns:
         `id`, `row`, `group`, `kind`, `name` in full, `label`, `start`, `end` and `duration` (ns,
         as text: not every integer is a number in JavaScript); `facts`, pairs of texts; and `links`,
-        the events that it is linked to, described alike but for these two, and by `relation`:
+        the events that it is linked to, described alike except for these two, and by `relation`:
         `launched by`, `launched`, `waited for` (its stream did, for an operation of another one) or
         `awaited by` (what a stream that waited for it ran next).
     """

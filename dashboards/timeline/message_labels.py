@@ -19,7 +19,7 @@ _UNKNOWN = "Unknown"  # the kind of a kernel whose name does not show it
 
 
 def label(said: Messages, place: int) -> str | None:
-    """Return what is written into a kernel: `AllReduce 67 MB`; None where that is not known.
+    """Return what is written into a kernel: `AllReduce 67 MB`; None if that is unknown.
 
     Args:
         said: of its rank.

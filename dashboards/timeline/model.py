@@ -37,7 +37,7 @@ class Track:
 
     Attributes:
         group: what it belongs to, such as a thread or the GPU.
-        label: what it is called there; empty where it goes on with the row above.
+        label: what it is called there; empty if it goes on with the row above.
         kind: what it holds: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX`, `MARKS`, `STEPS`,
             `COUNTER`, `OPERATORS` or `STALLS`.
         source: where its events are found.
@@ -66,7 +66,7 @@ class RankTimeline:
         clock: of the rank: rows and events are on the run's clock.
         tracks: its rows, from the top.
         events: what the rows refer to, by source.
-        ranges: its process's NVTX ranges; None where it has none, or the host is not read.
+        ranges: its process's NVTX ranges; None if it has none, or the host is not read.
         steps: its training steps on the GPU.
         has_host: whether the rows of its host are there.
     """
@@ -96,7 +96,7 @@ class RankTimeline:
 
     @cached_property
     def extent_ns(self) -> tuple[int, int] | None:
-        """From the first event's start to the last end; None where there is nothing."""
+        """From the first event's start to the last end; None if there is nothing."""
         rows = [track.row for track in self.tracks if len(track.row) and track.samples is None]
         if not rows:
             return None
@@ -132,7 +132,7 @@ class RankTimeline:
         return track.source, int(track.index[place + step])
 
     def find(self, source: str, index: int) -> tuple[int, int] | None:
-        """Return the row of an event and its place in that row; None where there is no such."""
+        """Return the row of an event and its place in that row; None if there is no such."""
         for number, track in enumerate(self.tracks):
             if track.source == source:
                 places = np.flatnonzero(track.index == index)

@@ -39,7 +39,7 @@ class Row:
             than there are runs where the last run is full, as for `covered`.
         covered: [n + 1], how much is covered by those events of the run that come before.
         longest_ns: int64[runs], the longest event of each run.
-        reach_ns: int64[n], the latest end so far; None where no event begins before another's end.
+        reach_ns: int64[n], the latest end so far; None if no event begins before another's end.
     """
 
     base_ns: Int64

@@ -67,7 +67,7 @@ class _Matches:
         names: what their names are among.
         wanted: int64[k], the numbers of the names that match and occur.
         count: int64[k], how many of the matches have each.
-        chosen: int64[c], the matches, ascending; None where all events of these names match.
+        chosen: int64[c], the matches, ascending; None if all events of these names match.
     """
 
     rank: int
@@ -164,8 +164,8 @@ def search(
     Returns:
         `count` of the events; `num_names` and `names`, the twenty most frequent, each `label` with
         its `count`; and `next`: the `id` and `start` (ns, as text) of the next event, which after
-        the last is the first again, and its `number` among all, from 1, None where counting would
-        take too long. None where nothing matches. No names are listed where there are very many.
+        the last is the first again, and its `number` among all, from 1, None if counting would
+        take too long. None if nothing matches. No names are listed where there are very many.
     """
     began = time.monotonic()
     parts = list(_matches(ranks, query))
@@ -206,7 +206,7 @@ def namesake(
         backwards: whether the one before is asked for.
 
     Returns:
-        Its id, which is that of the event itself where no other has its name; None where there is
+        Its id, which is that of the event itself if no other has its name; None if there is
         no such event.
     """
     here = place_of(ranks, number, source, index)
@@ -225,7 +225,7 @@ def namesake(
 
 
 def place_of(ranks: Mapping[int, RankEvents], rank: int, source: str, index: int) -> Place | None:
-    """Return where an event is; None where it is not."""
+    """Return where an event is; None if it is not."""
     events = ranks.get(rank, {}).get(source)
     first = 0
     for part in events.parts if events is not None else ():
@@ -320,7 +320,7 @@ def _names(parts: Sequence[_Matches]) -> tuple[list[tuple[str, int]], int]:
 
 
 def _following(parts: Sequence[_Matches], at: Place, *, backwards: bool) -> Place | None:
-    """Return the match after or before a place, going round; None where nothing matches."""
+    """Return the match after or before a place, going round; None if nothing matches."""
     for start in (at, _LAST if backwards else _FIRST):
         found = [part.previous(start) if backwards else part.next(start) for part in parts]
         places = [place for place in found if place is not None]

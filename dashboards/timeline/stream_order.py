@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def launching_call(timeline: RankTimeline, index: int) -> int:
-    """Return the call that launched an operation, -1 where the capture has none."""
+    """Return the call that launched an operation, -1 if the capture has none."""
     rank = timeline.rank
     if rank.calls is None:
         return -1

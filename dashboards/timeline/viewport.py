@@ -33,7 +33,7 @@ class View:
         column: int64[b], the columns with a block, ascending.
         covered_ns: int64[b], how much of each of these columns the row's events cover.
         count: int64[b], how many events that are not shown one by one start in the column, or in
-            the first one go on in it; 0 where one from the column before is merely not over yet.
+            the first one go on in it; 0 if one from the column before is merely not over yet.
     """
 
     edges_ns: Int64

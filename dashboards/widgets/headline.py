@@ -33,7 +33,7 @@ _MAX_ON = 12  # characters of ranks
 
 
 def headline_card(view: View, what_if: str) -> Component | None:
-    """Return the card; None where nothing was measured, or a time is chosen: it is of all time.
+    """Return the card; None if nothing was measured, or a time is chosen: it is of all time.
 
     Args:
         view: what is looked at; the headline is of the whole run, whatever that is.

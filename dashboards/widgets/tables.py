@@ -161,7 +161,7 @@ def table(
     Args:
         name: its id in the page.
         columns: from left to right.
-        rows: their values by field; None where there is none.
+        rows: their values by field; None if there is none.
         csv: file name under which it can be saved.
         in_sight: how many rows of many are in sight.
     """

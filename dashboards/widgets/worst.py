@@ -30,7 +30,7 @@ class Split(NamedTuple, Generic[Item]):
     others: list[Item]
 
     def note(self, subject: str) -> str:
-        """Say which are drawn; empty where all are.
+        """Say which are drawn; empty if all are.
 
         Args:
             subject: what they are the worst by, such as `the longest steps`.

@@ -11,7 +11,7 @@ GARBAGE_COLLECTION = "TRACEPROF_GC"
 
 
 def asked_depth() -> int:
-    """Return the number of levels of modules that get ranges; 0 where none is asked for.
+    """Return the number of levels of modules that get ranges; 0 if none is asked for.
 
     Raises:
         ValueError: the variable is set to something else than a whole number.

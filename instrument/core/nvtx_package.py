@@ -1,6 +1,6 @@
 """NVTX ranges by the package nvtx, in a domain of our own, with registered texts.
 
-From 0.2.12 on the package gives a domain that writes nothing where the tool does not report that
+From 0.2.12 on the package gives a domain that writes nothing if the tool does not report that
 it records: Nsight Systems 2023.4 and 2024.2 do not, and record nevertheless. So the domain is made
 past that question. Tried with nvtx 0.2.11, 0.2.12 and 0.2.17 under Nsight Systems 2023.4: all of
 them record.

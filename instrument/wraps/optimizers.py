@@ -47,7 +47,7 @@ def install(patches: Patches) -> None:
 
 
 def _name_step(hooked: Any, patches: Patches) -> None:  # noqa: ANN401  (a function with a closure)
-    """Put the wrapped step into PyTorch's function in place of the class's own."""
+    """Put the wrapped step into PyTorch's function instead of the class's own."""
     cell = _cell_of_step(hooked)
     if cell is not None:
         step = cell.cell_contents

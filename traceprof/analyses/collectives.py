@@ -182,14 +182,14 @@ class OperationUse(Struct, frozen=True):
 
     @property
     def communicator_text(self) -> str | None:
-        """The communicator, and what the user calls it; None where it is not known."""
+        """The communicator, and what the user calls it; None if that is unknown."""
         if self.communicator is None or self.description is None:
             return self.communicator
         return f"{self.communicator} ({self.description})"
 
     @property
     def utilization(self) -> float | None:
-        """The bus bandwidth as a share of the peak, a lower bound; None where either is unknown."""
+        """The bus bandwidth as a share of the peak, a lower bound; None if either is unknown."""
         if self.busbw_gb_per_s is None or self.peak_gb_per_s is None:
             return None
         return self.busbw_gb_per_s / self.peak_gb_per_s
@@ -270,8 +270,8 @@ def with_transfer(
 
     Args:
         use: of one rank.
-        transfer: of its operations, None where they were not matched.
-        peaks_gb_per_s: by scope; None, or absent, where not known.
+        transfer: of its operations, None if they were not matched.
+        peaks_gb_per_s: by scope; None, or absent, if unknown.
     """
     if transfer is None:
         return use
@@ -293,7 +293,7 @@ def with_transfer(
 
 
 def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
-    """Judge what was measured: a long collective may have waited, but a small one pays latency."""
+    """Judge the measurements: a long collective may have waited, but a small one pays latency."""
     if not result.num_operations:
         return []
     if not result.num_sized:
@@ -365,7 +365,7 @@ def _use(
 
 
 def by_cost(use: OperationUse) -> tuple[int, str, str, int]:
-    """Return what puts uses in order: the longest-running first, then by name."""
+    """Return the sort key of uses: longest-running first, then by name."""
     peer = -1 if use.peer is None else use.peer
     return -use.total_ns, use.operation, use.communicator or "", peer
 
@@ -373,12 +373,12 @@ def by_cost(use: OperationUse) -> tuple[int, str, str, int]:
 def rates(
     operation: str, size: Int64, num_ranks: Int64, durations: Int64
 ) -> tuple[float | None, float | None]:
-    """Return algorithm and bus bandwidth in GB/s as nccl-tests counts them; None where unknown.
+    """Return algorithm and bus bandwidth in GB/s as nccl-tests counts them; None if unknown.
 
     Args:
         operation: as NCCL names it.
-        size: int64[n], of one rank's message, -1 where unknown.
-        num_ranks: int64[n], that take part, -1 where unknown.
+        size: int64[n], of one rank's message, -1 if unknown.
+        num_ranks: int64[n], that take part, -1 if unknown.
         durations: int64[n], in ns.
     """
     total_bytes, bus_bytes = counted_bytes(operation, size, num_ranks)

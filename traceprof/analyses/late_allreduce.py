@@ -198,7 +198,7 @@ def refined(result: LateAllReduceResult, ranks: RankComparison) -> LateAllReduce
 
 
 def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
-    """Judge what was measured."""
+    """Judge the measurements."""
     missing = _missing(result)
     if missing is not None:
         return [missing]

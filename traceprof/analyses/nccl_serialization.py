@@ -97,7 +97,7 @@ class SerializationResult(RankResult, frozen=True):
             as far as no compute ran.
         share_per_step: the share of it that the mean steady step holds; None without steps.
         independent_avoidable_ns: the same behind one that is known to be independent.
-        chains: chains of operations that waited for each other, the costliest first, then longest.
+        chains: chains of operations that waited for each other, costliest first, then longest.
         among_compute: the longest communication kernels on streams that compute as well.
         compute_streams: these streams.
         on_compute_stream: names of the operations there.
@@ -177,7 +177,7 @@ def run(rank: Rank, window: Window) -> SerializationResult:
 
 
 def findings(result: SerializationResult) -> list[Finding | NotApplicable]:
-    """Judge what was measured."""
+    """Judge the measurements."""
     if not result.metrics.num_operations:
         return []
     if not result.num_judged:

@@ -136,9 +136,9 @@ class OverlapSlowdownResult(RankResult, frozen=True):
             steps.
         hidden_ns: the measure of communication ∩ compute.
         num_sms_taken: the median grid of the communication kernels, which is NCCL's number of
-            channels and so of SMs; None where none has a grid.
+            channels and so of SMs; None if none has a grid.
         max_sms_taken: the largest.
-        num_sms: SMs of the GPU; None where the GPU is not known.
+        num_sms: SMs of the GPU; None if the GPU is not known.
         signatures: the kernels compared, the largest excess first.
     """
 
@@ -268,7 +268,7 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
 
 
 def _sms_taken(rank: Rank, chosen: Mask) -> Int64:
-    """Return the grids (x) of these communication kernels, ascending, but for unknown ones."""
+    """Return the grids (x) of these communication kernels, ascending, except for unknown ones."""
     signatures = rank.operations.kernels.packed_signature.at(chosen)
     grid: Int64 = np.sort(rank.trace.signatures.shape[signatures, 0])
     return grid[grid > 0]

@@ -272,7 +272,7 @@ def findings(result: PipelineBubbleResult) -> list[Finding | NotApplicable]:
 
 
 def parts_of(metrics: PipelineBubbleMetrics) -> dict[str, int]:
-    """Return the parts of a bubble by their metrics' names, the largest first."""
+    """Return the parts of a bubble by their metrics' names, largest first."""
     values = {name: getattr(metrics, name) for name in PARTS}
     return dict(sorted(values.items(), key=lambda item: -item[1]))
 

@@ -29,7 +29,7 @@ from traceprof.errors import UsageError, one_line
     " findings.",
 )
 def command(store: str, output_format: str, metrics: tuple[str, ...]) -> None:
-    """List the runs in DB, which `traceprof analyze --save DB` wrote, the oldest first."""
+    """List the runs in DB, which `traceprof analyze --save DB` wrote, oldest first."""
     if output_format == "csv":
         _write_csv(store, metrics)
         return

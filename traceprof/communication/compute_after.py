@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class ComputeAfter(Record, frozen=True):
-    """The next compute after some times, int64[n] each; -1 where there is none.
+    """The next compute after some times, int64[n] each; -1 if there is none.
 
     Attributes:
         index: into all operations of the rank, its groups joined.
         stream: the stream on which it ran.
-        launch_ns: when the call that launched it returned, -1 where that is not in the capture.
+        launch_ns: when the call that launched it returned, -1 if that is not in the capture.
     """
 
     index: Int64
@@ -66,7 +66,7 @@ def compute_after(rank: Rank, times_ns: Int64, stream: Int64) -> ComputeAfter:
 
 
 def _streams(rank: Rank, index: Int64) -> Int64:
-    """Return the streams of kernels and graphs, int64[n]; -1 where the index is -1."""
+    """Return the streams of kernels and graphs, int64[n]; -1 if the index is -1."""
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     stream = np.full(len(index), -1, np.int64)
     is_kernel = (index >= 0) & (index < len(kernels))
@@ -79,7 +79,7 @@ def _streams(rank: Rank, index: Int64) -> Int64:
 
 
 def _launched(rank: Rank, index: Int64) -> Int64:
-    """Return when the launches of kernels and graphs returned, int64[n]; -1 where not known."""
+    """Return when the launches of kernels and graphs returned, int64[n]; -1 if unknown."""
     kernels, graphs = rank.operations.kernels, rank.operations.graphs
     call = np.full(len(index), -1, np.int64)
     is_kernel = (index >= 0) & (index < len(kernels))

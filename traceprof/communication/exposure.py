@@ -50,7 +50,7 @@ class Exposure(Record, frozen=True):
         start_ns: int64[n], when it started, in the window or not.
         exposed_ns: int64[n], the part of it that no compute hides.
         late_launch_ns: int64[n], how long compute ran while its input was there and it was not yet
-            launched; 0 where that is not known.
+            launched; 0 if that is unknown.
         queued_ns: int64[n], how long compute ran while it was ready and behind others.
         rest: int64[n], values of `Rest`.
         line: int64[n], the line of communication in which it stood, each begun as the one before it

@@ -43,10 +43,10 @@ class SmallMessages(Record, frozen=True):
         num_operations: kernels whose time is at least half latency.
         median_bytes: the median size of these, None without any.
         latency_share: latency of all kernels of known size over their own time, both without
-            waiting for other ranks, 0 to 1; None where they took no time.
+            waiting for other ranks, 0 to 1; None if they took no time.
         avoidable_ns: wall time that the latency of these kernels takes while nothing computes.
         share_per_step: the share of it that the mean steady step holds; None without steps.
-        stretches: times in which many of them follow each other, the longest first.
+        stretches: times in which many of them follow each other, longest first.
     """
 
     num_operations: int

@@ -39,14 +39,14 @@ EXCHANGES = (*BETWEEN_TWO, *_COMPOSED)
 
 
 class Messages(Record, frozen=True):
-    """The communication kernels of one rank, in order of their start; -1 where not known.
+    """The communication kernels of one rank, in order of their start; -1 if unknown.
 
     Attributes:
         kernel: int64[n], indices into the rank's kernels.
         operation: int64[n], indices into `operations`.
         has_call: bool[n], whether a call of NCCL's or a label that launched it was found.
-        called_ns: int64[n], when the launching call began; -1 where the capture has none.
-        launch_ns: int64[n], when that call returned; -1 where the capture has none.
+        called_ns: int64[n], when the launching call began; -1 if the capture has none.
+        launch_ns: int64[n], when that call returned; -1 if the capture has none.
         bytes: int64[n], as NCCL counts a message: what one rank sends in an AllGather, receives in
             a ReduceScatter; of sends and receives, the larger direction.
         communicator: int64[n], indices into `communicators`, from NCCL's records.
@@ -96,7 +96,7 @@ class Messages(Record, frozen=True):
         return None
 
     def description(self, index: int) -> str | None:
-        """Return the user's description of a message's group; None where that is not known."""
+        """Return the user's description of a message's group; None if that is unknown."""
         group = int(self.group[index])
         return self.descriptions.get(self.groups[group]) if group >= 0 else None
 
@@ -108,7 +108,7 @@ class Messages(Record, frozen=True):
         return name and f"communicator {name}"
 
     def peer_text(self, index: int) -> str:
-        """Return ` to 2`, ` from 0` or ` with 1`; empty where there is no single known peer."""
+        """Return ` to 2`, ` from 0` or ` with 1`; empty if there is no single known peer."""
         peer = self.peer[index] if self.peer[index] >= 0 else self.peer_in_communicator[index]
         if peer < 0 or self.direction[index] < 0:
             return ""
@@ -179,7 +179,7 @@ def _first_known(first: Int64, second: Int64) -> Int64:
 
 
 class _Facts(Record, frozen=True):
-    """Facts about n kernels from one source, int64[n] each; -1 where not known.
+    """Facts about n kernels from one source, int64[n] each; -1 if unknown.
 
     The operation is a name of kernels, the function a name of calls.
     """
@@ -270,11 +270,11 @@ class _Pairs:
         self._first = (np.cumsum(self.count) - self.count)[self._used]
 
     def total(self, of_call: Int64 | Mask) -> Int64:
-        """Return the sum over each kernel's calls, 0 where it has none."""
+        """Return the sum over each kernel's calls, 0 if it has none."""
         return self._spread(np.add, of_call.astype(np.int64), 0)
 
     def least(self, of_call: Int64) -> Int64:
-        """Return the least of each kernel's calls, -1 where it has none."""
+        """Return the least of each kernel's calls, -1 if it has none."""
         return self._spread(np.minimum, of_call, UNKNOWN)
 
     def common(self, of_call: Int64) -> Int64:

@@ -44,7 +44,7 @@ class Queue(Record, frozen=True):
         start_ns: when each started.
         end_ns: when each ended.
         stream: the stream of each.
-        launch_ns: when its launch returned, -1 where that is not in the capture.
+        launch_ns: when its launch returned, -1 if that is not in the capture.
         ready_ns: when it was launched and its input was there, -1 without a launch.
         before: the one before it on its stream, -1 for none.
         blocked_ns: how long it was ready and waited behind those before it.

@@ -1,4 +1,4 @@
-"""Whether a rank communicates, and what may be communication under another name."""
+"""Checks whether a rank communicates, perhaps under another name."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Names(Record, frozen=True):
     """Names of n operations.
 
     Attributes:
-        packed: n indices into `names`, -1 where there is no operation.
+        packed: n indices into `names`, -1 if there is no operation.
         names: the distinct names.
     """
 

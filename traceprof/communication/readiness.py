@@ -40,9 +40,9 @@ class Readiness(Record, frozen=True):
         start_ns: when each started.
         end_ns: when each ended.
         stream: the stream of each.
-        call: the API call that launched it, -1 where that is not in the capture.
-        place: the place of that call in the host's order, -1 where it is not in the capture.
-        launch_ns: when that call returned, -1 where it is not in the capture.
+        call: the API call that launched it, -1 if that is not in the capture.
+        place: the place of that call in the host's order, -1 if it is not in the capture.
+        launch_ns: when that call returned, -1 if it is not in the capture.
         input: the last to end of the operations that this one waited for on the GPU: an index like
             `index`, -1 for none.
         input_end_ns: when that ended; -1 for none.

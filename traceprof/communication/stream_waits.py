@@ -60,7 +60,7 @@ class StreamOperations(Record, frozen=True):
         stream: the stream of each.
         start_ns: when each started.
         end_ns: when each ended.
-        place: the place of the call that launched it, -1 where that is not in the capture.
+        place: the place of the call that launched it, -1 if that is not in the capture.
     """
 
     index: Int64
@@ -112,7 +112,7 @@ def times_of(rank: Rank, index: Int64) -> tuple[Int64, Int64]:
 
 
 def places(place: Int64, call: Int64) -> Int64:
-    """Return the places of calls, int64[n], -1 where there is no call.
+    """Return the places of calls, int64[n], -1 if there is no call.
 
     Args:
         place: int64[m], the places of all calls.
@@ -207,7 +207,7 @@ def _is_of(rank: Rank, device: Int64) -> Mask:
 
 
 def _calls_of(rank: Rank, correlation: Int64) -> Int64:
-    """Return the last call with each correlation id, int64[n], -1 where the report has none."""
+    """Return the last call with each correlation id, int64[n], -1 if the report has none."""
     ids = _NOTHING if rank.calls is None else rank.calls.correlation
     if len(ids) == 0:
         return np.full(len(correlation), -1, np.int64)

@@ -101,7 +101,7 @@ def _sources(name: str, side: object) -> list[Source]:
 
 
 def without_predictions(options: Options) -> Options:
-    """Return options for a side whose findings need not say what they would save."""
+    """Return options for a side whose findings need no savings."""
     return replace(options, savings=False)
 
 
@@ -111,7 +111,7 @@ def compared(
     gates: Sequence[GateLimit] = (),
     allow_different: Collection[str] = (),
 ) -> d.Comparison:
-    """Compare two sides that are read already.
+    """Compare two sides that have been read.
 
     Args:
         before: one side.
@@ -242,7 +242,7 @@ def _side(side: LoadedSide, steps: Series) -> d.Side:
 
 
 def _about_periods(after: Sequence[Document], unlike: str | None) -> list[str]:
-    """Return what a step is where no range marks any, or why both sides go without."""
+    """Return what a step is if no range marks steps, or why both sides have none."""
     if unlike is not None:
         return [f"no range marks steps, and both sides are compared without any: {unlike}"]
     phases = after[0].headline.periods

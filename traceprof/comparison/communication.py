@@ -19,7 +19,7 @@ _Pair = tuple["_Use | None", "_Use | None"]
 
 
 class _Use(Record, frozen=True):
-    """Operations of one kind on one communicator, per step and rank on the average.
+    """Operations of one kind on one communicator, on average per step and rank.
 
     Attributes:
         operation: the kind.
@@ -27,7 +27,7 @@ class _Use(Record, frozen=True):
         ranks: those that take part.
         count: how many.
         ns: how long they take, waiting included.
-        wait_ns: what of it is waiting for the last rank; None where that is not known.
+        wait_ns: what of it is waiting for the last rank; None if that is unknown.
         transfer_ns: what of it all ranks were inside.
     """
 
@@ -43,7 +43,7 @@ class _Use(Record, frozen=True):
 def communication(
     before: Sequence[Document], after: Sequence[Document]
 ) -> list[CommunicationChange]:
-    """Match the communication of two sides: by name, else by the ranks that take part.
+    """Match the communication of two sides: by name, or else by the ranks that take part.
 
     Names of communicators that come from NCCL alone are random in every run.
 
@@ -113,7 +113,7 @@ def _of_capture(capture: Document) -> dict[_Key, _Use]:
 
 
 def _per_step(value: int | None, row: CommunicationTotals) -> float | None:
-    """Return a time per step; None also where not all operations were matched."""
+    """Return a time per step; None if unknown, or if not all operations were matched."""
     if value is None or row.num_matched < row.count:
         return None
     return value / max(row.num_steps, 1)

@@ -23,7 +23,7 @@ _MIN_SHARED = 0.5  # of the steps: so many in two recordings at the same nanosec
 
 
 def check_allowed(names: Collection[str]) -> None:
-    """Refuse what is no difference that can be allowed.
+    """Refuse names that are not a difference that can be allowed.
 
     Raises:
         UsageError: there is no such kind.
@@ -38,7 +38,7 @@ def check_allowed(names: Collection[str]) -> None:
 def comparable(
     before: Sequence[Document], after: Sequence[Document], allowed: Collection[str] = ()
 ) -> Comparable:
-    """Return what makes the sides comparable or not.
+    """Check whether the sides are comparable, and why not.
 
     Args:
         before: the recordings of one side.
@@ -129,7 +129,7 @@ def _steps(captures: Sequence[Document]) -> str:
 
 
 def _recorded_alone(before: Sequence[Document], after: Sequence[Document]) -> tuple[str, str]:
-    """Return the parts that are recorded on one side only; nothing where a side has no report."""
+    """Return the parts that are recorded on one side only; empty if a side has no report."""
     parts = [
         {part for capture in side for report in capture.reports for part in report.recorded}
         for side in (before, after)

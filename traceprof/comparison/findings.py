@@ -1,4 +1,4 @@
-"""Findings of two sides: gone, new, better, worse, unknown; what they predicted, what came."""
+"""Findings of two sides: gone, new, better, worse or unknown, with predicted and actual gains."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Claim(Record, frozen=True):
 def findings(
     before: Sequence[Document], after: Sequence[Document], step_ns: float
 ) -> list[FindingChange]:
-    """Return what became of each finding, in the order in which to act on those of before.
+    """Return the change of each finding, in the order in which to act on the findings before.
 
     New ones follow, in the order of after.
 
@@ -72,7 +72,7 @@ def may_hide(capture: Document, id_: str, ranks: frozenset[int | None] | None = 
 
 
 def costs(captures: Sequence[Document]) -> dict[str, float]:
-    """Return what each finding of a side costs per step in ns, by id."""
+    """Return the cost per step of each finding of a side in ns, by id."""
     return {id_: claim.ns for id_, claim in _claims(captures).items()}
 
 
@@ -101,7 +101,7 @@ def _claims(captures: Sequence[Document]) -> dict[str, _Claim]:
 
 
 def _per_step(finding: Finding, num_steps: int) -> float:
-    """Return what a finding costs in the mean step, by its own numbers where it has these."""
+    """Return the cost of a finding in the mean step, from its own numbers if it has them."""
     of_steady = finding.metrics.get("per_step_ns")
     return of_steady if isinstance(of_steady, int) else finding.impact_ns / num_steps
 

@@ -32,7 +32,7 @@ _FORMS = "write METRIC:LIMIT, such as step:+2%, idle:+0.5ms or exposed-communica
 
 
 class GateLimit(Record, frozen=True):
-    """A limit, as it was asked for.
+    """A limit as the user gave it.
 
     Attributes:
         text: as it was written.
@@ -123,7 +123,7 @@ def _judged(gate: GateLimit, before: Series, after: Series) -> GateResult:
 
 
 def change_of(gate: GateLimit, before: Series, after: Series) -> MeanChange | None:
-    """Return a change in the unit of a gate; None where that is a share of nothing."""
+    """Return a change in the unit of a gate; None if it is a share of zero."""
     sides = [_values(gate, side) for side in (before, after)]
     means = [sum(float(one.mean()) for one in side) / len(side) for side in sides]
     unit = 1.0
@@ -183,7 +183,7 @@ def _values(gate: GateLimit, side: Series) -> Sequence[Float64]:
 
 
 def _judged_finding(gate: GateLimit, captures: Sequence[Document]) -> GateResult:
-    """A finding must not be there; information that is not a fault may."""
+    """The finding must be absent; findings of severity `info` are allowed."""
     findings = [
         finding
         for capture in captures

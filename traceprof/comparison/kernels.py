@@ -78,7 +78,7 @@ def canonical_name(use: Use) -> str:
 
 
 def _shared(before: dict[str, Use], after: dict[str, Use]) -> list[tuple[Use, Use]]:
-    """Take out of both sides what they call alike."""
+    """Remove from both sides the uses with equal names."""
     return [(before.pop(name), after.pop(name)) for name in [*before] if name in after]
 
 
@@ -92,7 +92,7 @@ def _rows(capture: Document) -> Iterator[Row]:
 
 
 def _grouped(uses: Iterable[Use], key: Callable[[Use], str]) -> dict[str, Use]:
-    """Return uses that share a key as one, by key."""
+    """Merge the uses that share a key; return them by key."""
     groups: defaultdict[str, list[Use]] = defaultdict(list)
     for use in uses:
         groups[key(use)].append(use)
@@ -118,7 +118,7 @@ def _by_place(
     after: Sequence[Use],
     matched: Sequence[tuple[Use | None, Use | None]],
 ) -> list[_Pair]:
-    """Match what is left between the same neighbours in the step, if it does the same.
+    """Match remaining kernels between the same neighbours in the step, if of one category.
 
     Where several stand between the same neighbours, those of one category are matched in order.
     """

@@ -58,8 +58,8 @@ class MeanChange(NamedTuple):
 
     Attributes:
         change: after less before.
-        interval: where it lies; None where there are too few steps.
-        at_same_mix: the same with equal shares of short and long steps; None where steps are of
+        interval: where it lies; None if there are too few steps.
+        at_same_mix: the same with equal shares of short and long steps; None if steps are of
             one kind or the shares differ.
     """
 
@@ -122,7 +122,7 @@ def difference(means: Sequence[Mean], level: float = LEVEL) -> Interval:
 
 
 def block_length(lengths: Float64) -> int:
-    """Return how many neighbouring steps make a block.
+    """Return the number of neighbouring steps in a block.
 
     Args:
         lengths: float64[n], how long each step is, in order of time.
@@ -157,7 +157,7 @@ def mean_of_blocks(values: Float64, block: int) -> Mean:
 
 
 def steps_to_find(values: Float64, share: float) -> int:
-    """Return how many steps a side find a change of the mean in 9 of 10 at 5 % false alarms.
+    """Return the steps per side that show a change of the mean in 9 of 10, at 5 % false alarms.
 
     26 (cv / share)^2, where 26 is 2 (1.96 + 1.64)^2: 95 of 100 if the noise were known.
 
@@ -171,7 +171,7 @@ def steps_to_find(values: Float64, share: float) -> int:
 
 
 def trend(values: Float64) -> float | None:
-    """Return by which share the second half of a recording is longer; None if not certainly."""
+    """Return how much longer the second half of a recording is, as a share; None if uncertain."""
     halves = values[: len(values) // 2], values[len(values) // 2 :]
     if min(map(len, halves)) < _MIN_BLOCKED_STEPS:
         return None
@@ -181,7 +181,7 @@ def trend(values: Float64) -> float | None:
 
 
 def _phases(phases: tuple[Int64, Int64] | None) -> tuple[Int64, Int64] | None:
-    """Return the phases of steps as their kinds; None where there is one, or one has too few."""
+    """Return the phases of steps as their kinds; None if there is one, or one has too few steps."""
     if phases is None:
         return None
     (one, num_before), (other, num_after) = (np.unique(of, return_counts=True) for of in phases)
@@ -191,7 +191,7 @@ def _phases(phases: tuple[Int64, Int64] | None) -> tuple[Int64, Int64] | None:
 
 
 def _kinds(lengths: tuple[Float64, Float64], blocks: list[int]) -> tuple[Int64, Int64] | None:
-    """Return which steps are short, 0, and long, 1; None unless both sides have as many of each."""
+    """Return which steps are short (0) or long (1); None unless both sides have equal shares."""
     is_long = [long_steps(length, _KINDS_EXPLAINED) for length in lengths]
     if is_long[0] is None or is_long[1] is None:
         return None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def modules(before: Sequence[Document], after: Sequence[Document]) -> list[ModuleChange]:
-    """Compare what modules take in the mean step; empty where a side does not know them.
+    """Compare the times of modules in the mean step; empty if a side does not know them.
 
     Args:
         before: the recordings of one side.

@@ -1,4 +1,4 @@
-"""The steps of a side: how long each is, on the average of its ranks, and of what."""
+"""The steps of a side: the length of each, averaged over ranks, and its parts."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ class Series(Record, frozen=True):
 
     @property
     def has_phases(self) -> bool:
-        """Whether the program does one thing after the other, each again and again."""
+        """Whether the program has phases, each of which repeats its own kernels."""
         return any(len(np.unique(of_lengths)) > 1 for _, of_lengths in self.phases)
 
     @property
     def num_steps(self) -> int:
-        """Number of steps that are compared, over all recordings."""
+        """The number of steps that are compared, over all recordings."""
         return sum(map(len, self.lengths)) if self.has_steps else 0
 
     @property
     def step_ns(self) -> float:
-        """Return what a step takes: the mean, over recordings of their means."""
+        """Return the mean step, or the mean of the means of several recordings."""
         return sum(float(lengths.mean()) for lengths in self.lengths) / len(self.lengths)
 
     @property
     def median_ns(self) -> float | None:
-        """Return the median step, over recordings the mean of their medians; None without steps."""
+        """Return the median step, or the mean of the medians of recordings; None without steps."""
         if not self.has_steps:
             return None
         return sum(float(np.median(lengths)) for lengths in self.lengths) / len(self.lengths)
@@ -106,7 +106,7 @@ _ONE_PHASE = np.zeros(1, np.int64)
 
 
 def _one_row(capture: Document) -> tuple[Float64, Int64]:
-    """Return all that findings are about as one step, float64[1, 5], of one phase."""
+    """Return all time that findings judge as one step, float64[1, 5], of one phase."""
     means = mean_step(capture.step_totals, has_steps=False)
     return np.array([[means[name] for name in COLUMNS]], np.float64), _ONE_PHASE
 
@@ -160,7 +160,7 @@ def _rows(capture: Document) -> tuple[Float64, Int64]:
 
 
 def _by_number(steps: Iterable[Step]) -> dict[tuple[int, int], Step]:
-    """Return steps by number, and by how often it came before."""
+    """Return steps by number and occurrence of that number."""
     seen: Counter[int] = Counter()
     chosen = {}
     for step in steps:

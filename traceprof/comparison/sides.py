@@ -38,7 +38,7 @@ class LoadedSide:
     Attributes:
         name: what it is called.
         captures: the analysis of each recording, at least one.
-        again: analyses the same reports with other options; None where some were analysed before.
+        again: analyses the same reports with other options; None if some were analysed before.
         options: with which they were analysed, where they can be again.
     """
 
@@ -48,7 +48,7 @@ class LoadedSide:
     options: Options | None = None
 
     def without_periods(self) -> LoadedSide:
-        """Return the same without steps that nobody marked; itself where that is not possible."""
+        """Return the side without periods as steps; itself if that is not possible."""
         if self.again is None or self.options is None or not self.options.period:
             return self
         return self.again(replace(self.options, period=False))
@@ -61,7 +61,7 @@ def loaded(
     listener: Progress | None = None,
     jobs: int | None = None,
 ) -> LoadedSide:
-    """Read or analyse what stands on a side.
+    """Read or analyse the sources of one side.
 
     Args:
         sources: reports and folders of them, which are analysed together; saved analyses, runs
@@ -106,13 +106,13 @@ def stored(path: str | os.PathLike[str], name: str) -> Document:
 
 
 def files_of(sources: Sequence[str]) -> list[Path]:
-    """Return the files that sources name, those of stores among them."""
+    """Return the files that sources name, including stores."""
     stores = ((source, run_of_store(source)) for source in sources)
     return [Path(source if run is None else run[0]) for source, run in stores]
 
 
 def run_of_store(text: str) -> tuple[str, str] | None:
-    """Return store and name of `runs.db#NAME`; None of what is no such thing."""
+    """Return the store and name in `runs.db#NAME`; None if it is something else."""
     store, mark, name = text.rpartition("#")
     if not mark or os.path.lexists(text):
         return None
@@ -126,7 +126,7 @@ def _of_result(source: Analysis | RunResult | Document) -> Document:
 
 
 def _saved(path: Path) -> Document | None:
-    """Return the analysis that a file holds; None where it is something else."""
+    """Return the analysis that a file holds; None if it is something else."""
     if not path.is_file():  # a pipe would wait for its writer
         return None
     _refuse_store(path)

@@ -23,7 +23,7 @@ _MAX_T = 1e6
 
 
 class Interval(NamedTuple):
-    """Interval in which a change lies, most probably.
+    """Confidence interval of a change.
 
     Attributes:
         low: its lower end.
@@ -35,7 +35,7 @@ class Interval(NamedTuple):
 
 
 def of_captures(before: Sequence[float], after: Sequence[float]) -> Interval | None:
-    """Return the interval of the difference of the means over captures; None of one a side.
+    """Return the interval of the difference of means over captures; None with one per side.
 
     The spread between captures is that of the machine, and the same before and after.
     """
@@ -91,7 +91,7 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def p_value(change: float, errors: Sequence[tuple[float, int]]) -> float:
-    """Return how probable a change of this size is if there is none (Welch).
+    """Return the p-value of a change of this size (Welch).
 
     Args:
         change: the difference of two means.
@@ -105,7 +105,7 @@ def p_value(change: float, errors: Sequence[tuple[float, int]]) -> float:
 
 
 def adjusted(probabilities: Sequence[float]) -> list[float]:
-    """Return the probabilities for many questions at once (Benjamini, Hochberg).
+    """Return p-values adjusted for the number of tests (Benjamini, Hochberg).
 
     Where those up to a limit are taken for changes, at most this share of them is none.
     """

@@ -1,4 +1,4 @@
-"""Steps of two sides by the same evidence: a period is a step on both sides, or on none."""
+"""Checks that steps have the same source on both sides: a period is a step on both or none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_RATIO = 2.0
 
 
 def why_unlike(before: Sequence[Document], after: Sequence[Document]) -> str | None:
-    """Return why periods of two sides cannot be compared; None where they can, or are none."""
+    """Return why periods of two sides cannot be compared; None if they can, or there are none."""
     captures = [*before, *after]
     sources = {capture.headline.steps_source for capture in captures}
     if StepsSource.PERIOD not in sources:

@@ -37,12 +37,12 @@ class StoredSeries(Record, frozen=True):
 
 
 def stored_series(path: str | os.PathLike[str], metrics: Sequence[str] = ()) -> StoredSeries:
-    """Return numbers of the runs of a store, the oldest first.
+    """Return numbers of the runs of a store, oldest first.
 
     Args:
         path: the store.
         metrics: what gates can be about: `step`, a part of it, `finding:ID` (what that costs per
-            step, 0 where it is not there); the step and its parts by default.
+            step, 0 if it is not there); the step and its parts by default.
 
     Raises:
         TraceprofError: there is no such store, or no such metric.
@@ -86,7 +86,7 @@ def _column(metric: str) -> str:
 
 
 def _value(document: Document, metric: str) -> int | None:
-    """Return a number of a run in ns; None where a finding could not be judged."""
+    """Return a number of a run in ns; None if a finding could not be judged."""
     if metric == "step":
         return round(series([document]).step_ns)
     if metric in METRICS:

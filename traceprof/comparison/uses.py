@@ -1,4 +1,4 @@
-"""What kernels or modules take in the mean step of a side, with its error."""
+"""Times of kernels or modules in the mean step of a side, with their errors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """What something takes in the mean step of a rank: a name of kernels, a module.
+    """The time of a kernel name or a module in the mean step of a rank.
 
     Attributes:
         rank: of the recording.
         name: of what is compared.
         category: what it does.
         ns: the mean over steps.
-        error_ns: its standard error; None where it is not known.
+        error_ns: its standard error; None if that is unknown.
         place: where in a step it first runs, 0 to 1.
     """
 
@@ -39,13 +39,13 @@ class Row(NamedTuple):
 
 @dataclass
 class Use:
-    """What one or several names take on one side, in the mean step.
+    """The time of one or several names in the mean step of one side.
 
     Attributes:
         name: the one that takes most.
         category: what it does.
         ns: the mean over steps, ranks and recordings.
-        errors: standard error and degrees of freedom; empty where they are not known.
+        errors: standard error and degrees of freedom; empty if they are not known.
         place: where in a step it first runs, 0 to 1.
         num: how many names.
     """
@@ -61,7 +61,7 @@ class Use:
 def uses_of(
     captures: Sequence[Document], rows: Callable[[Document], Iterable[Row]]
 ) -> dict[str, Use]:
-    """Return what names take on a side.
+    """Return the times of names on a side.
 
     Args:
         captures: the recordings of the side.
@@ -75,7 +75,7 @@ def uses_of(
 
 
 def _of_capture(capture: Document, rows: Iterable[Row]) -> dict[str, Use]:
-    """Return the same of a recording: the mean over its ranks with a GPU."""
+    """Return the same for one recording: the mean over its ranks with a GPU."""
     num_steps = {totals.rank: totals.num_steps for totals in capture.step_totals}
     ranks = {rank.rank for rank in capture.ranks if rank.device is not None}
     has_steps = any(num_steps.get(rank) for rank in ranks)
@@ -106,13 +106,13 @@ def _over_captures(uses: Sequence[Use], num_captures: int) -> Use:
 
 
 def probabilities(pairs: Sequence[tuple[Use | None, Use | None]]) -> list[float | None]:
-    """Return how probable changes are without cause, adjusted for their number.
+    """Return the p-values of changes, adjusted for their number.
 
     Args:
-        pairs: before and after; None where a side has no such thing.
+        pairs: before and after; None if a side has no such thing.
 
     Returns:
-        Of each pair; None where noise is not known.
+        Of each pair; None if noise is not known.
     """
     alone = [_probability(one, other) for one, other in pairs]
     known = [index for index, value in enumerate(alone) if value is not None]

@@ -1,1 +1,1 @@
-"""Where an analysis runs: in this process, in several, or on a cluster."""
+"""Runs analyses in this process, in several, or on a cluster."""

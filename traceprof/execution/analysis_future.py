@@ -42,7 +42,7 @@ _OF_TRACE = ("trace", "operations", "process_cache", "cache")
 
 
 class JudgedReports(Protocol):
-    """A run that was judged, and whose reports are open."""
+    """A judged run with open reports."""
 
     @property
     def result(self) -> RunResult:
@@ -65,7 +65,7 @@ class AnalysisTask(Generic[Analysis]):
         measurer: measures them.
         analyze: measures and judges the reports.
         make: makes an analysis of its result and its open reports.
-        answer: answers questions about the analysis, and reports its progress; None where none
+        answer: answers questions about the analysis, and reports its progress; None if none
             will be asked.
     """
 
@@ -124,7 +124,7 @@ class AnalysisFuture(Generic[Analysis]):
 
     Args:
         task: the analysis.
-        child: the process that makes it; None where this process has to.
+        child: the process that makes it; None if this process has to.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class AnalysisFuture(Generic[Analysis]):
 
 
 class _Answer(NamedTuple):
-    """An answer sent to the parent, or the error that was raised instead."""
+    """An answer for the parent, or the error that was raised instead."""
 
     answer: object
     error: TraceprofError | None

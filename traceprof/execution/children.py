@@ -1,4 +1,4 @@
-"""Work in child processes, which begin with everything that this process has read.
+"""Work in child processes, which start with everything that this process has read.
 
 A child is a fork. It sends the items that it makes one by one, large arrays in shared memory. It
 ends with the block of its `Child`, or with this process, whatever ended that. Children exist on
@@ -91,13 +91,13 @@ def can_fork() -> bool:
 
 
 def send(item: object) -> None:
-    """Send the parent an extra item at once; does nothing where this process is no child."""
+    """Send the parent an extra item at once; does nothing if this process is no child."""
     if _parent is not None:
         _parent.send(item)
 
 
 def questions() -> Iterator[Any]:
-    """Yield the parent's questions until it ends; nothing where this process is no child."""
+    """Yield the parent's questions until it ends; nothing if this process is no child."""
     with suppress(EOFError, OSError):
         while _parent is not None:
             yield _receive(_parent.socket)
@@ -308,7 +308,7 @@ def run_in_children(
 
 
 def _set_apart(item: Item) -> Item:
-    """Return an object whose large arrays are not in the heap, where holes would stay between."""
+    """Return an object with its large arrays outside the heap, which they would fragment."""
     ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
     with ours, theirs, suppress(OSError):  # there is no memory, or no file can be opened
         _send(item, ours)

@@ -85,7 +85,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
 
 
 def _not_applicable(analysis: Analysis, rank: Rank, lacking: Part) -> tuple[NotApplicable, ...]:
-    """Return the reason why an analysis can neither make nor exclude its findings."""
+    """Return why an analysis can neither make nor exclude its findings."""
     how = rank.trace.how_to_collect(lacking)
     reason = _REASONS.get(lacking, f"the report has no {lacking.name.lower().replace('_', ' ')}")
     return tuple(NotApplicable(id_, reason, how, rank.rank) for id_ in analysis.findings)

@@ -1,4 +1,4 @@
-"""How the process of a command keeps its memory."""
+"""Memory settings for the process of a command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NEVER, _SOME, _LARGE = 1 << 30, 1 << 20, 1 << 25  # the last is the most that i
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep freed memory: arrays of a few MB come and go all the time.
+    """Have the C library keep freed memory, since arrays of a few MB come and go all the time.
 
     By itself glibc gives much of it back to the system, which then clears it anew, page by page:
     a tenth of the time of an analysis. Where the C library is another one nothing happens.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class OpenAnalysis(Protocol):
-    """A run that was measured, perhaps judged as well, and whose reports are open."""
+    """A run that was measured, and perhaps judged, with open reports."""
 
     @property
     def measured(self) -> MeasuredRun:
@@ -24,7 +24,7 @@ class OpenAnalysis(Protocol):
 
 
 class MeasuredReports(Record, frozen=True):
-    """A run that was measured, and whose reports are open.
+    """A measured run with open reports.
 
     Attributes:
         measured: the measurements.

@@ -90,7 +90,7 @@ class Measurer(Record, frozen=True):
         """Return the measurements of open reports, which are closed where that fails.
 
         Raises:
-            TraceprofError: no report can be read, or the options ask for what is not there.
+            TraceprofError: no report can be read, or the options select nothing.
         """
         try:
             reports: list[MeasuredReport | FailedReport] = []

@@ -36,8 +36,8 @@ class Options:
     Attributes:
         only: finding ids to judge; all if empty.
         skip: finding ids not to judge.
-        steps: steps A up to but not including B; None leaves that side open.
-        time_range: nanoseconds of the report's own time; None leaves that side open.
+        steps: steps A up to but not including B; None leaves a side open.
+        time_range: nanoseconds on the report's own clock; None leaves a side open.
         step_pattern: regular expression of the user's own step ranges.
         communication_kernels: `REGEX` or `REGEX=Operation` for kernels that communicate.
         link_peaks: `LINK=GB_PER_S` for links whose peak rate the user provides.
@@ -63,7 +63,7 @@ class Options:
     pipelines: Sequence[Sequence[int]] = ()
 
     def check(self) -> None:
-        """Look for mistakes before any report is opened.
+        """Check the options before any report is opened.
 
         Raises:
             UsageError: there is one.
@@ -137,7 +137,7 @@ class Options:
 
 
 def checked(options: Options | None) -> Options:
-    """Return options without mistakes; those that ask for everything where none are given.
+    """Return checked options; without any, those that select everything.
 
     Raises:
         UsageError: there is a mistake, or they are something else.
@@ -154,7 +154,7 @@ def listed(name: str, values: object, kind: type[Item] | tuple[type[Item], ...])
     """Return the items of an argument.
 
     Raises:
-        UsageError: it is not a collection of such items: a lone text is none.
+        UsageError: it is not a collection of such items, as a single text is not.
     """
     items = None if isinstance(values, str) or not isinstance(values, Iterable) else [*values]
     if items is None or not all(
@@ -165,7 +165,7 @@ def listed(name: str, values: object, kind: type[Item] | tuple[type[Item], ...])
 
 
 def num_jobs(jobs: int | None) -> int:
-    """Return how many processes may work: as many as asked for, else one for each core.
+    """Return the number of processes: as many as asked for, or else one for each core.
 
     Raises:
         UsageError: it is not a number of processes.

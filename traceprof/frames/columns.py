@@ -1,4 +1,4 @@
-"""Columns of frames, made from those of ranks and put one under the other."""
+"""Columns of frames, concatenated from those of ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_NARROW = np.iinfo(np.int16).max
 
 
 class Names(Record, frozen=True):
-    """A column of texts of which there are few.
+    """A column of texts with few distinct values.
 
     Attributes:
         index: int[n], which of `texts` each is; -1 for none.
@@ -39,7 +39,7 @@ class Names(Record, frozen=True):
 
 
 class Optional(Record, frozen=True):
-    """A column of integers or flags, some of which are not known.
+    """A column of integers or flags, some of which are unknown.
 
     Attributes:
         values: int64[n] or bool[n], anything where they are not known.
@@ -54,7 +54,7 @@ class Optional(Record, frozen=True):
 
     @classmethod
     def unless(cls, values: Int64, unknown: int) -> Optional:
-        """Return a column in which one number stands for what is not known."""
+        """Return a column in which one number stands for unknown values."""
         return cls(values, values != unknown)
 
 
@@ -118,7 +118,7 @@ def _joined(parts: Sequence[Numbers | Names | Optional]) -> Any:  # noqa: ANN401
 
 
 def _category(parts: Sequence[Names]) -> ExtensionArray:
-    """Return names as a column of categories: those that there are, in alphabetical order."""
+    """Return names as a column of categories: the names that occur, in alphabetical order."""
     import pandas as pd  # noqa: PLC0415
 
     used = [np.zeros(len(part.texts), np.bool_) for part in parts]

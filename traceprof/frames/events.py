@@ -35,7 +35,7 @@ _MEMORY_KINDS: dict[int, str | None] = {
 
 
 def kernels(rank: Rank) -> Part:
-    """Return the kernels of a rank by start, communication among them."""
+    """Return the kernels of a rank by start, including communication kernels."""
     rows = rank.operations.kernels
     ids = rows.name_of_signature.tolist() if len(rows) else []
     of_id = {id_: rank.kernel_names[id_] for id_ in set(ids)}
@@ -65,7 +65,7 @@ def kernels(rank: Rank) -> Part:
 
 
 def copies(rank: Rank) -> Part:
-    """Return the memory copies of a rank and its memory sets by start, peer copies among them."""
+    """Return the memory copies of a rank, including peer copies, and its memory sets, by start."""
     groups = rank.operations.copies, rank.operations.memsets
     kind = groups[0].kind.copy()
     kind[rank.is_peer_copy] = CopyKind.PEER_TO_PEER
@@ -174,7 +174,7 @@ def marks(rank: Rank) -> Part:
 
 
 def communication(rank: Rank) -> Part:
-    """Return what a rank communicated by start: kernels and peer copies, else operations."""
+    """Return the communication of a rank by start: kernels and peer copies, or else operations."""
     return _cpu_operations(rank) if isinstance(rank, CpuRank) else _messages(rank)
 
 

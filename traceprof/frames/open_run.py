@@ -1,4 +1,4 @@
-"""Open the reports of a run for their events."""
+"""Opens the reports of a run for their events."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 class RunFrames:
-    """The events of a run as pandas frames, read when they are asked for; a context.
+    """The events of a run as pandas frames, read on demand; a context manager.
 
-    Times are nanoseconds of each report's own clock. Rows are in order of their start. The columns
-    are the same for every format; what is unknown is missing. Without a rank a frame
-    has the rows of all ranks, one rank after the other.
+    Times are nanoseconds on each report's own clock. Rows are in order of their start. The columns
+    are the same for every format; unknown values are missing. Without a rank, a frame has the
+    rows of all ranks, one rank after the other.
 
     Attributes:
-        failed: reports that cannot be read, while others can.
+        failed: the reports that could not be read, if others could.
     """
 
     def __init__(self, run: Run, failed: Sequence[FailedReport] = ()) -> None:
@@ -58,7 +58,7 @@ class RunFrames:
         return f"<RunFrames of {names}, ranks: {len(self.ranks)}>"
 
     def close(self) -> None:
-        """Release the reports once no thread reads them; frames that were made stay."""
+        """Release the reports once no thread reads them; existing frames stay valid."""
         self._run.close()
 
     @property
@@ -68,14 +68,14 @@ class RunFrames:
 
     @property
     def first_ranks(self) -> tuple[int, ...]:
-        """The number of the first rank of each process: those of a process share its calls."""
+        """The number of the first rank of each process: ranks of one process share its calls."""
         return tuple(rank.rank for rank in self._processes(None)) if self._run.ranks else ()
 
     def kernels(self, rank: int | None = None) -> pd.DataFrame:
-        """Return the kernels, communication among them.
+        """Return the kernels, including communication kernels.
 
         Args:
-            rank: of this one; of all where not given.
+            rank: the number of a rank; by default all ranks.
 
         Returns:
             rank, start_ns, end_ns, duration_ns, stream, name, category, precision, tensor_cores,
@@ -89,10 +89,10 @@ class RunFrames:
         return self._frame(events.kernels, self._chosen(rank))
 
     def copies(self, rank: int | None = None) -> pd.DataFrame:
-        """Return the memory copies, copies between GPUs among them, and memory sets.
+        """Return the memory copies, including copies between GPUs, and the memory sets.
 
         Args:
-            rank: of this one; of all where not given.
+            rank: the number of a rank; by default all ranks.
 
         Returns:
             rank, start_ns, end_ns, duration_ns, stream, kind (h2d, d2h, d2d, p2p, h2h, memset),
@@ -110,11 +110,11 @@ class RunFrames:
         """Return the CUDA API calls of the rank's process.
 
         Args:
-            rank: of this one; of all where not given, those of a process with several devices once,
-                under the first of its ranks.
+            rank: the number of a rank; by default all ranks, and a process with several devices
+                appears once, under the first of its ranks.
 
         Returns:
-            rank, start_ns, end_ns, duration_ns (0 where the capture ended before the call did),
+            rank, start_ns, end_ns, duration_ns (0 if the capture ended before the call did),
             thread (the operating system's number), name, correlation.
 
         Raises:
@@ -127,11 +127,11 @@ class RunFrames:
         """Return the NVTX ranges of the rank's process.
 
         Args:
-            rank: of this one; of all where not given, those of a process with several devices once,
-                under the first of its ranks.
+            rank: the number of a rank; by default all ranks, and a process with several devices
+                appears once, under the first of its ranks.
 
         Returns:
-            rank, start_ns, end_ns and duration_ns (missing where the range was still open at the
+            rank, start_ns, end_ns and duration_ns (missing if the range was still open at the
             end of the capture), thread, name, nests (whether it was pushed and popped).
 
         Raises:
@@ -141,11 +141,11 @@ class RunFrames:
         return self._frame(events.ranges, self._processes(rank))
 
     def operators(self, rank: int | None = None) -> pd.DataFrame:
-        """Return the operators that the rank's process ran, as torch.profiler records them.
+        """Return the operators of the rank's process, as recorded by torch.profiler.
 
         Args:
-            rank: of this one; of all where not given, those of a process with several devices once,
-                under the first of its ranks.
+            rank: the number of a rank; by default all ranks, and a process with several devices
+                appears once, under the first of its ranks.
 
         Returns:
             rank, start_ns, end_ns, duration_ns, thread, name, external_id (shared with the API
@@ -162,8 +162,8 @@ class RunFrames:
         """Return the moments that the rank's process named: NVTX marks, instant events.
 
         Args:
-            rank: of this one; of all where not given, those of a process with several devices once,
-                under the first of its ranks.
+            rank: the number of a rank; by default all ranks, and a process with several devices
+                appears once, under the first of its ranks.
 
         Returns:
             rank, time_ns, thread (the operating system's number), name.
@@ -175,12 +175,12 @@ class RunFrames:
         return self._frame(events.marks, self._processes(rank))
 
     def communication(self, rank: int | None = None) -> pd.DataFrame:
-        """Return what was communicated: kernels and copies between GPUs.
+        """Return the communication: kernels, and copies between GPUs.
 
-        Of a rank without a GPU these are the operations in the ranges of `instrument`.
+        For a rank without a GPU, it is the operations in the ranges of `instrument`.
 
         Args:
-            rank: of this one; of all where not given.
+            rank: the number of a rank; by default all ranks.
 
         Returns:
             rank, start_ns, end_ns, duration_ns, stream, operation (missing for a copy), name (of

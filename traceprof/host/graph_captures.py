@@ -1,4 +1,4 @@
-"""CUDA graphs whose capture is in the recording: which captured launch each replayed kernel is."""
+"""CUDA graphs whose capture was recorded: the captured launch of each replayed kernel."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def replays(
         rank: the rank.
         calls: of its process.
         kernels: int64[n], ascending indices of its kernels.
-        call: int64[n], the call that launched each, -1 where unknown.
+        call: int64[n], the call that launched each, -1 if unknown.
         known: the captures.
 
     Yields:

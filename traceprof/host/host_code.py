@@ -41,7 +41,7 @@ class CodeEvidence(Record, frozen=True):
 
 
 def code_evidence(trace: Trace, process: int, thread: int) -> CodeEvidence:
-    """Return what the operators and functions of a thread say."""
+    """Return the evidence from the operators and functions of a thread."""
     functions = trace.python_functions(process)
     inside = [
         _union(code, np.flatnonzero(code.packed_thread.isin([thread])))

@@ -43,7 +43,7 @@ class Detail(Record, frozen=True):
 
 
 def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[Detail, ...]:
-    """Return what the launching threads were in during idle time of a cause, the longest first.
+    """Return where the launching threads were during idle time of a cause, longest first.
 
     Ranges may lie within each other; each counts in full. For host code these are ranges of garbage
     collection and of checkpoints, else operators and lines of Python, else the innermost functions

@@ -35,7 +35,7 @@ _PROMPT_NS = 50_000
 
 
 class LateLaunches(Record, frozen=True):
-    """Operations of one rank that were launched late, the latest first.
+    """Operations of one rank that were launched late, latest first.
 
     Attributes:
         start_ns: int64[n], when each started.
@@ -111,7 +111,7 @@ class _Operations(Record, frozen=True):
     Attributes:
         start_ns: int64[n].
         stream: int64[n].
-        call: int64[n], index into the calls, -1 where the capture has none.
+        call: int64[n], index into the calls, -1 if the capture has none.
         group: int64[n], index into the rank's groups.
         index: int64[n], index within the group.
         communicates: bool[n].

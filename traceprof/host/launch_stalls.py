@@ -43,9 +43,9 @@ class Stalls(Record, frozen=True):
         start_ns: int64[n].
         end_ns: int64[n].
         thread: int64[n], the thread that was blocked.
-        call: int64[n], index into the process's calls, -1 where the capture has none.
-        device: int64[n], the device that was launched to; the process's first if it is not known.
-        cap: pending launches at which a launch blocks, None where it could not be learned.
+        call: int64[n], index into the process's calls, -1 if the capture has none.
+        device: int64[n], the device that was launched to; the process's first if that is unknown.
+        cap: pending launches at which a launch blocks, None if it could not be learned.
         cap_scope: whether that limit is of one `stream` or of the whole `process`.
         usual_ns: the median time of a launch while the queue is less than half full.
     """
@@ -197,7 +197,7 @@ def _limit(depth: Int64, rows: Int64, blocked: Mask, at_cap: Mask) -> int | None
 
 
 def _devices(queue: LaunchQueue, call: Int64) -> Int64:
-    """Return the device for which each call launched, the first where it is not known."""
+    """Return the device for which each call launched, the first where that is unknown."""
     if len(call) == 0:
         return call
     by_call = np.full(len(queue.calls) + 1, -1, np.int64)

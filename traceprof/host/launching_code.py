@@ -42,7 +42,7 @@ class LaunchingCode(Record, frozen=True):
     """The code around the launches of n kernels.
 
     Attributes:
-        operator: int32[n], index into `operators`, of the innermost one; -1 where none is known. Of
+        operator: int32[n], index into `operators`, of the innermost one; -1 if none is known. Of
             a replayed graph's kernels that of their capture, where it is in the recording.
         module: int32[n], index into `modules`; of the backward, that of the forward.
         line: int32[n], index into `lines`, of the innermost that is not a framework's.
@@ -52,7 +52,7 @@ class LaunchingCode(Record, frozen=True):
         operators: names.
         modules: paths: names from the outermost to the innermost module, with dots.
         flops: int64[m], multiplications and additions of operators.
-        moved: int64[m], bytes that operators move at least; negative where that is not known.
+        moved: int64[m], bytes that operators move at least; negative where that is unknown.
         read: int64[m], the part of these that they read.
         lines: files with line numbers and functions.
     """
@@ -81,7 +81,7 @@ class _Spans(NamedTuple):
         kind: int64[m].
         text: int64[m], index into the texts of its kind.
         sequence: int64[m], the number that joins forward and backward, else NULL.
-        flops: int64[m], multiplications and additions, NULL where unknown.
+        flops: int64[m], multiplications and additions, NULL if unknown.
         moved: int64[m], bytes, negative where unknown.
         read: int64[m], the part of them that is read.
     """
@@ -108,7 +108,7 @@ class _Texts:
 
 
 def launching_code(rank: Rank, kernels: Int64) -> LaunchingCode | None:
-    """Return the code around the launches of kernels; None where nothing is known of it.
+    """Return the code around the launches of kernels; None if nothing is known of it.
 
     Kernels of graphs that the program labelled are those of the module that the label names.
 

@@ -41,10 +41,10 @@ class Launches(NamedTuple):
     """Launches, or operations one by one: arrays of one length.
 
     Attributes:
-        call: index into the calls, -1 where the capture has none.
+        call: index into the calls, -1 if the capture has none.
         start_ns: the first operation's start, BEYOND_NS where it was not recorded.
         end_ns: the last operation's end, BEYOND_NS where it was not recorded.
-        stream: index into `LaunchQueue.streams`, -1 where the operation was not recorded.
+        stream: index into `LaunchQueue.streams`, -1 if the operation was not recorded.
         takes_place: bool, whether it counts in its stream's queue: all but host copies.
         is_pageable: bool, whether it copies from or to pageable memory.
     """
@@ -204,7 +204,7 @@ class LaunchQueue:
 
     @derived
     def device(self) -> Int64:
-        """The device that each launch was for, -1 where it was not recorded, int64[n]."""
+        """The device that each launch was for, -1 if it was not recorded, int64[n]."""
         devices = np.array([*(device for device, _ in self.streams), -1], np.int64)
         device: Int64 = devices[self.launches.stream]
         return device

@@ -28,7 +28,7 @@ class Holder(Record, frozen=True):
 
 
 def queue_holders(rank: Rank, blocked: Intervals) -> tuple[Holder, ...]:
-    """Return what the rank's GPU ran while launches were blocked, longest first."""
+    """Return the operations that ran while launches were blocked, longest first."""
     held: Counter[str] = Counter()
     if len(blocked) == 0:
         return ()

@@ -1,4 +1,4 @@
-"""The stalls of one rank in a window, with what each shows of its reason.
+"""The stalls of one rank in a window, with evidence for the reason of each.
 
 A stall says that a thread was held up; what else the report holds may say by what. A function or
 range of garbage collection holds all threads of Python up. A call of the operating system that
@@ -65,7 +65,7 @@ class RankStalls(Record, frozen=True):
         evidence: the longest stalls, longest first, with their usual time.
         is_pytorch: whether the program is known to be PyTorch.
         missing: the part that would show more of what held threads up, thread switches or calls of
-            the system, and how to record it; None where the report holds both.
+            the system, and how to record it; None if the report holds both.
         unknown: why stalls cannot be known, None if they can.
         cores: of the machine, if `doctor` left a file beside the report.
     """
@@ -174,7 +174,7 @@ def _evidence(stalls: HostStalls, rows: list[int]) -> Iterator[Evidence]:
 
 
 def _reasons(rank: Rank, stalls: HostStalls, rows: Int64) -> tuple[list[str], str]:
-    """Return what held up the threads in some stalls, and the blocking call with most time."""
+    """Return the reason for some stalls, and the blocking call with the most time."""
     start, end, thread = stalls.start_ns[rows], stalls.end_ns[rows], stalls.thread[rows]
     half = (end - start) / 2
     reasons = np.full(len(rows), UNKNOWN, dtype=object)

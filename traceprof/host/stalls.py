@@ -187,7 +187,7 @@ def _by_copies(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> 
 
 
 def _copies(rank: Rank, calls: ApiCalls) -> Iterator[tuple[Copies, Int64]]:
-    """Yield the copies on each device of a rank's process, and their calls, -1 where unknown."""
+    """Yield the copies on each device of a rank's process, and their calls, -1 if unknown."""
     for key, operations in rank.trace.operations.items():
         if key.process == rank.process and len(operations.copies):
             yield operations.copies, launching_calls(operations.copies, calls)

@@ -1,4 +1,4 @@
-"""Arrivals of a rank at communication operations, and what it spent its time on before each.
+"""Arrivals of a rank at communication operations, and how it spent the time before each.
 
 Operations are kernels and calls of MPI, or, for a rank without a GPU, the ranges that `instrument`
 put around calls.
@@ -66,7 +66,7 @@ _UNKNOWN_CALL = CallLabel("Unknown", False, NOTHING)
 
 
 class Arrivals(Record, frozen=True):
-    """The n communication operations of one rank; -1 where not known.
+    """The n communication operations of one rank; -1 if unknown.
 
     Kernels come first, by start, then calls of MPI, by start.
 
@@ -91,8 +91,8 @@ class Arrivals(Record, frozen=True):
         peer_in_communicator: int64[n], the other rank of a send or receive in the communicator.
         direction: int64[n], 1 sends, 2 receives, 3 both.
         world_size: int64[n], the number of ranks that take part.
-        called_ns: int64[n], when the launching call began, -1 where nothing was launched.
-        launch_ns: int64[n], when that call returned, -1 where nothing was launched.
+        called_ns: int64[n], when the launching call began, -1 if nothing was launched.
+        launch_ns: int64[n], when that call returned, -1 if nothing was launched.
         cumulative_ns_at_start: int64[n, 11], the time in each of `TIME_CATEGORIES` from the rank's
             first operation to the start of this one.
         spent_at_end_ns: int64[n, 11], the same up to its end.

@@ -45,7 +45,7 @@ class Stage(Record, frozen=True):
         step: int64[n], index of the step of each, -1 for none.
         gap_start_ns: int64[n + 1], when the stage had nothing to do.
         gap_end_ns: int64[n + 1].
-        parts_ns: int64[n + 1, 4], the bubble in each gap by part, 0 where it waits for no stage.
+        parts_ns: int64[n + 1, 4], the bubble in each gap by part, 0 if it waits for no stage.
         communicating_ns: how much of its bubble it spent in sends and receives.
         ideal_start_ns: int64[n], when its passes would start if all stages were equal and messages
             took no time, since the pipeline's start.
@@ -107,7 +107,7 @@ def pipeline_of(
     passes: Sequence[RankPasses],
     arrivals: Sequence[Arrivals],
 ) -> Pipeline | None:
-    """Return the bubbles of a pipeline; None where its messages contradict each other.
+    """Return the bubbles of a pipeline; None if its messages contradict each other.
 
     Args:
         line: its stages.
@@ -178,7 +178,7 @@ def pipeline_of(
 
 
 def _shifts(line: Line, ranks: RankComparison) -> list[tuple[int, int]]:
-    """Return what to add to each stage's times, so that they compare with the first stage's.
+    """Return the offsets that put each stage's times on the first stage's clock.
 
     Where the clocks of machines are uncertain, the first and the last message between neighbours
     say it: both sides of a message are over at once.
@@ -217,7 +217,7 @@ def _communicating(
     gap_end: Int64,
     lengths: Int64,
 ) -> int:
-    """Return how much of its gaps a stage spends in communication kernels."""
+    """Return the time in a stage's gaps that communication kernels take."""
     start, end = (
         ranks.clocks.to_run(arrivals.report, times[~arrivals.is_mpi])
         for times in (arrivals.start_ns, arrivals.end_ns)
@@ -244,7 +244,7 @@ def _others(
 
 
 def _equal(stages: Sequence[RankPasses], line: Line, own: Int64) -> Int64:
-    """Return what each pass takes if all stages are equal, int64[passes].
+    """Return the length of each pass if all stages are equal, int64[passes].
 
     Passes of a kind take their mean over the stages, step by step. What no range calls a forward
     or a backward takes the mean of its stage's passes with the same messages, and then all stages

@@ -130,7 +130,7 @@ class Causes:
         )
 
     def _what(self, number: int, since: int, row: int, column: int) -> str:
-        """Return what the member did beyond the others, since they were last together."""
+        """Return the member's extra time by kind, since the ranks were last together."""
         waits = self._waits[number]
         late = int(waits.late_ns[row, column])
         beyond = self._beyond.get((number, row))
@@ -153,7 +153,7 @@ class Causes:
         return SLOWER if abs(more) <= _FEW_MORE * max(others, 1) else MORE_WORK
 
     def _beyond_others(self, waits: GroupWaits, since: int, row: int) -> _Excess:
-        """Return what each member did from the end of one operation to the start of another."""
+        """Return members' time by kind from the end of one operation to the start of another."""
         members = [self._arrivals[member] for member in waits.group.members]
         before, at = waits.group.place[since].tolist(), waits.group.place[row].tolist()
         places = list(zip(members, before, at, strict=True))

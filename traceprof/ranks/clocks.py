@@ -122,7 +122,7 @@ def _ends_by_machine(
 ) -> list[_Ends]:
     """Return for each group when the members on each machine left, and how far apart."""
     # Groups known by their order alone may mix several communicators, and hosts leave calls of MPI
-    # far apart. They are used only for machines that no better group connects, the longest first.
+    # far apart. They are used only for machines that no better group connects, longest first.
     ends: list[_Ends] = []
     known: set[int] = set()
     for group in sorted(groups, key=lambda group: (group.source in _UNSURE, -len(group))):

@@ -34,7 +34,7 @@ class Lateness(Struct, frozen=True):
         num_last: the operations to which it certainly came late, and last.
         total_ns: the sum, over these, of how long the others waited for this rank alone, at their
             median: after the rank before it had come, as far as no compute hid the wait.
-        operations: int64[k, 3], the operations to which it was last, the latest first: index of the
+        operations: int64[k, 3], the operations to which it was last, latest first: index of the
             group, row in it, column of the rank.
         start_ns: int64[k], when it came to each, in the time of its report.
         cost_ns: int64[k], what each adds to `total_ns`.

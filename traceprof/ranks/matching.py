@@ -52,8 +52,8 @@ class Group(Record, frozen=True):
         source: the kind of key by which operations were matched.
         members: indices into the run's ranks.
         operation: int64[m], indices into `operations`.
-        bytes: int64[m], of one rank's message; -1 where not known.
-        place: int64[m, r], indices into each member's `Arrivals`; -1 where it was not captured.
+        bytes: int64[m], of one rank's message; -1 if unknown.
+        place: int64[m, r], indices into each member's `Arrivals`; -1 if it was not captured.
         operations: names.
         num_ranks: the number of ranks of the communicator, perhaps more than were captured.
     """
@@ -130,7 +130,7 @@ class _Part(Record, frozen=True):
     Attributes:
         member: index of the rank.
         at: int64[n], indices into its `Arrivals`.
-        sequence: int64[n], the operations' numbers, None where they must be counted.
+        sequence: int64[n], the operations' numbers, None if they must be counted.
         kind: int64[n], indices into the names of all ranks.
         bytes: int64[n].
         end_ns: int64[n], corrected as far as the clocks are known.

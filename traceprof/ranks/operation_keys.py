@@ -42,9 +42,9 @@ class Key(Record, frozen=True):
     Attributes:
         source: the kind of key.
         name: the name of the group or communicator, None without one.
-        kind: the kind of operation; empty where the order counts all kinds together.
+        kind: the kind of operation; empty if the order counts all kinds together.
         stream: the place of the stream among those with operations of the kind; MPI's tag.
-        pair: for sends and receives, the numbers of sender and receiver; None where not known.
+        pair: for sends and receives, the numbers of sender and receiver; None if unknown.
     """
 
     source: Source

@@ -1,4 +1,4 @@
-"""Passes of a rank that may be a pipeline stage: what it computes between its messages.
+"""Passes of a rank that may be a pipeline stage: its compute between messages.
 
 A pass is what one rank launches between two sends, receives or peer copies, and within one range of
 a forward or a backward. A rank without such messages has none.
@@ -61,7 +61,7 @@ class RankPasses(Record, frozen=True):
         copying_ns: int64[n], how long other copies took since the pass before.
         called_ns: int64[k], ascending, when the calls of its messages began.
         input_ns: int64[k], when the operation ended that each message waited for on the GPU, -1
-            where that is not known.
+            where that is unknown.
         copy_called_ns: int64[m], when the call of a copy to another GPU began.
         copy_start_ns: int64[m].
         copy_end_ns: int64[m].
@@ -135,7 +135,7 @@ def _messages(rank: Rank) -> tuple[Int64, Int64]:
     """Return when the calls of sends, receives and peer copies began, and when their inputs ended.
 
     Returns:
-        int64[n], ascending; int64[n], -1 where the input is not known.
+        int64[n], ascending; int64[n], -1 if the input is not known.
     """
     if rank.device is None or rank.calls is None:
         return _NOTHING, _NOTHING
@@ -153,7 +153,7 @@ def _messages(rank: Rank) -> tuple[Int64, Int64]:
 
 
 def _own_inputs(rank: Rank, ready: Readiness) -> Int64:
-    """Return when the input of each operation ended, int64[n], -1 where it is not known.
+    """Return when the input of each operation ended, int64[n], -1 if that is unknown.
 
     It is what the stream waited for since the operation before: a send that goes out behind another
     one had its input before that one's may have been there.

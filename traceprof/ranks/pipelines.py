@@ -43,7 +43,7 @@ class Messages(Record, frozen=True):
         producer: int64[n], the last pass that the sender launched before.
         consumer: int64[n], the first pass of the receiver that waited for it.
         follows: int64[n], the last pass of the receiver that was over when it began to receive.
-        holds: int64[n], the first pass of the sender that waited for it, -1 where it goes on.
+        holds: int64[n], the first pass of the sender that waited for it, -1 if it goes on.
         stream: int64[n], that received it; -1 of copies.
         start_ns: int64[n], when the sender began, in the run's time.
         came_ns: int64[n], when the receiver began.
@@ -236,7 +236,7 @@ def _copies(
 
 
 def _joined(both: Mapping[int, _Side], *, one_clock: bool) -> tuple[_Side, _Side] | None:
-    """Return both sides of the same messages; None where they cannot be matched.
+    """Return both sides of the same messages; None if they cannot be matched.
 
     A copy has one side: the call and the operation of the sender are the receiver's, too.
     """
@@ -358,7 +358,7 @@ def _components(messages: Mapping[tuple[int, int], Messages]) -> list[set[int]]:
 def _order(
     component: set[int], messages: Mapping[tuple[int, int], Messages]
 ) -> tuple[int, ...] | None:
-    """Return the ranks of a component in order of their stages; None where it is not a pipeline."""
+    """Return the ranks of a component in order of their stages; None if it is not a pipeline."""
     beside = {
         one: {other for other in component if (one, other) in messages or (other, one) in messages}
         for one in component
@@ -396,7 +396,7 @@ def _are_certain(
 
 
 def _flows(order: Sequence[int], messages: Mapping[tuple[int, int], Messages]) -> bool:
-    """Return whether what comes in at each rank goes out after exactly one pass."""
+    """Return whether each rank sends on its input after exactly one pass."""
     for before, stage, after in zip(order, order[1:], order[2:], strict=False):
         for source, destination in ((before, after), (after, before)):
             came, went = messages[source, stage], messages[stage, destination]

@@ -26,14 +26,14 @@ _NAMES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "interleaved")
 
 
 class Schedule(Record, frozen=True):
-    """The schedule of a pipeline; None where it cannot be known.
+    """The schedule of a pipeline; None if it cannot be known.
 
     Attributes:
         name: `gpipe`, `1f1b`, `interleaved` or `zero-bubble`.
         num_micro_batches: of a step.
         num_chunks: parts of the model that each stage has.
-        micro_batch: by stage int64[n], of each pass; -1 where it is not known.
-        chunk: by stage int64[n], the part of the model of each pass; -1 where it is not known.
+        micro_batch: by stage int64[n], of each pass; -1 if that is unknown.
+        chunk: by stage int64[n], the part of the model of each pass; -1 if that is unknown.
     """
 
     name: ScheduleName | None
@@ -85,7 +85,7 @@ def schedule_of(line: Line, passes: Sequence[RankPasses]) -> Schedule:
 def _orders(
     name: str, num_stages: int, num_micro_batches: int, num_chunks: int
 ) -> list[list[Pass]] | None:
-    """Return the passes of each stage in a step; None where there is no such order."""
+    """Return the passes of each stage in a step; None if there is no such order."""
     if name == "interleaved":
         if num_chunks == 1 or num_micro_batches % num_stages:
             return None

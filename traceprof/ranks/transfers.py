@@ -61,14 +61,14 @@ class Transfer(Record, frozen=True):
 
     Attributes:
         num_matched: the number of operations.
-        wait_ns: the sum of this rank's waits; None where clocks leave most of them open.
+        wait_ns: the sum of this rank's waits; None if clocks leave most of them open.
         transfer_ns: the sum of the operations' own times.
         algbw_gb_per_s: bytes over transfer times of those of known size, in 1e9 bytes per second.
         busbw_gb_per_s: the same times nccl-tests' factor.
-        latency_ns: the latency of the model; None where it cannot be fitted.
-        latency_uncertainty_ns: half of its interval of 95 %; None where it cannot be fitted.
+        latency_ns: the latency of the model; None if it cannot be fitted.
+        latency_uncertainty_ns: half of its interval of 95 %; None if it cannot be fitted.
         rate_gb_per_s: the rate of the model, for the size that algorithm bandwidth counts.
-        scope: whether all members are on one machine; None where that is not known.
+        scope: whether all members are on one machine; None if that is unknown.
     """
 
     num_matched: int
@@ -104,7 +104,7 @@ def transfers(
     Args:
         waits: of the groups of ranks.
         arrivals: of all ranks.
-        machines: of each report, None where not known.
+        machines: of each report, None if unknown.
     """
     parts: dict[Key, list[tuple[GroupWaits, int, Int64]]] = defaultdict(list)
     for wait in waits:
@@ -133,8 +133,8 @@ def counted_bytes(operation: str, size: Int64, num_ranks: Int64) -> tuple[Float6
 
     Args:
         operation: the operation's name.
-        size: int64[n], of one rank's message as NCCL counts it, -1 where unknown.
-        num_ranks: int64[n], the number of ranks of the communicator, -1 where unknown.
+        size: int64[n], of one rank's message as NCCL counts it, -1 if unknown.
+        num_ranks: int64[n], the number of ranks of the communicator, -1 if unknown.
     """
     known = np.where(size != UNKNOWN, size, np.nan)
     ranks = np.where(num_ranks > 0, num_ranks, np.nan)
@@ -150,7 +150,7 @@ def counted_bytes(operation: str, size: Int64, num_ranks: Int64) -> tuple[Float6
 
 
 def rate(size: Float64, durations: Int64) -> float | None:
-    """Return the known sizes over their durations, in GB/s; None where there are none."""
+    """Return the known sizes over their durations, in GB/s; None if there are none."""
     known = ~np.isnan(size)
     took = intervals.total(durations[known])
     return float(size[known].sum()) / took if took else None
@@ -241,7 +241,7 @@ def _student(freedom: Float64) -> Float64:
 
 
 def _waited(parts: Sequence[tuple[GroupWaits, int, Int64]]) -> int | None:
-    """Return the sum of a rank's waits, None where the clocks leave most of them open."""
+    """Return the sum of a rank's waits, None if the clocks leave most of them open."""
     num_unknown = sum(int(waits.is_unknown[chosen].sum()) for waits, _, chosen in parts)
     if 2 * num_unknown > sum(len(chosen) for *_, chosen in parts):
         return None
@@ -279,7 +279,7 @@ def _transfer(
 
 
 def _scope(reports: Collection[int], machines: Sequence[str | None]) -> Scope | None:
-    """Return whether reports are of one machine, None where that is not known."""
+    """Return whether reports are of one machine, None if that is unknown."""
     hosts = {machines[report] for report in reports}
     if len(reports) > 1 and None in hosts:
         return None

@@ -59,7 +59,7 @@ class _Stage(Record, frozen=True):
 
 
 class Size(NamedTuple):
-    """What the order of the passes says about a pipeline; None where it could be either.
+    """What the order of the passes says about a pipeline; None if it could be either.
 
     Attributes:
         name: of its schedule.
@@ -293,7 +293,7 @@ def _sizes(num_stages: int, in_step: int) -> Iterator[tuple[ScheduleName, int, i
 
 
 def _ends(stage: int, num_stages: int, num_chunks: int, one: Pass) -> tuple[int | None, int | None]:
-    """Return the stages that make the input of a pass and need its result; None where none does."""
+    """Return the stages that make the input of a pass and need its result; None if none does."""
     part = one.chunk * num_stages + stage
     beside = (part - 1, part + 1) if one.is_forward else (part + 1, part - 1)
     source, destination = (
@@ -303,7 +303,7 @@ def _ends(stage: int, num_stages: int, num_chunks: int, one: Pass) -> tuple[int 
 
 
 def _sequence(stage: int, passes: Sequence[tuple[int | None, int | None]], style: str) -> _Sequence:
-    """Return what a stage launches in a step, in one of the styles.
+    """Return the launches of a stage in a step, in one of the styles.
 
     Args:
         stage: its number.
@@ -358,7 +358,7 @@ def _fits(stage: _Stage, sequence: _Sequence) -> bool:
 def _apart_ns(
     stages: Sequence[_Stage], order: Sequence[_Sequence], is_one_clock: bool
 ) -> float | None:
-    """Return how far apart both sides of messages end in all; None where they contradict time."""
+    """Return how far apart both sides of messages end in all; None if they contradict time."""
     apart = 0.0
     for low in range(len(stages)):
         for high in range(low + 1, len(stages)):

@@ -212,7 +212,7 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
 
 
 def _roots(group: Group, members: Sequence[Arrivals]) -> Int64:
-    """Return the column of each operation's root, int64[m]; -1 where there is none or unknown."""
+    """Return the column of each operation's root, int64[m]; -1 if there is none or unknown."""
     root = group.times([member.root for member in members])
     root = np.where((root == root[:, :1]).all(axis=1), root[:, 0], UNKNOWN)
     columns = np.full(len(group), UNKNOWN, np.int64)

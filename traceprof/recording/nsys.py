@@ -162,7 +162,7 @@ def import_recorded(importer: Path, recorded: Path, report: Path) -> str | None:
 
 
 def find() -> Nsys | None:
-    """Return the `nsys` on PATH; None where there is none."""
+    """Return the `nsys` on PATH; None if there is none."""
     path = shutil.which("nsys")
     return None if path is None else Nsys(path)
 

@@ -38,7 +38,7 @@ class ProbedRanges:
     Attributes:
         of_instrument: whether those of `instrument` are in it.
         of_nvtx: whether those that a program opens by `nvtx.annotate` are.
-        failure: why there is no recording; empty where there is one.
+        failure: why there is no recording; empty if there is one.
     """
 
     of_instrument: bool

@@ -38,7 +38,7 @@ class Table(Record, frozen=True):
         headings: of the columns.
         is_left: of each column, whether it is text, which stands at the left; else numbers.
         rows: a cell for each column, with control characters escaped.
-        caption: what stands below; empty where nothing does.
+        caption: what stands below; empty if nothing does.
     """
 
     headings: tuple[str, ...]

@@ -235,7 +235,7 @@ def gain_text(saving: Saving | None, subject: str) -> str:
         subject: what would be shorter, such as `a step`.
 
     Returns:
-        `without it a step takes 1.2 ms less (no-sync)`; empty where nothing is known, or where a
+        `without it a step takes 1.2 ms less (no-sync)`; empty if nothing is known, or where a
         finding that no replay takes out costs nothing.
     """
     if saving is None or saving.high_ns is None or not (saving.high_ns or saving.assume):

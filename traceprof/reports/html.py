@@ -48,7 +48,7 @@ class SeenEvidence(Record, frozen=True):
 
     Attributes:
         text: when, and what.
-        drawing: what ran then; None where that is not known, or too much was drawn before.
+        drawing: what ran then; None if that is unknown, or too much was drawn before.
     """
 
     text: str

@@ -161,7 +161,7 @@ def _is_searched(trace: Trace) -> bool:
 
 
 def _steps(trace: Trace, rank: Rank) -> StepRanges | None:
-    """Return the steps of a rank as its host saw them, None where they cannot be analysed.
+    """Return the steps of a rank as its host saw them, None if they cannot be analysed.
 
     Which operations each of them launched takes reading all calls.
     """

@@ -51,7 +51,7 @@ def kernel_tables(analysis: RunResult) -> Iterator[RenderableType]:
 
 
 def _reaching(analysis: RunResult, rank: int, uses: Sequence[KernelUse]) -> list[str]:
-    """Say what each kernel reaches of the GPU's peak; nothing where that is known of none."""
+    """Say what each kernel reaches of the GPU's peak; nothing if that is known of none."""
     launched = next((one for one in analysis.launched if one.rank == rank), None)
     gpu = next((one.gpu for one in analysis.run.ranks if one.rank == rank), None)
     if launched is None:
@@ -66,7 +66,7 @@ class Reached(Record, frozen=True):
     Attributes:
         rate: in the unit.
         unit: `TFLOP/s` of multiplications of matrices, else `GB/s`.
-        share: of the peak; None where that is not known.
+        share: of the peak; None if that is unknown.
     """
 
     rate: float
@@ -75,7 +75,7 @@ class Reached(Record, frozen=True):
 
 
 def reached(launcher: Launcher, use: KernelUse, gpu: str | None) -> Reached | None:
-    """Return what kernels reach of the GPU's peak; None where shapes do not say it.
+    """Return what kernels reach of the GPU's peak; None if shapes do not say it.
 
     Args:
         launcher: of all kernels of the name.

@@ -24,7 +24,7 @@ _MIN_SHARE = 0.01  # of the kernels: less is not worth a line
 
 
 def module_table(analysis: RunResult) -> Iterator[RenderableType]:
-    """Yield the modules of the rank whose modules take longest; nothing where none is known."""
+    """Yield the modules of the rank whose modules take longest; nothing if none is known."""
     ranks = [(_total(launched.modules), launched) for launched in analysis.launched]
     total, chosen = max(ranks, key=lambda item: (item[0], -item[1].rank), default=(0, None))
     if chosen is None or not total:

@@ -114,7 +114,7 @@ def ranks_on_one_clock(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Itera
 
 
 def transfer_table(analysis: RunResult) -> Table | None:
-    """Return what operations took once all ranks were there; None where none was matched.
+    """Return what operations took once all ranks were there; None if none was matched.
 
     One line for each operation and communicator, the one with the longest transfers first. The
     transfer is the same on all ranks; of their waits, the median is shown.
@@ -159,7 +159,7 @@ def arrived_heading(analysis: RunResult) -> str:
 
 
 def _known(nanoseconds: int, *, is_unknown: bool) -> str:
-    """Write a wait; nothing is unknown where the clocks are too coarse."""
+    """Write a wait; nothing is unknown if the clocks are too coarse."""
     return "unknown" if is_unknown and nanoseconds == 0 else duration(nanoseconds)
 
 

@@ -176,8 +176,8 @@ def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
 
 
 def _made_of(part: Measures, seen: Surroundings | None) -> str:
-    """Return the parts of a time outside the training, the longest first."""
-    num_bytes = 0 if seen is None else seen.bytes_to_gpu  # also 0 where sizes are unknown
+    """Return the parts of a time outside the training, longest first."""
+    num_bytes = 0 if seen is None else seen.bytes_to_gpu  # also 0 if sizes are unknown
     uploaded = f", {size_text(num_bytes)} to the GPU" if num_bytes else ""
     shares = [
         (part.compute_ns, f"compute ({part.num_kernels} kernel{'s' * (part.num_kernels != 1)})"),
@@ -251,7 +251,7 @@ class Bar:
 
 
 def steps_table(analysis: RunResult, detail: Detail = WHOLE) -> RenderableType | None:
-    """Return what the steady steps take on the average; None where no rank has steps."""
+    """Return what the steady steps take on average; None if no rank has steps."""
     if not any(result.steps for result in analysis.breakdown):
         return None
     results = _shown(analysis, detail.max_ranks)

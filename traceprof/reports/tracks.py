@@ -211,7 +211,7 @@ def _host_track(
 def _numbered(
     keys: Int64, texts: Mapping[int, str], unknown: str, first: int = 0
 ) -> tuple[Int32, list[str]]:
-    """Return places of names, from `first` on, in place of their keys, and the names."""
+    """Return places of names, from `first` on, instead of their keys, and the names."""
     distinct, index = np.unique(keys, return_inverse=True)
     return (index.reshape(-1) + first).astype(np.int32), [
         texts.get(key, unknown) for key in distinct.tolist()

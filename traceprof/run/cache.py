@@ -1,4 +1,4 @@
-"""A cache of what was derived from a rank, kept until it is released.
+"""A cache of data derived from a rank, kept until it is released.
 
 Results are kept by the function that derives them, not by a name, so two modules cannot collide.
 """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def order(start_ns: Int64, end_ns: Int64) -> Int64 | None:
-    """Return the order in which events nest: by start, the longest first of several.
+    """Return the order in which events nest: by start, longest first of several.
 
     None if they are in that order already, as calls of a thread nearly always are.
     """

@@ -31,7 +31,7 @@ def launching_calls(operations: Operations, calls: ApiCalls) -> Int64:
         calls: the calls of the same process.
 
     Returns:
-        Indices into `calls`, int64[n], -1 where the call was before the capture began.
+        Indices into `calls`, int64[n], -1 if the call was before the capture began.
     """
     if len(operations) == 0 or len(calls) == 0:
         return np.full(len(operations), -1, np.int64)

@@ -65,7 +65,7 @@ class Gpu(Record, frozen=True):
 
 
 class Cores(Record, frozen=True):
-    """The cores that the processes of a job may use on a machine; None where not known.
+    """The cores that the processes of a job may use on a machine; None if unknown.
 
     Attributes:
         num_cores: of the machine, hardware threads counted.

@@ -252,7 +252,7 @@ class Rank(RankInfo):
 
     @derived
     def periods(self) -> PeriodSteps | None:
-        """The periods of its kernels, where they are its steps; None where ranges mark steps."""
+        """The periods of its kernels, where they are its steps; None if ranges mark steps."""
         if not self.may_use_period or self.device is None or self.main_compute_ns is None:
             return None
         return period_steps(
@@ -277,7 +277,7 @@ class Rank(RankInfo):
         return step_windows(self.operations, self.launched_by, self.calls, self.step_ranges)
 
     def release(self) -> None:
-        """Release what was derived from the operations; it is derived again when needed.
+        """Release data derived from the operations; it is derived again when needed.
 
         What the ranks of a process share stays: `process_cache.release` releases it.
         """

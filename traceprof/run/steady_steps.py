@@ -1,4 +1,4 @@
-"""The steady steps of a rank: a step costs what these cost on the average."""
+"""The steady steps of a rank, whose mean is the cost of a step."""
 
 from __future__ import annotations
 

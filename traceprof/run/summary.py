@@ -163,7 +163,7 @@ class RunSummary(Record, frozen=True, dict=True):
 
     @property
     def machines(self) -> list[str | None]:
-        """The machine of each report, None where that is not known.
+        """The machine of each report, None if that is unknown.
 
         Reports without its name are of one where each lists the same GPUs, and their ranks use
         different ones of them.

@@ -98,7 +98,7 @@ MIGRATIONS: Sequence[Callable[[Database], None]] = (_create,)
 
 
 def migrate(store: Database, version: int) -> None:
-    """Bring a store of some version, 0 where it is empty, to the form that is written today."""
+    """Bring a store of some version, 0 if it is empty, to the form that is written today."""
     for migration in MIGRATIONS[version:]:
         migration(store)
     for table in ("runs", *map(written_table, LISTS)):

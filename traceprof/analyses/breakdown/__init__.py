@@ -110,7 +110,7 @@ class BreakdownResult(RankResult, frozen=True):
         periods: what returns, where they are periods: one for each phase of the program.
         num_periods: how often it returns, with or without a step for each.
         num_period_steps: of so many periods each is a step.
-        before: the breakdown of what comes before the training, None where that is nothing.
+        before: the breakdown of what comes before the training, None if that is nothing.
         after: the breakdown of what comes after it.
         seen_before: what else was seen of the time before.
         seen_after: what else was seen of the time after.
@@ -214,7 +214,7 @@ def judged_kind(results: Sequence[BreakdownResult]) -> WindowKind:
 
 
 def _kind(rank: Rank, window: Window, training: Training | None) -> WindowKind:
-    """Return what to call the window: where a GPU computes nothing, nothing is trained."""
+    """Return the name of the window: if a GPU computes nothing, nothing is trained."""
     is_all = training is not None and training.basis is Basis.WINDOW
     if window.kind is WindowKind.TRAINING and is_all and rank.device is not None:
         return WindowKind.WHOLE
@@ -222,7 +222,7 @@ def _kind(rank: Rank, window: Window, training: Training | None) -> WindowKind:
 
 
 def findings(result: BreakdownResult) -> list[Finding | NotApplicable]:
-    """Return nothing: what a part of the time cost, the finding about that part says."""
+    """Return nothing: the findings about parts of the time state their cost."""
     del result
     return []
 

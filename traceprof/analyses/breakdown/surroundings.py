@@ -24,7 +24,7 @@ class Surroundings(Record, frozen=True):
 
     Attributes:
         bytes_to_gpu: what was copied to the GPU in it: the model, if it was uploaded.
-        idle_by_cause: why the GPU idled, in ns; empty where it is not known.
+        idle_by_cause: why the GPU idled, in ns; empty if that is unknown.
     """
 
     bytes_to_gpu: int
@@ -32,7 +32,7 @@ class Surroundings(Record, frozen=True):
 
 
 def surroundings(rank: Rank, start_ns: int, end_ns: int) -> Surroundings | None:
-    """Return what was seen of a rank in a time; None where there is no time, and without a GPU.
+    """Return the surroundings of a rank's training; None without any time, and without a GPU.
 
     Args:
         rank: the rank.

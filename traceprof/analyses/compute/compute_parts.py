@@ -1,4 +1,4 @@
-"""What the compute of a rank consists of: categories and number formats, and what takes most."""
+"""Parts of a rank's compute: categories, number formats, and the longest kernels."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class ComputePart(Record, frozen=True):
 
     Attributes:
         category: a `Category`, or `graph`.
-        precision: one of `PRECISIONS`; None where names have none, or several.
+        precision: one of `PRECISIONS`; None if names have none, or several.
         tensor_cores: whether they compute on tensor cores; None if names do not show it.
         total_ns: their time, of kernels at once that of the one that began first.
         num_kernels: how many run in the window; None for those inside graphs.
-        peak_flops_per_s: the peak of the GPU for these multiplications; None if it is not known.
+        peak_flops_per_s: the peak of the GPU for these multiplications; None if that is unknown.
         flops: multiplications and additions; None if they are not known of all the kernels.
     """
 
@@ -51,7 +51,7 @@ class ComputePart(Record, frozen=True):
 
     @property
     def flops_per_s(self) -> float | None:
-        """What was multiplied and added per second; None where that is not known."""
+        """What was multiplied and added per second; None if that is unknown."""
         return None if not self.flops or not self.total_ns else self.flops * 1e9 / self.total_ns
 
 
@@ -60,7 +60,7 @@ class SignatureUse(Record, frozen=True):
 
     Attributes:
         name: the demangled name.
-        grid: x, y, z; None where the export lacks them.
+        grid: x, y, z; None if the export lacks them.
         total_ns: their time, as in `ComputePart`.
         num_kernels: how many run in the window.
     """
@@ -211,13 +211,13 @@ def _sums(values: Int64, which: Int64, num: int) -> list[int]:
 
 
 def _total(numbers: Collection[int | None]) -> int | None:
-    """Return the sum; None where one of them is not known."""
+    """Return the sum; None if one of them is not known."""
     known = [number for number in numbers if number is not None]
     return sum(known) if len(known) == len(numbers) else None
 
 
 def peak_of_kind(gpu: str | None, kind: KernelKind) -> float | None:
-    """Return the peak rate of a GPU for kernels that multiply matrices; None if not known."""
+    """Return the peak rate of a GPU for kernels that multiply matrices; None if unknown."""
     if kind.category not in MAIN_COMPUTE:
         return None
     return peak_flops_per_s(gpu, kind.precision, tensor_cores=kind.tensor_cores)

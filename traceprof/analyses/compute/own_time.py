@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def own_time(
     start_ns: Int64, end_ns: Int64, which: Int64, window: tuple[int, int]
 ) -> tuple[Int64, Int64]:
-    """Divide the union of spans among them: of spans at once the one that began first has it.
+    """Divide the union of spans among them: where several overlap, the one that began first has it.
 
     Of those that began together it is the one that ends first, then that of the lowest kind.
 

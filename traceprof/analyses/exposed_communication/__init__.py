@@ -232,7 +232,7 @@ def refined(
 
 
 def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable]:
-    """Judge what was measured."""
+    """Judge the measurements."""
     unjudged = _why_unjudged(result)
     if unjudged is not None:
         return [NotApplicable(ID, *unjudged, result.rank)]
@@ -277,7 +277,7 @@ def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable
 
 
 def _reasons(operations: ExposedOperations | None, exposed_ns: int) -> dict[str, int | None]:
-    """Return the metric of each reason; None where it cannot be known."""
+    """Return the metric of each reason; None if it cannot be known."""
     if operations is None:
         unknown: dict[str, int | None] = dict.fromkeys(reason.metric for reason in Reason)
         return {**unknown, Reason.UNKNOWN.metric: exposed_ns}
@@ -314,7 +314,7 @@ def _longest(rank: Rank, exposed: intervals.Intervals) -> tuple[Evidence, ...]:
 
 
 def _why_unjudged(result: ExposedCommunicationResult) -> tuple[str, str] | None:
-    """Return what is missing to judge, and how to collect it; None where nothing is."""
+    """Return what is missing to judge, and how to collect it; None if nothing is."""
     if not result.num_operations and result.has_gpu:
         return None
     if not result.communication_ns and not result.has_gpu:

@@ -107,7 +107,7 @@ _SLOWEST_FIRST = (
 
 
 def cpu_advice(operations: Iterable[str]) -> tuple[str, ...]:
-    """Return what can be done on ranks without a GPU, for operations of these names."""
+    """Return advice for ranks without a GPU, for operations of these names."""
     start = f"Start {asynchronous_calls(operations)}, compute meanwhile, and wait for them late"
     has_all_reduce = _ALL_REDUCE in operations
     of_ddp = (_SMALLER_BUCKETS, _HALF_THE_BYTES) if has_all_reduce else ()
@@ -122,7 +122,7 @@ def advice(
     is_pytorch: bool,
     has_compute: bool,
 ) -> tuple[str, ...]:
-    """Return what can be done about the reasons that matter, and what to record to know more.
+    """Return advice on the reasons that matter, and on what to record to know more.
 
     Args:
         operations: what is exposed, and why.

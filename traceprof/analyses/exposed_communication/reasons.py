@@ -59,8 +59,8 @@ class Waiting(Record, frozen=True):
 
     Attributes:
         packed_ns: n.
-        packed_last: n numbers of the rank that came last; -1 where it was not waited for.
-        why_unknown: why nothing is known of it, None where it is; then all of it is 0.
+        packed_last: n numbers of the rank that came last; -1 if it was not waited for.
+        why_unknown: why nothing is known of it, None if it is; then all of it is 0.
     """
 
     packed_ns: Column
@@ -234,7 +234,7 @@ def nothing_known(num: int, why: str) -> Waiting:
 
 
 def exposed_operations(rank: Rank, window: Window) -> ExposedOperations:
-    """Return what of a rank's communication is exposed in a window, and why.
+    """Return the exposed communication of a rank in a window, with reasons.
 
     Args:
         rank: with a GPU.

@@ -52,7 +52,7 @@ def late_ranks(operations: ExposedOperations) -> list[int]:
 
 
 def costliest(names: Names, ns: Int64) -> str | None:
-    """Return the name on which most time falls, None where there is none.
+    """Return the name with the most time; None if there is none.
 
     Args:
         names: n names.
@@ -113,7 +113,7 @@ def _who(ranks: list[int]) -> str:
 
 
 def evidence(operations: ExposedOperations) -> tuple[Evidence, ...]:
-    """Return the operations of which most is exposed, and the main reason of each."""
+    """Return the most exposed operations, and the main reason of each."""
     exposed, by_reason = operations.exposure, operations.by_reason()
     spans = []
     for at in intervals.largest(exposed.exposed_ns, MAX_EVIDENCE).tolist():
@@ -133,7 +133,7 @@ def evidence(operations: ExposedOperations) -> tuple[Evidence, ...]:
 
 
 def _why(operations: ExposedOperations, at: int, reason: Reason) -> str:
-    """Return the reason of one operation, with who or what it was."""
+    """Return the reason of one operation, with its rank or kernel."""
     source, following = operations.input.of(at), operations.next_compute.of(at)
     if reason is Reason.WAITING:
         return f"waiting for rank {int(operations.waiting.last[at])}"

@@ -108,7 +108,7 @@ class ExposedCopyResult(RankResult, frozen=True):
         window_ns: the window's length.
         metrics: the numbers of its finding.
         copy_ns: the time in which copies ran.
-        parts: the exposed copies by kind, the longest first.
+        parts: the exposed copies by kind, longest first.
         beside: which kinds of work ran at the same time, one row for each kind.
         is_pytorch: whether the program is known to be PyTorch.
     """
@@ -197,7 +197,7 @@ def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
 
 
 def _title(result: ExposedCopyResult, cause: Cause, parts: Sequence[CopyPart]) -> str:
-    """Say how much is exposed, and what most of it is."""
+    """Say how much is exposed, and its largest part."""
     longest = max(parts, key=lambda part: part.exposed_ns)
     rate = f", at {longest.gb_per_s:.1f} GB/s" if longest.gb_per_s else ""
     total_ns = result.metrics.exposed_ns

@@ -180,7 +180,7 @@ def cause_of(part: CopyPart, *, is_pytorch: bool) -> Cause:
 
 
 def by_cause(parts: Iterable[CopyPart], *, is_pytorch: bool) -> list[tuple[Cause, list[CopyPart]]]:
-    """Return the exposed copies by what can be done about them, the longest first.
+    """Return the exposed copies by what can be done about them, longest first.
 
     Args:
         parts: the exposed copies by kind.
@@ -193,7 +193,7 @@ def by_cause(parts: Iterable[CopyPart], *, is_pytorch: bool) -> list[tuple[Cause
 
 
 def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> tuple[str, ...]:
-    """Return advice, each piece with its copies, the costliest first.
+    """Return advice, each piece with its copies, costliest first.
 
     Args:
         parts: the exposed copies by kind.
@@ -217,7 +217,7 @@ def advice(parts: Sequence[CopyPart], hideable_ns: int, *, is_pytorch: bool) -> 
 
 
 def _too_little_to_hide(hideable_ns: int, to_hide_ns: int) -> str:
-    """Say that overlap cannot help much: there is nothing to run the copies beside."""
+    """Say that overlap cannot help much, since there is little else to run beside the copies."""
     return (
         f"Copy less, less often or fewer bytes: other work to hide them behind takes"
         f" {duration(hideable_ns)} in all, {percent(hideable_ns / to_hide_ns)} of them"

@@ -30,7 +30,7 @@ class CopyOwners(Record, frozen=True):
         end_ns: int64[n].
         exposed_ns: int64[n], above 0: how long it ran in the window, when no copy that began before
             it, no compute and no communication did.
-        bytes: int64[n], 0 where it is not known.
+        bytes: int64[n], 0 if that is unknown.
         memory: int64[n], for copies from or to the host the `MemoryKind` of the host's side, and
             pageable memory if either side is; `UNKNOWN` otherwise.
         is_same_stream: bool[n], whether the first compute that starts at or after its end is on its

@@ -194,7 +194,7 @@ class _Between:
         return inside
 
     def _optimizer_launches(self) -> Int64:
-        """Return until when launches matter in each step, -1 where no optimizer kernel follows."""
+        """Return until when launches matter in each step, -1 if no optimizer kernel follows."""
         until = np.full(len(self.after), np.iinfo(np.int64).max)
         exists = np.zeros(len(self.after), np.bool_)
         for _, launch, step, is_optimizer in self.candidates:

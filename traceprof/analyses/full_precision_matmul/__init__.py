@@ -107,8 +107,8 @@ class FullPrecisionMatmulResult(RankResult, frozen=True):
         num_kernels: how many of them start in the window.
         matrix_ns: durations of all kernels for matrix multiplication, attention or convolution.
         known_ns: durations of those of them whose names say whether they are such kernels.
-        capability: the GPU's compute capability; None if it is not known.
-        gpu: its name; None if it is not known.
+        capability: the GPU's compute capability; None if that is unknown.
+        gpu: its name; None if that is unknown.
         is_pytorch: whether the program is known to use PyTorch.
         evidence: the longest kernel of each name that takes most time.
     """
@@ -195,8 +195,8 @@ def half_precision_shares(rank: Rank) -> dict[int, float] | None:
     half. Optimizers and communication stay as they are: weights and gradients keep their format.
 
     Returns:
-        By the name's id, of those that become faster; empty where no matrices are multiplied in
-        FP32. None where no tensor cores are known of the GPU.
+        By the name's id, of those that become faster; empty if no matrices are multiplied in
+        FP32. None if no tensor cores are known of the GPU.
     """
     ids = np.unique(rank.operations.kernels.name_of_signature).tolist()
     names = [rank.kernel_names[id_] for id_ in ids]
@@ -282,7 +282,7 @@ def _capability(rank: Rank, names: list[str]) -> Capability | None:
 
 
 def multiplied_precision(kind: KernelKind) -> str | None:
-    """Return in which format a kernel multiplies FP32 numbers: `fp32` or `tf32`; None for no such.
+    """Return the format in which a kernel multiplies FP32 numbers, `fp32` or `tf32`, or None.
 
     Attention in FP32 (PyTorch's `fmha_cutlassF_f32_…`) counts as plain also from sm_80 on, where
     it multiplies three times in TF32 to keep the precision.

@@ -197,7 +197,7 @@ class GpuIdleResult(RankResult, frozen=True):
 
     @property
     def main_causes(self) -> list[IdleCause]:
-        """The causes that matter, the largest first."""
+        """The causes that matter, largest first."""
         by_cause = self.by_cause
         by_size = sorted(IdleCause, key=lambda cause: -by_cause[cause])
         return _that_matter(by_size, by_cause, self.metrics.idle_ns)
@@ -352,7 +352,7 @@ def _title(result: GpuIdleResult) -> str:
 
 
 def _inside(result: GpuIdleResult, cause: IdleCause) -> str:
-    """Return what the host was in most of that time, in brackets."""
+    """Return where the host spent most of that time, in brackets."""
     rows = result.details.get(cause, ())
     allocated = result.allocated
     if cause is IdleCause.ALLOCATION and allocated.is_uncached:

@@ -237,8 +237,8 @@ def advice(
     """Return what to do about idle time.
 
     Args:
-        causes: those that matter, the largest first; `IdleCause.UNKNOWN` has advice of its own.
-        setup: what was set up longest, by name; empty where that is not known.
+        causes: those that matter, largest first; `IdleCause.UNKNOWN` has advice of its own.
+        setup: what was set up longest, by name; empty if that is unknown.
         is_pytorch: whether the program is known to be PyTorch.
         is_of_profiler: whether torch.profiler recorded it.
         uses_dali: whether NVIDIA DALI loads the data.

@@ -94,7 +94,7 @@ class StalledRank(Record, frozen=True):
 
     Attributes:
         stalls: of the rank.
-        others_wait_ns: how long the others waited for it; None where that is not known.
+        others_wait_ns: how long the others waited for it; None if that is unknown.
         held_up_by: what held its threads up.
         machine: the name of its machine.
         num_ranks: on that machine.
@@ -120,7 +120,7 @@ class HostStallResult(Record, frozen=True):
     Attributes:
         ranks: those that have stalls.
         lost_ns: what all stalls cost the GPU that lost most.
-        per_step_ns: what they cost it in the mean steady step; None where a rank has no steps.
+        per_step_ns: what they cost it in the mean steady step; None if a rank has no steps.
         unknown: the ranks whose stalls cannot be known.
     """
 
@@ -171,7 +171,7 @@ def run(measured: MeasuredRun) -> HostStallResult:
 
 
 def _lost_per_step(of_rank: RankStalls, waited: Intervals, steps: Intervals | None) -> int | None:
-    """Return what a rank's GPU lost by all stalls in the mean steady step; None without steps."""
+    """Return a rank's loss from all stalls in the mean steady step; None without steps."""
     if of_rank.idle_per_step_ns is None or steps is None or not len(steps):
         return None
     waited_ns = total(covered_within(waited, steps.start_ns, steps.end_ns))
@@ -179,7 +179,7 @@ def _lost_per_step(of_rank: RankStalls, waited: Intervals, steps: Intervals | No
 
 
 def findings(result: HostStallResult) -> list[Finding | NotApplicable]:
-    """Judge the stalls by what the GPUs lost."""
+    """Judge the stalls by the time that the GPUs lost."""
     largest = max((rank.cost_ns for rank in result.ranks), default=0)
     chosen = [rank for rank in result.ranks if rank.cost_ns >= max(_MIN_OWN * largest, 1)]
     judged: list[Finding | NotApplicable] = []
@@ -238,7 +238,7 @@ def _by_machine(
 
 
 def _held_up_by(of_rank: RankStalls, shared: SharedCores | None, num_ranks: int) -> str:
-    """Return what accounts for most of a rank's stalls, the surest first."""
+    """Return the reason for most of a rank's stalls, surest first."""
     whole = sum(of_rank.reason_ns)
     main = next(
         (

@@ -124,7 +124,7 @@ def has_quota(end_ns: Int64) -> bool:
 
 
 def tick_of(length_ns: Int64) -> int | None:
-    """Return the tick of whose multiples stalls last, None for none.
+    """Return the tick whose multiples the stalls last; None if there is none.
 
     Args:
         length_ns: int64[n], of the stalls.

@@ -1,1 +1,1 @@
-"""Kernels by signature: what they took, alone and beside communication."""
+"""Kernels by signature: their times, alone and beside communication."""

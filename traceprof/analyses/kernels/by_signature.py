@@ -36,8 +36,8 @@ class SignatureSlowdown(Record, frozen=True):
 
     Attributes:
         name: the demangled name.
-        grid: x, y, z; None where the export lacks them.
-        block: x, y, z; None where the export lacks them.
+        grid: x, y, z; None if the export lacks them.
+        block: x, y, z; None if the export lacks them.
         num_alone: kernels during which nothing communicated, at the places that were compared.
         num_overlapped: kernels during at least half of which something communicated.
         overlapped_ns: the sum of the overlapped kernels' durations.
@@ -90,12 +90,12 @@ class Comparison(Record, frozen=True):
 
     @property
     def slowdown(self) -> float | None:
-        """Time taken over time expected; None where nothing is expected."""
+        """Time taken over time expected; None if nothing is expected."""
         return self.overlapped_ns / self.expected_ns if self.expected_ns > 0 else None
 
     @property
     def sure_slowdown(self) -> float:
-        """Time taken over the longest time expected; 0 where nothing is expected."""
+        """Time taken over the longest time expected; 0 if nothing is expected."""
         at_most = self.expected_at_most_ns
         return self.overlapped_ns / at_most if at_most > 0 else 0.0
 
@@ -159,7 +159,7 @@ def compare(
         is_alone: bool[n].
         is_overlapped: bool[n], beside communication for more than no time.
         least_alone: kernels alone, at least two, without which a place is not compared.
-        places: returns the places of kernels with these indices, negative where not known. All of
+        places: returns the places of kernels with these indices, negative if unknown. All of
             a signature are at one place where not given.
     """
     size = int(signature.max()) + 1 if len(signature) else 0

@@ -20,7 +20,7 @@ class InSteadyStep(Record, frozen=True):
 
     Attributes:
         ns: the mean over steps of the sum of their durations.
-        error_ns: the standard error of that mean, by blocks of neighbouring steps; None where there
+        error_ns: the standard error of that mean, by blocks of neighbouring steps; None if there
             are too few steps.
         place: where in a step the first of them starts, as a share of it, 0 to 1.
     """
@@ -33,7 +33,7 @@ class InSteadyStep(Record, frozen=True):
 def in_steady_steps(
     start_ns: Int64, length_ns: Int64, which: Int64, num_names: int, steps: SteadySteps
 ) -> list[InSteadyStep | None]:
-    """Return what each name takes in a steady step; None where it occurs in none.
+    """Return the time of each name in a steady step; None if it occurs in none.
 
     Args:
         start_ns: int64[n], ascending, of kernels.

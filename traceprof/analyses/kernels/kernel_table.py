@@ -77,7 +77,7 @@ class KernelTable(Record, frozen=True):
 
 
 def run(rank: Rank, window: Window, judged: Window | None = None) -> KernelTable:
-    """Add up the kernels that start in a window, communication among them.
+    """Add up the kernels that start in a window, including communication.
 
     Args:
         rank: the rank.
@@ -131,7 +131,7 @@ def _by_name(which: Int64, length_ns: Int64, num_names: int) -> tuple[Int64, lis
         num_names: how many names there are, m.
 
     Returns:
-        int64[m] counts, m sums and int64[m] medians; 0 where there is no kernel.
+        int64[m] counts, m sums and int64[m] medians; 0 if there is no kernel.
     """
     count = np.bincount(which, minlength=num_names)
     ordered = sorted_by_signature(length_ns, which)

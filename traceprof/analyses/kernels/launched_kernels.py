@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Launcher(NamedTuple):
-    """The code that launched most of the time of the kernels of one name; None where unknown.
+    """The code that launched most of the time of the kernels of one name; None if unknown.
 
     Attributes:
         operator: the innermost operator of the framework.
@@ -74,7 +74,7 @@ class LaunchedKernels(RankResult, frozen=True):
     """The code that launched the kernels of one rank.
 
     Attributes:
-        by_name: by the kernel's name; empty where nothing is known of the host's code.
+        by_name: by the kernel's name; empty if nothing is known of the host's code.
         modules: outer ones first, and of those inside the same one the longest first.
         in_steps: the FLOPs of the kernels that start in steady steps.
     """
@@ -137,7 +137,7 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKer
 def _most(
     which: Int64, values: Int32, length_ns: Int64, num_names: int, texts: Sequence[str]
 ) -> list[str | None]:
-    """Return the value of most of the time of each name; None where that is not known."""
+    """Return the value of most of the time of each name; None if that is unknown."""
     if not len(texts):
         return [None] * num_names
     width = len(texts) + 1
@@ -155,7 +155,7 @@ class _Flops(Record, frozen=True):
 
     Attributes:
         is_matrix: bool[n], whether one multiplies matrices, by its name.
-        values: float64[n], 0 where they are not known.
+        values: float64[n], 0 if they are not known.
         are_known: bool[n]; of an operator that multiplies matrices not those of other kernels.
     """
 
@@ -214,7 +214,7 @@ def _moved(code: LaunchingCode, length_ns: Int64) -> tuple[npt.NDArray[np.float6
 def _by_name(
     values: npt.NDArray[np.float64], are_known_of: Mask, which: Int64, num_names: int
 ) -> list[int | None]:
-    """Return the sum over the kernels of each name; None where one of them is not known."""
+    """Return the sum over the kernels of each name; None if one of them is not known."""
     if not are_known_of.any():
         return [None] * num_names
     of_name = np.bincount(which, values, num_names)

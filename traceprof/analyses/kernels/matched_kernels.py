@@ -213,7 +213,7 @@ def _meeting(placed: Sequence[PlacedKernels]) -> Int64:
 
 
 def _folds(part: Int64, mean_ns: Float64) -> Int64:
-    """Share the places of each part out among folds, the longest first, back and forth."""
+    """Share the places of each part out among folds, longest first, back and forth."""
     order = np.lexsort((-mean_ns, part))
     number = np.empty(len(order), np.int64)
     size = np.bincount(part)

@@ -41,13 +41,13 @@ _ALL_TO_ALL = "AlltoAll"
 
 
 class Places(Record, frozen=True):
-    """Where n kernels are, and what they are.
+    """The places and identities of n kernels.
 
     Attributes:
         runs: int64[m, 3], of neighbours in the same part of a step: the index of the step, the
             number of communication kernels that were launched before them in it, and their number.
         kind: n indices into `kinds`.
-        kinds: int64[k, 3]: an index of a name, the number of thread blocks (0 where it is not
+        kinds: int64[k, 3]: an index of a name, the number of thread blocks (0 if it is not
             known), and `ALONE`, `BESIDE` or `DISTURBED`.
     """
 
@@ -94,7 +94,7 @@ class PlacedKernels(Record, frozen=True):
     Attributes:
         rank: the rank's number.
         report: index of its report.
-        num_steps: how many steady steps the rank has; 0 where the window counts as one.
+        num_steps: how many steady steps the rank has; 0 if the window counts as one.
         number: int64[s], the numbers of the steps that are kept.
         start_ns: int64[s], when they start, in the report's time.
         end_ns: int64[s].
@@ -108,7 +108,7 @@ class PlacedKernels(Record, frozen=True):
         all_to_all: int64[k, 3], of the all-to-alls whose size is known: step, number in the step
             and bytes.
         window_ns: the length of the part that findings are about.
-        clock_hz: the mean clock of its GPU while it computed; None where it was not sampled.
+        clock_hz: the mean clock of its GPU while it computed; None if it was not sampled.
     """
 
     rank: int
@@ -253,7 +253,7 @@ def _names(rank: Rank) -> tuple[Int64, list[str], list[str]]:
 
 
 def _blocks(rank: Rank) -> Int64:
-    """Return the number of thread blocks by signature; 0 where it is not known."""
+    """Return the number of thread blocks by signature; 0 if that is unknown."""
     grid = rank.trace.signatures.shape[:, :3]
     return np.where((grid > 0).all(axis=1), np.maximum(grid, 1).prod(axis=1), 0)
 

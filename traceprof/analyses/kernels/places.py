@@ -1,4 +1,4 @@
-"""Places of kernels in a step: what ran there in one step runs there in the others, too."""
+"""Places of kernels in a step: the same kernel runs at the same place of every step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def places(rank: Rank) -> Callable[[Int64], Int32] | None:
 
     The n-th kernel of its signature that a step launched is at the n-th place of all steps that
     launch as many of them. Where ranges of `instrument` show more backward passes than steps, each
-    pass is taken in place of a step: gradients are reduced in one of several micro-batches only.
+    pass is taken instead of a step: gradients are reduced in one of several micro-batches only.
 
     Args:
         rank: the rank; the function takes int64[n], indices of kernels, and returns int32[n], -1
@@ -70,7 +70,7 @@ def places(rank: Rank) -> Callable[[Int64], Int32] | None:
 
 
 def unit_starts(rank: Rank) -> Int64 | None:
-    """Return where steps begin on the host, or the passes that are taken in place of them."""
+    """Return where steps begin on the host, or the passes that are taken instead of them."""
     steps, ranges = rank.step_ranges, rank.trace.label_ranges.get(rank.process)
     if steps is None:
         return None

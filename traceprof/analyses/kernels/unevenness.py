@@ -3,7 +3,7 @@
 In each part of a step (`matched_kernels`) a rank is *beyond* the others by what its kernels take
 longer than their means over the ranks. The longest rank of each part costs the others what it is
 beyond them. Noise makes some rank the longest, too: so which rank it is is read from one portion of
-the data, and what it costs from another. Of equal ranks that is nothing, on the average.
+the data, and what it costs from another. Of equal ranks that is nothing, on average.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ class Unevenness(Record, frozen=True):
 
     Attributes:
         is_uneven: whether that is more than noise and usual differences make of equal ranks.
-        is_constant: whether it is always the same rank; None where too few steps show it.
+        is_constant: whether it is always the same rank; None if too few steps show it.
         member: index of the rank, or of the one that costs most.
-        excess_ns: in a step, on the average: what the longest rank takes beyond the mean of all.
+        excess_ns: in a step, on average: what the longest rank takes beyond the mean of all.
         category: of the kernels that make up most of it.
         category_share: of the excess.
-        num_kernels: how many of that category were compared in a step, on the average.
+        num_kernels: how many of that category were compared in a step, on average.
         share_longest: in which share of the parts the rank was the longest.
         slower: what its compared kernels take, as a multiple of the others' mean.
         work: the thread blocks of its kernels where it was the longest, as a multiple of the
-            others' mean, weighted by time; None where no grids are known.
+            others' mean, weighted by time; None if no grids are known.
         coverage: the share of the ranks' compute in these steps that was compared.
         is_judged: whether there is enough to know what is noise.
         numbers: int64[s], of the steps.
         by_step_ns: float64[s, ranks], what each rank is beyond the others.
         all_to_all: the bytes that the longest rank sends in the all-to-all after a part, as a
-            multiple of the mean of the ranks, weighted by the excess; None where not known.
+            multiple of the mean of the ranks, weighted by the excess; None if unknown.
     """
 
     is_uneven: bool
@@ -114,7 +114,7 @@ class _Parts(Record, frozen=True):
 
 
 def unevenness(placed: Sequence[PlacedKernels], clocks: Clocks) -> Unevenness | None:
-    """Return how uneven the ranks of a run are; None where no two have kernels at the same place.
+    """Return how uneven the ranks of a run are; None if no two have kernels at the same place.
 
     Args:
         placed: the kernels of each rank.

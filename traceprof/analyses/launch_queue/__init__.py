@@ -1,4 +1,4 @@
-"""The launch queue: how deep it was, when it was full, who held it, what was launched late.
+"""The launch queue: its depth, when it was full and because of what, and late launches.
 
 The queue belongs to a process. With several devices in one process each stall is reported once, on
 the rank for whose device the blocked launch was; what was launched late, on the rank that had to
@@ -115,7 +115,7 @@ class LateLaunch(Record, frozen=True):
 
 
 class LaunchQueueResult(RankResult, frozen=True):
-    """The launch queue of a rank's process, and what its stalls did to the rank.
+    """The launch queue of a rank's process, and the effects of its stalls on the rank.
 
     Attributes:
         window: what was looked at.

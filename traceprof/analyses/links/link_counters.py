@@ -41,8 +41,8 @@ class CounterUse(Record, frozen=True):
         sample_ns: the usual length of one.
         sampled_ns: how much of the window they cover.
         busy_ns: how much of the window the samples with traffic cover.
-        bytes: the integral over the window; None where the peak of a percentage is not known.
-        peak_gb_per_s: None where it is not known.
+        bytes: the integral over the window; None if the peak of a percentage is not known.
+        peak_gb_per_s: None if that is unknown.
         is_peak_assumed: whether the peak comes from the GPU's name.
         utilization: the mean over the samples; None without a peak.
         share_at_peak: the share of the samples with 90 % of the peak or more; None without a peak.
@@ -234,7 +234,7 @@ def _link_use(use: CounterUse) -> LinkUse:
 def _load(
     rank: Rank, series: Series, what: str, waited: Intervals, peaks: Peaks, window: Window
 ) -> Load | None:
-    """Return the rate of the link while work waited for it; None if that is not known."""
+    """Return the rate of the link while work waited for it; None if that is unknown."""
     waited_ns, peak = waited.measure_ns, peaks.of(series.of.link)
     fraction = waited_ns / window.length_ns if window.length_ns else 0.0
     if severity_of_cost(fraction) is None or peak is None:

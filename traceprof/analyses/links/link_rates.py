@@ -35,7 +35,7 @@ class LinkRates(Record, frozen=True):
         mean: float64[m], over the whole piece for copies, over what was sampled for counters; NaN
             where nothing was.
         most: float64[m], while copies ran, or the largest sample; NaN where there was none.
-        peak: of the link in this direction, in the same unit; None where it is not known.
+        peak: of the link in this direction, in the same unit; None if that is unknown.
         is_peak_assumed: whether the peak comes from the GPU's name.
     """
 
@@ -124,7 +124,7 @@ def _of_samples(rank: Rank, series: Series, limits: Int64) -> LinkRates:
 
 
 def _divided(part: Float64 | Int64, whole: Float64 | Int64) -> Float64:
-    """Return part over whole, NaN where there is none."""
+    """Return the part divided by the whole; NaN if the whole is 0."""
     result = np.full(len(part), np.nan)
     np.divide(part, whole, out=result, where=whole > 0)
     return result

@@ -34,7 +34,7 @@ class Series(Record, frozen=True):
 
     @classmethod
     def within(cls, rank: Rank, samples: LinkSamples, window: Window) -> Series | None:
-        """Return the part of the samples in a window, or None where there is none."""
+        """Return the part of the samples in a window, or None if there is none."""
         start = np.maximum(samples.start_ns, window.start_ns)
         end = np.minimum(samples.end_ns, window.end_ns)
         keep = end > start
@@ -53,7 +53,7 @@ class Series(Record, frozen=True):
         return intervals.total(self.value[chosen] * self.length_ns[chosen])
 
     def full(self, peak: float | None) -> float | None:
-        """Return the value that stands for the peak, None where it is not known."""
+        """Return the value that stands for the peak, None if that is unknown."""
         if self.of.unit == PERCENT:
             return 100.0
         return None if peak is None else 1e6 * peak  # 1 GB/s = 1e6 bytes/ms
@@ -64,7 +64,7 @@ class Series(Record, frozen=True):
         return None if full is None or not length else self.integral(chosen) / length / full
 
     def bytes(self, peak: float | None) -> int | None:
-        """Return the integral in bytes, None where the peak of a percentage is not known."""
+        """Return the integral in bytes, None if the peak of a percentage is not known."""
         if self.of.unit != PERCENT:
             return round(self.integral() / 1e6)
         return None if peak is None else round(self.integral() * peak / 100)
@@ -80,6 +80,6 @@ class Series(Record, frozen=True):
         return self.end_ns - self.start_ns
 
     def inside(self, covered: Intervals) -> Mask:
-        """Return which samples lie wholly in what is covered."""
+        """Return which samples lie wholly inside the covered time."""
         mask: Mask = intervals.covered_within(covered, self.start_ns, self.end_ns) == self.length_ns
         return mask

@@ -92,12 +92,12 @@ class LinkUse(Struct, frozen=True):
 
     @property
     def gb_per_s(self) -> float | None:
-        """Bytes over busy time, in 1e9 bytes per second; None where no time passed."""
+        """Bytes over busy time, in 1e9 bytes per second; None if no time passed."""
         return self.bytes / self.busy_ns if self.busy_ns else None
 
     @property
     def utilization(self) -> float | None:
-        """The rate as a share of the peak; None where either is not known."""
+        """The rate as a share of the peak; None if either is not known."""
         if self.gb_per_s is None or self.peak_gb_per_s is None:
             return None
         return self.gb_per_s / self.peak_gb_per_s
@@ -109,7 +109,7 @@ class HostCopies(Record, frozen=True):
     Attributes:
         direction: `h2d` or `d2h`.
         memory: the host's side (`Pageable`, `Pinned`, …); `Device` for the legs
-            of a peer copy that goes through the host; None if not known.
+            of a peer copy that goes through the host; None if unknown.
         is_unified: whether they are pages of unified memory that the driver moved.
         num_copies: those that start in the window.
         bytes: of these.
@@ -130,7 +130,7 @@ class HostCopies(Record, frozen=True):
 
     @property
     def gb_per_s(self) -> float | None:
-        """Bytes over busy time, in 1e9 bytes per second; None where no time passed."""
+        """Bytes over busy time, in 1e9 bytes per second; None if no time passed."""
         return self.bytes / self.busy_ns if self.busy_ns else None
 
 
@@ -213,7 +213,7 @@ def copies_by_way(rank: Rank, inside: Mask) -> dict[tuple[str, int | None], Int6
 
 
 def link_of(rank: Rank, direction: str, peer: int | None = None) -> str | None:
-    """Return the link that copies of a direction take, None where that is not known."""
+    """Return the link that copies of a direction take, None if that is unknown."""
     if direction == "p2p":
         known = None if peer is None else rank.links.peers.get(peer)
         return None if known is None else known.link
@@ -260,7 +260,7 @@ def _use(rank: Rank, chosen: Int64, direction: str, peer: int | None, peaks: Pea
 
 
 def peak_of(rank: Rank, peaks: Peaks, direction: str, peer: int | None) -> float | None:
-    """Return the peak of the link that copies of a direction take, GB/s; None if not known."""
+    """Return the peak of the link that copies of a direction take, GB/s; None if unknown."""
     if direction == "p2p":  # of those NVLinks that lead to this very peer
         known = None if peer is None else rank.links.peers.get(peer)
         return None if known is None else known.peak_gb_per_s

@@ -59,7 +59,7 @@ class Hidden(Record, frozen=True):
 
 
 def hidden_of(rank: Rank, window: Window) -> tuple[Hidden, ...]:
-    """Return what is hidden of a rank in the window that is judged."""
+    """Return what a rank's recording hides in the judged window."""
     if rank.device is None:
         return ()
     return tuple(_hidden(rank, window))

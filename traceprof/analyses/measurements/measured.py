@@ -100,7 +100,7 @@ class RankMeasurements(Record, frozen=True):
 
 
 class MeasuredRank(Record, frozen=True):
-    """A rank, and what was measured of it.
+    """A rank with its measurements.
 
     Attributes:
         facts: the rank, by its number within the report.
@@ -114,12 +114,12 @@ class MeasuredRank(Record, frozen=True):
 
 
 class MeasuredReport(Record, frozen=True):
-    """A report, and what was measured of it.
+    """A report with its measurements.
 
     Attributes:
         facts: the report.
         ranks: its ranks, in order of (pid, device).
-        captured_ns: when its capture began and ended; None where no time range was asked for.
+        captured_ns: when its capture began and ended; None if no time range was asked for.
     """
 
     facts: ReportSummary
@@ -147,7 +147,7 @@ class MeasuredRun(Record, frozen=True):
         step_totals: where the time of steady steps went.
         stalls: of the hosts of ranks with a GPU.
         placed: the kernels of ranks with a GPU by their place in steps.
-        uneven: how uneven these are; None where no two ranks can be compared.
+        uneven: how uneven these are; None if no two ranks can be compared.
         passes: what ranks computed between their messages.
         pipelines: the numbers of the ranks of pipelines, in order of their stages, as they were
             given; empty to look for them.

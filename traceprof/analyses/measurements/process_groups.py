@@ -35,7 +35,7 @@ class Signature(NamedTuple):
 
     Attributes:
         operation: as NCCL names it, or `Barrier`.
-        bytes: of one rank's message; -1 where not known, as is the number of ranks.
+        bytes: of one rank's message; -1 if unknown, as is the number of ranks.
         num_ranks: of the group.
     """
 
@@ -59,12 +59,12 @@ class ProcessGroupsResult(Record, frozen=True):
         uses: by operation, group and peer, the longest-running first.
         start_ns: int64[n], when each was called, in the report's time.
         end_ns: int64[n], when it was over, as far as that is known.
-        group: int64[n], indices into `groups`; -1 where not known.
+        group: int64[n], indices into `groups`; -1 if unknown.
         signature: int64[n], indices into `signatures`.
         groups: names of process groups.
         signatures: what is communicated.
         exposed: when the rank communicated and did not compute.
-        num_threads: of the process; None where the report does not say.
+        num_threads: of the process; None if the report does not say.
         window_ns: the length of the window.
     """
 

@@ -64,7 +64,7 @@ def run(rank: Rank, window: Window) -> PeerTransfersResult:
 
 
 def findings(result: PeerTransfersResult) -> list[Finding | NotApplicable]:
-    """Judge what was measured."""
+    """Judge the measurements."""
     return peer_findings.findings(result)
 
 

@@ -109,7 +109,7 @@ class Loss(Record, frozen=True):
         window_ns: the length of its window.
         small_ns: the time in all its small operations that nothing hides.
         num_processes: ranks of the machine that communicated when this one did.
-        num_threads: the threads of their processes; None if not known for one of them.
+        num_threads: the threads of their processes; None if unknown for one of them.
         longest: its longest operations with more than the fewest groups.
     """
 
@@ -126,7 +126,7 @@ class HostScaling(Record, frozen=True):
     """Cost of small operations on one machine.
 
     Attributes:
-        num_cores: the machine's logical processors; None if not known.
+        num_cores: the machine's logical processors; None if unknown.
         num_operations: small operations.
         small_operations: their names.
         num_compared: those of signatures that ran with different numbers of groups at once.
@@ -210,7 +210,7 @@ def _levels(
 
     Returns:
         The levels of each signature with many operations; and for each operation the median at its
-        level and at the lowest level of its signature, int64[n], 0 where there is no comparison.
+        level and at the lowest level of its signature, int64[n], 0 if there is no comparison.
     """
     duration_ns = operations.end_ns - operations.start_ns
     typical_ns, least_ns = np.zeros((2, len(duration_ns)), np.int64)

@@ -27,7 +27,7 @@ class MachineOperations(Record, frozen=True):
         start_ns: int64[n].
         end_ns: int64[n].
         rank: int64[n], indices into the machine's ranks.
-        group: int64[n], indices into `groups`; -1 where not known.
+        group: int64[n], indices into `groups`; -1 if unknown.
         signature: int64[n], indices into `signatures`.
         groups: names of groups.
         signatures: kinds, sizes and numbers of ranks of operations.
@@ -61,7 +61,7 @@ def on_one_clock(results: Sequence[tuple[ProcessGroupsResult, int]]) -> MachineO
                 result.start_ns + start,
                 result.end_ns + start,
                 np.full(len(result.start_ns), index, np.int64),
-                np.array([*group, UNKNOWN], np.int64)[result.group],  # the last where not known
+                np.array([*group, UNKNOWN], np.int64)[result.group],  # the last if unknown
                 np.array(signature, np.int64)[result.signature],
             )
         )

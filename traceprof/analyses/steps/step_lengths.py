@@ -90,7 +90,7 @@ def steady_spans(result: BreakdownResult) -> Intervals:
 
 
 def step_lengths(result: BreakdownResult) -> StepLengths | None:
-    """Return how long the training steps of a rank take; None where it has none."""
+    """Return how long the training steps of a rank take; None if it has none."""
     steps = steady_steps(result)
     if not steps:
         return None

@@ -104,7 +104,7 @@ def steps_of_a_block(num_steps: int) -> int:
 
 
 def num_blocks(num_steps: int) -> int:
-    """Return in how many blocks the sums over so many steps are kept; 0 where noise is unknown."""
+    """Return in how many blocks the sums over so many steps are kept; 0 if noise is unknown."""
     num = min(num_steps // steps_of_a_block(num_steps), _MAX_BLOCKS_OF_SUMS)
     return num if num > 2 else 0
 

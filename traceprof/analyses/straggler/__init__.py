@@ -176,7 +176,7 @@ def _share_per_step(late: Lateness, result: BreakdownResult | None) -> float | N
 
     Args:
         late: of a rank.
-        result: where the time of the same rank went; None where that was not measured.
+        result: where the time of the same rank went; None if that was not measured.
     """
     steps = intervals.empty() if result is None else steady_spans(result)
     if not len(steps) or not late.total_ns:

@@ -15,7 +15,7 @@ _OF_HOST = ("launch", "host code", "waiting")
 
 
 def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> str:
-    """Return the numbers behind a cause; empty where nothing else was measured.
+    """Return the numbers behind a cause; empty if nothing else was measured.
 
     Args:
         measured: the run.

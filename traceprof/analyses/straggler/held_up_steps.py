@@ -30,7 +30,7 @@ class HeldUpSteps(Record, frozen=True):
     Attributes:
         num: int64[ranks], in how many steps its lateness alone, after the rank before it had come,
             costs more than half of what all lateness does.
-        num_steps: in which ranks share operations; 0 where these are too few, or not known on all.
+        num_steps: in which ranks share operations; 0 if these are too few, or not known on all.
     """
 
     num: Int64

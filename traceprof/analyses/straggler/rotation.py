@@ -19,7 +19,7 @@ _CAUSES = ("host-stall", "uneven-kernels")
 
 
 def rotation(measured: MeasuredRun, findings: Iterable[Finding]) -> str | None:
-    """Say that ranks take turns at being late, with what it costs; None where that is not so.
+    """Say that ranks take turns at being late, with what it costs; None if that is not so.
 
     Args:
         measured: the run.

@@ -128,8 +128,8 @@ class UnevenKernelsResult(Record, frozen=True):
     """The uneven kernels of a run.
 
     Attributes:
-        uneven: how uneven kernels are; None where no two ranks can be compared.
-        metrics: the numbers of the finding; None where kernels are even.
+        uneven: how uneven kernels are; None if no two ranks can be compared.
+        metrics: the numbers of the finding; None if kernels are even.
         window_ns: the length of what is judged, on the rank.
         evidence: the steps in which the rank was furthest beyond the others.
         num_ranks: with a GPU.

@@ -55,7 +55,7 @@ def advice(cause: str, how_to_sample: str | None) -> tuple[str, ...]:
 
     Args:
         cause: a key of `ADVICE`.
-        how_to_sample: how to record clocks; None where they were.
+        how_to_sample: how to record clocks; None if they were.
     """
     if how_to_sample is None:
         return tuple(line for line in ADVICE[cause] if line != _SAMPLE)

@@ -117,7 +117,7 @@ def chains(
         chosen: int64[n], ascending indices of kernels; all others end chains.
         which: int64[n], the name of each.
         traits: by name.
-        in_optimizer: bool[n], whether an optimizer launched each; None if that is not known.
+        in_optimizer: bool[n], whether an optimizer launched each; None if that is unknown.
     """
     kernels = rank.operations.kernels
     members = np.flatnonzero(traits.is_member[which])
@@ -266,7 +266,7 @@ def longer_by_bytes(rank: Rank, found: Chains) -> Int64:
     length = rank.operations.kernels.packed_length.at(found.kernel)
 
     def spent(kernel: Int64, part: Int64) -> npt.NDArray[np.float64]:
-        """Return the time that a part of the bytes takes of kernels, 0 where that is unknown."""
+        """Return the time that a part of the bytes takes of kernels, 0 if that is unknown."""
         of = operator[kernel]
         is_known = (of >= 0) & (count[of + 1] == 1) & (code.moved[of] > 0)
         share = part[of] / np.maximum(code.moved[of], 1)

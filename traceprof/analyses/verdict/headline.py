@@ -52,7 +52,7 @@ class Headline(Record, frozen=True):
         return is_costly and (most_ns is None or most_ns >= MIN_SHARE * self.step_ns)
 
     def updated(self, findings: Sequence[Finding]) -> Headline:
-        """Return the headline with findings in place of those of the same ids."""
+        """Return the headline with findings instead of those of the same ids."""
         ids = {finding.id for finding in findings}
         others = [finding for finding in self.worst if finding.id not in ids]
         ordered = in_order([*findings, *others], self.step_ns)
@@ -60,7 +60,7 @@ class Headline(Record, frozen=True):
 
 
 def headline(results: Sequence[BreakdownResult]) -> Headline | None:
-    """Return the headline of a run, without findings; None where nothing was measured.
+    """Return the headline of a run, without findings; None if nothing was measured.
 
     Args:
         results: where the time of the ranks went.

@@ -76,7 +76,7 @@ class RunResult(Record, frozen=True):
 
     @property
     def headline(self) -> Headline | None:
-        """The run in one line; None where nothing was measured."""
+        """The run in one line; None if nothing was measured."""
         return self.verdict.headline
 
     @property

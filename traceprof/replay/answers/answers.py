@@ -61,13 +61,13 @@ class Answer(Record, frozen=True):
     Attributes:
         assume: the assumption as it was written.
         is_bound: whether that is a limit: no change of a program gains more.
-        step_ns: None where it is refused.
+        step_ns: None if it is refused.
         low_ns: the least that a step may take; as `step_ns` in bounds.
         high_ns: the most.
         change_ns: what a step gains, as a negative number.
         is_too_small: whether the change is smaller than what the replay misses.
         refused: why nothing can be said.
-        how_to_collect: what to record for an answer, None where no recording of it would help.
+        how_to_collect: what to record for an answer, None if no recording of it would help.
         note: what the answer leaves out.
         orders: in which order streams run their sends then, where that is another one.
         below_floor: by which share of what a step takes at least it lies below that, all of its
@@ -95,10 +95,10 @@ class WhatIf(Record, frozen=True):
         baseline: the step as it is.
         answers: one for each assumption.
         critical_path: by rank, which parts the replayed steps run through.
-        refused: why nothing can be said of the run at all, None where it can.
-        how_to_collect: what to record for an answer, None where there is one.
-        blocked_sends: which sends waited behind others of their stream, the worst first.
-        unknown_sends: why that is not known, None where it is.
+        refused: why nothing can be said of the run at all, None if it can.
+        how_to_collect: what to record for an answer, None if there is one.
+        blocked_sends: which sends waited behind others of their stream, worst first.
+        unknown_sends: why that is not known, None if it is.
         schedules: what the stages of a pipeline would take in other orders of their passes.
     """
 
@@ -115,7 +115,7 @@ class WhatIf(Record, frozen=True):
 def answer(
     analysis: OpenAnalysis, assumptions: Sequence[Assumption], progress: Progress = UNHEARD
 ) -> WhatIf:
-    """Answer what a step would take under each assumption.
+    """Estimate the time of a step under each assumption.
 
     Of a long run, steps from the middle of the training are replayed.
 
@@ -159,7 +159,7 @@ def answer(
 
 
 def with_floor(baseline: Baseline, answers: Iterable[Answer]) -> Baseline:
-    """Return a baseline with the gate of what a step takes at least, of some answers."""
+    """Return a baseline with the gate that no answer lies below a step's least time."""
     below = max((one.below_floor for one in answers), default=0.0)
     return replace(baseline, gates=(*baseline.gates, floor_gate(below)))
 
@@ -171,7 +171,7 @@ def _schedules(analysis: OpenAnalysis, graph: RunGraph) -> tuple[ScheduleTime, .
 
 
 def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
-    """Return what a step would take under one assumption of a replay.
+    """Return the time of a step under one assumption of a replay.
 
     Args:
         replay: of the run.
@@ -249,7 +249,7 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
 
 
 def _without_ends(share: Float64) -> list[Float64]:
-    """Return what each step counts for without the first of them, and without the last one."""
+    """Return the weights of steps without the first one, and without the last one."""
     counted = np.flatnonzero(share)
     if len(counted) <= MIN_HELD_OUT:
         return []

@@ -46,7 +46,7 @@ class Asked:
     paths: tuple[StepPath, ...] = ()
 
     def __repr__(self) -> str:
-        """Return the reports, and how many answers there are, in a line."""
+        """Return the reports and the number of answers in one line."""
         names = reports_text([Path(report.path) for report in self.run.reports])
         return f"<Asked of {names}, answers: {len(self.whatif.answers)}>"
 
@@ -59,7 +59,7 @@ def whatif(
     listener: Progress | None = None,
     jobs: int | None = None,
 ) -> Asked:
-    """Answer what a training step of a run would take under assumptions.
+    """Estimate the time of a training step of a run under assumptions.
 
     Args:
         paths: the reports of one run, folders of them, patterns, or lists of these.

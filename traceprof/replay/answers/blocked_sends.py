@@ -42,7 +42,7 @@ class BlockedSend(Record, frozen=True):
 def blocked_sends(
     analysis: OpenAnalysis, graph: RunGraph
 ) -> tuple[BlockedSend, ...] | CannotChange:
-    """Return the sends that waited behind others that need not come first, the worst first.
+    """Return the sends that waited behind others that need not come first, worst first.
 
     Args:
         analysis: of the run.

@@ -60,7 +60,7 @@ class Baseline(Record, frozen=True):
 
     Attributes:
         step_ns: the mean of all steady steps of the rank where it is longest.
-        replayed_ns: of the replayed ones; None where no replay was possible.
+        replayed_ns: of the replayed ones; None if no replay was possible.
         num_steps: how many steady ones were replayed; 1 is the whole training where no steps are
             known.
         num_measured: of how many `step_ns` is the mean: more, where a sample was replayed.
@@ -142,7 +142,7 @@ class CheckedReplay(Record, frozen=True):
     has_limits: bool = False
 
     def limit_ns(self, place: int, assumption: Assumption) -> float | None:
-        """Return what no step goes below where threads pace each other; None where none is wanted.
+        """Return what no step goes below where threads pace each other; None if none is wanted.
 
         Whatever threads wait for, a stream runs what remains of its work one after the other.
         """
@@ -205,7 +205,7 @@ class CheckedReplay(Record, frozen=True):
             return CannotChange("the ranks would wait for each other forever")
 
     def least_ns(self, place: int, assumption: Assumption) -> float:
-        """Return what a step takes at least under one of the assumptions.
+        """Return the least time of a step under one of the assumptions.
 
         That is the longest sum of one stream's remaining work, and what the kernels of the rank
         whose step takes longest cover, less what they are taken to be faster. Kernels may run side
@@ -344,7 +344,7 @@ def _changed_steps(graph: RunGraph, changes: Sequence[RunChange]) -> StepsUnder:
 
 
 def _impossible(analysis: OpenAnalysis) -> Refusal | None:
-    """Return why a run cannot be replayed, None where it may."""
+    """Return why a run cannot be replayed, None if it may."""
     ranks = analysis.run.ranks
     if any(rank.device is None for rank in ranks):
         return Refusal("a rank has no GPU: what delayed its work is not recorded", None)
@@ -369,7 +369,7 @@ def _impossible(analysis: OpenAnalysis) -> Refusal | None:
 
 
 def refused_periods(analysis: OpenAnalysis) -> Refusal | None:
-    """Return why steps that nobody marked cannot be replayed, None where they can.
+    """Return why periods cannot be replayed as steps; None if they can.
 
     Args:
         analysis: of the run.
@@ -409,7 +409,7 @@ def _baseline(
 
 
 def _communication(analysis: OpenAnalysis, graph: RunGraph) -> Float64:
-    """Return how long somebody communicated in each step, ns, float64[s]: the mean over ranks."""
+    """Return the communication time of each step, ns, float64[s]: the mean over ranks."""
     by_rank: dict[int, dict[int, int]] = {}
     whole: dict[int, int] = {}
     for result in analysis.measured.of(breakdown):

@@ -52,7 +52,7 @@ class PathPiece(Record, frozen=True):
 
     @property
     def part(self) -> PathCategory:
-        """The kind of most of it."""
+        """The kind that makes up most of it."""
         return max(self.spent_ns, key=lambda part: self.spent_ns[part])
 
 
@@ -116,7 +116,7 @@ def critical_path(graph: RunGraph) -> Iterator[PathPiece]:
 def _spent(
     facts: ProcessFacts, kind: EdgeKind, node: int, length_ns: float
 ) -> dict[PathCategory, float]:
-    """Return how much of the time along an edge is what."""
+    """Return the time along an edge by kind."""
     if kind == EdgeKind.TRANSFER:
         return {PathCategory.COMMUNICATION: length_ns}
     if kind in _HOST:

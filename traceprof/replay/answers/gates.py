@@ -1,4 +1,4 @@
-"""Gates: checks of a replay, each of which can fail, and refuses what it makes unsure.
+"""Gates: checks of a replay; a failed gate refuses the answers that it makes unsure.
 
 What a report lacks shows in what is left of it: in operations without a launch, in events without a
 record, in silences that are as long as the GPU works, in delays that end with another stream's
@@ -45,7 +45,7 @@ class _Meaning(Record, frozen=True):
 
     Attributes:
         why: what is wrong, with a place for the value.
-        part: what to record instead; None where no recording is known to help.
+        part: what to record instead; None if no recording is known to help.
         refuses: kinds of changes that it makes unsure.
     """
 
@@ -135,7 +135,7 @@ def is_paced(gate: Gate | None) -> bool:
 
 
 def floor_gate(below: float) -> Gate:
-    """Return the gate that no answer lies below what a step takes at least.
+    """Return the gate that no answer lies below a step's least time.
 
     Args:
         below: by how much the lowest one does, as a share.
@@ -158,13 +158,13 @@ def failed(gates: tuple[Gate, ...], assumption: Assumption) -> Gate | None:
 
 
 def why_not(gate: Gate) -> str:
-    """Return what it means that a gate does not hold."""
+    """Return why a failed gate refuses answers."""
     value = "an unknown share" if gate.value is None else f"{100 * abs(gate.value):.1f} %"
     return MEANINGS[gate.name].why.format(value)
 
 
 def how_to_collect(analysis: OpenAnalysis, gate: Gate) -> str:
-    """Return what to do about a gate that does not hold, or that nothing is known to help."""
+    """Return what to do about a failed gate, or that nothing is known to help."""
     part = MEANINGS[gate.name].part
     if gate.name == "launches":
         return "record from the beginning of the training, or begin the capture between two steps"
@@ -200,7 +200,7 @@ def _misfit(
 def _off_floor(
     graph: RunGraph, share: Float64, measured: Float64, without: Float64
 ) -> float | None:
-    """Return by how much a step without GPU time is off what the host needs by itself.
+    """Return how far a step without GPU time is off the host's own time.
 
     That is from the launch of one step's first operation to that of the next one's, less the waits
     of the threads that launch; or as long as another thread takes by itself for what it hands over.

@@ -163,7 +163,7 @@ def _replayed(
 
 
 def _steps_inside(result: BreakdownResult) -> Int64:
-    """Return the numbers of the steps that lie in what is judged of a rank."""
+    """Return the numbers of the steps inside the judged time of a rank."""
     judged = result.judged
     end_ns = judged.window_start_ns + judged.window_ns
     return np.array(
@@ -210,7 +210,7 @@ def _saving_of(
 
 
 def _saving(answer: Answer) -> Saving:
-    """Return what a step gains by an answer that is not refused."""
+    """Return the gain of a step from an answer that is not refused."""
     before = (answer.step_ns or 0) - (answer.change_ns or 0)
     least = 0 if answer.is_too_small else max(before - (answer.high_ns or 0), 0)
     most = max(before - (answer.low_ns or 0), 0)
@@ -225,7 +225,7 @@ def _together(
     assumed: Mapping[str, tuple[str, ...]],
     answers: Mapping[tuple[str, ...], Answer],
 ) -> Savings:
-    """Return what a step could take without all findings whose absence can be replayed.
+    """Return the time of a step without all findings that a replay can remove.
 
     They come one after the other, in the order of findings; each counts what it gains beside those
     before it, if that is known and above noise. None counts whose interval begins below 1 % of

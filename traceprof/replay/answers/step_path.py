@@ -79,7 +79,7 @@ def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | Non
         step: the number of a training step that every rank has; None for the whole training.
 
     Returns:
-        None where the ranks have no such step, where a step of one rank is none of another, or
+        None if the ranks have no such step, where a step of one rank is none of another, or
         where what waited for what is not known: a rank without a GPU or without API calls.
     """
     ranks = analysis.run.ranks
@@ -133,7 +133,7 @@ class _Walk:
         return tuple(self._parts[::-1])
 
     def _take(self, edge: int) -> None:
-        """Put down what passes along an edge, the latest first."""
+        """Put down what passes along an edge, latest first."""
         graph = self._graph
         number = int(np.searchsorted(self._first_edge, edge, side="right")) - 1
         edges = graph.edges[number]
@@ -251,7 +251,7 @@ def _backwards(rows: Int64) -> Iterator[int]:
 
 
 def _operation_at(kept: Kept, node: int) -> int:
-    """Return the operation of which a node is the end, alone in its piece."""
+    """Return the operation that ends at a node, alone in its piece."""
     process = kept.process
     return int(process.first_operation[(node - process.gpu_node) // 2])
 

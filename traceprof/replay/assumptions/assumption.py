@@ -56,12 +56,12 @@ class Atom(Record, frozen=True):
     of_run: tuple[Any, ...] = ()
 
     def prepared(self, analysis: OpenAnalysis) -> Atom:
-        """Return it with what its change needs to know of a run."""
+        """Return it with the facts about a run that its change needs."""
         of_run = self.entry.of_run
         return self if of_run is None else replace(self, of_run=of_run(analysis))
 
     def by_other(self, index: int) -> Atom:
-        """Return it by one of the entry's other readings; itself where there are none."""
+        """Return it with another reading of the entry; itself if there are none."""
         others = self.entry.others
         return replace(self, entry=replace(self.entry, change=others[index])) if others else self
 
@@ -97,7 +97,7 @@ class Assumption(Record, frozen=True):
 
     @property
     def changed(self) -> frozenset[str]:
-        """The kinds of what changes: see `Entry.changed`."""
+        """The kinds of things that change: see `Entry.changed`."""
         return frozenset().union(*(atom.entry.changed for atom in self.atoms))
 
     def is_bound_of(self, analysis: OpenAnalysis) -> bool:
@@ -118,7 +118,7 @@ class Assumption(Record, frozen=True):
 
     @property
     def frees_host(self) -> bool:
-        """Whether what else the host does may be faster then."""
+        """Whether the host's other work may then become faster."""
         return any(atom.entry.frees_host for atom in self.atoms)
 
     @property
@@ -133,7 +133,7 @@ class Assumption(Record, frozen=True):
 
     @property
     def is_modelled(self) -> bool:
-        """Whether a model says by what a step changes."""
+        """Whether a model gives the change of a step."""
         return any(atom.entry.step_change is not None for atom in self.atoms)
 
     def step_change(self, analysis: OpenAnalysis, graph: RunGraph) -> StepChange | CannotChange:
@@ -152,18 +152,18 @@ class Assumption(Record, frozen=True):
 
     @property
     def others(self) -> tuple[Assumption, ...]:
-        """The same by other readings of what is not known of the run."""
+        """The same assumption with other readings of the run's unknowns."""
         num = max(len(atom.entry.others) for atom in self.atoms)
         return tuple(
             Assumption(tuple(atom.by_other(index) for atom in self.atoms)) for index in range(num)
         )
 
     def prepared(self, analysis: OpenAnalysis) -> Assumption:
-        """Return it with what it needs to know of all ranks of a run."""
+        """Return it with the facts about all ranks that it needs."""
         return Assumption(tuple(atom.prepared(analysis) for atom in self.atoms))
 
     def change(self, process: Process, durations: Durations) -> Durations:
-        """Return what the actions of a process take under the assumption."""
+        """Return the durations of a process's actions under the assumption."""
         for atom in self.atoms:
             if atom.entry.change is not None:
                 durations = atom.entry.change(process, durations, *atom.value, *atom.of_run)
@@ -172,7 +172,7 @@ class Assumption(Record, frozen=True):
     def run_changes(
         self, analysis: OpenAnalysis, graph: RunGraph
     ) -> list[RunChange] | CannotChange:
-        """Return what changes between ranks, or why it cannot.
+        """Return the changes between ranks, or why there are none.
 
         Args:
             analysis: of the run.
@@ -262,11 +262,11 @@ class Variant(Record, frozen=True):
         return without_launch_time(process, measured, self.quick_host)
 
     def assumed(self, process: Process, measured: Durations) -> Durations:
-        """Return what the actions of a process take under the assumption."""
+        """Return the durations of a process's actions under the assumption."""
         return measured if self.assumption is None else self.assumption.change(process, measured)
 
     def durations(self, assumed: Durations) -> Durations:
-        """Return the durations with this variant's choices for what is not known."""
+        """Return the durations with this variant's choices for unknowns."""
         chosen = replace(
             assumed,
             possible_waits=self.has_possible_waits,
@@ -284,7 +284,7 @@ class Variant(Record, frozen=True):
 
 
 class Way(IntEnum):
-    """Ways to take what is not known of a run, by their columns.
+    """Ways to resolve the unknowns of a run, by their columns.
 
     Most change nothing: then they are not replayed again.
     """
@@ -301,7 +301,7 @@ class Way(IntEnum):
 
 
 def variants_of(assumption: Assumption | None, of_profiler: float) -> list[Variant]:
-    """Return the ways to weigh a run: what is not known of it as one may take it; see `Way`."""
+    """Return the ways to weigh a run, with its unknowns resolved each way; see `Way`."""
     # A wait that is hidden is one of those that go, where nothing else changes.
     stays = assumption is None or "waits" not in assumption.changed or len(assumption.changed) > 2
     return [
@@ -323,7 +323,7 @@ def ways_of(one: Assumption) -> list[Way]:
 
 
 def profilers_share(analysis: OpenAnalysis) -> float:
-    """Return which share of the time for launching may be the recorder's own."""
+    """Return the share of launch time that may be the recorder's own."""
     is_of_profiler = any(rank.trace.format == KINETO_FORMAT for rank in analysis.run.ranks)
     return PROFILERS_SHARE if is_of_profiler else 0.0
 
@@ -355,7 +355,7 @@ def _atom(text: str) -> Atom:
 
 
 def _unmatched_sends(analysis: OpenAnalysis) -> CannotChange | None:
-    """Return why nothing that changes what ranks wait for can be assumed, None where it can.
+    """Return why assumptions about waits between ranks are impossible; None if they are possible.
 
     A receive runs from when its rank comes until the data have come: if the send that it waits for
     is not known, it would take as long whatever else changed.

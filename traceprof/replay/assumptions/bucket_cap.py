@@ -91,7 +91,7 @@ def with_bucket_cap(
 
 
 def _buckets(analysis: OpenAnalysis, graph: RunGraph, edges: GraphEdges) -> _Buckets | None:
-    """Return the buckets of the group that reduces most; None where there are none."""
+    """Return the buckets of the group that reduces most; None if there are none."""
     transfers = np.flatnonzero(edges.kind == EdgeKind.TRANSFER)
     best: tuple[int, _Buckets] | None = None
     done = 0
@@ -260,7 +260,7 @@ def _closed_at(sizes: Int64, cap: float, how: int) -> Int64:
 
 
 def _latencies(buckets: _Buckets) -> tuple[float, ...]:
-    """Return what a reduction of any size may need, ns: one value if sizes show it."""
+    """Return the possible latencies of a reduction, ns: one value if sizes determine it."""
     sizes, of_size = np.unique(buckets.bytes, return_inverse=True)
     of_size = of_size.reshape(-1)
     if len(sizes) < 2 or sizes[-1] < DISTINCT_SIZES * sizes[0]:

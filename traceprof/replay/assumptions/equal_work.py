@@ -36,7 +36,7 @@ _NUM_KINDS = WEIGHTS + 1
 
 
 def equal_lengths(analysis: OpenAnalysis) -> tuple[EqualLengths]:
-    """Return what kernels take where they are as long as on the other ranks.
+    """Return the durations of kernels if they took as long as on the other ranks.
 
     A rank that is always the longest is as fast as the others at the mean, also where its kernels
     could not be compared. If the longest rank changes, all ranks take the mean of all.
@@ -85,7 +85,7 @@ def with_equal_kernels(process: Process, durations: Durations, equal: EqualLengt
 
 
 def not_uneven(analysis: OpenAnalysis) -> CannotChange | None:
-    """Return why kernels cannot be made equal; None where they are uneven.
+    """Return why kernels cannot be made equal; None if they are uneven.
 
     Args:
         analysis: of the run.
@@ -99,7 +99,7 @@ def not_uneven(analysis: OpenAnalysis) -> CannotChange | None:
 
 
 class StageFactors(Record, frozen=True):
-    """The times of a stage's kernels if all stages were equal, as multiples of what they took.
+    """Factors on the times of a stage's kernels that make all stages equal.
 
     Attributes:
         passes: the n passes of the stage.
@@ -148,7 +148,7 @@ def equal_stages(analysis: OpenAnalysis) -> tuple[Mapping[int, StageFactors]]:
 def with_equal_stages(
     process: Process, durations: Durations, stages: Mapping[int, StageFactors]
 ) -> Durations:
-    """Let the kernels of stages take what they would if all stages were equal."""
+    """Let the kernels of stages take as long as if all stages were equal."""
     work, calls = process.work, process.calls
     length = durations.length_ns.copy()
     for index, rank in process.ranks:
@@ -162,7 +162,7 @@ def with_equal_stages(
 
 
 def without_stages(analysis: OpenAnalysis) -> CannotChange | None:
-    """Return why stages cannot be made equal; None where they are known.
+    """Return why stages cannot be made equal; None if they are known.
 
     Args:
         analysis: of the run.

@@ -32,7 +32,7 @@ def with_half_precision(process: Process, durations: Durations) -> Durations:
 
 
 def not_in_full_precision(analysis: OpenAnalysis) -> CannotChange | None:
-    """Return why half precision cannot be assumed; None where it can of a rank.
+    """Return why half precision cannot be assumed; None if it can of a rank.
 
     Args:
         analysis: of the run.

@@ -1,4 +1,4 @@
-"""No rank is late again and again: nobody waits for the ranks that waits go back to."""
+"""No rank is late again and again: the ranks at the root of waits are not waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assumptions that change what one process does: its waits, its launches, its work on the GPU.
+"""Assumptions about one process: its waits, its launches, its work on the GPU.
 
 Each function gets a process, what its actions take, and the value of the assumption if it has one;
 it returns what the actions take under the assumption. `table` declares the assumptions.
@@ -52,7 +52,7 @@ _LAUNCHING = (
 
 
 def without_host_waits(process: Process, durations: Durations) -> Durations:
-    """Let the host never wait for the GPU, but for what it uses at once."""
+    """Let the host never wait for the GPU, except for what it uses at once."""
     del process
     return replace(durations, waits_for_gpu=False)
 
@@ -255,7 +255,7 @@ def _copying_meanwhile(process: Process, copies: Mask) -> Int64:
 
 
 def _without_uploads(process: Process, durations: Durations) -> Mask:
-    """Return which calls wait for nothing where copies to a GPU are over at once, bool[calls]."""
+    """Return which calls wait for nothing if copies to a GPU are over at once, bool[calls]."""
     waits, freed = process.host_waits, np.zeros(len(process.calls), np.bool_)
     is_upload = process.work.is_to_device[waits.operation]
     freed[waits.call[is_upload]] = True

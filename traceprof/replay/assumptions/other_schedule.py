@@ -99,7 +99,7 @@ def with_more_micro_batches(
 
 
 class _Model(Record, frozen=True):
-    """A pipeline that ran, and what the model says of its step.
+    """A recorded pipeline, and the model of its step.
 
     Attributes:
         pipeline: with its passes as they were.
@@ -114,7 +114,7 @@ class _Model(Record, frozen=True):
     off_ns: float
 
     def changed(self, pipeline: Pipeline, order: str) -> StepChange | CannotChange:
-        """Return by what a step changes with another pipeline in an order."""
+        """Return the change of a step with another pipeline in an order."""
         num_stages, num = len(pipeline.stages), pipeline.num_micro_batches
         if order == "interleaved" and num % num_stages:
             return CannotChange(
@@ -157,7 +157,7 @@ def _model(analysis: OpenAnalysis, graph: RunGraph) -> _Model | CannotChange:
 
 
 def _rest_ns(stages: Sequence[RankPasses]) -> float:
-    """Return what a stage computes in a step that is not a pass, the mean over the stages."""
+    """Return the compute time of a stage outside of passes in a step, mean over the stages."""
     sums = []
     for stage in stages:
         inside = stage.step >= 0
@@ -211,7 +211,7 @@ def pipeline_of(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> Pipeli
 
 
 def _stages(analysis: OpenAnalysis, sends: Sends) -> list[int] | None:
-    """Return the ranks in order of their stages, as indices; None where they make no line."""
+    """Return the ranks in order of their stages, as indices; None if they make no line."""
     numbers = {rank.rank: index for index, rank in enumerate(analysis.run.ranks)}
     peers: dict[int, set[int]] = {}
     for rank, peer in zip(sends.rank.tolist(), sends.peer.tolist(), strict=True):
@@ -253,7 +253,7 @@ def _share_streams(sends: Sends, is_send: Mask, is_forward: Mask) -> bool:
 
 
 def _stage(rank: Rank, passes: RankPasses) -> Stage | None:
-    """Return what a forward and a backward of a rank take without communication beside them."""
+    """Return the times of a rank's forward and backward without communication beside them."""
     if not len(passes) or rank.calls is None:
         return None
     kernels, launched_by = rank.operations.kernels, rank.launched_by[0]
@@ -274,7 +274,7 @@ def _stage(rank: Rank, passes: RankPasses) -> Stage | None:
 
 
 def _slowdown(analysis: OpenAnalysis) -> float:
-    """Return how many times as long kernels take beside communication; 1 where none were seen."""
+    """Return the slowdown of kernels beside communication; 1 if none were seen."""
     known = [
         result.comparison.slowdown
         for result in analysis.measured.of(overlap_slowdown)

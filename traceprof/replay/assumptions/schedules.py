@@ -30,7 +30,7 @@ class Stage(Record, frozen=True):
 
 
 class Pipeline(Record, frozen=True):
-    """The stages of a pipeline, and what lies between them.
+    """The stages of a pipeline, and the links between them.
 
     Attributes:
         stages: in order.
@@ -54,7 +54,7 @@ class ScheduleTime(Record, frozen=True):
 
     Attributes:
         order: `1f1b`, `gpipe` or `interleaved`.
-        step_ns: from the first pass to the last, None where the stages would wait for ever.
+        step_ns: from the first pass to the last, None if the stages would wait for ever.
         naive_ns: the same if communication slowed nothing down.
     """
 
@@ -73,7 +73,7 @@ class _Message(Record, frozen=True):
 
 @dataclass
 class _Stage:
-    """A stage as far as it has got."""
+    """The state of a stage."""
 
     passes: list[Pass]
     parts: list[int]  # of the model, of each pass
@@ -85,7 +85,7 @@ class _Stage:
 
 
 def schedule_times(pipeline: Pipeline) -> tuple[ScheduleTime, ...]:
-    """Return what the same stages would take in each order that can be made of them.
+    """Return the times of the same stages in each possible order.
 
     Interleaved, each stage has two halves of what it has, so that twice as much is sent.
     """
@@ -101,7 +101,7 @@ def schedule_times(pipeline: Pipeline) -> tuple[ScheduleTime, ...]:
 
 
 def pipeline_ns(pipeline: Pipeline, order: str, slowdown: float) -> float | None:
-    """Return how long the passes take in an order; None where stages wait for ever.
+    """Return how long the passes take in an order; None if stages wait for ever.
 
     Args:
         pipeline: of the passes.
@@ -154,7 +154,7 @@ class _Run:
         return all(stage.place == len(stage.passes) for stage in self.stages)
 
     def start_moving(self, now: float) -> None:
-        """Let begin to move what both sides are there for."""
+        """Start the transfers whose two sides are ready."""
         for stage in self.stages:
             for head in self._heads(stage):
                 receiver = self.stages[head.part % self._num_stages]
@@ -181,7 +181,7 @@ class _Run:
                 _begin(stage, cost, self._num_parts, self._num_chunks)
 
     def stop_moving(self, then: float) -> None:
-        """Let arrive what does until then."""
+        """Deliver the messages that arrive by then."""
         for message in [message for message, end in self.moving.items() if end <= then]:
             del self.moving[message]
             sender = message.part + (-1 if message.is_forward else 1)
@@ -191,7 +191,7 @@ class _Run:
 
 
 def _begin(stage: _Stage, cost: Stage, num_parts: int, num_chunks: int) -> None:
-    """Let a stage begin its next pass, or ask for what that needs."""
+    """Let a stage begin its next pass, or request its input."""
     if stage.place == len(stage.passes):
         return
     one, part = stage.passes[stage.place], stage.parts[stage.place]

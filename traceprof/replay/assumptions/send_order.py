@@ -121,7 +121,7 @@ class _Orders(Record, frozen=True):
             order = StreamOrder(numbers[int(sends.rank[rows[0]])], names)
             orders.append(order)
             counts[order] = counts.get(order, 0) + (len(rows) > 1)
-        # Streams do the same in every step, but for the first and the last.
+        # Streams do the same in every step, except for the first and the last.
         typical = max(counts.values())
         measured = tuple(order for order, count in counts.items() if 2 * count > typical)
         place = {order: index for index, order in enumerate(measured)}

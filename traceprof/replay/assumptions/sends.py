@@ -54,7 +54,7 @@ class Sends(Record, frozen=True):
         rank: int64[n], indices of the run's ranks.
         step: int64[n], in which step of its rank each began.
         start_ns: int64[n], when each began.
-        direction: int64[n], 1 sends, 2 receives, 3 both; -1 if not known.
+        direction: int64[n], 1 sends, 2 receives, 3 both; -1 if unknown.
         peer: int64[n], numbers of the other ranks.
         partner: int64[n], the other side: indices into these.
         follows: bool[n], whether it comes right after the one before it here, on their stream.
@@ -99,7 +99,7 @@ def edges_of_graph(graph: RunGraph) -> GraphEdges:
 
 
 def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
-    """Return the sends of a run; None where no two follow each other on a stream.
+    """Return the sends of a run; None unless two follow each other on a stream.
 
     Args:
         analysis: of the run.
@@ -144,7 +144,7 @@ def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
 
 
 def ready_ns(sends: Sends, edges: GraphEdges, weights: Float64, times: Float64) -> Float64:
-    """Return when each send could begin but for its stream, on its own side, float64[n].
+    """Return when each send could begin except for its stream, on its own side, float64[n].
 
     Args:
         sends: of the run.

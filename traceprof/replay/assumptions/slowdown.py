@@ -1,4 +1,4 @@
-"""Kernels that communication slows down, with less of it or none."""
+"""Kernels that communication slows down, with less communication or none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def without_slowdown(process: Process, durations: Durations) -> Durations:
-    """Let kernels beside communication take what they take alone, where that is known."""
+    """Let kernels beside communication take as long as alone, if that is known."""
     return with_shorter_communication(process, durations, 0.0)
 
 

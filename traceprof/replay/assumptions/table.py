@@ -74,11 +74,11 @@ class Entry(Record, frozen=True, kw_only=True):
         meaning: what is assumed, in a few words.
         details: what the documentation adds, in sentences of Markdown.
         change: called with a process, its durations, the value and what `of_run` returns; returns
-            the durations under the assumption. None where what one process does stays as it is.
+            the durations under the assumption. None if what one process does stays as it is.
         of_run: called once with the analysis, before any process is read; returns more arguments
-            for `change`, which may depend on other ranks. None where nothing does.
+            for `change`, which may depend on other ranks. None if nothing does.
         run_change: called with the analysis, the graph and the value; returns what changes between
-            ranks. None where nothing does.
+            ranks. None if nothing does.
         step_change: called with the analysis, the graph and the value; returns by what a model says
             that a step changes, where no change of the graph does. None for most.
         value: reads the value of a text, as a tuple of arguments for the functions above. None

@@ -65,7 +65,7 @@ class EventWaits(Record, frozen=True):
     record_device: Int64
 
     def behind(self, owner: Int64, chain: Int64, place: Int64) -> tuple[Int64, Int64]:
-        """Return what has to be over before places in streams are reached.
+        """Return the operations that must end before places in streams are reached.
 
         Args:
             owner: int64[n], numbers of whom it is for.
@@ -95,7 +95,7 @@ class EventWaits(Record, frozen=True):
         return who, what
 
     def chain_of(self, device: Int64, stream: Int64) -> Int64:
-        """Return the numbers of streams, int64[n]; -1 where nothing ran or was recorded there."""
+        """Return the numbers of streams, int64[n]; -1 if nothing ran or was recorded there."""
         wanted = _joined(device, stream)
         at = np.minimum(np.searchsorted(self.streams, wanted), max(len(self.streams) - 1, 0))
         return np.where(self.streams[at] == wanted, at, -1) if len(self.streams) else at - 1
@@ -113,7 +113,7 @@ class EventWaits(Record, frozen=True):
 def event_waits(
     ranks: Sequence[tuple[int, Rank]], calls: HostCalls, work: GpuWork
 ) -> EventWaits | None:
-    """Return what is known of the events of a process; None where none were recorded.
+    """Return the recorded events of a process; None if there are none.
 
     Args:
         ranks: of the process, each with its index among those of the run.
@@ -173,7 +173,7 @@ def lost_records(rank: Rank, calls: HostCalls) -> float:
         calls: of the process.
 
     Returns:
-        0 where no stream waits for an event.
+        0 if no stream waits for an event.
     """
     columns = rank.calls
     assert columns is not None  # noqa: S101  (the replay refuses reports without calls before)

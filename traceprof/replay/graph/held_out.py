@@ -43,7 +43,7 @@ def halves(start_ns: Int64, limits_ns: Int64, is_steady: Mask) -> Int64:
 
 
 def held_out_latencies(process: Process) -> Latencies:
-    """Return the delays of operations by what those like them had in the other half.
+    """Return the delays of operations from similar operations in the other half.
 
     Operations are alike on the same stream, with the same name. What has no like there keeps its
     own, and what the kernels of other streams left no room for is part of what these took. An

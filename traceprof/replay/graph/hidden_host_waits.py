@@ -157,7 +157,7 @@ _NOTHING_NS = -intervals.BEYOND_NS
 
 
 def _candidates(gaps: _Gaps, site: Int64, calls: HostCalls, work: GpuWork) -> tuple[Int64, ...]:
-    """Return what each silence may have waited for, int64[g] each; -1 for nothing.
+    """Return the possible targets of each silence, int64[g] each; -1 for none.
 
     That is what the thread launched last, as for a stream or a copy; what ends last of all that
     was launched, as for the device; and what was launched as many operations before on the stream
@@ -268,7 +268,7 @@ def _explained(rank: Rank, calls: HostCalls, gaps: _Gaps, shift_ns: int) -> Mask
 
 
 def names_of(ranks: Sequence[tuple[int, Rank]], work: GpuWork) -> Int64:
-    """Return a number for what each operation is, int64[operations]: a kernel's name, else less."""
+    """Return a number for the identity of each operation, int64[operations]: kernels by name."""
     named = -1 - work.group
     for index, rank in ranks:
         rows = np.flatnonzero((work.rank == index) & (work.group == 0))

@@ -61,7 +61,7 @@ def host_waits(
     stalls: Stalls,
     shift_ns: int = 0,
 ) -> HostWaits:
-    """Return what the host of a process waited for: synchronizing calls, copies, full queues.
+    """Return the waits of a process's host: synchronizing calls, copies, full queues.
 
     A call whose operation is not known waits for nothing here: it takes as long as it took.
 
@@ -137,7 +137,7 @@ class _Chains:
         return chosen
 
     def all_before(self, call: Int64, calls: HostCalls) -> tuple[Int64, Int64]:
-        """Return calls and what was put last on every stream before each, int64[k] both."""
+        """Return calls and the last operation on every stream before each, int64[k] both."""
         pairs = [
             (call, self.last_before(np.full(len(call), stream), calls.in_time[call]))
             for stream in self.streams
@@ -147,7 +147,7 @@ class _Chains:
 
 
 def _freeing(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64]:
-    """Return the calls that free memory, and what each has to wait for: all of every stream."""
+    """Return the calls that free memory, and the work each waits for: all of every stream."""
     columns = rank.calls
     assert columns is not None  # noqa: S101
     ids = [
@@ -226,7 +226,7 @@ def _behind_others(
 
 
 class _Asked(Record, frozen=True):
-    """Streams, events and devices that calls waited for, by call; `NULL` if not known."""
+    """Streams, events and devices that calls waited for, by call; `NULL` if unknown."""
 
     stream: Int64
     event: Int64
@@ -237,7 +237,7 @@ class _Asked(Record, frozen=True):
 def _behind_events(
     waiting: Int64, asked: _Asked, calls: HostCalls, events: EventWaits
 ) -> tuple[Int64, Int64]:
-    """Return the waits for a stream or an event, and what had to be over for each.
+    """Return the waits for a stream or an event, and the operations that end each.
 
     A stream that was made to wait for another one since its last operation waits for that one's.
     """

@@ -1,4 +1,4 @@
-"""Latencies: the time from what held each GPU operation back to its start."""
+"""Latencies: the time between the last thing that a GPU operation waited for and its start."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Latencies(Record, frozen=True):
 
 
 def measured_latencies(calls: HostCalls, work: GpuWork, between: StreamWaits) -> Latencies:
-    """Measure what follows each thing that holds an operation back.
+    """Measure the delay after each kind of thing that operations wait for.
 
     What held it last is measured, up to 20 us; what did not, is at most the median of its kind.
     Waits that are only possible explain nothing.

@@ -103,7 +103,7 @@ def queue_waits(
     training: Int64,
     shift_ns: int,
 ) -> QueueWaits:
-    """Return what the stages of a loader wait for, and who trains waits for them.
+    """Return the waits of a loader's stages, and of the training for them.
 
     Args:
         rank: one rank of the process.
@@ -145,7 +145,7 @@ def _of_pipeline(
 ) -> tuple[Int64, Int64, Intervals] | None:
     """Return the waits in one pipeline, int64[5, m], its threads, and when its first stage works.
 
-    None where it is not known what its stages wait for.
+    None if that is unknown what its stages wait for.
     """
     chain, rows = [last], []
     batch = np.arange(len(last.begin_ns))
@@ -173,7 +173,7 @@ def _of_pipeline(
 
 
 def _fed(stage: Stage, last: Stage, calls: HostCalls, training: Int64) -> _Feed | None:
-    """Return how a first stage is fed; None if that is not known.
+    """Return how a first stage is fed; None if that is unknown.
 
     Wherever it waited, its feeder is at the same place of its step, by the number of its calls, and
     has returned from the last of them as long before, or has got a batch of the last stage.
@@ -205,7 +205,7 @@ def _begun(stage: Stage, after: Int64, ready_ns: Int64, calls: HostCalls) -> Int
 
     Args:
         stage: it has calls.
-        after: int64[n], the call that each batch waits for; -1 if not known.
+        after: int64[n], the call that each batch waits for; -1 if unknown.
         ready_ns: int64[n], when the batch is there, at that call's return or later.
         calls: of the process.
     """
@@ -230,7 +230,7 @@ def _fed_through(stage: Stage, fed: Int64, got: Int64, calls: HostCalls) -> list
 
     Args:
         stage: the second one.
-        fed: int64[n], the call that feeds each batch; -1 if not known.
+        fed: int64[n], the call that feeds each batch; -1 if unknown.
         got: int64[n], the last stage's call that this waited for, too; -1 for none.
         calls: of the process.
     """
@@ -262,7 +262,7 @@ def _taken(
     Its work may be seen to wait for the batch's. Else, where it waited for a batch, it goes on as
     long after the stage's last call for that, at the same place of its step. Where it hardly ever
     did, the first call after it has fed the loader may wait for the latest batch that was there in
-    all steps, or for none: this is not sure. None where nothing is known.
+    all steps, or for none: this is not sure. None if nothing is known.
     """
     ready_ns, usual = calls.end_ns[stage.last], FAR
     number, chosen, is_used = np.arange(len(ready_ns)), None, False

@@ -27,7 +27,7 @@ _EARLY_NS = 20_000  # a range ends so shortly after the next stage was woken
 
 
 class Stage(NamedTuple):
-    """What a thread did for each of n batches, int64[n] each but for `thread` and `order`.
+    """The work of a thread on n batches, int64[n] each except for `thread` and `order`.
 
     Attributes:
         thread: its number; -1 if it makes no calls.
@@ -117,7 +117,7 @@ def input_of(stage: Stage, stages: list[Stage]) -> tuple[Stage, Int64] | None:
 
 
 def values_at(values: Int64, at: Int64) -> Int64:
-    """Return some of n values, -1 where a place is none of theirs."""
+    """Return some of n values, -1 if a place is none of theirs."""
     known = (at >= 0) & (at < len(values))
     return np.where(known, values[np.where(known, at, 0)], -1)
 

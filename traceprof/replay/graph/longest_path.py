@@ -108,7 +108,7 @@ def solve(plan: Schedule, sets: WeightSets) -> Float64:
 
 
 def binding_edges(plan: Schedule, weights: Float64, times: Float64, node: int) -> list[int]:
-    """Return the edges by which a node is as late as it is, from the root to it.
+    """Return the critical edges of a node, from the root to it.
 
     Args:
         plan: the order of the edges.

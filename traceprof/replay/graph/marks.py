@@ -112,7 +112,7 @@ def begun_together(marks: Sequence[Marks]) -> list[Marks]:
 
 
 def _launched(process: Process, operations: Int64, limits: Int64) -> Int64:
-    """Return when the host launched operations; when they ran if that is not known."""
+    """Return when the host launched operations; when they ran if that is unknown."""
     call = process.work.call[operations]
     starts = process.calls.start_ns[call]
     starts[-1] = process.calls.end_ns[call[-1]]

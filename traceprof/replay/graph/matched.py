@@ -43,7 +43,7 @@ class Matched(Record, frozen=True):
 
 
 def synchronizing_groups(analysis: OpenAnalysis) -> list[tuple[GroupWaits, Mask]]:
-    """Return the groups whose ranks wait for each other, each with the operations that do."""
+    """Return the groups whose ranks wait for each other, each with its waiting operations."""
     starts = [
         [step.measures.window_start_ns for step in result.steps]
         for result in analysis.measured.of(breakdown)

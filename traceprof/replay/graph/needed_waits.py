@@ -32,7 +32,7 @@ def needed_at_once(
     awaited: Int64,
     shift_ns: int,
 ) -> Mask:
-    """Return which waits are for what is used before the thread launches anything, bool[m].
+    """Return which waits are for data used before the thread launches anything, bool[m].
 
     Before a call of MPI (or Gloo) that is likely what MPI sends. A program without the wait would
     use what is not there yet. So it would with a copy to the host if then, without data loading,
@@ -79,7 +79,7 @@ def needed_at_once(
 def round_trips(
     ranks: Sequence[tuple[int, Rank]], calls: HostCalls, work: GpuWork, waits: tuple[Int64, Int64]
 ) -> tuple[Int64, Int64]:
-    """Return the calls that wait for what goes back to a GPU at once, each with that launch.
+    """Return the calls that wait for data that goes straight back to a GPU, each with that launch.
 
     Where the thread's own code runs for longer between them than a wait explains, such as an
     optimizer on the CPU, what it copies to the GPU is its result.
@@ -107,7 +107,7 @@ def round_trips(
 
 
 def _launched_next(calls: HostCalls, work: GpuWork, waiting: Int64) -> Int64:
-    """Return what the thread of each call launches next after it, int64[m]; -1 for nothing."""
+    """Return the next launch of each call's thread, int64[m]; -1 for none."""
     operations = np.flatnonzero(work.call >= 0)
     launch = calls.outer[work.call[operations]]
     order = np.argsort(launch, kind="stable")
@@ -118,7 +118,7 @@ def _launched_next(calls: HostCalls, work: GpuWork, waiting: Int64) -> Int64:
 
 
 def _bytes(ranks: Sequence[tuple[int, Rank]], work: GpuWork, operations: Int64) -> Int64:
-    """Return how many bytes operations copy, int64[n]; 0 for what is no copy."""
+    """Return the bytes that operations copy, int64[n]; 0 if it is not a copy."""
     copied = np.zeros(len(operations), np.int64)
     for index, rank in ranks:
         of_rank = (work.rank[operations] == index) & (work.group[operations] == 1)

@@ -49,13 +49,13 @@ class ProcessFacts(Record, frozen=True):
         hidden_host_ns: how much of that its threads waited for the GPU by no call that is shown.
         hidden_stream_ns: how much its streams waited for each other by none.
         paced_ns: how long by itself a thread takes for what it hands over in a step to one that
-            trains, the longest of them; 0 where none is known to.
+            trains, the longest of them; 0 if none is known to.
         pace_ns: how long a loader's first stage works in a step, the mean; 0 without one, infinite
-            where it is not known what a loader's stages wait for.
+            where that is unknown what a loader's stages wait for.
         late_ns: by rank, how much operations began late for no known reason.
         unseen_pace_ns: how long its threads slept until one not seen may have woken them.
         workers_ran: for which share of the time processes that may load its data were on a CPU, the
-            mean; 0 where none are known.
+            mean; 0 if none are known.
     """
 
     ranks: tuple[int, ...]
@@ -79,7 +79,7 @@ class ProcessFacts(Record, frozen=True):
 
 
 def unseen_pace(facts: Iterable[ProcessFacts]) -> str | None:
-    """Return why nothing may be gained, whatever changes; None where the run shows what paces it.
+    """Return why nothing may be gained, whatever changes; None if the run shows what paces it.
 
     Args:
         facts: about the run's processes.
@@ -169,7 +169,7 @@ def _pace_ns(queues: QueueWaits, limits_ns: Int64) -> float:
 
 
 def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
-    """Return how long by itself a thread takes for what it hands over in the median step."""
+    """Return a thread's own time for the work that it hands over in the median step."""
     calls, overs, waits = process.calls, process.hand_overs, process.host_waits
     to_training = np.isin(calls.thread[overs.call], training)
     giver = calls.thread[overs.after]

@@ -1,4 +1,4 @@
-"""The graph of a run: what every call and operation waited for, compressed to pieces.
+"""The graph of a run: the waits of every call and operation, compressed to pieces.
 
 Calls of a thread that follow each other without waiting move together: they make one piece, whose
 nodes are its beginning and its return. So do operations of a stream launched by one such piece,
@@ -101,7 +101,7 @@ class Observed(Record, frozen=True):
 
 
 class Process(Observed, frozen=True):
-    """A process in pieces, with what is needed to weigh its edges.
+    """A process in pieces, with the data needed to weigh its edges.
 
     Attributes:
         latencies: how long after what held it each operation began.
@@ -112,7 +112,7 @@ class Process(Observed, frozen=True):
         piece_of_operation: int64[operations].
         host_node: the node at which the first piece of the host begins; each has two.
         gpu_node: the node at which the first piece of a stream begins; each has two.
-        limits_ns: int64[s + 1], when its steps begin, and the last one ends; 0 if not known.
+        limits_ns: int64[s + 1], when its steps begin, and the last one ends; 0 if unknown.
         is_steady: bool[s], which of them are.
     """
 
@@ -180,7 +180,7 @@ class Edges(Record, frozen=True):
 def observe(
     ranks: Sequence[tuple[int, Rank]], shift_ns: int, span: tuple[int, int] | None = None
 ) -> Observed:
-    """Return what a process did and waited for.
+    """Return the actions and waits of a process.
 
     Args:
         ranks: of the process, each with its index among those of the run.
@@ -227,7 +227,7 @@ def in_pieces(
     limits_ns: Int64 = _NO_LIMITS,
     is_steady: Mask | None = None,
 ) -> Process:
-    """Cut what a process did into pieces.
+    """Cut the actions of a process into pieces.
 
     Args:
         observed: the process.

@@ -216,6 +216,6 @@ def steps_left_out(analysis: OpenAnalysis, rank: Rank) -> Int64:
 
 
 def clock_shift(analysis: OpenAnalysis, rank: Rank) -> int:
-    """Return what to add to times of a rank's report to get times on the run's clock."""
+    """Return the offset from times of a rank's report to the run's clock."""
     begin = np.array([rank.window.start_ns], np.int64)
     return int(analysis.measured.ranks.clocks.to_run(rank.report, begin)[0] - begin[0])

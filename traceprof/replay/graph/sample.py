@@ -56,7 +56,7 @@ def sample_of(
     measured: Mapping[int, BreakdownResult],
     asked: Mapping[int, Int64] | None = None,
 ) -> Sample | None:
-    """Choose steps from the middle of the training; None where these would not be fewer.
+    """Choose steps from the middle of the training; None if these would not be fewer.
 
     Args:
         run: its reports are open.
@@ -95,7 +95,7 @@ def sample_of(
 
 
 def _training_steps(rank: Rank, result: BreakdownResult | None) -> StepWindows | None:
-    """Return the training steps of a rank in order of time; None if not known."""
+    """Return the training steps of a rank in order of time; None if unknown."""
     if result is not None and result.judged_kind is WindowKind.TRAINING:
         steps = _measured_steps(rank, result)
         if steps is not None:
@@ -109,7 +109,7 @@ def _training_steps(rank: Rank, result: BreakdownResult | None) -> StepWindows |
 
 
 def _measured_steps(rank: Rank, result: BreakdownResult) -> StepWindows | None:
-    """Return the steps of a breakdown; None where a number is not that of one range."""
+    """Return the steps of a breakdown; None if a number is not that of one range."""
     ranges, steps = rank.host_steps, [step for step in result.steps if step.is_training]
     if ranges is None or not steps:
         return None

@@ -65,7 +65,7 @@ def measured_steps(graph: RunGraph) -> Float64:
 
 
 def steady_shares(marks: Sequence[Marks], slowest: BreakdownResult) -> tuple[Float64, Float64]:
-    """Return what each step counts for in the mean of the steady ones.
+    """Return the weight of each step in the mean of the steady steps.
 
     Steps that are not steady count nothing. Of a sample, each kind of steps counts as much as it
     does among all of them. By end, what passes until the next step begins is part of the next one,

@@ -51,7 +51,7 @@ NO_STREAM_WAITS = StreamWaits(_NOTHING, _NOTHING, False, np.empty(0, np.bool_))
 
 
 def stream_waits(events: EventWaits | None, work: GpuWork) -> StreamWaits | None:
-    """Return what streams waited for; None without event records.
+    """Return the waits of streams; None without event records.
 
     Args:
         events: of a process.
@@ -144,7 +144,7 @@ def possible_waits(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, 
 
 
 def _waiting_streams(rank: Rank, calls: HostCalls) -> Int64:
-    """Return the stream that each call made wait, int64[calls]; `NULL` if not known."""
+    """Return the stream that each call made wait, int64[calls]; `NULL` if unknown."""
     stream = np.full(len(calls), NULL)
     rows, columns = rank.trace.synchronizations(rank.process), rank.calls
     assert columns is not None  # noqa: S101

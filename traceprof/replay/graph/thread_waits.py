@@ -148,7 +148,7 @@ def _by_silence(
 
 
 def _variance(values: Int64, place: Int64) -> Float64:
-    """Return by how much values of the same place vary, float64[n]; 0 where there are too few.
+    """Return by how much values of the same place vary, float64[n]; 0 if there are too few.
 
     What disturbs both times alike is in both variances.
     """

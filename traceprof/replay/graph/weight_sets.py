@@ -1,4 +1,4 @@
-"""Sets of weights of the same edges: one in full, of each other one what differs from it."""
+"""Sets of weights of the same edges: one in full, the others as differences from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights: the time by which each edge holds its target back, as measured or as assumed."""
+"""Weights: the delay that each edge imposes on its target, as measured or as assumed."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ class Weighing(Protocol):
         """Return what was measured of a process, but for this share of the time for launching."""
 
     def assumed(self, process: Process, measured: Durations) -> Durations:
-        """Return what the actions of a process take under the assumption; the same if nothing."""
+        """Return the durations of a process's actions under the assumption; the same if nothing."""
 
     def durations(self, assumed: Durations) -> Durations:
         """Return this way to take what is not known of them."""
 
 
 def as_measured(process: Process) -> Durations:
-    """Return what was measured of a process."""
+    """Return the measured durations of a process."""
     num_calls, num_operations = len(process.calls), len(process.work)
     return Durations(
         length_ns=process.work.length_ns.astype(np.float64),
@@ -118,7 +118,7 @@ class Weigher:
     """Weighs the edges of one process for one set of durations."""
 
     def __init__(self, process: Process, durations: Durations) -> None:
-        """Prepare what edges have in common."""
+        """Prepare the data that edges share."""
         self._process, self._durations = process, durations
         calls, work = process.calls, process.work
         before, inside = durations.before_call_ns, durations.in_call_ns
@@ -360,7 +360,7 @@ class Weigher:
         return int(np.argmax(self._launch[rows] + self._durations.length_ns[rows] - done))
 
     def _steps(self) -> Float64:
-        """Return what each operation adds to its piece: time, and but for the first delay."""
+        """Return what each operation adds to its piece: time, and except for the first delay."""
         steps = self._after_previous + self._durations.length_ns
         first = self._process.first_operation
         steps[first] = self._durations.length_ns[first]

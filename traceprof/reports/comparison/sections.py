@@ -39,7 +39,7 @@ class Section(Record, frozen=True):
     Attributes:
         title: empty of the first.
         lines: sentences, before the table.
-        table: as formats other than text have it, too; None where there is none.
+        table: as formats other than text have it, too; None if there is none.
         after: sentences after the table.
     """
 

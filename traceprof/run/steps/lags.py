@@ -53,7 +53,7 @@ class Run(Record, frozen=True):
 
 
 def best_lag(names: Names) -> int | None:
-    """Return the period of a sequence, the number of its elements; None where it has none.
+    """Return the period of a sequence, the number of its elements; None if it has none.
 
     It is the shortest lag at which nearly as much returns as at the best one. Where what it leaves
     returns after a longer lag (the end of an iteration, after many equal layers), it is that one.
@@ -84,7 +84,7 @@ def best_lag(names: Names) -> int | None:
 
 
 def longest_run(names: Names) -> Run | None:
-    """Return the longest part of a sequence that repeats itself; None where none does."""
+    """Return the longest part of a sequence that repeats itself; None if none does."""
     best: Run | None = None
     for lag, share in [*candidate_lags(names).items()][:_NUM_TRIED_IN_PARTS]:
         if share < _MIN_PART:
@@ -106,7 +106,7 @@ def candidate_lags(names: Names) -> dict[int, float]:
         names: unsigned integers[n], from 0.
 
     Returns:
-        By lag, what share of some elements comes again after it, the largest first.
+        By lag, what share of some elements comes again after it, largest first.
     """
     count = np.bincount(names)
     used = np.flatnonzero(count >= _MIN_RETURNS)

@@ -49,7 +49,7 @@ class Period(Struct, frozen=True, forbid_unknown_fields=True):
     ]
 
     def __str__(self) -> str:
-        """Return in words from where to where it goes."""
+        """Return in words where it begins and ends."""
         kernels = f"{self.num_kernels} kernel{'s' * (self.num_kernels != 1)}"
         name = one_line(self.kernel, _MAX_NAME)
         if self.is_only:
@@ -58,7 +58,7 @@ class Period(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def about_periods(phases: Sequence[Period]) -> str:
-    """Return a sentence that says what a step is where no range marks any.
+    """Return a sentence that says what a step is if no range marks any.
 
     Args:
         phases: what returns, at least one.
@@ -93,7 +93,7 @@ class PeriodSteps(Record, frozen=True):
 
     @property
     def num(self) -> int:
-        """The number of periods, of which not all need be steps."""
+        """The number of periods; not all of them need be steps."""
         return len(self.begins)
 
     @property
@@ -102,7 +102,7 @@ class PeriodSteps(Record, frozen=True):
         return len(self.windows) < self.num
 
     def on_host(self, launched_by: Sequence[Int64], calls: ApiCalls) -> StepRanges | None:
-        """Return when the host launched the periods; None where it launched several at once.
+        """Return when the host launched the periods; None if it launched several at once.
 
         Args:
             launched_by: for each group of operations the index of the call of each, -1 for none.
@@ -127,7 +127,7 @@ def period_steps(
     name_of: Callable[[int], str],
     span_ns: tuple[int, int],
 ) -> PeriodSteps | None:
-    """Return the steps of a rank by the periods of its kernels; None where it has no period.
+    """Return the steps of a rank by the periods of its kernels; None if it has no period.
 
     Periods are searched among all kernels in order of start, since streams may take turns, and on
     the busiest stream alone, since others may run ahead: what returns more regularly counts.
@@ -213,7 +213,7 @@ def _middle(phase: Int64) -> Mask:
 
 
 def _count(signature: Int64) -> int:
-    """Return how many times the first one of some signatures is among them."""
+    """Return how often the first of some signatures occurs among them."""
     return int((signature == signature[0]).sum())
 
 
@@ -233,7 +233,7 @@ def _narrow(values: npt.NDArray[np.integer]) -> Names:
 
 
 def _busiest(stream: Int64, length_ns: Int64) -> Mask | None:
-    """Return which operations are on the stream with the most time; None where it is the only."""
+    """Return which operations are on the stream with the most time; None if it is the only."""
     if not len(stream) or (stream == stream[0]).all():
         return None
     streams, which = np.unique(stream, return_inverse=True)

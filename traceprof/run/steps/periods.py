@@ -1,4 +1,4 @@
-"""Periods of a program: where no range marks steps, what it runs again and again is one."""
+"""Periods of a program, which are its steps if no range marks any."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Periods(Record, frozen=True):
 
 
 def find_periods(items: Items) -> Periods | None:
-    """Return the periods that cover the operations; None where nothing returns regularly.
+    """Return the periods that cover the operations; None if nothing returns regularly.
 
     Args:
         items: all operations of the time that is searched, or those of a stream.
@@ -103,7 +103,7 @@ def find_periods(items: Items) -> Periods | None:
 
 
 def _time(items: Items, first: int, stop: int) -> int:
-    """Return the time of some operations: what passes without any is no part of a period."""
+    """Return the time of some operations; time without any is not part of a period."""
     return int((items.end_ns[first:stop] - items.start_ns[first:stop]).sum())
 
 
@@ -143,7 +143,7 @@ def _come_apart(items: Items, one: Phase, other: Phase) -> bool:
 
 
 def _phase(items: Items, first: int, stop: int) -> Phase | None:
-    """Return the phase that covers most of some operations, None where nothing returns."""
+    """Return the phase that covers most of some operations, None if nothing returns."""
     signature = items.signature[first:stop]
     lag = best_lag(signature)
     begins = None if lag is None else _begins(items.chosen(slice(first, stop)), lag)
@@ -188,7 +188,7 @@ def _begins(part: Items, lag: int) -> Int64 | None:
         lag: how many of them are a period.
 
     Returns:
-        int64[m], ascending; None where no operation returns regularly.
+        int64[m], ascending; None if no operation returns regularly.
     """
     names = part.signature
     gap = np.zeros(len(names), np.int64)
@@ -256,7 +256,7 @@ def _good_periods(names: Names, lag: int, share: float) -> Int64:
 
 
 def _returns(names: Names, name: int, lag: int) -> Int64:
-    """Return where a name returns once in each period; empty where it does so irregularly."""
+    """Return where a name returns once in each period; empty if it does so irregularly."""
     returns = np.flatnonzero(names == name)
     is_one = np.abs(np.diff(returns) - lag) <= _TOLERANCE * lag
     regular = np.flatnonzero(is_one)

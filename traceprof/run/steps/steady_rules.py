@@ -1,4 +1,4 @@
-"""Rules that say which steps are steady: the step costs what these cost on the average."""
+"""Rules for steady steps, whose mean is the cost of a step."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def step_uses(
 
     Args:
         lengths_ns: int64[n], in order of time.
-        num_kernels: int64[n], how many kernels start in each; zeros where that is not known.
+        num_kernels: int64[n], how many kernels start in each; zeros where that is unknown.
         ends_early: whether no step follows the last one.
         is_cut: bool[n], those that are known to be cut, however few steps there are.
         ran_else: returns of some steps whether ranges or calls name something else that ran in

@@ -21,7 +21,7 @@ MIN_EXPLAINED = 0.80
 
 
 def long_steps(lengths_ns: npt.ArrayLike, min_explained: float = MIN_EXPLAINED) -> Mask | None:
-    """Return which steps are of the longer of two kinds; None where all are of one kind.
+    """Return which steps are of the longer of two kinds; None if all are of one kind.
 
     The kinds are divided at the cut of the sorted logarithms of the lengths that explains most of
     their variance, tried one by one (Otsu, "A threshold selection method from gray-level
@@ -76,7 +76,7 @@ def kinds_of_steps(lengths_ns: npt.ArrayLike, phase: npt.NDArray[np.int64]) -> l
 
 
 def regular_spacing(is_long: Mask) -> int | None:
-    """Return every how many steps a long one comes; None where they come irregularly.
+    """Return every how many steps a long one comes; None if they come irregularly.
 
     Args:
         is_long: bool[n], in order of time.

@@ -87,7 +87,7 @@ class StepRanges(Record, frozen=True):
         start_ns: int64[n].
         end_ns: int64[n].
         is_cut: bool[n], whether an exception, or the end of the capture, is known to have cut it;
-            None where none was cut.
+            None if none was cut.
         num_nested: how many more ranges with such names lie inside of these, or around all.
     """
 
@@ -129,7 +129,7 @@ class StepWindows(Record, frozen=True):
         end_ns: int64[n], where the next step starts; the last ends with its last operation.
         source: int64[n], indices into the process's `StepRanges`.
         found_by: the evidence for all of them.
-        phase: int64[n], which of the program's phases each belongs to; None where it has one.
+        phase: int64[n], which of the program's phases each belongs to; None if it has one.
     """
 
     number: Int64
@@ -152,7 +152,7 @@ class StepWindows(Record, frozen=True):
 
     @property
     def phases(self) -> Int64:
-        """The phase of each, int64[n]; 0 where there is one."""
+        """The phase of each, int64[n]; 0 if there is one."""
         return np.zeros(len(self), np.int64) if self.phase is None else self.phase
 
 

@@ -145,7 +145,7 @@ class Content:
         tables: columns by kind of event, in the order of the document, as long as they are needed.
         names: of kernels, API calls, copies, annotations and overhead, by number.
         signatures: name, grid and block of kernels, by number.
-        work: multiplications and additions of operators, NULL where shapes do not say them, and the
+        work: multiplications and additions of operators, NULL if shapes do not say them, and the
             bytes that they move and read at least, negative where shapes do not say it; by number.
         calls: operators that communicate, and annotations of such, by number.
         first_ns: the start of the first event; None before there is one.

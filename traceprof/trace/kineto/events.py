@@ -37,7 +37,7 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     stream: int | None = None
     correlation: int | None = None
     bytes: int | None = None
-    # Of copies between devices, in place of `device`.
+    # Of copies between devices, instead of `device`.
     copying_device: int | None = msgspec.field(name="inDevice", default=None)
     source_device: int | None = msgspec.field(name="fromDevice", default=None)
     destination_device: int | None = msgspec.field(name="toDevice", default=None)
@@ -192,7 +192,7 @@ class Events:
         return [*map(attrgetter(name), self._arguments)]
 
     def integers(self, name: str) -> Int64:
-        """Return an attribute of each, int64[n], NULL where it is not an integer of 64 bits."""
+        """Return an attribute of each, int64[n], NULL if it is not an integer of 64 bits."""
         return _integers(name, self.rows)
 
     def integer_arguments(self, name: str) -> Int64:

@@ -34,7 +34,7 @@ _NO_COLUMN = pack(_NOTHING)
 
 
 def read_operations(content: Content, process: int) -> dict[RankKey, RankOperations]:
-    """Return the GPU operations of a process, by device; kernels in place of their table.
+    """Return the GPU operations of a process, by device; kernels instead of their table.
 
     Args:
         content: of the trace.

@@ -35,7 +35,7 @@ _STALL = "Command Buffer Full"
 
 
 def read_api_calls(content: Content) -> dict[int, ApiCalls]:
-    """Return the API calls of each process, in place of their table."""
+    """Return the API calls of each process, instead of their table."""
     columns = content.take(Kind.API_CALL)
     if not columns:
         return {}

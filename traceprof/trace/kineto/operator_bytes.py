@@ -46,7 +46,7 @@ class _Tensor(NamedTuple):
 
 @lru_cache(maxsize=4096)  # of a training step, which repeats
 def bytes_of(name: str, sizes: bytes, types: bytes, strides: bytes) -> Moved | None:
-    """Return the bytes that an operator moves at least; None where its shapes do not say them.
+    """Return the bytes that an operator moves at least; None if its shapes do not say them.
 
     Args:
         name: such as `aten::add`.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=4096)  # of a training step, which repeats
 def flops_of(name: str, sizes: bytes, values: bytes) -> int | None:
-    """Return the FLOPs of an operator; None where its shapes do not say them.
+    """Return the FLOPs of an operator; None if its shapes do not say them.
 
     Args:
         name: such as `aten::mm`.

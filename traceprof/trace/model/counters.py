@@ -59,7 +59,7 @@ class Counters(Record, frozen=True):
     has_gpu_samples: bool
 
     def clock_of(self, key: RankKey) -> LinkSamples | None:
-        """Return the samples of the clock of a rank's GPU; None where there are none.
+        """Return the samples of the clock of a rank's GPU; None if there are none.
 
         Args:
             key: of the rank.

@@ -27,9 +27,9 @@ class HostCode(PackedSpans, frozen=True):
         sequence: n numbers that join operators of the forward with those of the backward, NULL for
             none; None for functions of Python.
         packed_work: n indices into `work`; None for functions of Python.
-        work: int64[m, 3], multiplications and additions by the operator's formula, NULL where it
+        work: int64[m, 3], multiplications and additions by the operator's formula, NULL if it
             has none or its shapes are not known; and the bytes that it moves at least, and those of
-            them that it reads, negative where that is not known.
+            them that it reads, negative where that is unknown.
         names: the names of the whole trace.
     """
 

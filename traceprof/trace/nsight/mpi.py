@@ -248,7 +248,7 @@ def _communicators_of(
 def _communicator(
     handle: int, handles: list[int], known: Mapping[int, _Communicator]
 ) -> _Communicator | None:
-    """Return the communicator of a handle; None where it may be one of several."""
+    """Return the communicator of a handle; None if it may be one of several."""
     if handle in known:
         return known[handle]
     if handle == _MPICH_WORLD:
