@@ -12,6 +12,7 @@ from traceprof.analyses.gpu_idle import GpuIdleResult
 from traceprof.findings import Finding, Severity
 from traceprof.host.idle_causes import IdleCause
 from traceprof.run.opening import Rank, Window, open_run
+from traceprof.trace.nsight import schema
 from traceprof.trace.open import open_trace
 
 US, MS = 1_000, 1_000_000
@@ -38,6 +39,26 @@ def late(kernel: str = TORCH) -> TraceBuilder:
     """A gap of 80 us in which the host launches."""
     builder = TraceBuilder().kernel(0, 100 * US, kernel, launch=(0, US))
     return builder.kernel(180 * US, 300 * US, kernel, launch=(100 * US, 170 * US))
+
+
+def test_a_gpu_that_works_for_another_process_is_not_lost(tmp_path: Path) -> None:
+    """Two processes take turns on GPU a, a third one has GPU b; both are idle for 10 us a time."""
+    builder = TraceBuilder()
+    for place, (pid, gpu) in enumerate([(1000, "a"), (1050, "a"), (1100, "b")]):
+        row = {"gpuId": ord(gpu), "cudaId": 0, "pid": pid, "uuid": f"GPU-{gpu}"}
+        builder.raw(schema.CUDA_DEVICES, **row)
+        for turn in range(6):
+            start = (100 * turn + 50 * (place % 2)) * US
+            builder.kernel(start, start + 40 * US, pid=pid, launch=(start, start + US))
+    path = builder.write(tmp_path / "t.sqlite")
+    first, second, alone = (
+        gpu_idle.run(rank, rank.window) for rank in open_run([open_trace(path)]).ranks
+    )
+    assert [result.metrics.idle_ns for result in (first, second, alone)] == [300 * US] * 3
+    assert first.metrics.others_ns == second.metrics.others_ns == 200 * US
+    assert alone.metrics.others_ns is None
+    assert "300 µs of 540 µs for this rank, and worked 200 µs of it for others" in one(first).title
+    assert "for others" not in one(alone).title
 
 
 def test_a_late_launch(tmp_path: Path) -> None:

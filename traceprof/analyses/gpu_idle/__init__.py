@@ -21,6 +21,7 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Saving,
     Severity,
     severity_of_cost,
     share,
@@ -111,6 +112,11 @@ class GpuIdleMetrics(Metrics):
         Ns,
         "the cause cannot be determined: the launch is not known, the queue"
         " held work, or nothing is known about the thread",
+    ]
+    others_ns: Annotated[
+        Ns | None,
+        "the part in which the GPU worked for other ranks of the report, whatever the cause; null"
+        " where none runs on the same GPU",
     ]
     per_step_ns: Annotated[
         Ns | None, "idle time in the mean steady step; null where no step was found"
@@ -222,6 +228,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         **{f"{cause.value}_ns": by_cause[cause] for cause in IdleCause},
         mpi_wait_ns=None,
         mpi_transfer_ns=None,
+        others_ns=_others_ns(rank, idle),
         per_step_ns=_per_step_ns(rank, window),
         coverage=causes.coverage(window),
     )
@@ -277,8 +284,9 @@ def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
                 result.rank,
             )
         ]
-    # On the host nothing can be done about the GPU's own time.
-    curable = share(idle_ns - result.metrics.turnaround_ns, window_ns)
+    # On the host nothing can be done about the GPU's own time, nor about that of other ranks.
+    gone_ns = result.metrics.turnaround_ns + (result.metrics.others_ns or 0)
+    curable = share(max(idle_ns - gone_ns, 0), window_ns)
     return [
         Finding(
             ID,
@@ -290,11 +298,37 @@ def findings(result: GpuIdleResult) -> list[Finding | NotApplicable]:
             result.metrics.by_name(),
             result.evidence,
             tuple(_advice(result)),
+            _beside_others(result.metrics),
         )
     ]
 
 
+def _beside_others(metrics: GpuIdleMetrics) -> Saving | None:
+    """Return the bound where other ranks run on the GPU: what it works for them is not lost."""
+    if metrics.others_ns is None:
+        return None
+    share_per_step = None if metrics.per_step_ns is None else metrics.per_step_ns / metrics.idle_ns
+    return Saving.of_step(metrics.idle_ns - metrics.others_ns, share_per_step)
+
+
 # -- numbers --------------------------------------------------------------------------------------
+
+
+def _others_ns(rank: Rank, idle: intervals.Intervals) -> int | None:
+    """Return how long the GPU worked for other ranks of the report; None if it has none."""
+    trace = rank.trace
+    others = [
+        group
+        for key, operations in trace.operations.items()
+        if key.process != rank.process
+        and rank.gpu_id is not None
+        and trace.gpu_id(key) == rank.gpu_id
+        for group in operations.groups
+    ]
+    if not others:
+        return None
+    busy = intervals.merge(*(intervals.union(one.start_ns, one.end_ns) for one in others))
+    return intervals.intersect(idle, busy).measure_ns
 
 
 def _per_step_ns(rank: Rank, window: Window) -> int | None:
@@ -348,6 +382,9 @@ def _title(result: GpuIdleResult) -> str:
         f"{duration(result.by_cause[cause])} because {_BECAUSE[cause]}{_inside(result, cause)}"
         for cause in result.main_causes
     ]
+    others_ns = result.metrics.others_ns
+    if others_ns:
+        whole += f" for this rank, and worked {duration(others_ns)} of it for others"
     return f"The GPU did nothing for {idle} of {whole}: {'; '.join(reasons)}"
 
 
