@@ -205,6 +205,9 @@ def test_late_input_is_what_perfect_overlap_can_gain(tmp_path: Path, reduction_m
     else:
         assert late_ns == pytest.approx(gain_ns, rel=0.03)
     assert found.metrics["busbw_gb_per_s"] == pytest.approx(20, rel=0.02)
+    # Only what is faster makes shorter what no compute can hide.
+    removed_by = ("communication=0",) if reduction_ms > 1 else ("perfect-overlap",)
+    assert exposed_communication.FINDINGS["exposed-communication"].assumed([found]) == removed_by
 
 
 def needed(*, other: bool = False, compute: bool = False) -> TraceBuilder:

@@ -17,7 +17,7 @@ from traceprof.analyses.exposed_communication.reasons import (
     exposed_operations,
     link_rate,
 )
-from traceprof.analyses.exposed_communication.text import costliest, evidence, title
+from traceprof.analyses.exposed_communication.text import MIN_SHARE, costliest, evidence, title
 from traceprof.analyses.links.link_usage import peaks_by_scope
 from traceprof.analyses.shape.results import RankResult
 from traceprof.communication.no_communication import num_inside
@@ -41,7 +41,7 @@ from traceprof.run.steady_steps import covered_per_step
 from traceprof.units import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.opening import Rank, Window
@@ -122,11 +122,20 @@ class ExposedCommunicationMetrics(Metrics):
     ]
 
 
+def _removing(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """Return what removes the finding: what is too long to hide goes only if it is faster."""
+    exposed_ns, transfer_ns = (
+        sum(int(finding.metrics[name] or 0) for finding in findings)
+        for name in ("exposed_ns", Reason.TRANSFER.metric)
+    )
+    return ("communication=0" if transfer_ns > MIN_SHARE * exposed_ns else "perfect-overlap",)
+
+
 FINDINGS = {
     ID: FindingKind(
         ExposedCommunicationMetrics,
         part="exposed communication",
-        removed_by=("perfect-overlap",),
+        removed_by=_removing,
         needs=Sight.NAMES,
     )
 }
