@@ -284,6 +284,27 @@ def test_waiting_for_a_rank_of_the_same_report(tmp_path: Path) -> None:
     assert not any("reports of all ranks" in line for line in late.advice)
 
 
+@pytest.mark.parametrize(("first", "is_said"), [(10, False), (40, True)])
+def test_a_slow_link_is_not_said_of_waits(tmp_path: Path, first: int, is_said: bool) -> None:
+    """Each reduction moves 1 MiB in 1 ms, on NVLink; rank 0 has waited for 30 ms before, or not."""
+    builder = TraceBuilder()
+    for rank, (pid, start) in enumerate([(100, first), (200, 40)]):
+        builder.gpu("NVIDIA A100-SXM4-40GB", board=rank, device=0, pid=pid)
+        for index in range(3):
+            at = index * 100 * MS
+            text = f"all_reduce bytes={1 << 20} group=0 rank={rank} size=2 seq={index}"
+            builder.label(text, at + 2, at + 9, pid=pid)
+            builder.kernel(at, at + 10 * MS, launch=(at, at + 1), pid=pid)
+            how: dict[str, Any] = {"launch": (at + 3, at + 4), "stream": 20, "pid": pid}
+            builder.kernel(at + start * MS, at + 41 * MS, ALL_REDUCE, **how)
+            builder.kernel(at + 41 * MS, at + 90 * MS, launch=(at + 10, at + 11), pid=pid)
+    found = finding(builder.write(tmp_path / "t.sqlite"))
+    assert found.metrics["busbw_gb_per_s"] == pytest.approx(1.05, abs=0.01)
+    assert found.metrics["peak_gb_per_s"] == 300
+    assert ("; AllReduce moves 1.05 GB/s, 0.3 % of its link's 300 GB/s" in found.title) == is_said
+    assert any("slower than its link" in line for line in found.advice) == is_said
+
+
 def test_several_reports_count_as_one(tmp_path: Path) -> None:
     paths = [
         two_ranks(TraceBuilder(), pid, start).write(tmp_path / f"{pid}.sqlite")

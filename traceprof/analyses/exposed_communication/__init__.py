@@ -158,7 +158,8 @@ class ExposedCommunicationResult(RankResult, frozen=True):
         is_compute_known: whether it is known when the rank computed.
         how_to_collect: what the trace may lack, should it be needed.
         peaks_gb_per_s: by scope, of the links in a machine and of the network.
-        rate: how fast the operations with most exposed time are; None where not known.
+        rate: how fast the operations with most exposed time are; None where not known, or where
+            hardly any of it is more than waiting.
     """
 
     window_ns: int
@@ -237,7 +238,9 @@ def refined(
         busbw_gb_per_s=None if rate is None else rate.busbw_gb_per_s,
         peak_gb_per_s=None if rate is None else rate.peak_gb_per_s,
     )
-    return replace(result, operations=operations, metrics=metrics, rate=rate)
+    # Where nearly all of it is waiting, no link makes it shorter.
+    matters = int(moving.sum()) > MIN_SHARE * result.metrics.exposed_ns
+    return replace(result, operations=operations, metrics=metrics, rate=rate if matters else None)
 
 
 def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable]:
