@@ -89,7 +89,7 @@ def _of_distinct(ids: Int64, wanted: Int64) -> Int64:
         return np.where(ids[first] == wanted, first, -1)
     place = np.full(high - low + 2, -1, np.int32)  # the last entry is for ids outside
     place[ids - low] = np.arange(len(ids), dtype=np.int32)
-    inside = (wanted >= low) & (wanted <= high)
-    # The value that stands for NULL would overflow.
-    index: Int64 = place[np.where(inside, wanted, high + 1) - low].astype(np.int64)
+    # Without a sign, smaller ids and the value that stands for NULL are beyond all others, too.
+    above = np.minimum((wanted - low).view(np.uint64), high + 1 - low).view(np.int64)
+    index: Int64 = place[above].astype(np.int64)
     return index

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof.communication.messages import messages
 from traceprof.replay.graph.longest_path import ROOT
 from traceprof.replay.graph.marks import begun_together, marks_of, step_operations
 from traceprof.replay.graph.matched import Matched
@@ -162,7 +161,7 @@ def process_part(
         for column, member in enumerate(of_group)
         if member in rows
     ]
-    kernels = {index: messages(rank).kernel for index, rank in ranks} if places else {}
+    kernels = {index: np.flatnonzero(rank.is_communication_kernel) for index, rank in ranks}
     operations = []
     for group, column in places:
         index = members[group][column]
