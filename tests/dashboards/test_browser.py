@@ -371,7 +371,7 @@ def test_zooming_is_in_the_address(page: Page, sample_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", long_after(1, ["/nowhere", "/?rank=99", "/steps?rank=x", "/links?start=5&end=4"])
+    "path", long_after(0, ["/nowhere", "/?rank=99", "/steps?rank=x", "/links?start=5&end=4"])
 )
 def test_what_cannot_be_shown_says_why(page: Page, sample_url: str, path: str) -> None:
     shown(page, f"{sample_url}{path}")

@@ -113,6 +113,7 @@ def test_rows_are_pinned_hidden_and_shown_again(timeline: Timeline) -> None:
 ORDER = "t.rows.filter(({track}) => track?.source === 'op').map(({label}) => label)"
 
 
+@pytest.mark.long
 def test_rows_are_moved_by_key_and_mouse_and_a_link_shows_the_same(timeline: Timeline) -> None:
     first, second, third, *_ = before = timeline.ask(ORDER)
     timeline.page.mouse.move(*place(timeline, 600, first))
