@@ -73,8 +73,8 @@ PAIRS = (
         ("copies-hidden",),
         0.59,
         "medians 30.55 and 29.96 ms",
-        "24 consecutive copies of gradients are gone (0.853 ms of exposed copies a step). Other"
-        " copies stay, which the limit counts, too.",
+        "24 consecutive copies of gradients are gone (0.853 ms of exposed copies a step). The limit"
+        " also counts other copies, which stay.",
     ),
     Pair(
         "pairs/a100_loader_0_baseline",
