@@ -85,17 +85,22 @@ def slowed_down(rng: np.random.Generator) -> Setup:
     return Setup(programs(rng, 6, step), lambda _: [], slowdown=Fraction(7, 5))
 
 
-def buckets_in_a_row(rng: np.random.Generator, sizes_mib: Sequence[int]) -> Setup:
+def buckets_in_a_row(
+    rng: np.random.Generator, sizes_mib: Sequence[int], aside: Sequence[int] = ()
+) -> Setup:
     """Reductions wait behind each other, and each for the layers before it.
 
-    What follows waits for the stream, and so for all of them.
+    What follows waits for the stream, and so for all of them. Those `aside`, by their places, are
+    of a communicator of their own.
     """
+    other = Communicator(0x5EED_0000_0000_0077, "7", WORLD.processes)
 
     def step(host: Host) -> None:
         host.operator(host.compute, "aten::linear", *kernels.FORWARD * 2)
-        for size_mib in sizes_mib:
+        for place, size_mib in enumerate(sizes_mib):
             host.operator(host.compute, "aten::mm", *kernels.FORWARD * 2)
-            reduce_beside(host, size_mib * _MIB)
+            group, size = other if place in aside else WORLD, size_mib * _MIB
+            host.collective("all_reduce", group, host.nccl, size, after=host.compute)
         host.follow(host.compute, host.nccl)
         host.operator(host.compute, "aten::_fused_adamw_", kernels.ADAM)
 
@@ -250,6 +255,8 @@ PAIRS = (
              partial(buckets_in_a_row, sizes_mib=sizes_mib))
         for name, sizes_mib in (("buckets-in-a-row", (300, 300, 300)), ("short-last", (600, 8)))
     ),
+    Pair("one-aside", "no-serialization", each_on_its_own_stream,
+         partial(buckets_in_a_row, sizes_mib=(300, 200, 300), aside=(1,))),
     *(
         Pair(program, "link=2x", twice_as_fast)
         for program in (

@@ -223,7 +223,10 @@ def _is_launch(call: Call) -> bool:
 
 
 def each_on_its_own_stream(setup: Setup) -> Result:
-    """Run it with a stream and a communicator for every communication on NCCL's streams."""
+    """Run it with a stream for every communicator, and every pair that sends, on NCCL's streams.
+
+    Communication of one communicator stays in order, as NCCL keeps it.
+    """
     return setup.run(_Apart)
 
 
@@ -231,14 +234,15 @@ class _Apart(list["Action"]):
     """The actions of a process, its communication taken apart.
 
     What was put on a stream of communication waits for what that stream was made to wait for
-    before, but not for the communication before; whoever waits for the stream waits for all of it.
+    before, but not for communication of others before; whoever waits for the stream waits for all
+    of it.
     """
 
     def __init__(self, actions: Iterable[Action]) -> None:
         super().__init__()
         self._waits: dict[Stream, list[Wait]] = {}
         self._done: dict[Stream, list[Event]] = {}
-        self._num: dict[object, int] = {}
+        self._ids: dict[object, int] = {}
         for action in actions:
             if isinstance(action, Call):
                 entries = [part for entry in action.entries for part in self._of(*entry)]
@@ -258,20 +262,10 @@ class _Apart(list["Action"]):
             awaited, self._done[stream] = [(join, Wait(event)) for event in done], []
             return [*awaited, (join, entry)]
         assert isinstance(entry, CommunicationWork)
-        alone = replace(stream, id=1000 * stream.id + self._count(stream))
-        over = Event()
+        number = self._ids.setdefault((entry.communicator.id, entry.members), len(self._ids) + 1)
+        alone, over = replace(stream, id=1000 * stream.id + number), Event()
         done.append(over)
-        number = self._count((entry.communicator.id, entry.members))
-        communicator = replace(entry.communicator, id=entry.communicator.id + (number << 20))
-        return [
-            *((alone, wait) for wait in waits),
-            (alone, replace(entry, communicator=communicator)),
-            (alone, Record(over)),
-        ]
-
-    def _count(self, key: object) -> int:
-        self._num[key] = self._num.get(key, 0) + 1
-        return self._num[key]
+        return [*((alone, wait) for wait in waits), (alone, entry), (alone, Record(over))]
 
 
 def _on_entries(change: Callable[[Entry], Entry]) -> Change:

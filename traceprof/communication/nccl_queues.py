@@ -92,14 +92,14 @@ def queue_of(rank: Rank) -> Queue:
         before,
         np.where(ready.follows, ready.behind_ns(ready.ready_ns), 0)[kernels],
         np.where(ready.follows, ready.behind_ns(ready.launch_ns), 0)[kernels],
-        _independence(sent, before),
+        independence_of(sent, before),
         ready.covered,
         ready.has_events,
     )
 
 
-def _independence(sent: Messages, before: Int64) -> Int64:
-    """Return whether each kernel could have run beside the one before it, int64[n].
+def independence_of(sent: Messages, before: Int64) -> Int64:
+    """Return whether each kernel could have run beside an earlier one, int64[n]; -1 is none.
 
     It could if the communicators differ, or the peers of two sends or receives. It could not on one
     communicator, whose order NCCL keeps.

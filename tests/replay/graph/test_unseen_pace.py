@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.reference.gpu_machine import Machine
-from tests.reference.gpu_programs import PROGRAMS
+from tests.reference.gpu_programs import PROGRAMS, Program, worker
 from tests.support.builders import global_tid
 from tests.support.databases import query
 from tests.support.long import long_after
@@ -26,6 +26,13 @@ def share(machine: Machine, folder: Path) -> float:
     with closing(analyze(path, options=Options(savings=False))) as analysis:
         (facts,) = run_graph(analysis, [Variant()]).facts
         return facts.unseen_pace_ns / facts.span_ns
+
+
+def may_load(machine: Machine, path: Path) -> float:
+    """Return for which share of the steps a thread without calls may load data, at most."""
+    with closing(analyze(machine.write(path), options=Options(savings=False))) as analysis:
+        (facts,) = run_graph(analysis, [Variant()]).facts
+        return facts.may_load
 
 
 def without_switches(machine: Machine) -> None:
@@ -113,6 +120,37 @@ def test_others_that_ran_agree_with_a_plain_loop_over_real_switches(traces: Path
         expected.append(any(is_on or wanted - time <= 50_000 for time, is_on in others))
     assert ran.tolist() == expected
     assert 0 < sum(expected) < len(expected)
+
+
+# -- threads that may load ------------------------------------------------------------------------
+
+
+def test_a_loader_ahead_needs_its_own_time_but_for_waits_for_room(tmp_path: Path) -> None:
+    """Of steps of 4.26 ms its batches take 1.5 ms each; a slower one has no time left.
+
+    Of 40 steps one more is filled by its first batches, and two standard errors are added.
+    """
+    quick, slow = (
+        Program(worker(ns, spread), {}).run(0, num_steps=40)
+        for ns, spread in ((1.5e6, 0.1), (4.2e6, 0.05))
+    )
+    assert 1.5 / 4.26 < may_load(quick, tmp_path / "quick.sqlite") < 0.45
+    assert may_load(slow, tmp_path / "slow.sqlite") > 0.95
+
+
+def test_threads_that_nobody_waited_for_load_nothing(tmp_path: Path) -> None:
+    """Neither without switches, nor where a thread calls CUDA, or is the profiler's or driver's."""
+    machine = Program(worker(1.5e6, 0.1), {}).run(0)
+    training, loading = (row["globalTid"] for row in machine.rows[schema.SWITCHES][:2])
+    for number, name in enumerate(("[NSys]", "CUPTI worker thread", "cuda-EvtHandlr")):
+        machine.rows[schema.THREAD_NAMES] = [
+            {"nameId": "python", "globalTid": training}, {"nameId": name, "globalTid": loading}
+        ]  # fmt: skip
+        assert may_load(machine, tmp_path / f"{number}.sqlite") == 0
+    assert may_load(PROGRAMS["two-threads-slow"].run(0), tmp_path / "threads.sqlite") == 0
+    assert may_load(PROGRAMS["loader-steady"].run(0), tmp_path / "alone.sqlite") == 0
+    without_switches(machine)
+    assert may_load(machine, tmp_path / "without.sqlite") == 0
 
 
 # -- workers --------------------------------------------------------------------------------------

@@ -202,9 +202,8 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         gained = np.maximum(before - lengths, 0.0)[:, Way.PLAIN]
         quick = before[:, Way.PLAIN] - lengths[:, Way.QUICK_HOST]
         changes.append(-float(share @ np.minimum(2 * gained, np.maximum(quick, gained))))
-    off = abs(min(changes) if is_bound else change) * max(
-        misfit / step if step else 0.0, RESOLUTION
-    )
+    resolution = max(misfit / step if step else 0.0, RESOLUTION)
+    off = abs(min(changes) if is_bound else change) * resolution
     if is_bound:  # whatever is not known of the run, no change gains more
         # By its end, the first step counts nothing: it may be the one that gains most.
         changes += (replay.share_by_begin @ (lengths - before)).tolist()
@@ -219,7 +218,7 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     # Steps that are cut elsewhere count one less at either end.
     gained = (lengths - before)[:, Way.PLAIN]
     cut = [float(shares @ gained) for shares in _without_ends(share)]
-    low = step + min([min(changes) - spread, *cut]) - off
+    low = step + min([min(changes) - spread, *cut]) - max(off, -min(changes) * resolution)
     high = step + max([max(changes) + spread, *cut]) + off
     high = min(high, step) if max(changes) <= 0 else high
     below = max(1 - high / least, 0.0) if least else 0.0

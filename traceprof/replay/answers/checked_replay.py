@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from traceprof.run.rank import Rank
 
 _LOADING = (
-    "processes that launch nothing run alongside: if they load the data, a step takes at least"
-    " as long as they need for it"
+    "threads or processes that launch nothing run alongside: if they load the data, a step takes"
+    " at least as long as they need for it"
 )
 _OF_WORK = frozenset(("host", "gpu"))  # kinds of changes to what takes time
 
@@ -169,9 +169,17 @@ class CheckedReplay(Record, frozen=True):
             if isinstance(steps, StepsUnder):
                 under = replace(under, otherwise=(*under.otherwise, steps.steps))
         facts = self.graph.facts
-        doubt = assumption.doubt(self.analysis) or unseen_pace(facts)
-        loading = max(one.workers_ran for one in facts) if assumption.keeps_loading else 0.0
-        paced = np.minimum(self.as_it_is, loading * self.baseline.step_ns)
+        unseen = unseen_pace(facts)
+        doubt = assumption.doubt(self.analysis) or unseen
+        ran = max(one.workers_ran for one in facts) * self.baseline.step_ns
+        loading = ran or max(one.may_load for one in facts) * self.baseline.step_ns
+        loading = loading if assumption.keeps_loading else 0.0
+        paced = np.minimum(self.as_it_is, loading)
+        if unseen is not None and "waits" in assumption.changed:
+            # Who asks for a batch earlier may get it earlier, and sleep no more.
+            slept = max(one.unseen_pace_ns / one.span_ns for one in facts) * self.as_it_is
+            sooner = np.maximum(under.steps - slept, ran)
+            under = replace(under, otherwise=(*under.otherwise, sooner))
         if doubt is not None:
             under = replace(under, otherwise=(*under.otherwise, self.as_it_is), note=doubt)
         elif (under.steps < paced).any():

@@ -198,8 +198,7 @@ def _saving_of(
 ) -> Saving | None:
     """Return the gain of a step without a finding; if the answer is refused, its bound, and why.
 
-    A finding that costs nothing on any rank by its own measure saves nothing: a replay runs
-    consecutive buckets of one communicator side by side at full speed, but they share their links.
+    A finding that costs nothing on any rank by its own measure saves nothing.
     """
     if answer.refused is not None:
         return _without_answer(finding.saving, answer.refused)

@@ -20,6 +20,7 @@ from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.slowdown import with_shorter_communication, without_slowdown
 from traceprof.replay.graph.columns import COMMUNICATION, COPY
 from traceprof.replay.graph.needed_waits import round_trips
+from traceprof.replay.graph.stream_waits import behind_communication
 from traceprof.replay.graph.thread_waits import training_threads
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
@@ -69,13 +70,16 @@ def without_full_queues(process: Process, durations: Durations) -> Durations:
     return replace(durations, stalls=False)
 
 
-def without_serialization(process: Process, durations: Durations) -> Durations:
-    """Let no communication wait for communication before it on its stream."""
-    work = process.work
-    is_kernel = (work.kind == COMMUNICATION) & (work.group == 0)
+def without_serialization(
+    process: Process, durations: Durations, *, is_apart: bool = False
+) -> Durations:
+    """Let no communication wait for that of other communicators before it on its stream.
+
+    Where communicators are not known, who waits for it waits for all before it, or only for it.
+    """
     free = durations.is_free_of_stream.copy()
-    free[1:] |= is_kernel[1:] & is_kernel[:-1] & (work.chain[1:] == work.chain[:-1])
-    return replace(durations, is_free_of_stream=free)
+    free[behind_communication(process.work)] = True
+    return replace(durations, is_free_of_stream=free, apart_if_unknown=is_apart)
 
 
 def may_be_in_line(analysis: OpenAnalysis) -> str | None:

@@ -137,14 +137,16 @@ def name_of(text: str) -> str:
 ASSUMPTIONS = (
     Entry(
         form="no-serialization",
-        meaning="no communication queues behind other communication",
+        meaning="no communication queues behind that of other communicators or peers",
         changed=_STREAMS,
-        details="An operation still waits for what the one before it waited for. Work that waits"
-        " for it then also waits for earlier communication of its communicator; the"
-        " interval extends to a wait for everything that was on the stream. If neither"
-        " communicators nor peers are known, the interval extends to no gain, because"
-        " each operation may need the one before it.",
+        details="An operation still waits for what the one before it waited for, and for earlier"
+        " communication of its communicator, which NCCL keeps in order: more communicators on the"
+        " same link do not make it faster. The interval extends to a wait of what follows for"
+        " everything that was on the stream. If neither communicators nor peers are known, it"
+        " extends from no gain, because each operation may need the one before it, to what there"
+        " is if none does.",
         change=without_serialization,
+        others=(without_serialization, partial(without_serialization, is_apart=True)),
         condition="two transfers at a time are assumed to be as fast as one",
         doubt=may_be_in_line,
     ),

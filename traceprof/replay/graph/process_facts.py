@@ -10,7 +10,12 @@ from traceprof import intervals
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE, COPY
 from traceprof.replay.graph.hidden_host_waits import seen_ns
 from traceprof.replay.graph.hidden_stream_waits import covered_ns, hidden_stream_ns
-from traceprof.replay.graph.thread_waits import MIN_UNSEEN, training_threads, unseen_pace_ns
+from traceprof.replay.graph.thread_waits import (
+    MIN_UNSEEN,
+    loading_share,
+    training_threads,
+    unseen_pace_ns,
+)
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -56,6 +61,7 @@ class ProcessFacts(Record, frozen=True):
         unseen_pace_ns: how long its threads slept until one not seen may have woken them.
         workers_ran: for which share of the time processes that may load its data were on a CPU, the
             mean; 0 if none are known.
+        may_load: for which share of it a thread without calls may load data, at most.
     """
 
     ranks: tuple[int, ...]
@@ -76,6 +82,7 @@ class ProcessFacts(Record, frozen=True):
     late_ns: Mapping[int, int]
     unseen_pace_ns: int
     workers_ran: float
+    may_load: float
 
 
 def unseen_pace(facts: Iterable[ProcessFacts]) -> str | None:
@@ -145,6 +152,9 @@ def facts_of(process: Process, step_limits_ns: Int64, shift_ns: int) -> ProcessF
         ),
         workers_ran=_workers_ran(
             process.ranks[0][1], limits_ns[0] - shift_ns, limits_ns[1] - shift_ns
+        ),
+        may_load=loading_share(
+            process.ranks[0][1], calls, training, overs, step_limits_ns, shift_ns
         ),
     )
 

@@ -14,22 +14,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.communication.messages import messages
 from traceprof.host.launch_stalls import find_stalls
-from traceprof.replay.graph.columns import (
-    COMMUNICATION,
-    COPY,
-    gpu_work,
-    handed_over_on_return,
-    host_calls,
-)
+from traceprof.replay.graph.columns import COPY, gpu_work, handed_over_on_return, host_calls
 from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS, event_waits, lost_records
 from traceprof.replay.graph.hidden_host_waits import api_names, hidden_host_waits
 from traceprof.replay.graph.host_waits import host_waits
 from traceprof.replay.graph.latencies import Latencies, measured_latencies
 from traceprof.replay.graph.loader_queues import queue_waits
 from traceprof.replay.graph.longest_path import ROOT
-from traceprof.replay.graph.stream_waits import NO_STREAM_WAITS, inferred_waits, stream_waits
+from traceprof.replay.graph.stream_waits import (
+    NO_STREAM_WAITS,
+    behind_communication,
+    inferred_waits,
+    queued_communication,
+    stream_waits,
+)
 from traceprof.replay.graph.thread_waits import hand_overs, lock_waits, training_threads
 from traceprof.structs import Record
 
@@ -71,6 +70,8 @@ class EdgeKind(IntEnum):
     SILENCE = 17  # the thread's own time since its last piece, which may hide a wait
     HIDDEN_WAIT = 18  # that wait
     NOT_HANDED_OVER = 19  # the thread's own time, where it no longer waits for another thread
+    APART_ORDER = 20  # communication of the same communicator, which NCCL keeps in order
+    APART_UNKNOWN = 21  # as `APART_END`, where communicators are not known
 
 
 class Observed(Record, frozen=True):
@@ -299,51 +300,10 @@ def _gpu_pieces(
     begins[observed.hidden_waits.operation + 1] = True
     begins[alone] = True
     begins[alone + 1] = True
-    behind = _behind_communication(work)
+    behind = behind_communication(work)
     begins[behind] = True
     begins[behind - 1] = True
     return begins[:num]
-
-
-def _behind_communication(work: GpuWork) -> Int64:
-    """Return the communication kernels right behind another one on their stream."""
-    is_kernel = (work.kind == COMMUNICATION) & (work.group == 0)
-    return np.flatnonzero(is_kernel[1:] & is_kernel[:-1] & (np.diff(work.chain) == 0)) + 1
-
-
-def _communicators(process: Process, behind: Int64) -> Int64:
-    """Return the communicator of each operation, int64[operations], or one for a whole queue.
-
-    Where not all operations that stand behind each other have a known one, they are taken to be of
-    the same one.
-    """
-    work = process.work
-    number = np.full(len(work), -1, np.int64)
-    if len(behind) == 0:
-        return number
-    for index, rank in process.ranks:
-        sent = messages(rank)
-        of_group = np.where(sent.group >= 0, sent.group + len(sent.communicators), -1)
-        rows = work.rows_of_kernels(index, rank)[sent.kernel]
-        known = rows >= 0
-        of_message = np.where(sent.communicator >= 0, sent.communicator, of_group)
-        number[rows[known]] = of_message[known]
-    queued = np.union1d(behind, behind - 1)
-    queue = np.cumsum(~np.isin(queued, behind)) - 1
-    is_known = np.ones(int(queue[-1]) + 1, np.bool_)
-    is_known[queue[number[queued] < 0]] = False
-    number[queued[~is_known[queue]]] = -1
-    return number
-
-
-def _of_one_communicator(behind: Int64, number: Int64) -> tuple[Int64, Int64]:
-    """Return operations that stand behind each other, and the last of their communicator before."""
-    queued = np.union1d(behind, behind - 1)
-    queue = np.cumsum(~np.isin(queued, behind))
-    order = np.lexsort((queued, number[queued], queue))
-    queued, queue = queued[order], queue[order]
-    follows = (queue[1:] == queue[:-1]) & (number[queued[1:]] == number[queued[:-1]])
-    return queued[:-1][follows], queued[1:][follows]
 
 
 def _host_edges(index: int, process: Process) -> list[Edges]:
@@ -406,10 +366,7 @@ def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
     inside = np.flatnonzero(~members[first])
     within = launched[~members[first[launched]]]
     between = process.stream_waits
-    behind = _behind_communication(work)
-    number = _communicators(process, behind)
-    earlier, later = _of_one_communicator(behind, number)
-    of_others = behind[number[behind] != number[behind - 1]]
+    queued = queued_communication(process.ranks, work)
     return [
         _edges(
             EdgeKind.CAPTURE, index, np.full(len(unknown), ROOT), begin[unknown], first[unknown]
@@ -428,16 +385,15 @@ def _gpu_edges(index: int, process: Process, members: Mask) -> list[Edges]:
             EdgeKind.STREAM_WAIT, index, process.end_node(between.producer),
             process.start_node(between.consumer), np.arange(len(between.producer)),
         ),
-        _edges(
-            EdgeKind.APART_BEGIN, index, process.start_node(behind - 1), process.start_node(behind),
-            behind,
-        ),
-        _edges(
-            EdgeKind.APART_END, index, process.end_node(earlier), process.end_node(later), later,
-        ),
-        _edges(
-            EdgeKind.STREAM_END, index, process.end_node(of_others - 1),
-            process.end_node(of_others), of_others,
+        *(
+            _edges(kind, index, node(earlier), other_node(later), later)
+            for kind, node, other_node, (earlier, later) in (
+                (EdgeKind.APART_BEGIN, process.start_node, process.start_node, queued.all),
+                (EdgeKind.APART_END, process.end_node, process.end_node, queued.together),
+                (EdgeKind.APART_ORDER, process.end_node, process.start_node, queued.in_order),
+                (EdgeKind.APART_UNKNOWN, process.end_node, process.end_node, queued.unknown),
+                (EdgeKind.STREAM_END, process.end_node, process.end_node, queued.of_others),
+            )
         ),
     ]  # fmt: skip
 

@@ -6,14 +6,20 @@ Besides, a stream that was made to wait (`cudaStreamWaitEvent`) waited for some 
 before: for nothing that was launched after the last record, and for nothing that was still running
 when the waiting operation began. So each operation waited at most for the last one of every other
 stream of which neither is true.
+
+Communication that stands behind other communication on its stream need not wait for it, but for
+that of its own communicator: NCCL keeps its order.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from traceprof.communication.messages import messages
+from traceprof.communication.nccl_queues import Independence, independence_of
+from traceprof.replay.graph.columns import COMMUNICATION
 from traceprof.replay.graph.event_waits import awaited, calls_of_kind
 from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record
@@ -21,6 +27,8 @@ from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from traceprof.intervals import Int64
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.event_waits import EventWaits
@@ -45,6 +53,28 @@ class StreamWaits(Record, frozen=True):
     consumer: Int64
     is_recorded: bool
     is_sure: Mask
+
+
+Pairs: TypeAlias = "tuple[Int64, Int64]"
+"""Operations and later ones of the same stream, int64[n] each, indices into `GpuWork`."""
+
+
+class QueuedCommunication(Record, frozen=True):
+    """Communication that stands behind other communication on its stream.
+
+    Attributes:
+        all: each with the one right before it.
+        in_order: each with the last one before it that it has to wait for on any stream.
+        together: with the last one of the same communicator, where it need not: peers differ.
+        unknown: with the one right before it, where communicators are not known.
+        of_others: with the one right before it, where that is of another communicator.
+    """
+
+    all: Pairs
+    in_order: Pairs
+    together: Pairs
+    unknown: Pairs
+    of_others: Pairs
 
 
 NO_STREAM_WAITS = StreamWaits(_NOTHING, _NOTHING, False, np.empty(0, np.bool_))
@@ -154,3 +184,64 @@ def _waiting_streams(rank: Rank, calls: HostCalls) -> Int64:
         place = place[rows_of_waits]
         stream[place[place >= 0]] = rows.stream[rows_of_waits[place >= 0]]
     return stream
+
+
+def behind_communication(work: GpuWork) -> Int64:
+    """Return the communication kernels right behind another one on their stream."""
+    is_kernel = (work.kind == COMMUNICATION) & (work.group == 0)
+    return np.flatnonzero(is_kernel[1:] & is_kernel[:-1] & (np.diff(work.chain) == 0)) + 1
+
+
+def queued_communication(ranks: Sequence[tuple[int, Rank]], work: GpuWork) -> QueuedCommunication:
+    """Return which communication stands behind other communication, and which has to.
+
+    Where not all operations that stand behind each other have a known communicator, they are taken
+    to be of the same one.
+
+    Args:
+        ranks: of a process, each with its index among those of the run.
+        work: of all its ranks.
+    """
+    behind = behind_communication(work)
+    if len(behind) == 0:
+        nothing = _NOTHING, _NOTHING
+        return QueuedCommunication(nothing, nothing, nothing, nothing, nothing)
+    number, rows_of = np.full(len(work), -1, np.int64), []
+    for index, rank in ranks:
+        sent = messages(rank)
+        of_group = np.where(sent.group >= 0, sent.group + len(sent.communicators), -1)
+        rows = work.rows_of_kernels(index, rank)[sent.kernel]
+        known = rows >= 0
+        of_message = np.where(sent.communicator >= 0, sent.communicator, of_group)
+        number[rows[known]] = of_message[known]
+        rows_of.append((sent, rows))
+    queued = np.union1d(behind, behind - 1)
+    queue = np.cumsum(~np.isin(queued, behind)) - 1
+    is_known = np.ones(int(queue[-1]) + 1, np.bool_)
+    is_known[queue[number[queued] < 0]] = False
+    number[queued[~is_known[queue]]] = -1
+    order = np.lexsort((queued, number[queued], queue))
+    queued, queue = queued[order], queue[order]
+    follows = (queue[1:] == queue[:-1]) & (number[queued[1:]] == number[queued[:-1]])
+    earlier, later = queued[:-1][follows], queued[1:][follows]
+    waits = np.zeros(len(work), np.bool_)
+    for sent, rows in rows_of:
+        place = np.full(len(work) + 1, -1, np.int64)
+        place[rows] = np.arange(len(rows))  # -1 is the last one
+        before = np.full(len(rows), -1, np.int64)
+        before[place[later]] = np.where(place[later] >= 0, place[earlier], -1)
+        dependent = independence_of(sent, before) == Independence.DEPENDENT
+        waits[rows[dependent & (rows >= 0)]] = True
+    is_named, is_held = number[later] >= 0, waits[later]
+    different = behind[number[behind] != number[behind - 1]]
+
+    def pairs(chosen: Mask) -> Pairs:
+        return earlier[chosen], later[chosen]
+
+    return QueuedCommunication(
+        all=(behind - 1, behind),
+        in_order=pairs(is_held),
+        together=pairs(is_named & ~is_held),
+        unknown=pairs(~is_named),
+        of_others=(different - 1, different),
+    )

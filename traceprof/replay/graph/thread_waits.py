@@ -10,7 +10,7 @@ from traceprof import intervals
 from traceprof.host.evidence_names import OVER_BY_ITSELF
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.replay.graph.columns import COMPUTE
-from traceprof.replay.graph.hidden_host_waits import numbered
+from traceprof.replay.graph.hidden_host_waits import api_names, numbered
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 
@@ -236,6 +236,67 @@ def unseen_pace_ns(
         return 0
     ran = rank.trace.others_ran(woken, _launching_threads(rank.trace))
     return int(length.sum() if ran is None else length[ran].sum())
+
+
+def loading_share(
+    rank: Rank,
+    calls: HostCalls,
+    training: Int64,
+    overs: HandOvers,
+    limits_ns: Int64,
+    shift_ns: int,
+) -> float:
+    """Return for which share of the time a thread without calls may load data, at most.
+
+    It may do that if a thread that trains, or one that hands over to such a thread, slept until it
+    had run, as for the first batch, and if it goes on in about every step. A queue may hide for a
+    whole recording whether it keeps up. Its time is its own but for sleeps that ended where the
+    training takes a batch: then it waited for room.
+
+    Args:
+        rank: of the process.
+        calls: of the process.
+        training: its threads that train, as in `calls`.
+        overs: between its threads.
+        limits_ns: int64[s + 1], when steps begin, and the last one ends, by the run's clock.
+        shift_ns: what was added to times of the report.
+    """
+    evidence, quiet = host_evidence(rank), rank.trace.quiet_switches(rank.process)
+    if evidence is None or not len(quiet.thread) or len(overs.queues.threads):
+        return 0.0
+    name, limits_ns = api_names(rank, calls), limits_ns - shift_ns
+    to_training = np.isin(calls.thread[overs.call], training)
+    givers = calls.thread[overs.after[to_training]]
+    woken, following = [], []
+    for thread in np.union1d(training, givers).tolist():
+        outer = np.flatnonzero((calls.thread == thread) & calls.is_outer)
+        start, end = calls.start_ns[outer] - shift_ns, calls.end_ns[outer] - shift_ns
+        of_thread = evidence.thread(int(evidence.calls.packed_thread.at(calls.index[outer[:1]])[0]))
+        known = (of_thread.mpi, of_thread.setup, of_thread.allocation)
+        active = intervals.merge(intervals.union(start, end), *known)
+        until = _longer(intervals.subtract(of_thread.sleep.asleep, active), MIN_HAND_OVER_NS).end_ns
+        until = until[until <= min(int(limits_ns[-1]), int(start[-1]))]
+        woken.append(until)
+        next_call = outer[np.searchsorted(start, until)]
+        following.append(np.where(np.isin(thread, training), name[next_call], -1))
+    until, called = np.concatenate(woken), np.concatenate(following)
+    outer = np.flatnonzero(np.isin(calls.thread, training) & calls.is_outer)
+    outer = outer[np.argsort(calls.start_ns[outer], kind="stable")]
+    start, num = calls.start_ns[outer] - shift_ns, len(limits_ns) - 1
+    longest = 0.0
+    for thread in np.unique(quiet.thread).tolist():
+        switches = quiet.chosen(quiet.thread == thread)
+        ran, (slept_ns, woke_ns) = switches.ran_before(until), switches.sleeps()
+        is_inside = (woke_ns > limits_ns[0]) & (woke_ns <= limits_ns[-1])
+        if not ran.any() or 2 * is_inside.sum() < num:
+            continue
+        places = np.append(name[overs.call[to_training]], called[ran])
+        at = np.minimum(np.searchsorted(start, woke_ns), len(outer) - 1)
+        waited = np.isin(name[outer[at]], places) & (woke_ns <= start[at])
+        waiting = intervals.union(slept_ns[waited], woke_ns[waited])
+        own = 1 - np.diff(intervals.covered_before(waiting, limits_ns)) / np.diff(limits_ns)
+        longest = max(longest, float(own.mean() + 2 * own.std() / num**0.5))
+    return min(longest, 1.0)
 
 
 def _waiting(evidence: HostEvidence, thread: int, silent: Intervals, span_ns: int) -> Intervals:

@@ -48,6 +48,7 @@ class Durations(Record, frozen=True):
         held_out: whether delays are those of the other half of the steps.
         whole_streams: whether operations that wait for communication wait for all before it on its
             stream, also if the communication itself need not.
+        apart_if_unknown: whether they wait for nothing before it where communicators are unknown.
         unslowed_ns: float64[operations], by how much less kernels are slowed down by communication:
             what several assumptions remove goes once. None for nothing.
     """
@@ -69,6 +70,7 @@ class Durations(Record, frozen=True):
     is_loading: Mask | None = None
     held_out: bool = False
     whole_streams: bool = False
+    apart_if_unknown: bool = False
     unslowed_ns: Float64 | None = None
 
 
@@ -107,7 +109,8 @@ def as_measured(process: Process) -> Durations:
 
 _BY_SWITCHES = {
     EdgeKind.HOST_WAIT, EdgeKind.STALL, EdgeKind.STREAM, EdgeKind.STREAM_WAIT,
-    EdgeKind.APART_BEGIN, EdgeKind.APART_END, EdgeKind.STREAM_END,
+    EdgeKind.APART_BEGIN, EdgeKind.APART_END, EdgeKind.APART_ORDER, EdgeKind.APART_UNKNOWN,
+    EdgeKind.STREAM_END,
     EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT, EdgeKind.HAND_OVER, EdgeKind.NOT_HANDED_OVER,
     EdgeKind.LOCK, EdgeKind.OWN_TIME,
 }  # fmt: skip
@@ -201,6 +204,8 @@ class Weigher:
             EdgeKind.WORK: self._worked,
             EdgeKind.APART_BEGIN: self._apart,
             EdgeKind.APART_END: self._apart,
+            EdgeKind.APART_ORDER: self._in_order,
+            EdgeKind.APART_UNKNOWN: self._unknown,
             EdgeKind.STREAM_END: self._stream_over,
             EdgeKind.SILENCE: self._silent,
             EdgeKind.HIDDEN_WAIT: self._hidden,
@@ -300,6 +305,14 @@ class Weigher:
 
     def _apart(self, edges: Edges) -> Float64:
         return np.where(self._durations.is_free_of_stream[edges.at], 0.0, NEVER)
+
+    def _in_order(self, edges: Edges) -> Float64:
+        free = self._durations.is_free_of_stream[edges.at]
+        return np.where(free, self._after_previous[edges.at], NEVER)
+
+    def _unknown(self, edges: Edges) -> Float64:
+        is_apart = self._durations.apart_if_unknown
+        return np.full(len(edges.at), NEVER) if is_apart else self._apart(edges)
 
     def _stream_over(self, edges: Edges) -> Float64:
         is_whole = self._durations.whole_streams

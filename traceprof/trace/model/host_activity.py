@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
+WOKE_NS = 50_000
+"""A thread that wakes another one may go to sleep so long before that one runs."""
+
+
 class ThreadSpans(Record, frozen=True):
     """Named spans of a process's threads, ordered by start, then end.
 
@@ -65,6 +69,22 @@ class ThreadSwitches(Record, frozen=True):
     def chosen(self, chosen: Mask) -> ThreadSwitches:
         """Return some of the switches, bool[n]."""
         return ThreadSwitches(self.time_ns[chosen], self.thread[chosen], self.is_on[chosen])
+
+    def sleeps(self) -> tuple[Int64, Int64]:
+        """Return from when until when the thread was off the CPU, where all are of one thread.
+
+        It may run for no time in between.
+        """
+        on, off = self.time_ns[self.is_on], self.time_ns[~self.is_on]
+        before, last = np.searchsorted(off, on) - 1, np.searchsorted(on, on) - 1
+        known = before >= 0
+        known[last >= 0] &= off[before[last >= 0]] >= on[last[last >= 0]]
+        return off[before[known]], on[known]
+
+    def ran_before(self, times_ns: Int64) -> Mask:
+        """Say right before which times the thread was on a CPU, where all are of one thread."""
+        at = np.searchsorted(self.time_ns, times_ns) - 1
+        return (at >= 0) & (self.is_on[at] | (times_ns - self.time_ns[at] <= WOKE_NS))
 
 
 class ThreadSamples(Record, frozen=True):

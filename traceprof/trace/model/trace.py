@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NewType, Protocol
 import numpy as np
 
 from traceprof.structs import Record
+from traceprof.trace.model.host_activity import NO_SWITCHES
 
 if TYPE_CHECKING:
     import re
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
         LaunchStalls,
         Synchronizations,
     )
-    from traceprof.trace.model.host_activity import HostActivity, Mask, ThreadSamples, ThreadSpans
+    from traceprof.trace.model.host_activity import (
+        HostActivity,
+        Mask,
+        ThreadSamples,
+        ThreadSpans,
+        ThreadSwitches,
+    )
     from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.mpi_calls import MpiCalls
@@ -157,6 +164,14 @@ class Trace(Protocol):
         Returns:
             bool[n]; None if thread switches were not recorded.
         """
+
+    def quiet_switches(self, process: int) -> ThreadSwitches:
+        """Return the switches of a program's threads that make no CUDA calls.
+
+        Those that the driver and the profiler start are left out.
+        """
+        del process
+        return NO_SWITCHES
 
     def workers_ran(self, process: int, start_ns: int, end_ns: int) -> Int64:
         """Return how long each worker of a process was on a CPU between two times, in ns.

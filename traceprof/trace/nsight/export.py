@@ -45,7 +45,13 @@ if TYPE_CHECKING:
     from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.counters import Counters
     from traceprof.trace.model.host import ApiCalls, LaunchStalls, Synchronizations
-    from traceprof.trace.model.host_activity import HostActivity, Mask, ThreadSamples, ThreadSpans
+    from traceprof.trace.model.host_activity import (
+        HostActivity,
+        Mask,
+        ThreadSamples,
+        ThreadSpans,
+        ThreadSwitches,
+    )
     from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures
@@ -190,6 +196,10 @@ class NsightTrace(SectionedExport):
     def others_ran(self, times_ns: Int64, threads: Int64) -> Mask | None:
         """Say right before which times any thread but these was on a CPU, by thread switches."""
         return host_activity.others_ran(self._database, times_ns, threads)
+
+    def quiet_switches(self, process: int) -> ThreadSwitches:
+        """Return the switches of a program's threads that make no CUDA calls."""
+        return host_activity.quiet_switches(self._database, process, self._calling_threads)
 
     def workers_ran(self, process: int, start_ns: int, end_ns: int) -> Int64:
         """Return how long each worker of a process was on a CPU, by switches of named threads."""

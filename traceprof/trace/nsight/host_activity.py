@@ -10,6 +10,7 @@ import numpy as np
 from traceprof.trace.model.host_activity import (
     NO_SPANS,
     NO_SWITCHES,
+    WOKE_NS,
     HostActivity,
     ThreadSamples,
     ThreadSpans,
@@ -32,7 +33,8 @@ _MPI = re.compile(r"(?:MPI|UCP|UCX)_\w*EVENTS\Z")
 _JIT = "JIT"
 """The name for compilation, whose rows have no name."""
 _WORKER = "pt_data_worker"  # the name of a `DataLoader`'s, since PyTorch 2.6
-_WOKE_NS = 50_000  # who wakes another thread may go to sleep so long before that one runs
+_NO_PROGRAM = re.compile(r"cuda|CUPTI |\[NSys|\*\d?Comms")
+"""Names of threads that the driver and the profiler start in a process."""
 
 
 def read_host_activity(database: Database, threads: Int64) -> dict[int, HostActivity]:
@@ -154,7 +156,7 @@ def others_ran(database: Database, times_ns: Int64, threads: Int64) -> Mask | No
                 last[number] = np.maximum(last.get(number, known), known)
     ran = np.zeros(len(times_ns), np.bool_)
     for switch in last.values():
-        is_recent = times_ns - switch // 2 <= _WOKE_NS
+        is_recent = times_ns - switch // 2 <= WOKE_NS
         ran |= (switch >= 0) & ((switch % 2 == 1) | is_recent)
     return ran
 
@@ -229,6 +231,26 @@ def _names(database: Database, ids: Int64, others: dict[int, str] | None = None)
     return tuple(known.get(key, "") for key in ids.tolist())
 
 
+def quiet_switches(database: Database, process: int, calling: Int64) -> ThreadSwitches:
+    """Return the switches of a program's threads that make no CUDA calls.
+
+    Args:
+        database: the export.
+        process: of the program (globalPid).
+        calling: the threads that make some (globalTid).
+    """
+    if not database.has(schema.SWITCHES, "start", "isSchedIn", "globalTid"):
+        return NO_SWITCHES
+    found = [np.empty(0, np.int64)]
+    expect_rows(database, [schema.SWITCHES])
+    for chunk in read_columns(database, schema.SWITCHES, ("globalTid",)):
+        thread = np.unique(chunk["globalTid"])
+        found.append(thread[schema.process_of_thread(thread) == process])
+    others = [thread for thread, text in _thread_names(database) if _NO_PROGRAM.match(text)]
+    threads = np.setdiff1d(np.concatenate(found), np.append(calling, others))
+    return _read_switches(database, threads).get(process, NO_SWITCHES)
+
+
 def worker_threads(database: Database, process: int, with_gpu: Collection[int]) -> Int64:
     """Return the threads of the workers of a process: see `Trace.workers_ran`.
 
@@ -237,24 +259,28 @@ def worker_threads(database: Database, process: int, with_gpu: Collection[int]) 
         process: the process (globalPid).
         with_gpu: those that have operations on a GPU.
     """
-    columns: dict[str, type[int]] = {"nameId": int, "globalTid": int}
-    if not database.has(schema.THREAD_NAMES, *columns):
-        return np.empty(0, np.int64)
-    rows = (row.values() for row in database.rows(schema.THREAD_NAMES, columns))
     named = [
-        (name, thread, schema.process_of_thread(thread))
-        for name, thread in rows
-        if name is not None and thread is not None
+        (text, thread, schema.process_of_thread(thread)) for thread, text in _thread_names(database)
     ]
-    texts = read_strings(database, {name for name, *_ in named})
-    alike = {name for name, _, owner in named if owner == process}
-    alike |= {name for name, text in texts.items() if text.startswith(_WORKER)}
+    alike = {text for text, _, owner in named if owner == process}
     others = {
         thread
-        for name, thread, owner in named
-        if name in alike and owner != process and owner not in with_gpu
+        for text, thread, owner in named
+        if (text in alike or text.startswith(_WORKER))
+        and owner != process
+        and owner not in with_gpu
     }
     return np.array(sorted(others), np.int64)
+
+
+def _thread_names(database: Database) -> list[tuple[int, str]]:
+    """Return threads (globalTid) and their names; a thread may have several."""
+    columns: dict[str, type[int]] = {"nameId": int, "globalTid": int}
+    if not database.has(schema.THREAD_NAMES, *columns):
+        return []
+    rows = [tuple(row.values()) for row in database.rows(schema.THREAD_NAMES, columns)]
+    texts = read_strings(database, {name for name, _ in rows if name is not None})
+    return [(thread, texts[name]) for name, thread in rows if name in texts and thread is not None]
 
 
 def time_on_cpu(database: Database, threads: Int64, start_ns: int, end_ns: int) -> Int64:
