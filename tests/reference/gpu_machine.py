@@ -375,9 +375,10 @@ class Thread:
         size: int,
         ns: float,
         *,
+        latency_ns: float = 0.0,
         sends: tuple[int, int] | None = None,
     ) -> Steps:
-        """Launch this rank's part of a group's next operation, whose data move in `ns`.
+        """Launch this rank's part of a group's next operation, whose data move in `ns`, or later.
 
         Where it `sends` from one rank to another, these two meet, else all of the group.
         """
@@ -386,7 +387,7 @@ class Thread:
         number = next(self._meetings[key])
         num_bytes = round(ns) * 20  # at 20 GB/s
         ns *= self.machine.change.link * (1 + 0.02 * random.Random(f"{key} {number}").gauss(0, 1))
-        leaving_ns = self._rng.uniform(0, 600)
+        leaving_ns = latency_ns + self._rng.uniform(0, 600)
         kind, call = "AllReduce_Sum_f16_RING_LL", "all_reduce"
         if sends is not None:
             kind, call = "SendRecv", f"recv src={sends[0]}"

@@ -402,6 +402,38 @@ def serialized(thread: Thread, _: int) -> Steps:
     yield from thread.launch(compute, ADAM)
 
 
+def small_messages(num: int) -> Step:
+    """Return a step that reduces 120 us of data in as many messages, each with its latency."""
+
+    def step(thread: Thread, _: int) -> Steps:
+        compute, nccl = thread.device.stream(COMPUTE), thread.device.stream(NCCL)
+        yield from thread.launch(compute, *LAYER)
+        yield from thread.follow(nccl, compute, 99)
+        yield from thread.collective(nccl, "0", 2, 1 * MS)
+        for number in range(num):
+            yield from thread.follow(nccl, compute, 100 + number)
+            yield from thread.collective(nccl, "0", 2, 120 * US / num, latency_ns=10 * US)
+            yield from thread.follow(compute, nccl, 300 + number)
+        yield from thread.launch(compute, ADAM)
+        yield from thread.item(compute)
+
+    return step
+
+
+def short_kernels(*, is_fused: bool) -> Step:
+    """Return a step whose activations are six short kernels in a row each, or one."""
+    short = replace(GELU, ns=6 * US)
+    several = [short, replace(short, name=short.name.replace("gelu", "add"))] * 3
+
+    def step(thread: Thread, _: int) -> Steps:
+        compute = thread.device.stream(COMPUTE)
+        yield from thread.launch(compute, *LAYER)
+        yield from thread.launch(compute, *([short] if is_fused else several) * 10, ADAM)
+        yield from thread.item(compute)
+
+    return step
+
+
 def full_queue(thread: Thread, _: int) -> Steps:
     """A reduction is launched behind more short kernels than the queue holds, on one of two."""
     compute, nccl = thread.device.stream(COMPUTE), thread.device.stream(NCCL)

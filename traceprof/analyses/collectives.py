@@ -41,6 +41,7 @@ from traceprof.findings import (
     one_of,
     severity_of_cost,
 )
+from traceprof.host.idle_from_waits import around_ns
 from traceprof.ranks.transfers import counted_bytes, rate
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import UNKNOWN
@@ -224,10 +225,8 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     """Add up the communication kernels that start in the window."""
     sent, kernels = messages(rank), rank.operations.kernels
     start, end = kernels.start_ns[sent.kernel], kernels.ends(sent.kernel)
-    inside = window.holds_start(start)
-    row = _rows(sent)
-    uses = []
-    peaks_gb_per_s = peaks_by_scope(rank)
+    inside, row = window.holds_start(start), _rows(sent)
+    uses, peaks_gb_per_s = [], peaks_by_scope(rank)
     in_machine = peaks_gb_per_s["intra-node"]
     for number in np.unique(row[inside]).tolist():
         chosen = np.flatnonzero(inside & (row == number))
@@ -235,6 +234,10 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
         uses.append(_use(sent, chosen, (end - start)[chosen], peak))
     uses.sort(key=by_cost)
     sized = inside & (sent.bytes != UNKNOWN)
+    small, of_small, waiting_ns = small_messages(rank, window, sent, np.flatnonzero(sized), row)
+    if small.num_operations >= MIN_OPERATIONS:
+        most_ns = small.most_ns + around_ns(rank, window, of_small, waiting_ns)
+        small = structs.replace(small, most_ns=most_ns)
     return CollectivesResult(
         rank=rank.rank,
         how_to_collect=rank.trace.how_to_collect,
@@ -243,7 +246,7 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
         num_operations=int(inside.sum()),
         num_with_call=int((inside & sent.has_call).sum()),
         num_sized=int(sized.sum()),
-        small=small_messages(rank, window, sent, np.flatnonzero(sized), row),
+        small=small,
         peaks_gb_per_s=peaks_gb_per_s,
     )
 
@@ -322,7 +325,7 @@ def findings(result: CollectivesResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             small.stretches,
             _ADVICE,
-            Saving.of_step(small.avoidable_ns, small.share_per_step),
+            Saving.at_most(small.most_ns),
         )
     ]
 

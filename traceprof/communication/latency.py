@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,7 +46,7 @@ class SmallMessages(Record, frozen=True):
         latency_share: latency of all kernels of known size over their own time, both without
             waiting for other ranks, 0 to 1; None if they took no time.
         avoidable_ns: wall time that the latency of these kernels takes while nothing computes.
-        share_per_step: the share of it that the mean steady step holds; None without steps.
+        most_ns: what the mean steady step would gain at most without them, the window without any.
         stretches: times in which many of them follow each other, longest first.
     """
 
@@ -53,14 +54,17 @@ class SmallMessages(Record, frozen=True):
     median_bytes: int | None
     latency_share: float | None
     avoidable_ns: int
-    share_per_step: float | None
+    most_ns: int
     stretches: tuple[Evidence, ...]
 
 
 def small_messages(
     rank: Rank, window: Window, sent: Messages, sized: Int64, row: Int64
-) -> SmallMessages:
+) -> tuple[SmallMessages, Int64, int]:
     """Return the communication kernels of a rank that pay latency, judged by their sizes.
+
+    With these kernels, int64[n], indices into the rank's, and how long they wait in the mean step
+    while nothing computes, ns; `most_ns` is of their latency alone.
 
     Args:
         rank: the rank.
@@ -84,14 +88,20 @@ def small_messages(
     avoidable = min(int(np.minimum(of_each, latency[few]).sum()), together.measure_ns)
     took = float(best.sum())
     names = [sent.operations[kind] for kind in np.unique(sent.operation[sized[few]]).tolist()]
-    return SmallMessages(
+    waiting = together.measure_ns - min(
+        int(np.minimum(of_each, best[few]).sum()), together.measure_ns
+    )
+    share = share_per_step(rank, window, together)
+    of_step = 1 if share is None else share
+    small = SmallMessages(
         num_operations=len(few),
         median_bytes=int(np.median(size[few])) if len(few) else None,
         latency_share=float(latency.sum()) / took if took else None,
         avoidable_ns=avoidable,
-        share_per_step=share_per_step(rank, window, together),
+        most_ns=ceil(avoidable * of_step),
         stretches=_stretches(start[few], end[few], size[few], ", ".join(names)),
     )
+    return small, sent.kernel[sized[few]], ceil(waiting * of_step)
 
 
 def best_time_and_latency(size: Int64, duration_ns: Int64) -> tuple[Float64, Float64]:

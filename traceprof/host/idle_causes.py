@@ -75,6 +75,8 @@ class IdleCause(Enum):
 
 
 _MAY_BE_SYNC = (IdleCause.LAUNCH_BOUND, IdleCause.HOST_CODE, IdleCause.UNKNOWN)
+HOST_IS_SLOWER = (*_MAY_BE_SYNC, IdleCause.SYNC)
+"""Causes of idle time that a host with fewer launches may fill: behind a wait, too."""
 
 
 class IdleCauses(Record, frozen=True):

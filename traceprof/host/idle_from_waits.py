@@ -1,4 +1,4 @@
-"""The idle time that chosen host waits cause: it would not be there without them."""
+"""The idle time that chosen host waits or kernels cause: it would not be there without them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.host.idle_causes import idle_causes
+from traceprof import intervals
+from traceprof.host.idle_causes import HOST_IS_SLOWER, idle_causes
+from traceprof.host.synchronization import between_launches
+from traceprof.run.steady_steps import covered_in_mean
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -80,3 +83,28 @@ def outermost(calls: ApiCalls, rows: Int64) -> Int64:
         outer = np.maximum.accumulate(np.where(is_outer, np.arange(len(ends)), 0))
         outer_rows[of_thread] = rows[of_thread[outer]]
     return outer_rows
+
+
+def around_ns(rank: Rank, window: Window, kernels: Int64, waiting_ns: int) -> int:
+    """Return what a mean steady step would gain at most without kernels, besides their own time.
+
+    That is the GPU's turn-around before each, and the host's time for launching them, as far as
+    the GPU idles because the host is the slower one, or they wait for another rank's.
+
+    Args:
+        rank: whose communication kernels they are.
+        window: what is judged.
+        kernels: int64[n], indices into its kernels.
+        waiting_ns: how long they wait in the mean step while nothing computes.
+    """
+    begin, busy, idle = rank.operations.kernels.start_ns[kernels], rank.busy, idle_causes(rank)
+    slower = intervals.merge(*(idle.of(cause) for cause in HOST_IS_SLOWER))
+    after = np.flatnonzero(np.isin(busy.start_ns[1:], begin))
+    turn = intervals.union(busy.end_ns[after], busy.start_ns[after + 1])
+    turn_ns, calls = covered_in_mean(rank, window, intervals.subtract(turn, slower)), rank.calls
+    if calls is None:
+        return turn_ns
+    chosen, called = np.zeros(len(calls), np.bool_), rank.launched_by[0][kernels]
+    chosen[called[called >= 0]] = True
+    launching_ns = covered_in_mean(rank, window, between_launches(rank, calls, chosen))
+    return turn_ns + min(launching_ns, covered_in_mean(rank, window, slower) + waiting_ns)

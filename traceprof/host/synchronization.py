@@ -109,6 +109,32 @@ def goes_with(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
     return intervals.merge(*(intervals.union(start, end) for start, end in spans))
 
 
+def between_launches(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
+    """Return the time of the host in which nothing was launched but by some of its calls.
+
+    That is from the return of the launch of other work before each of these calls to its own
+    return: with events that it records, streams that it has wait, and the code around them.
+
+    Args:
+        rank: one of the process.
+        calls: of the process.
+        chosen: which of them go, bool[calls].
+    """
+    launched = np.unique(np.concatenate(rank.launched_by))
+    launched = launched[launched >= 0]
+    others = np.zeros(len(calls), np.bool_)
+    others[launched[~chosen[launched]]] = True
+    before, spans = by_thread(calls, others), []
+    for thread, own in by_thread(calls, chosen).items():
+        since = own.start_ns
+        if thread in before:
+            returned = np.append(-intervals.BEYOND_NS, np.maximum.accumulate(before[thread].end_ns))
+            last = returned[np.searchsorted(before[thread].start_ns, own.start_ns)]
+            since = np.where(last > -intervals.BEYOND_NS, np.minimum(last, since), since)
+        spans.append(intervals.union(since, own.end_ns))
+    return intervals.merge(*spans)
+
+
 def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:
     """Return whether operations start before they are launched, or end after the host read them."""
     early = launched = 0

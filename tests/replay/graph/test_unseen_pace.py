@@ -131,7 +131,7 @@ def test_a_loader_ahead_needs_its_own_time_but_for_waits_for_room(tmp_path: Path
     Of 40 steps one more is filled by its first batches, and two standard errors are added.
     """
     quick, slow = (
-        Program(worker(ns, spread), {}).run(0, num_steps=40)
+        Program(worker(ns, spread), "").run(0, num_steps=40)
         for ns, spread in ((1.5e6, 0.1), (4.2e6, 0.05))
     )
     assert 1.5 / 4.26 < may_load(quick, tmp_path / "quick.sqlite") < 0.45
@@ -140,7 +140,7 @@ def test_a_loader_ahead_needs_its_own_time_but_for_waits_for_room(tmp_path: Path
 
 def test_threads_that_nobody_waited_for_load_nothing(tmp_path: Path) -> None:
     """Neither without switches, nor where a thread calls CUDA, or is the profiler's or driver's."""
-    machine = Program(worker(1.5e6, 0.1), {}).run(0)
+    machine = Program(worker(1.5e6, 0.1), "").run(0)
     training, loading = (row["globalTid"] for row in machine.rows[schema.SWITCHES][:2])
     for number, name in enumerate(("[NSys]", "CUPTI worker thread", "cuda-EvtHandlr")):
         machine.rows[schema.THREAD_NAMES] = [

@@ -35,7 +35,7 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.host.idle_causes import HOST_IS_SLOWER, idle_causes
 from traceprof.host.synchronization import goes_with
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.kernel_names.titles import short_title
@@ -54,7 +54,6 @@ ID = "unfused-kernels"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 _OPTIMIZER_RANGES = re.compile(rf"\A(?:{labels.OPTIMIZER_STEP}(?: |\Z)|Optimizer\.step#)")
 _MAX_NAMED = 3  # kernels of a chain
-_HOST_IS_SLOWER = (IdleCause.LAUNCH_BOUND, IdleCause.HOST_CODE, IdleCause.UNKNOWN)
 
 
 class UnfusedKernelsMetrics(Metrics):
@@ -248,7 +247,7 @@ def _most_ns(
     chosen[called[called >= 0]] = True
     launching = intervals.subtract(goes_with(rank, calls, chosen), spared_time)
     idle = idle_causes(rank)
-    slower = intervals.merge(*(idle.of(cause) for cause in _HOST_IS_SLOWER))
+    slower = intervals.merge(*(idle.of(cause) for cause in HOST_IS_SLOWER))
     return most + min(covered_in_mean(rank, window, time) for time in (launching, slower))
 
 
