@@ -52,6 +52,7 @@ _NO_REPLAY = Options(savings=False)
 _CHOSEN = {
     "gpu-idle": (*BY_CAUSE.values(), FASTEST_LAUNCHES),
     "pipeline-bubble": ("equal-stages",),
+    "exposed-communication": ("communication=0", "perfect-overlap"),
 }
 """The assumptions that findings choose among."""
 
@@ -351,7 +352,7 @@ def test_a_wait_for_who_loads_without_calls_may_set_the_pace(
 def test_every_assumption_of_a_finding_can_be_asked_for() -> None:
     fixed = [kind.removed_by for kind in FINDINGS.values() if not callable(kind.removed_by)]
     names = [name for names in (*_CHOSEN.values(), *fixed) for name in names]
-    assert len(names) == 15
+    assert len(names) == 16
     for text in names:
         assert parse(text).text == text
 
