@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "train.py"
 
 
 # Tracing the runtime of the system, too, doubles the time that imports take.
-@pytest.fixture(scope="module", params=long_after(0, ["nvtx", "nvtx,osrt"]))
+@pytest.fixture(scope="module", params=long_after(1, ["nvtx", "nvtx,osrt"]))
 def recorded(
     request: pytest.FixtureRequest, nsys: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
