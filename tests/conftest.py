@@ -1,7 +1,6 @@
 """What tests need from outside: real exports (TRACEPROF_TRACES names their folder) and nsys."""
 
 import gc
-import os
 import shutil
 import signal
 import subprocess
@@ -151,14 +150,6 @@ def _is_in_turn(item: pytest.Item, samples: set[str]) -> bool:
         return True
     turn = crc32(item.path.parent.name.encode()) % _EVERY
     return all(sample in QUICK_SAMPLES or _NUMBERS[sample] % _EVERY == turn for sample in samples)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Have `-n auto` start a worker more than there are cores: some tests wait for programs."""
-    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ or not hasattr(os, "sched_getaffinity"):
-        return None
-    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
