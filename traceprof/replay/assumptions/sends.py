@@ -144,7 +144,7 @@ def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
 
 
 def ready_ns(sends: Sends, edges: GraphEdges, weights: Float64, times: Float64) -> Float64:
-    """Return when each send could begin except for its stream, on its own side, float64[n].
+    """Return when each send could begin on its own side if its stream were free, float64[n].
 
     Args:
         sends: of the run.

@@ -72,6 +72,9 @@ class GpuWork(Record, frozen=True):
         call: int64[n], the call that launched it, an index into `HostCalls`; -1 for none.
         kind: int64[n], `COMPUTE`, `COMMUNICATION` or `COPY`.
         blocks: bool[n], whether the launching call returns only when the operation is over.
+        begins_in_call: bool[n], whether it is a copy that began long before its call returned,
+            which did not wait for its end: CUDA stages data of pageable memory, and the last part
+            is still on its way then.
         is_to_host: bool[n], whether it copies to the host's memory.
         is_to_device: bool[n], whether it copies from the host's memory to a GPU's.
         num_cut: of how many streams something was left out before the first operation here, which
@@ -88,6 +91,7 @@ class GpuWork(Record, frozen=True):
     call: Int64
     kind: Int64
     blocks: Mask
+    begins_in_call: Mask
     is_to_host: Mask
     is_to_device: Mask
     num_cut: int
@@ -99,6 +103,12 @@ class GpuWork(Record, frozen=True):
     def length_ns(self) -> Int64:
         """The length of each, int64[n]."""
         return self.end_ns - self.start_ns
+
+    @property
+    def follows_return(self) -> Mask:
+        """Which operations were handed to the GPU when their calls returned, bool[n]."""
+        follows: Mask = (self.call >= 0) & ~self.blocks & ~self.begins_in_call
+        return follows
 
     def rows_of_kernels(self, index: int, rank: Rank) -> Int64:
         """Return which operation each kernel of a rank is, int64[kernels]; -1 for none of these."""
@@ -115,25 +125,6 @@ _TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
 _TO_DEVICE = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 # Of more streams each is taken to have had operations before the steps that are replayed.
 _MAX_STREAMS = 64
-
-
-def begun_in_call(calls: HostCalls, work: GpuWork) -> Mask:
-    """Say which copies began long before their call returned, which did not wait for their end.
-
-    CUDA stages data of pageable memory: the last part is still on its way then. bool[n].
-    """
-    is_there: Mask = (work.call >= 0) & (work.kind == COPY) & ~work.blocks
-    rows = np.flatnonzero(is_there)
-    is_there[rows] = work.start_ns[rows] < calls.end_ns[work.call[rows]] - MIN_BLOCKING_NS
-    return is_there
-
-
-def handed_over_on_return(calls: HostCalls, work: GpuWork, is_held: Mask) -> Mask:
-    """Say which operations were handed over when a waiting call (is_held) returned, bool[n]."""
-    later = np.flatnonzero((work.call >= 0) & ~work.blocks & ~begun_in_call(calls, work))
-    on_return = np.zeros(len(work), np.bool_)
-    on_return[later] = is_held[calls.outer[work.call[later]]]
-    return on_return
 
 
 def host_calls(rank: Rank, shift_ns: int, span: tuple[int, int] | None = None) -> HostCalls:
@@ -202,9 +193,13 @@ def gpu_work(
         first = first[_are_continued(ranks, rank_of[at], stream[at], start[at] - shift_ns)]
         num_cut = int((call[first] >= 0).sum())
         call[first], blocks[first] = -1, False
+    start, kind = start[order], kind[order]
+    in_call = (call >= 0) & (kind == COPY) & ~blocks
+    copies = np.flatnonzero(in_call)
+    in_call[copies] = start[copies] < calls.end_ns[call[copies]] - MIN_BLOCKING_NS
     return GpuWork(
-        rank_of[order], group[order], place[order], start[order], end[order], stream[order],
-        np.cumsum(changes) - 1, call, kind[order], blocks, to_host[order], to_device[order],
+        rank_of[order], group[order], place[order], start, end[order], stream[order],
+        np.cumsum(changes) - 1, call, kind, blocks, in_call, to_host[order], to_device[order],
         num_cut,
     )  # fmt: skip
 

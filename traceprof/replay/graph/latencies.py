@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.replay.graph.columns import begun_in_call
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def measured_latencies(calls: HostCalls, work: GpuWork, between: StreamWaits) ->
     launched = np.full(num, -_FAR)
     call = work.call[has_call]
     launched[has_call] = np.where(work.blocks[has_call], calls.start_ns[call], calls.end_ns[call])
-    in_call = np.flatnonzero(begun_in_call(calls, work))
+    in_call = np.flatnonzero(work.begins_in_call)
     launched[in_call] = np.maximum(work.start_ns[in_call], calls.start_ns[work.call[in_call]])
     previous = np.full(num, -_FAR)
     follows = np.flatnonzero(work.chain[1:] == work.chain[:-1]) + 1

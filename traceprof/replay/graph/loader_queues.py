@@ -145,7 +145,7 @@ def _of_pipeline(
 ) -> tuple[Int64, Int64, Intervals] | None:
     """Return the waits in one pipeline, int64[5, m], its threads, and when its first stage works.
 
-    None if that is unknown what its stages wait for.
+    None if it is unknown what its stages wait for.
     """
     chain, rows = [last], []
     batch = np.arange(len(last.begin_ns))

@@ -118,7 +118,7 @@ def _launched_next(calls: HostCalls, work: GpuWork, waiting: Int64) -> Int64:
 
 
 def _bytes(ranks: Sequence[tuple[int, Rank]], work: GpuWork, operations: Int64) -> Int64:
-    """Return the bytes that operations copy, int64[n]; 0 if it is not a copy."""
+    """Return the bytes that operations copy, int64[n]; 0 if they copy nothing."""
     copied = np.zeros(len(operations), np.int64)
     for index, rank in ranks:
         of_rank = (work.rank[operations] == index) & (work.group[operations] == 1)

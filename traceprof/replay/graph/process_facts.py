@@ -56,7 +56,7 @@ class ProcessFacts(Record, frozen=True):
         paced_ns: how long by itself a thread takes for what it hands over in a step to one that
             trains, the longest of them; 0 if none is known to.
         pace_ns: how long a loader's first stage works in a step, the mean; 0 without one, infinite
-            where that is unknown what a loader's stages wait for.
+            if it is unknown what a loader's stages wait for.
         late_ns: by rank, how much operations began late for no known reason.
         unseen_pace_ns: how long its threads slept until one not seen may have woken them.
         workers_ran: for which share of the time processes that may load its data were on a CPU, the

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.host.launch_stalls import find_stalls
-from traceprof.replay.graph.columns import COPY, gpu_work, handed_over_on_return, host_calls
+from traceprof.replay.graph.columns import COPY, gpu_work, host_calls
 from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS, event_waits, lost_records
 from traceprof.replay.graph.hidden_host_waits import api_names, hidden_host_waits
 from traceprof.replay.graph.host_waits import host_waits
@@ -131,7 +131,8 @@ class Process(Observed, frozen=True):
     @property
     def is_launched_on_return(self) -> Mask:
         """Operations handed over when a waiting call returned, bool[operations]."""
-        return handed_over_on_return(self.calls, self.work, self.is_held)
+        held: Mask = self.work.follows_return & self.is_held[self.calls.outer[self.work.call]]
+        return held
 
     @property
     def is_kernel_awaited(self) -> Mask:
@@ -244,8 +245,7 @@ def in_pieces(
     starts_piece = _host_pieces(calls, is_held, observed)
     piece_of_call = np.cumsum(starts_piece) - 1
     first_call = np.flatnonzero(starts_piece)
-    on_return = handed_over_on_return(calls, work, is_held)
-    begins = _gpu_pieces(work, piece_of_call, on_return, observed, alone)
+    begins = _gpu_pieces(work, piece_of_call, is_held[calls.outer], observed, alone)
     return Process(
         **{name: getattr(observed, name) for name in Observed.__struct_fields__},
         latencies=measured_latencies(calls, work, between),
@@ -282,7 +282,7 @@ def _host_pieces(calls: HostCalls, is_held: Mask, observed: Observed) -> Mask:
 
 
 def _gpu_pieces(
-    work: GpuWork, piece_of_call: Int64, on_return: Mask, observed: Observed, alone: Int64
+    work: GpuWork, piece_of_call: Int64, is_held: Mask, observed: Observed, alone: Int64
 ) -> Mask:
     waits, between = observed.host_waits, observed.stream_waits
     num = len(work)
@@ -291,7 +291,7 @@ def _gpu_pieces(
     has_call = work.call >= 0
     call = work.call[has_call]
     piece = np.full(num, -1, np.int64)
-    piece[has_call] = 2 * piece_of_call[call] + on_return[has_call]
+    piece[has_call] = 2 * piece_of_call[call] + (is_held[call] & work.follows_return[has_call])
     begins[1:num] = (np.diff(work.chain) != 0) | (np.diff(piece) != 0)
     begins[1:num] |= (work.call[1:] < 0) | (work.call[:-1] < 0)
     begins[waits.operation + 1] = True

@@ -261,8 +261,11 @@ def loading_share(
         limits_ns: int64[s + 1], when steps begin, and the last one ends, by the run's clock.
         shift_ns: what was added to times of the report.
     """
-    evidence, quiet = host_evidence(rank), rank.trace.quiet_switches(rank.process)
-    if evidence is None or not len(quiet.thread) or len(overs.queues.threads):
+    evidence = host_evidence(rank)
+    if evidence is None or len(overs.queues.threads):
+        return 0.0
+    quiet = rank.trace.quiet_switches(rank.process)
+    if not len(quiet.thread):
         return 0.0
     name, limits_ns = api_names(rank, calls), limits_ns - shift_ns
     to_training = np.isin(calls.thread[overs.call], training)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from traceprof.host.synchronization import OWN_WAIT_NS
-from traceprof.replay.graph.columns import begun_in_call
 from traceprof.replay.graph.held_out import held_out_latencies, held_out_tails
 from traceprof.replay.graph.longest_path import NEVER
 from traceprof.replay.graph.process_graph import EdgeKind
@@ -144,7 +143,7 @@ class Weigher:
             work.blocks[has_call], self._saved_at_start[call], self._saved_at_end[call]
         )
         # Nothing is handed over before its call begins, however short that is then.
-        rows = np.flatnonzero(begun_in_call(calls, work)[has_call])
+        rows = np.flatnonzero(work.begins_in_call[has_call])
         since_begin = launched[has_call][rows] - calls.start_ns[call[rows]]
         saved[rows] -= np.maximum(inside[call[rows]] - since_begin, 0)
         piece = process.piece_of_call[call]
@@ -373,7 +372,7 @@ class Weigher:
         return int(np.argmax(self._launch[rows] + self._durations.length_ns[rows] - done))
 
     def _steps(self) -> Float64:
-        """Return what each operation adds to its piece: time, and except for the first delay."""
+        """Return the time of each operation in its piece, with its delay for all but the first."""
         steps = self._after_previous + self._durations.length_ns
         first = self._process.first_operation
         steps[first] = self._durations.length_ns[first]
