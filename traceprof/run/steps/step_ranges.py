@@ -380,27 +380,20 @@ def _outer(ranges: NamedRanges) -> NamedRanges:
     """Return the ranges that lie in no other one of their thread.
 
     A library may number steps of its own inside those of the trainer. One range around all the
-    others of a thread is no step.
+    others of a thread is no step. A range that was still open when the capture ended holds none.
     """
     chosen = []
     for thread in np.unique(ranges.thread):
         at = np.flatnonzero(ranges.thread == thread)
         at = at[np.lexsort((-ranges.end_ns[at], ranges.start_ns[at]))]
-        outer = _outermost(ranges.end_ns[at])
-        while len(outer) == 1 and len(at) > 2:
-            at = at[1:]
-            outer = _outermost(ranges.end_ns[at])
-        chosen.append(at[outer])
+        end = ranges.end_ns[at]
+        latest = np.maximum.accumulate(end[::-1])[::-1]
+        holds_all = (end[:-2] < OPEN_END) & (end[:-2] >= latest[1:-1])
+        num_around = int(np.append(holds_all, False).argmin())
+        at, end = at[num_around:], end[num_around:]
+        reached = np.maximum.accumulate(np.where(end < OPEN_END, end, 0))
+        chosen.append(at[end > np.insert(reached[:-1], 0, -1)])
     return _chosen(ranges, np.sort(np.concatenate(chosen)))
-
-
-def _outermost(end_ns: Int64) -> Int64:
-    """Return which ranges, by start and the longer one first, end after all before them.
-
-    One that was still open when the capture ended, holds none.
-    """
-    reached = np.maximum.accumulate(np.where(end_ns < OPEN_END, end_ns, 0))
-    return np.flatnonzero(end_ns > np.insert(reached[:-1], 0, -1))
 
 
 def _number_text(match: re.Match[str] | None) -> str | None:
