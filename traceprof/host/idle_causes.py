@@ -75,8 +75,6 @@ class IdleCause(Enum):
 
 
 _MAY_BE_SYNC = (IdleCause.LAUNCH_BOUND, IdleCause.HOST_CODE, IdleCause.UNKNOWN)
-HOST_IS_SLOWER = (*_MAY_BE_SYNC, IdleCause.SYNC)
-"""Causes of idle time that a host with fewer launches may fill: behind a wait, too."""
 
 
 class IdleCauses(Record, frozen=True):
@@ -113,6 +111,11 @@ class IdleCauses(Record, frozen=True):
         if cause is IdleCause.TURNAROUND:
             return self.turnaround
         return self.by_cause.get(cause, intervals.empty())
+
+    @property
+    def host_is_slower(self) -> Intervals:
+        """The idle time that a host with fewer launches may fill: behind a wait, too."""
+        return intervals.merge(*(self.of(cause) for cause in (*_MAY_BE_SYNC, IdleCause.SYNC)))
 
     def within(self, window: Window) -> dict[IdleCause, int]:
         """Return how much of a window each cause takes, in ns.

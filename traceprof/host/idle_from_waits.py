@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.host.idle_causes import HOST_IS_SLOWER, idle_causes
+from traceprof.host.idle_causes import idle_causes
 from traceprof.host.synchronization import between_launches
 from traceprof.run.steady_steps import covered_in_mean
 from traceprof.structs import Record
@@ -97,8 +97,8 @@ def around_ns(rank: Rank, window: Window, kernels: Int64, waiting_ns: int) -> in
         kernels: int64[n], indices into its kernels.
         waiting_ns: how long they wait in the mean step while nothing computes.
     """
-    begin, busy, idle = rank.operations.kernels.start_ns[kernels], rank.busy, idle_causes(rank)
-    slower = intervals.merge(*(idle.of(cause) for cause in HOST_IS_SLOWER))
+    begin, busy = rank.operations.kernels.start_ns[kernels], rank.busy
+    slower = idle_causes(rank).host_is_slower
     after = np.flatnonzero(np.isin(busy.start_ns[1:], begin))
     turn = intervals.union(busy.end_ns[after], busy.start_ns[after + 1])
     turn_ns, calls = covered_in_mean(rank, window, intervals.subtract(turn, slower)), rank.calls

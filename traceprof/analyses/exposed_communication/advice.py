@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from traceprof.analyses.exposed_communication.reasons import ALONE, CLOCKS, PEER_COPY, Reason
 from traceprof.analyses.exposed_communication.text import costliest, late_ranks, main_reasons
-from traceprof.analyses.links.link_findings import UNDERUSED
 from traceprof.communication.asynchronous import asynchronous_calls
 from traceprof.communication.latency import LARGE_BYTES
 from traceprof.communication.readiness import FOLLOWS_NS
@@ -133,7 +132,7 @@ def advice(
     """
     by_reason = operations.by_reason()
     texts: list[str] = []
-    if rate is not None and rate.utilization is not None and rate.utilization < UNDERUSED:
+    if rate is not None and rate.is_slow:
         texts.append(_SLOW_LINK.replace("$operation", rate.operation))
     main = [reason for reason, _ in main_reasons(operations)]
     for reason in main:
@@ -162,13 +161,11 @@ def _of_kind(
     reason: Reason, kind: str | None, operations: ExposedOperations, *, is_pytorch: bool
 ) -> list[str]:
     """Return what fits the operations that make most of a reason."""
-    if reason is Reason.QUEUED:
+    if reason in {Reason.QUEUED, Reason.TRANSFER}:
         # Reductions in line share their links: only fewer bytes make the line shorter.
         is_of_gradients = is_pytorch and kind == _ALL_REDUCE and not operations.is_pipeline
-        return [_HALF_THE_BYTES, _FEWER_REDUCTIONS] if is_of_gradients else [_GENERAL[reason]]
-    if reason is Reason.TRANSFER:
-        is_reduced = is_pytorch and kind == _ALL_REDUCE and not operations.is_pipeline
-        return [_HALF_THE_BYTES, _FEWER_REDUCTIONS] if is_reduced else [_SEND_LESS]
+        others = [_GENERAL.get(reason, _SEND_LESS)]
+        return [_HALF_THE_BYTES, _FEWER_REDUCTIONS] if is_of_gradients else others
     if is_pytorch and kind in _SHARDED:
         return [_PREFETCH]
     # An all-to-all may be made of sends and receives, too.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.links.link_findings import UNDERUSED
 from traceprof.communication.exposure import Exposure, PackedExposure, Rest, exposure
 from traceprof.communication.latency import LARGE_BYTES
 from traceprof.communication.messages import messages
@@ -99,6 +100,11 @@ class LinkRate(Record, frozen=True):
         if self.peak_gb_per_s is None or not self.is_large:
             return None
         return self.busbw_gb_per_s / self.peak_gb_per_s
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the link could carry far more."""
+        return self.utilization is not None and self.utilization < UNDERUSED
 
 
 class ExposedOperations(Record, frozen=True):

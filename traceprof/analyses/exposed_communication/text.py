@@ -8,7 +8,6 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.analyses.exposed_communication.reasons import Reason
-from traceprof.analyses.links.link_findings import UNDERUSED
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.kernel_names import UNKNOWN_OPERATION
 from traceprof.units import duration, percent
@@ -90,8 +89,7 @@ def title(
 
 def is_rate_of_interest(operations: ExposedOperations, rate: LinkRate) -> bool:
     """Return whether the rate explains: transfers are too long, or far slower than their link."""
-    is_slow = rate.utilization is not None and rate.utilization < UNDERUSED
-    return is_slow or Reason.TRANSFER in dict(main_reasons(operations))
+    return rate.is_slow or Reason.TRANSFER in dict(main_reasons(operations))
 
 
 def said(rate: LinkRate) -> str:

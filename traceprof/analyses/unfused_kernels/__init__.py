@@ -35,7 +35,7 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.host.idle_causes import HOST_IS_SLOWER, idle_causes
+from traceprof.host.idle_causes import idle_causes
 from traceprof.host.synchronization import goes_with
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.kernel_names.titles import short_title
@@ -246,8 +246,7 @@ def _most_ns(
     chosen, called = np.zeros(len(calls), np.bool_), rank.launched_by[0][spared]
     chosen[called[called >= 0]] = True
     launching = intervals.subtract(goes_with(rank, calls, chosen), spared_time)
-    idle = idle_causes(rank)
-    slower = intervals.merge(*(idle.of(cause) for cause in HOST_IS_SLOWER))
+    slower = idle_causes(rank).host_is_slower
     return most + min(covered_in_mean(rank, window, time) for time in (launching, slower))
 
 
