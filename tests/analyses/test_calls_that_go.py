@@ -11,7 +11,7 @@ from tests.support.opened import ranks_of
 from traceprof.analysis import analyze_reports
 from traceprof.host.synchronization import between_launches
 
-_LOOSE = 1.2  # a limit may be so many times what comes
+_LOOSE = 1.2  # times the gain: a limit may be as large
 
 
 def held(before: Program, after: Program, finding: str, path: Path) -> float:

@@ -54,7 +54,7 @@ class LateAllreduceMetrics(Metrics):
     """Numbers of `late-allreduce`."""
 
     tail_ns: Annotated[Ns, "the tails of the late steps, summed"]
-    num_buckets: Annotated[Count, "tail of the median step"]
+    num_buckets: Annotated[Count, "the number of buckets in the median step"]
     exposed_ns: Annotated[
         Ns,
         "the part of the tails in which AllReduce kernels ran: waiting for"

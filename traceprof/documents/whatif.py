@@ -115,7 +115,7 @@ class Answer(Struct, forbid_unknown_fields=True, omit_defaults=True):
     refused: str | None = None
     how_to_collect: Annotated[
         str | None,
-        Meta(description="What to record to get an answer; empty if nothing would help."),
+        Meta(description="What to record to get an answer; null if nothing would help."),
     ] = None
     note: str | None = None
     orders: Annotated[

@@ -24,7 +24,7 @@ class Detail(Record, frozen=True):
     """What of a report is shown.
 
     Attributes:
-        is_whole: whether nothing is left out except for `--verbose`.
+        is_whole: whether everything is shown, except what `--verbose` adds.
         num_evidence: pieces of evidence of the first findings; of others none.
         num_advice: pieces of advice of a finding.
         num_first: findings that are shown with evidence and advice, whatever their severity.

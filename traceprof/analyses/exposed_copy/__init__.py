@@ -61,7 +61,7 @@ class ExposedCopyMetrics(Metrics):
     pageable_ns: Annotated[
         Ns | None,
         "the exposed part in copies from or to pageable host memory; null if"
-        " the kind of memory is known of no copy",
+        " no copy has a known kind of memory",
     ]
     same_stream_ns: Annotated[
         Ns,

@@ -99,12 +99,12 @@ def _first_shown(rank: Rank, window: Window) -> int:
 
 
 def steps_of_a_block(num_steps: int) -> int:
-    """Return how many neighbouring steps are one block, of so many steps."""
+    """Return the number of neighbouring steps in one block, of this number of steps."""
     return min(max(num_steps // _MIN_BLOCKS, 1), _MAX_STEPS_OF_A_BLOCK)
 
 
 def num_blocks(num_steps: int) -> int:
-    """Return in how many blocks the sums over so many steps are kept; 0 if noise is unknown."""
+    """Return the number of blocks for sums over this number of steps; 0 if noise is unknown."""
     num = min(num_steps // steps_of_a_block(num_steps), _MAX_BLOCKS_OF_SUMS)
     return num if num > 2 else 0
 

@@ -42,7 +42,7 @@ def programs(
     processes: Sequence[int] = WORLD.processes,
     is_grouped: bool = True,
 ) -> tuple[Host, ...]:
-    """Return programs of ranks that take so many steps.
+    """Return programs of ranks that take this number of steps.
 
     Args:
         rng: for variations of durations.
@@ -61,12 +61,12 @@ def programs(
 
 
 def reduce_beside(host: Host, size: int) -> None:
-    """Reduce the gradients that were computed so far, of so many bytes, beside what follows."""
+    """Reduce the gradients computed since the last reduction, beside the work that follows."""
     host.collective("all_reduce", WORLD, host.nccl, size, after=host.compute)
 
 
 def optimize(host: Host, num: int = 1) -> None:
-    """Run so many kernels of an optimizer."""
+    """Run this number of kernels of an optimizer."""
     with host.range("optimizer"):
         host.operator(host.compute, "aten::_fused_adamw_", *[kernels.ADAM] * num)
 
