@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.builders import TraceBuilder
 from tests.support.changes import recorded
 from tests.support.long import long_after
+from tests.support.nccl import ALL_REDUCE, call, prepare
 from traceprof.analysis import Options, analyze
 from traceprof.replay.graph.columns import GpuWork, gpu_work, host_calls
 from traceprof.replay.graph.event_waits import awaited, event_waits
-from traceprof.replay.graph.stream_waits import possible_waits
+from traceprof.replay.graph.stream_waits import possible_waits, queued_communication
 from traceprof.run.opening import Rank
 from traceprof.simulate import SCENARIOS
 
@@ -76,3 +78,29 @@ def test_nothing_was_waited_for_that_is_not_possible(program: str, tmp_path: Pat
 @pytest.mark.long
 def test_nothing_was_waited_for_in_a_real_run_that_is_not_possible(traces: Path) -> None:
     assert check_run(traces / "a100x4_ddp_baseline_rank0.sqlite") > 1000
+
+
+@pytest.mark.parametrize("num_queued", [(2, 2), (2, 0), (0, 2)])
+def test_the_order_of_each_gpu_of_a_process_is_kept(
+    num_queued: tuple[int, int], tmp_path: Path
+) -> None:
+    """Each GPU runs AllReduce of one communicator right behind each other, or a kernel only."""
+    builder = prepare(TraceBuilder())
+    for device, num in enumerate(num_queued):
+        builder.kernel(0, 10, device=device, launch=(-5, -4))
+        for number in range(num):
+            at = 1000 * device + 100 * number
+            call(builder, "ncclAllReduce", at, at + 10, 0xABC, 4096)
+            begin = 5000 + 100 * number
+            builder.kernel(
+                begin, begin + 100, ALL_REDUCE, device=device, stream=20, launch=(at + 3, at + 5)
+            )
+    with closing(
+        analyze(builder.write(tmp_path / "t.sqlite"), options=Options(savings=False))
+    ) as analysis:
+        ranks = list(enumerate(analysis.run.ranks))
+        work = gpu_work(ranks, host_calls(ranks[0][1], 0), 0)
+        queued = queued_communication(ranks, work)
+    assert len(ranks) == 2
+    assert len(queued.in_order[0]) == len(queued.all[0]) == sum(num == 2 for num in num_queued)
+    assert len(queued.together[0]) == len(queued.unknown[0]) == 0

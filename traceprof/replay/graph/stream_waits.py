@@ -229,7 +229,8 @@ def queued_communication(ranks: Sequence[tuple[int, Rank]], work: GpuWork) -> Qu
         place = np.full(len(work) + 1, -1, np.int64)
         place[rows] = np.arange(len(rows))  # -1 is the last one
         before = np.full(len(rows), -1, np.int64)
-        before[place[later]] = np.where(place[later] >= 0, place[earlier], -1)
+        is_here = place[later] >= 0
+        before[place[later[is_here]]] = place[earlier[is_here]]
         dependent = independence_of(sent, before) == Independence.DEPENDENT
         waits[rows[dependent & (rows >= 0)]] = True
     is_named, is_held = number[later] >= 0, waits[later]
