@@ -102,7 +102,11 @@ def without_gains(limit: Finding | None) -> str:
         return "No finding that a replay can remove makes it 1 % shorter"
     at_most, share = duration(limit.saving.high_ns), limit.saving.share
     what = limit.id if share is None else f"{percent(share)} of {limit.id}"
-    return f"At most {at_most} less without {what}: {limit.saving.assume}, a limit"
+    # Findings that no replay can remove may cost more, and stand before it.
+    return (
+        f"Of what a replay can remove, {what} could save most:"
+        f" at most {at_most} by {limit.saving.assume}"
+    )
 
 
 def _cause(finding: Finding, rank: int) -> str:
