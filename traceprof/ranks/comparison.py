@@ -42,7 +42,7 @@ class RankComparison(Record, frozen=True, dict=True):
         transfers: times and rates of operations once all ranks were there.
         matrix_ns: int64[ranks, ranks], how long the row's rank waited for the column's.
         lateness: the lateness of each rank that shares operations with others.
-        window_ns: the median length of the ranks' windows.
+        window_ns: the median length of the windows of ranks with operations; 0 without any.
         mpi_waits: of ranks with calls of MPI that were matched, by their number.
     """
 
@@ -122,6 +122,7 @@ def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparis
     in_mpi = [wait for wait in waits if wait.group.is_mpi]
     others = [wait for wait in waits if not wait.group.is_mpi]
     machines = run.machines
+    windows = [arrival.window_ns for arrival in arrivals if len(arrival)]
     return RankComparison(
         ranks=tuple(arrival.rank for arrival in arrivals),
         reports=tuple(arrival.report for arrival in arrivals),
@@ -135,5 +136,5 @@ def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparis
         matrix_ns=wait_matrix(others, len(arrivals)) + mpi_matrix(in_mpi, arrivals),
         mpi_waits=mpi_waits(in_mpi, arrivals),
         lateness=tuple(lateness(waits, arrivals)),
-        window_ns=int(np.median([arrival.window_ns for arrival in arrivals])) if arrivals else 0,
+        window_ns=int(np.median(windows)) if windows else 0,
     )
