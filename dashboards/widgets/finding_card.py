@@ -11,7 +11,7 @@ from dashboards.widgets.worst import worst_first
 from traceprof.errors import one_line
 from traceprof.findings import worst_of
 from traceprof.reports.findings_text import gain_text, no_cost
-from traceprof.units import counted, duration, percent, ranks_text, size_text
+from traceprof.units import between, counted, duration, percent, ranks_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,13 +81,19 @@ def metric_text(name: str, value: MetricValue) -> str:
 
 
 def saving_text(saving: Saving | None) -> str:
-    """Write what a step would gain without a finding: `1.08 ms`, or `at most 1.4 ms`."""
+    """Write what a step would gain without a finding: `1.08 ms`, or `at most 1.4 ms`.
+
+    An interval wider than the gain itself is written beside it.
+    """
     if saving is None or saving.high_ns is None:
         return UNKNOWN
     if saving.high_ns <= 0:
         return "nothing"
     if not saving.step_ns or not saving.low_ns:
         return f"at most {duration(saving.high_ns)}"
+    if saving.high_ns - saving.low_ns > saving.step_ns:
+        limits = between(saving.low_ns, saving.high_ns)
+        return f"{duration(saving.step_ns)} ({limits})"
     return duration(saving.step_ns)
 
 

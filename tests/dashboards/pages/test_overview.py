@@ -134,6 +134,10 @@ def test_what_a_step_could_take_is_said_with_what_brings_it_there(analysis: Anal
         (None, "–"),  # noqa: RUF001
         (Saving.at_most(1_400_000, "perfect-overlap"), "at most 1.40 ms"),
         (Saving(1_080_000, 900_000, 1_400_000, Basis.REPLAY, "no-sync"), "1.08 ms"),
+        (
+            Saving(1_080_000, 50_000, 1_400_000, Basis.REPLAY, "no-sync"),
+            "1.08 ms (50 µs to 1.40 ms)",
+        ),
         (Saving.at_most(0, "perfect-overlap"), "nothing"),
         (Saving.at_most(1_400_000, None, "no replay can remove it"), "at most 1.40 ms"),
         (Saving(1_080_000, 0, 1_400_000, Basis.REPLAY, "no-sync"), "at most 1.40 ms"),
