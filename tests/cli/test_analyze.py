@@ -1,7 +1,6 @@
 """The command line as a user meets it."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from click import Context
 from tests.support.builders import TraceBuilder
 from tests.support.cli import run
 from tests.support.long import rows_long_after
+from tests.support.processes import output_of
 from tests.support.traces import SAMPLE
 from traceprof.analyses.registry import FINDING_IDS
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR, EXIT_FINDINGS, EXIT_LEFT_OUT, cli
@@ -229,17 +229,14 @@ def test_info_names_ranges_that_may_be_steps(
 
 
 def test_as_a_module_in_a_process_of_its_own() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "traceprof", "--version"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith("traceprof, version 0.")
+    printed = output_of(sys.executable, "-m", "traceprof", "--version")
+    assert printed.startswith("traceprof, version 0.")
 
 
 def test_importing_traceprof_is_light() -> None:
     heavy = "{'numpy', 'pandas', 'torch', 'rich', 'click', 'dash'}"
     code = f"import sys, traceprof, traceprof.labels; print(*({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
+    assert output_of(sys.executable, "-c", code).strip() == ""
 
 
 @pytest.mark.parametrize(
@@ -268,8 +265,7 @@ def test_commands_import_what_they_need(arguments: list[str], most: int, absent:
         "print('\\n', *(name for name in sys.modules if name.split('.')[0] == 'traceprof'))\n"
         f"print('needless:', *({{*{[*absent, *never]!r}}} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    *_, ours, needless = done.stdout.strip().split("\n")
+    *_, ours, needless = output_of(sys.executable, "-c", code).strip().split("\n")
     assert needless == "needless:"
     assert len(ours.split()) <= most
 

@@ -2,13 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.long import long_after
+from tests.support.processes import ended
 from tests.support.traces import SAMPLE
 from tests.support.workers import MAX_WAIT_S
 from traceprof.cli.main import EXIT_ERROR
@@ -26,8 +26,7 @@ main()
 @pytest.mark.slow
 def test_threads_that_still_work_are_not_waited_for() -> None:
     # Python would wait for this one, and abort one of the dashboard that is in C++ code.
-    command = [sys.executable, "-c", _PROGRAM]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=MAX_WAIT_S)
+    done = ended(sys.executable, "-c", _PROGRAM, timeout=MAX_WAIT_S)
     assert (done.returncode, done.stdout) == (EXIT_ERROR, "at the end\n")
     assert "no-such-finding" in done.stderr
 
@@ -61,13 +60,7 @@ def test_a_signal_ends_the_command_without_a_traceback(
     name: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", _SIGNAL, name, str(number.value), "analyze", str(SAMPLE)]
-    done = subprocess.run(
-        [*command, "--format", "json", "-o", str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=MAX_WAIT_S,
-    )
+    done = ended(*command, "--format", "json", "-o", tmp_path / "out", timeout=MAX_WAIT_S)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (128 + number, "", "")
     assert list(tmp_path.iterdir()) == []
 
@@ -88,8 +81,6 @@ def write(*_):
 table_files.write = trace.write = write
 main.main(["export", {ending!r}, {os.fspath(SAMPLE)!r}, "-o", {os.fspath(tmp_path / "out")!r}])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, check=False, timeout=MAX_WAIT_S
-    )
-    assert (done.returncode, done.stderr) == (128 + signal.SIGHUP, b"")
+    done = ended(sys.executable, "-c", program, timeout=MAX_WAIT_S)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGHUP, "")
     assert list(tmp_path.iterdir()) == []

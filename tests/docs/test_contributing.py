@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.processes import output_of
 from tests.support.traces import SAMPLE_FOLDER
 
 pytestmark = pytest.mark.long
@@ -93,17 +93,9 @@ def test_an_analysis_and_an_assumption_are_added_as_described(tmp_path: Path) ->
         ("traceprof", "whatif", "--help"),
         ("pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(checkout), str(test)),
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM],
-        cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout)},
-        input=json.dumps(commands),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
-    explained, analyzed, _, answered, options, _ = json.loads(done.stdout)
+    environ, given = {**os.environ, "PYTHONPATH": str(checkout)}, json.dumps(commands)
+    printed = output_of(sys.executable, "-c", _PROGRAM, cwd=checkout, env=environ, input=given)
+    explained, analyzed, _, answered, options, _ = json.loads(printed)
     assert "The GPU sets memory" in explained
     (finding,) = (one for one in json.loads(analyzed)["findings"] if one["id"] == "memsets")
     assert finding["metrics"] == {"exposed_ns": 400, "num_memsets": 1, "coverage": 1.0}

@@ -17,6 +17,7 @@ import traceprof
 from tests.support.cli import run
 from tests.support.long import long_after
 from tests.support.needs import missing
+from tests.support.processes import ended, output_of
 from traceprof.cli.main import EXIT_DONE
 from traceprof.documents.analysis.model import Document
 
@@ -47,8 +48,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def shell(script: str) -> subprocess.CompletedProcess[str]:
-    bash = [shutil.which("bash") or "/bin/bash", "-e", "-c", script]
-    return subprocess.run(bash, capture_output=True, text=True, check=False)
+    return ended(shutil.which("bash") or "/bin/bash", "-e", "-c", script)
 
 
 @pytest.mark.slow
@@ -128,10 +128,7 @@ def run_tracker(name: str, place: Path) -> None:
     script = place / "code.py"
     script.write_text(before + codes[0])
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "WANDB_SILENT": "true"}
-    done = subprocess.run(
-        [TRACKERS, script], env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    output_of(TRACKERS, script, env=environ)
 
 
 def scalars() -> dict[str, int]:
@@ -150,8 +147,7 @@ events.Reload()
 tags = events.Tags()["scalars"]
 print(json.dumps({tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}))
 """
-    done = subprocess.run([TRACKERS, "-c", code], capture_output=True, text=True, check=True)
-    found = eval(done.stdout)  # noqa: S307  (JSON of numbers)
+    found = eval(output_of(TRACKERS, "-c", code))  # noqa: S307  (JSON of numbers)
     for name, ns in scalars().items():
         [(step, value)] = found[f"traceprof/{name}"]
         assert (step, value) == (1200, pytest.approx(ns, rel=1e-6))  # it keeps 32 bits

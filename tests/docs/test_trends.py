@@ -3,7 +3,6 @@
 import re
 import shutil
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.needs import missing
+from tests.support.processes import output_of
 from tests.support.stretched import stretch
 from traceprof.analysis import Options, analyze_reports
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
@@ -53,20 +53,14 @@ def test_otava_finds_the_run_from_which_a_step_is_longer(tmp_path: Path) -> None
     programs = {"traceprof": f"{sys.executable} -m traceprof", "otava": str(OTAVA)}
     for command in commands:
         name, _, arguments = command.partition(" ")
-        done = subprocess.run(
-            [shutil.which("bash") or "/bin/bash", "-c", f"{programs[name]} {arguments}"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+        bash = shutil.which("bash") or "/bin/bash"
+        printed = output_of(bash, "-c", f"{programs[name]} {arguments}", cwd=tmp_path)
+    lines = printed.splitlines()
     [row] = [place for place, line in enumerate(lines) if f"night-{FIRST_SLOWER:02}" in line]
     found = lines[row - 2 : row]  # above the run at which it changes
-    assert re.search(r"\+(2\.[5-9]|3\.[0-5])%", " ".join(found)), done.stdout
+    assert re.search(r"\+(2\.[5-9]|3\.[0-5])%", " ".join(found)), printed
     rows = re.compile(r"night-.*")
-    assert {*rows.findall(shown)} <= {*rows.findall(done.stdout)}
+    assert {*rows.findall(shown)} <= {*rows.findall(printed)}
     assert "".join(re.findall(r"night-00,.*", PAGE)) in (tmp_path / "runs.csv").read_text()
     changes = [line for line in lines if re.search(r"[+-]\d+\.\d+%", line)]
-    assert len(changes) == 1, done.stdout
+    assert len(changes) == 1, printed

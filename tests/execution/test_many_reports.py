@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.cli import run
 from tests.support.long import long_after
+from tests.support.processes import ended
 from tests.support.signals import unnoticed_signal
 from tests.support.workers import (
     MAX_WAIT_S,
@@ -68,9 +69,7 @@ def child_pids() -> str:
 def command_line(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Analyse reports by two processes of a program of its own."""
     command = [sys.executable, "-m", "traceprof", "analyze", "--jobs", "2", "--format", "json"]
-    return subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
+    return ended(*command, *map(str, arguments))
 
 
 @pytest.mark.usefixtures("_can_fork")

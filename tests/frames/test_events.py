@@ -1,7 +1,6 @@
 """Frames of events hold what is in the report: each kernel, copy, call and range once."""
 
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +13,7 @@ import traceprof
 from tests.support.builders import TraceBuilder
 from tests.support.long import long_after, rows_long_after
 from tests.support.opened import closed_analysis
+from tests.support.processes import output_of
 from tests.support.profiler_events import PID, event, kernel, write
 from tests.support.traces import CPU_SAMPLE, GPU_SAMPLES, SAMPLE
 from traceprof.errors import TraceFileError, TraceFormatError, UsageError
@@ -242,5 +242,4 @@ def test_pandas_is_imported_for_frames_only() -> None:
         f"run = traceprof.open_run({str(SAMPLE)!r})\n"
         "print(run.ranks, 'pandas' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith(" False\n")
+    assert output_of(sys.executable, "-c", code).endswith(" False\n")

@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import venv
@@ -18,6 +17,7 @@ from instrument import torch_trace
 from instrument.children import VARIABLE
 from instrument.core import nvtx_package, recorded_steps
 from tests.support.needs import missing
+from tests.support.processes import ended, output_of
 
 pytestmark = pytest.mark.slow
 
@@ -41,15 +41,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(python: Path, *arguments: str, **environment: str) -> str:
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [python, *arguments],
-        env=kept | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return output_of(python, *arguments, env=kept | environment)
 
 
 @pytest.mark.long
@@ -112,13 +104,7 @@ def test_forked_ranks_are_told_that_nsight_does_not_see_them(
     python: Path, tool: Path, tmp_path: Path
 ) -> None:
     attached = {VARIABLE: "1", nvtx_package.VARIABLE: str(tool)}
-    done = subprocess.run(
-        [python, str(FORKED), "1", "0"],
-        env=os.environ | attached,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ended(python, FORKED, "1", "0", env=os.environ | attached)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("was forked, and Nsight Systems records no ranges") == 2
 
@@ -158,9 +144,7 @@ def test_starting_imports_next_to_nothing(python: Path, tool: Path) -> None:
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
 def test_both_kinds_of_installation_have_the_file(tmp_path: Path, kind: str) -> None:
     code = f"import sys; from hatchling import build\nprint(build.build_{kind}({str(tmp_path)!r}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = ended(sys.executable, "-c", code, cwd=ROOT)
     if "No module named 'hatchling'" in done.stderr:
         missing("hatchling is not installed")
     (wheel,) = tmp_path.glob("*.whl")

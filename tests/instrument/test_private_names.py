@@ -2,13 +2,14 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from tests.support.processes import output_of
 
 pytestmark = pytest.mark.long
 
@@ -26,10 +27,8 @@ def without() -> dict[str, Any]:
     """Train without each name in turn; return what came of it."""
     program = "tests.support.programs.private_names"
     names = json.dumps([name for name, *_ in ROWS])
-    finished = subprocess.run(
-        [sys.executable, "-m", program, names], capture_output=True, text=True, check=True
-    )
-    return dict(json.loads(line) for line in finished.stdout.splitlines())
+    printed = output_of(sys.executable, "-m", program, names)
+    return dict(json.loads(line) for line in printed.splitlines())
 
 
 def test_the_table_has_rows() -> None:

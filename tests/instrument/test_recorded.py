@@ -3,7 +3,6 @@
 import json
 import os
 import statistics
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from tests.support.long import long_after
 from tests.support.nsys import profile
 from tests.support.once import once
+from tests.support.processes import output_of
 
 STEPS = 6
 PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "train.py"
@@ -40,17 +40,12 @@ def _record(nsys: str, traced: str, folder: Path) -> None:
     script = ["-m", "instrument", str(PROGRAM), "--steps", str(STEPS), "--truth", str(folder)]
     options = [f"--trace={traced}", "--sample=none", "--cpuctxsw=none"]
     profile(nsys, options, folder / "run", [*launch, *script], environment)
-    export = [nsys, "export", "--type=sqlite", "--output", str(folder / "run.sqlite")]
-    _run([*export, str(folder / "run.nsys-rep")], environment)
+    sqlite = folder / "run.sqlite"
+    export = [nsys, "export", "--type=sqlite", "--output"]
+    output_of(*export, sqlite, folder / "run.nsys-rep", env=environment)
     analyze = [sys.executable, "-m", "traceprof", "analyze", "--format", "json"]
-    report = _run([*analyze, str(folder / "run.sqlite")], environment)
+    report = output_of(*analyze, sqlite, env=environment)
     (folder / "report.json").write_text(report)
-
-
-def _run(command: list[str], environment: dict[str, str]) -> str:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 Recorded = tuple[dict[str, Any], list[dict[str, Any]]]

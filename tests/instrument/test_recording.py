@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import instrument
 from tests.support.long import long_after
 from tests.support.opened import ranks_of
+from tests.support.processes import ended
 from traceprof.trace.model.special_values import NULL
 
 pytestmark = pytest.mark.slow
@@ -26,13 +26,8 @@ FLOPS = 2 * 4 * 8 * 8  # of its layer
 def run(folder: Path, *arguments: str) -> tuple[int, str]:
     """Run the program; return its exit status and what it printed."""
     kept = {name: value for name, value in os.environ.items() if "TRACEPROF" not in name}
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder), *arguments],
-        env={**kept, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environ = {**kept, "PYTHONPATH": str(ROOT)}
+    done = ended(sys.executable, PROGRAM, folder, *arguments, env=environ)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import zipapp
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from instrument.core import importing
 from tests.support.long import long_after
+from tests.support.processes import ended
 
 pytestmark = pytest.mark.slow
 
@@ -92,15 +92,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
     """Return exit status and output of a Python process."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        input="what stands in the input",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environ, text = {**os.environ, "PYTHONPATH": str(ROOT)}, "what stands in the input"
+    done = ended(sys.executable, *arguments, cwd=folder, env=environ, input=text)
     return done.returncode, done.stdout, done.stderr
 
 

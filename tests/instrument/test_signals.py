@@ -1,7 +1,6 @@
 """Exceptions that a signal's handler raises inside our code pass, and leave nothing behind."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from instrument.core import failures, nvtx_package
+from tests.support.processes import ended
 
 PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "alarms.py"
 
@@ -20,14 +20,8 @@ class Alarm(Exception):  # noqa: N818
 def run(folder: Path, tool: Path, alarms: int) -> list[dict[str, int]]:
     """Return what the program counted without ranges and with them."""
     path = folder / "counted.json"
-    arguments = [str(alarms), str(path)]
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), *arguments],
-        env={nvtx_package.VARIABLE: str(tool), "PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environ = {nvtx_package.VARIABLE: str(tool), "PYTHONPATH": ":".join(sys.path)}
+    done = ended(sys.executable, PROGRAM, str(alarms), path, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Exception ignored" not in done.stderr
     result: list[dict[str, int]] = json.loads(path.read_text())

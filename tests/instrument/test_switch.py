@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import subprocess
 import sys
 import threading
 from types import ModuleType
@@ -14,13 +13,13 @@ import instrument
 from instrument import switch
 from instrument.core.patching import Patches
 from tests.support.long import long_after
+from tests.support.processes import output_of
 
 pytestmark = pytest.mark.slow
 
 
 def run(code: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
+    return output_of(sys.executable, "-c", code).splitlines()
 
 
 def test_importing_it_imports_no_torch() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator
@@ -14,6 +13,7 @@ import torch
 
 import instrument
 import traceprof
+from tests.support.processes import output_of
 from tests.support.recording import pushed
 
 Program = Callable[[torch.Tensor], torch.Tensor]
@@ -198,12 +198,10 @@ def test_without_nvtx_nothing_happens() -> None:
         "import instrument\n"
         "with instrument.step(): print('ran')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "ran\n"
+    assert output_of(sys.executable, "-c", code) == "ran\n"
 
 
 def test_it_imports_nothing_of_the_analyzer() -> None:
     heavy = "{'pandas', 'dash', 'traceprof.analysis'}"  # nvtx itself takes numpy
     code = f"import sys, instrument; print(*({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
+    assert output_of(sys.executable, "-c", code).strip() == ""

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.long import long_after
 from tests.support.nsys import has_failed
+from tests.support.processes import output_of
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "support" / "programs" / "unmarked.py"
@@ -209,10 +210,7 @@ def test_a_signal_leaves_the_recording_and_no_rank(
     # The second signal may end the export of a report, not the report.
     assert names - {"sqlite"} == {"nsys-rep" if tool == "nsys" else "pt.trace.json.gz"}
     analyze = [sys.executable, "-m", "traceprof", "analyze", "--format", "json"]
-    done = subprocess.run(
-        [*analyze, str(recording.folder)], capture_output=True, text=True, check=True
-    )
-    document = json.loads(done.stdout)
+    document = json.loads(output_of(*analyze, recording.folder))
     assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
     for rank in range(2):
         assert len([step for step in document["steps"] if step["rank"] == rank]) >= 20

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.long import rows_long_after
 from tests.support.nsys import has_failed
+from tests.support.processes import output_of
 from traceprof.recording.record import NOT_IMPORTED
 
 ROOT = Path(__file__).parents[2]
@@ -54,10 +55,8 @@ def ended(folder: Path, recording: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def analysis(folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "traceprof", "analyze", "--format", "json", str(folder)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
+    command = [sys.executable, "-m", "traceprof", "analyze", "--format", "json"]
+    document: dict[str, Any] = json.loads(output_of(*command, folder, env=environment()))
     return document
 
 
@@ -124,9 +123,8 @@ def test_only_the_steps_asked_for_on_all_ranks_alike(
 def test_dry_run_prints_commands(tmp_path: Path) -> None:
     words = ["record", "--dry-run", "--steps", "10:20", "-o", str(tmp_path / "out"), "--"]
     command = [sys.executable, "-m", "traceprof", *words, "torchrun", "train.py"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("nsys profile ")]
+    lines = output_of(*command, env=environment()).splitlines()
+    (line,) = [line for line in lines if line.startswith("nsys profile ")]
     assert line.endswith("torchrun -m instrument --steps 10:20 train.py")
     assert f"--output={tmp_path}/out/%h" in line
     assert not (tmp_path / "out").exists()

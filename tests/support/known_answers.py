@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pandas as pd
 
 import traceprof
 from tests.support.nsys import has_failed
+from tests.support.processes import ended
 from tests.support.programs.known_answers import DEVICE, STEPS
 
 ROOT = Path(__file__).parents[2]
@@ -141,15 +141,8 @@ def record_and_check(name: str, tool: str, folder: Path) -> dict[str, Any]:
         target, truth = folder / f"{name}-{tool}-{attempt}", folder / f"{name}-{tool}.json"
         program = (sys.executable, "-m", "tests.support.programs.known_answers", name, str(truth))
         record = (sys.executable, "-m", "traceprof", "record", "--with", tool, "-o", str(target))
-        done = subprocess.run(
-            (*record, "--", *program),
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_MAX_S,
-        )
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = ended(*record, "--", *program, cwd=ROOT, env=environ, timeout=_MAX_S)
         if not has_failed(done.stdout + done.stderr):
             break
     assert done.returncode == 0, done.stdout + done.stderr

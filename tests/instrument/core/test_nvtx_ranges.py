@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from instrument.core import nvtx_package, nvtx_ranges
 from tests.support.databases import query
 from tests.support.long import long_after
 from tests.support.nsys import profile
+from tests.support.processes import ended
 from traceprof import labels
 
 COUNTS = """
@@ -34,10 +34,8 @@ def write(numbers, num_buckets=8):
 
 def run(code: str, **environment: str) -> str:
     kept = {key: value for key, value in os.environ.items() if key != nvtx_package.VARIABLE}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, env=kept | environment, capture_output=True, text=True, check=True
-    )
+    done = ended(sys.executable, "-c", code, env=kept | environment)
+    assert done.returncode == 0, done.stderr
     return (done.stdout + done.stderr).strip()
 
 

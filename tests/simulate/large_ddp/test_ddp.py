@@ -2,7 +2,6 @@
 
 import csv
 import json
-import subprocess
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from tests.reference.breakdown import reference
 from tests.support.databases import query
 from tests.support.long import long_after
+from tests.support.nsys import stats
 from traceprof.simulate import simulate_ddp
 from traceprof.simulate.kernels import ALL_REDUCE
 
@@ -170,15 +170,9 @@ def test_names_of_ranges(run: Run) -> None:
 def test_nsys_stats_reads_it(tmp_path: Path, nsys: str) -> None:
     path = tmp_path / "ddp.sqlite"
     truth = json.loads(simulate_ddp(path, gpus=2, steps=3, seed=7).read_text())
-    reports = ("cuda_gpu_kern_sum", "cuda_api_sum", "cuda_gpu_mem_time_sum", "nvtx_sum")
-    command = [nsys, "stats", "--force-export=false", "--format", "csv"]
-    done = subprocess.run(
-        [*command, "--report", ",".join(reports), path], capture_output=True, text=True, check=True
-    )
-    _, *parts = done.stdout.split("Processing [")
-    assert len(parts) == len(reports), done
     kernels, calls, copies, ranges = (
-        {row[-1]: row for row in csv.reader(part.splitlines()[1:]) if row} for part in parts
+        {row[-1]: row for row in csv.reader(part.splitlines()[1:]) if row}
+        for part in stats(nsys, path)
     )
     communication = sum(rank["communication_ns"] for rank in truth["breakdown"])
     assert int(kernels[ALL_REDUCE.name][1]) == communication

@@ -2,7 +2,6 @@
 
 import json
 import struct
-import subprocess
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise
@@ -18,6 +17,7 @@ from tests.reference.nsight_export import export_of
 from tests.reference.training import training
 from tests.support.databases import dump, query
 from tests.support.long import in_turn
+from tests.support.nsys import stats
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.simulate.event_model.lost_time import IDLE_CAUSES
@@ -558,13 +558,7 @@ def test_counters_show_what_links_carried(version: str, made: Any) -> None:
 @pytest.mark.parametrize("version", VERSIONS[1:])  # nsys itself reads no schema before 3
 def test_nsys_stats_reads_it(version: str, made: Any, nsys: str) -> None:
     path, truth = made("host-sync", version)
-    reports = ("cuda_gpu_kern_sum", "cuda_api_sum", "cuda_gpu_mem_time_sum", "nvtx_sum")
-    command = [nsys, "stats", "--force-export=false", "--format", "csv"]
-    done = subprocess.run(
-        [*command, "--report", ",".join(reports), path], capture_output=True, text=True, check=True
-    )
-    _, *parts = done.stdout.split("Processing [")
-    assert len(parts) == len(reports), done
+    parts = stats(nsys, path)
     busy = [
         sum(int(line.split(",")[1]) for line in part.splitlines()[2:] if line) for part in parts
     ]
