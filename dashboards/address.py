@@ -1,4 +1,4 @@
-"""Addresses of views: what a page shows is in its URL, so that it survives reload and can be sent.
+"""Addresses of views: a URL says what a page shows, so that a view can be reloaded and shared.
 
 `/timeline?rank=0,3&start=1500000000&end=1700000000&finding=gpu-idle&evidence=2`
 
@@ -40,7 +40,7 @@ _MAX_LENGTH = 100_000  # characters of a whole query
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The choice of the reader, which holds on all pages.
+    """The choice of the reader, which applies to all pages.
 
     Attributes:
         rank: the ranks chosen, by number, each once; all where empty.
@@ -60,7 +60,7 @@ class Scope:
         return self.start_ns is not None or self.end_ns is not None
 
     def query(self) -> str:
-        """Return it as parameters of an address: `rank=0,3&start=100`."""
+        """Return the choice as parameters of a URL: `rank=0,3&start=100`."""
         return _query(self, _CHOSEN)
 
 
@@ -120,13 +120,13 @@ class Address:
         return f"{self.path}?{query}" if query else self.path
 
     def to(self, path: str, **changes: Any) -> Address:  # noqa: ANN401  (as dataclasses.replace)
-        """Return the address of another page for what the reader chose, and what is given."""
+        """Return the address of another page with the reader's choice and these changes."""
         chosen = self.chosen
         same = Address(path, chosen.rank, chosen.report, chosen.start_ns, chosen.end_ns)
         return replace(same, **changes)
 
     def to_place(self, path: str, **place: Any) -> Address:  # noqa: ANN401  (fields of an address)
-        """Return the address of another page that shows one place; what was chosen stays so."""
+        """Return the address of another page that shows one place, with the reader's choice."""
         return Address(path, **place, scope=self.chosen)
 
 
@@ -155,7 +155,7 @@ def parse(path: str, query: str) -> Address:
         query: such as `?rank=0,3`, with or without the question mark.
 
     Raises:
-        UsageError: a parameter is not what it should be.
+        UsageError: a parameter is wrong.
     """
     address = Address(path, **_values(query.removeprefix("?"), _KEYS))
     _check_order(address)

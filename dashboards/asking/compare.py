@@ -26,7 +26,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class CompareQuestion:
-    """With what a run is to be compared.
+    """The other side of a comparison.
 
     Attributes:
         before: reports, folders, saved analyses and runs, as `traceprof compare` takes them.
@@ -45,7 +45,7 @@ class ComparedRank(NamedTuple):
         device: its GPU's.
         gpu: the name of its GPU.
         steps: its training steps, in the own time of its report.
-        judged: start and end of what findings are about.
+        judged: start and end of the time that findings judge.
     """
 
     rank: int
@@ -72,10 +72,10 @@ class ComparedSide(NamedTuple):
 
 
 def alike(side: ComparedSide, other: ComparedSide | None) -> ComparedSide:
-    """Return a side that shows the rank that the other one shows, where it has that.
+    """Return a side with the same rank as the other side, if it has that rank.
 
     Args:
-        side: what is drawn first of a side.
+        side: the side to return, with its slowest rank.
         other: the other side.
     """
     same = [rank for rank in side.ranks if other is not None and rank.rank == other.rank]
@@ -92,7 +92,7 @@ class Compared(NamedTuple):
 
     Attributes:
         comparison: what changed.
-        before: the other side; None if its reports are not there, or are of several recordings.
+        before: the other side; None if its reports are missing, or belong to several recordings.
         after: this run.
     """
 
@@ -102,7 +102,7 @@ class Compared(NamedTuple):
 
 
 def compared_with(analysis: Analysis, question: CompareQuestion) -> Compared:
-    """Hold a run against another side.
+    """Compare a run with another side.
 
     Raises:
         TraceprofError: the other side cannot be read.
@@ -118,7 +118,7 @@ def compared_with(analysis: Analysis, question: CompareQuestion) -> Compared:
 
 
 def recording(side: LoadedSide) -> ComparedSide | None:
-    """Return what can be drawn of a side; None if its reports are not there."""
+    """Return the recording of a side; None if its reports are missing."""
     if len(side.captures) != 1:
         return None
     (capture,) = side.captures

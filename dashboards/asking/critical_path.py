@@ -24,7 +24,7 @@ class PathQuestion:
 
 
 def critical_path(analysis: Analysis, question: PathQuestion) -> StepPath | None:
-    """Return the critical path of a step; None if what waited for what is not known.
+    """Return the critical path of a step; None if the dependencies are unknown.
 
     Args:
         analysis: of a run whose reports are open.

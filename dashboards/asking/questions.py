@@ -1,4 +1,4 @@
-"""Questions about a run that take their time, and the answers as far as they are there."""
+"""Questions about a run that take long to answer, and their answers so far."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _MAX_RUNS = 2
 
 
 def answered(analysis: Analysis, question: Question, progress: Progress) -> object:
-    """Answer a question about a run whose reports are open.
+    """Answer a question about a run with open reports.
 
     Args:
         analysis: of the run.
         question: about it.
-        progress: receives the progress of the answer, where it is known.
+        progress: receives the progress of the answer, if it is known.
 
     Raises:
         TraceprofError: it cannot be answered.
@@ -47,14 +47,14 @@ def answered(analysis: Analysis, question: Question, progress: Progress) -> obje
 
 @dataclass
 class Asked:
-    """A question, and its answer once that is known.
+    """A question, and its answer once it is known.
 
     Attributes:
-        answer: None as long as there is none.
-        error: why there will be none.
-        is_over: whether there is one of the two.
-        done: how many parts of the work are done.
-        expected: how many there are; 0 if that is unknown.
+        answer: the answer; None before there is one.
+        error: the reason if there can be no answer.
+        is_over: whether there is an answer or an error.
+        done: the number of finished parts of the work.
+        expected: the number of all parts; 0 if unknown.
     """
 
     answer: Any = None
@@ -76,8 +76,8 @@ class Questions:
     """The questions about one run.
 
     Args:
-        ask: answers; it takes its time.
-        compared: with what the run is to be compared, if with anything.
+        ask: answers a question; may take long.
+        compared: the other side of the run's comparison, if there is one.
     """
 
     def __init__(self, ask: Ask, compared: CompareQuestion | None = None) -> None:
@@ -88,7 +88,7 @@ class Questions:
         self._one_by_one = threading.Lock()
 
     def about(self, question: Hashable) -> Asked:
-        """Return what became of a question, which is asked now if it was not before."""
+        """Return the state of a question, and ask it if that is the first time."""
         with self._lock:
             asked = self._asked.get(question)
             if asked is None:
@@ -102,7 +102,7 @@ class Questions:
         return asked
 
     def comparison(self) -> Asked | None:
-        """Return the comparison, asked for by now; None if there is no other side."""
+        """Return the state of the comparison, and ask for it; None if there is no other side."""
         return None if self.compared is None else self.about(self.compared)
 
     def _answer(self, question: Hashable, asked: Asked) -> None:
@@ -123,19 +123,19 @@ _lock = threading.Lock()
 
 
 def answer_by(analysis: Analysis, ask: Ask | None, compared: CompareQuestion | None = None) -> None:
-    """Have questions about a run answered by the process that analysed it.
+    """Let the process that analysed a run answer questions about it.
 
     Args:
         analysis: the run.
-        ask: answers; this process does where not given.
-        compared: with what the run is to be compared.
+        ask: answers a question; by default, this process answers.
+        compared: the other side of the run's comparison.
     """
     with _lock:
         _keep(analysis.run, Questions(ask or _here(analysis), compared))
 
 
 def questions_about(analysis: Analysis) -> Questions:
-    """Return what is asked of a run; where nobody else answers, this process does."""
+    """Return the questions about a run; this process answers if no other one does."""
     with _lock:
         run, questions = _of_run.get(id(analysis.run), (None, None))
         if run is not analysis.run or questions is None:

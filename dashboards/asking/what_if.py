@@ -1,4 +1,4 @@
-"""The question what a step would take under assumptions."""
+"""The question how long a step would take under assumptions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class WhatIfQuestion(NamedTuple):
     """The length of a step under assumptions, as a question.
 
     Attributes:
-        assumed: as `traceprof whatif --assume` takes them; every single one where empty.
+        assumed: in the form of `traceprof whatif --assume`; empty for each assumption alone.
     """
 
     assumed: tuple[str, ...]
 
 
 def replayed(analysis: Analysis, question: WhatIfQuestion, progress: Progress = UNHEARD) -> WhatIf:
-    """Answer what a step would take under assumptions: each, and if there are several, all.
+    """Replay a step under each assumption and, if there are several, under all together.
 
     Args:
         analysis: of a run whose reports are open.

@@ -50,7 +50,7 @@ _KERNELS = (
 
 
 def layout(analysis: Analysis, address: Address) -> Component:
-    """Return the page: the comparison as soon as it is there."""
+    """Return the page: the comparison once it is ready."""
     del address
     lead = (
         "What changed between an earlier recording and this one, per step. The whole runs are"
@@ -72,7 +72,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def answers(asked: Asked) -> list[Component]:
-    """Return the comparison, or that it is being made."""
+    """Return the comparison, or a note that it is being made."""
     if not asked.is_over:
         parts = [html.P("Analysing the other side …"), html.Progress()]
         return [html.Div(parts, className="loading", role="status")]

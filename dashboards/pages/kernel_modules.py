@@ -51,7 +51,7 @@ _COMPARED = (
 
 
 def modules_part(view: View) -> list[Component]:
-    """Return the card of modules, with a comparison as soon as it is made, where there is one."""
+    """Return the card of modules, with the comparison, if there is one, once it is ready."""
     alone = modules_card(view)
     if alone is None:
         return []
@@ -65,7 +65,7 @@ def modules_part(view: View) -> list[Component]:
 def modules_card(view: View, asked: Asked | None = None) -> Component | None:
     """Return the modules of the rank whose modules take longest; None if none is known.
 
-    They are of all of the time: where a time is chosen there is no card.
+    The numbers cover the whole capture: if a time range is chosen, there is no card.
 
     Args:
         view: what is looked at.
@@ -97,7 +97,7 @@ def modules_card(view: View, asked: Asked | None = None) -> Component | None:
 
 
 def total_ns(modules: Sequence[ModuleUse]) -> int:
-    """Return what the kernels of the outermost modules take together."""
+    """Return the sum of the kernels' durations in the outermost modules."""
     return sum(use.total_ns for use in modules if SEPARATOR not in use.module)
 
 

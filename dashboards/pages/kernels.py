@@ -1,4 +1,4 @@
-"""Kernels: which take the time, what they do, and what communication beside them costs."""
+"""Kernels: their time, their kinds, and the cost of communication at the same time."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ _COMPUTE = (
 
 
 class Use(NamedTuple):
-    """The kernels of one name on all ranks that are looked at.
+    """The kernels of one name on all chosen ranks.
 
     Attributes:
         name: the demangled name.
-        of_ranks: what they took on each rank that has any, with its number.
+        of_ranks: their time on each rank that has any, with the rank's number.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Use(NamedTuple):
 
     @property
     def worst(self) -> tuple[int, KernelUse]:
-        """The rank on which they take longest together, and what they take there."""
+        """The rank with the largest sum of their durations, and that sum."""
         return max(self.of_ranks, key=lambda item: (item[1].total_ns, -item[0]))
 
 
@@ -109,7 +109,7 @@ class Beside(NamedTuple):
 
     Attributes:
         taken_ns: the sum of their durations.
-        excess_ns: how much more that is than the same kernels take alone.
+        excess_ns: by how much that exceeds their expected durations alone.
     """
 
     taken_ns: float = 0
@@ -142,7 +142,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def used(tables: Iterable[KernelTable]) -> list[Use]:
-    """Return what the kernels of each name took on all ranks, the longest together first."""
+    """Return the time of the kernels of each name on all ranks, the largest sum first."""
     by_name: dict[str, list[tuple[int, KernelUse]]] = {}
     for of_rank in tables:
         for use in of_rank:
@@ -152,7 +152,7 @@ def used(tables: Iterable[KernelTable]) -> list[Use]:
 
 
 def beside_communication(view: View) -> dict[str, Beside]:
-    """Return by name what kernels beside communication took, of those that also ran alone."""
+    """Return the kernels beside communication by name, if such kernels also ran alone."""
     by_name: dict[str, Beside] = {}
     for result in view.of(overlap_slowdown):
         for one in result.signatures:

@@ -1,4 +1,4 @@
-"""The launch queue: how deep it was, when it was full, who held it, and what that made late."""
+"""The launch queue: its depth, when it was full, what filled it, and what became late."""
 
 from __future__ import annotations
 
@@ -116,9 +116,9 @@ def _cost(result: LaunchQueueResult) -> tuple[float, float, float]:
 
 
 def depth_series(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
-    """Return the depth of a rank's queue over its window, from when on it holds, and it.
+    """Return the times at which the depth of a rank's queue changes, and the new depths.
 
-    It is kept; what it was made from is released.
+    The result is cached; the columns that it was made from are released.
     """
     with _lock:
         return rank.cache.get_alone(_depth_over_window, rank, rank.release)

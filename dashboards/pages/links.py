@@ -1,4 +1,4 @@
-"""Links: what crossed PCIe, NVLink and the network, how fast, and between which GPUs."""
+"""Links: bytes and rates on PCIe, NVLink and the network, and between which GPUs."""
 
 from __future__ import annotations
 

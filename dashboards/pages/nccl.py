@@ -1,4 +1,4 @@
-"""NCCL: what communicated, how much, how fast, and who waited behind whom."""
+"""NCCL: operations, their bytes and rates, and which waited behind others."""
 
 from __future__ import annotations
 

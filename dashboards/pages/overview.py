@@ -1,4 +1,4 @@
-"""The overview: what a step takes and why, where the time went, what could not be judged."""
+"""The overview: the length of a step and its reasons, the parts of the time, what is unknown."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def preview(analysis: Analysis, address: Address) -> Component | None:
-    """Return what of the page is known while the reports are still read; None for nothing."""
+    """Return the known part of the page while reports are still read; None if nothing is."""
     view = View(analysis, address)
     results: tuple[BreakdownResult, ...] = view.of(breakdown)
     if not results:

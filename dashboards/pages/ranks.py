@@ -1,4 +1,4 @@
-"""Ranks: one row each, to be sorted and saved."""
+"""Ranks: a table with one row each, which can be sorted and saved."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Page(Protocol):
         """Return what the page shows at an address.
 
         Raises:
-            UsageError: the address asks for what the analysis does not have.
+            UsageError: the address names something that the analysis does not have.
         """
 
 

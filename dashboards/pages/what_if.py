@@ -45,10 +45,10 @@ _PATH_COLORS = {
 
 
 def layout(analysis: Analysis, address: Address) -> Component:
-    """Return the page: what can be assumed, and the answers as soon as they are there.
+    """Return the page: the assumptions to choose from, and the answers once they are ready.
 
     Raises:
-        UsageError: the address assumes what there is not.
+        UsageError: the address names an unknown assumption.
     """
     view = View(analysis, address)
     assumed = assumed_in(address)
@@ -70,7 +70,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
 
 
 def assumed_in(address: Address) -> tuple[str, ...]:
-    """Return what an address assumes; nothing stands for every assumption by itself.
+    """Return the assumptions of an address; if it has none, each assumption by itself.
 
     Raises:
         UsageError: there is no such assumption.
@@ -82,7 +82,7 @@ def assumed_in(address: Address) -> tuple[str, ...]:
 
 
 def answers(question: Asked) -> list[Component]:
-    """Return the answers, or that they are being worked out."""
+    """Return the answers, or a note that they are being computed."""
     if not question.is_over:
         return [_waiting(question)]
     if question.answer is None:
