@@ -1,4 +1,4 @@
-"""The bar above every page: it chooses the page, what is looked at on all pages, light or dark."""
+"""The bar above every page: the choice of the page, of reports, ranks and time, and of colours."""
 
 from __future__ import annotations
 
@@ -113,11 +113,11 @@ def _scope() -> list[Component]:
 
 
 def chosen_time(view: View) -> tuple[str, bool, bool, str]:
-    """Return what the bar says of the time.
+    """Return the texts and states of the bar's part on time.
 
     Returns:
-        The text; whether there is nothing to clear; whether there is no time in view that could be
-        chosen; and what does not follow the time chosen.
+        The text; whether there is nothing to clear; whether the view has no time to choose; and the
+        parts of the page that ignore the chosen time.
     """
     chosen, is_timeline = view.address.chosen, view.address.path == TIMELINE
     if not chosen.has_range:
@@ -131,7 +131,7 @@ def chosen_time(view: View) -> tuple[str, bool, bool, str]:
 
 
 def menu(pages: Iterable[tuple[str, str]], address: Address) -> list[Component]:
-    """Return links to the pages, given by path and title, for the ranks that an address chooses."""
+    """Return links to the pages, given by path and title, with the ranks chosen by an address."""
     return [
         dcc.Link(
             title,
@@ -156,7 +156,7 @@ def _loading() -> Component:
 
 
 def choices(analysis: Analysis) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the reports and the ranks that can be chosen, as Dash's dropdowns take them."""
+    """Return the reports and ranks to choose from, in the form of Dash's dropdowns."""
     run = analysis.run
     reports = [
         {"value": index, "label": one_line(trace.path.name), "title": one_line(trace.path)}
@@ -173,14 +173,14 @@ def choices(analysis: Analysis) -> tuple[list[dict[str, Any]], list[dict[str, An
 
 
 def run_in_browser(app: Dash, modules: str) -> None:
-    """Register what `assets/shell.js` does without asking the server.
+    """Register the functions of `assets/shell.js`, which work without the server.
 
-    Dash looks its functions up as soon as it starts, and modules are loaded in their own time: so
-    Dash starts once they are there.
+    Dash looks its functions up when it starts, and modules load asynchronously: so Dash is started
+    once they are loaded.
 
     Args:
         app: the application.
-        modules: the address of the folder that they are in.
+        modules: the address of their folder.
     """
     start = app.renderer
     app.renderer = f'import("{modules}main.js").then(() => {{ {start} }});'

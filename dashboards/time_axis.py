@@ -1,8 +1,8 @@
 """The one clock of a run, on which every page shows times, and its axes.
 
-It is the clock of the run's first report, and its times are that report's own. Times of the other
-reports are brought onto it by the offset and drift that the analysis found. Ranks whose clock
-cannot be compared stand apart: theirs begin together with the others.
+It is the clock of the run's first report. Times of other reports are converted by the offset and
+drift that the analysis found. Ranks whose clock cannot be compared have axes of their own, which
+begin at the same place.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class RankClock:
     """The times of a rank's report as times of the run.
 
     Attributes:
-        clocks: of the run; None if times are taken as they are.
+        clocks: of the run; None if times are not converted.
         report: the rank's.
         shift_ns: what is added to times of the run.
         uncertainty_ns: of its times against the run's; None if they cannot be compared.
-        said: how it was compared, or why it cannot be.
-        panel: 0 for ranks on the run's clock; those of one other number are comparable with each
-            other only.
+        said: a text: how the clock was compared, or why it cannot be.
+        panel: 0 for ranks on the run's clock; ranks of another number can be compared only with
+            each other.
     """
 
     clocks: Clocks | None = None
@@ -92,8 +92,7 @@ class Clock:
 
     Attributes:
         base_ns: 0, or the run's start where times are UTC.
-        of_rank: the clocks of the ranks, by number; those that are not there take times as they
-            are.
+        of_rank: the clocks of the ranks, by number; times of missing ones are not converted.
         title: of an axis.
     """
 

@@ -1,4 +1,4 @@
-"""Measurements within the time range that the reader chose, made on request."""
+"""Measurements within the time range that the reader chose, made on demand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _kept: OrderedDict[Key, object] = OrderedDict()
 
 
 def time_range(scope: Scope, clock: RankClock) -> tuple[int | None, int | None]:
-    """Return the time chosen as times of a rank's report; None for a side that is open."""
+    """Return the chosen time range on the clock of a rank's report; None for an open end."""
     start, end = scope.start_ns, scope.end_ns
     return (
         None if start is None else clock.own(start),
@@ -43,16 +43,16 @@ def time_range(scope: Scope, clock: RankClock) -> tuple[int | None, int | None]:
 def measured_within(
     rank: Rank, module: Judge[Result], scope: Scope, clock: RankClock
 ) -> Result | None:
-    """Return what an analysis measures of a rank in the time chosen.
+    """Return the result of an analysis for a rank in the chosen time range.
 
     Args:
         rank: of an open report.
-        module: one of `ANALYSES` that measures ranks.
-        scope: what is chosen, on the run's clock.
+        module: one of `ANALYSES` that measures ranks one by one.
+        scope: the reader's choice, on the run's clock.
         clock: of the rank.
 
     Returns:
-        None if the analysis is not for this rank, or the rank did nothing in that time.
+        None if the analysis does not apply to this rank, or the rank did nothing in that time.
     """
     analysis = _BY_NAME[module.__name__]
     if analysis.measure is None or (rank.device is None and not analysis.is_for_cpu):
@@ -65,14 +65,14 @@ def measured_within(
 
 
 def kernels_within(rank: Rank, scope: Scope, clock: RankClock) -> KernelTable | None:
-    """Return what the kernels of a rank took in the time chosen; None if it did nothing then."""
+    """Return a rank's table of kernels in the chosen time; None if it did nothing then."""
     if rank.device is None:
         return None
     return _measured(rank, time_range(scope, clock), kernel_table.__name__, kernel_table.run)
 
 
 def compute_within(rank: Rank, scope: Scope, clock: RankClock) -> ComputeParts | None:
-    """Return what the compute of a rank consisted of in the time chosen, as `kernels_within`."""
+    """Return the parts of a rank's compute in the chosen time; None if it did nothing then."""
     if rank.device is None:
         return None
     return _measured(rank, time_range(scope, clock), compute_parts.__name__, _compute)

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class View:
-    """An analysis, looked at by an address.
+    """An analysis, with the choice of an address.
 
     Attributes:
-        analysis: what was found out.
-        address: what is to be seen of it.
+        analysis: of the run.
+        address: the ranks, reports and time to show.
     """
 
     analysis: Analysis
@@ -38,10 +38,10 @@ class View:
 
     @cached_property
     def ranks(self) -> tuple[Rank, ...]:
-        """The ranks chosen, by number: reports come in any order.
+        """The chosen ranks, ordered by number.
 
         Raises:
-            UsageError: the address names a rank or a report that the run has not.
+            UsageError: the address names a rank or a report that the run does not have.
         """
         run, scope = self.analysis.run, self.address.chosen
         _check("rank", {*scope.rank, *self.address.rank}, [rank.rank for rank in run.ranks])
@@ -60,9 +60,9 @@ class View:
         return frozenset(rank.rank for rank in self.ranks)
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:
-        """Return what a module of `ANALYSES` measured on the ranks chosen, by their numbers.
+        """Return the results of a module of `ANALYSES` for the chosen ranks, ordered by number.
 
-        Where a time range is chosen, it is measured within that.
+        If a time range is chosen, only that range is measured.
         """
         scope = self.address.chosen
         if scope.has_range:
@@ -104,14 +104,14 @@ class View:
 
     @property
     def unit(self) -> str:
-        """The unit of a saving: a step; where none is known, all that findings are about."""
+        """The unit of a saving: a step or, if no steps are known, the whole judged time."""
         found = self.analysis.result.headline
         if found is None or found.lengths is not None:
             return "a step"
         return f"the {found.breakdown.judged_kind}"
 
     def missing(self, *ids: str) -> tuple[NotApplicable, ...]:
-        """Return what of these findings, or of all, could not be judged on the ranks chosen."""
+        """Return which of these findings, or of all, could not be judged on the chosen ranks."""
         return tuple(
             gap
             for gap in self.analysis.not_applicable
@@ -128,13 +128,13 @@ class View:
         return Clock.of(self.analysis)
 
     def window(self, number: int, start_ns: int, end_ns: int) -> tuple[int, int]:
-        """Return what the address chooses of a span of a rank's time, in its report."""
+        """Return the part of a span that the address chooses, on the clock of the rank's report."""
         start, end = time_range(self.address.chosen, self.clock.rank(number))
         start = start_ns if start is None else start
         return start, max(end_ns if end is None else end, start + 1)
 
     def rank_address(self, number: int) -> Address:
-        """Return where on the timeline a rank is to be seen, in the time chosen."""
+        """Return the timeline's address for a rank in the chosen time."""
         chosen = self.address.chosen
         return self.address.to_place(
             TIMELINE, rank=(number,), start_ns=chosen.start_ns, end_ns=chosen.end_ns
@@ -148,7 +148,7 @@ class View:
         return {rank.rank: names.get(rank.rank, "not known") for rank in self.ranks}
 
     def report_name(self, index: int) -> str:
-        """Return the file name of a report, fit to be shown."""
+        """Return the file name of a report for display."""
         return one_line(self.analysis.run.traces[index].path.name)
 
 
@@ -158,7 +158,7 @@ MAX_NAME = 80  # characters of a GPU's, a machine's or a group's name that are s
 def device_text(device: int | None, gpu: str | None) -> str:
     """Return a rank's device and its name: `GPU 0 · NVIDIA A100-SXM4-80GB`.
 
-    A name of thousands of characters would make the browser lay out nothing else.
+    Long names are cut: thousands of characters would block the browser's layout.
     """
     if device is None:
         return "CPU"

@@ -16,8 +16,8 @@ class Access:
 
     Attributes:
         token: required once from each browser; None if no token is required.
-        port: that the server listens at: browsers send cookies to all ports of a machine.
-        is_open: whether other machines reach it.
+        port: the server's port; part of the cookie's name, as browsers send cookies to all ports.
+        is_open: whether other machines can reach the server.
     """
 
     token: str | None = None
@@ -36,9 +36,9 @@ class Access:
         return hmac.new(self.token.encode(), b"traceprof cookie", "sha256").hexdigest()
 
     def is_known_host(self, name: str) -> bool:
-        """Say whether a name in an address is this machine's, as far as that matters.
+        """Return whether the host in a request is accepted as this machine.
 
-        A name that a foreign name server resolves to this machine is not accepted.
+        An open server accepts every IP address, but no name that a foreign name server resolves.
         """
         if is_loopback(name):
             return True
@@ -52,7 +52,7 @@ class Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host name, or an address, is this machine's own for itself only."""
+    """Return whether a host name or an address is reachable only from this machine."""
     if host == "localhost":
         return True
     try:

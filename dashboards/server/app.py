@@ -52,16 +52,16 @@ def create_app(
     read_anew: Callable[[], None] | None = None,
     notes: Notes | None = None,
 ) -> Dash:
-    """Return the application; everything it needs is served by itself.
+    """Return the application, which serves all its files itself.
 
     Args:
-        analysis: what it shows; None while it is being made: then it shows how far that is. What a
-            browser has loaded of the one application goes on with the other.
-        progress: how far that is.
-        access: its access rules; where not given, everyone on this machine.
-        files: of the reports; where not given, as they are now.
-        read_anew: has the reports read again; None if nobody can.
-        notes: of the readers; where not given, they are kept until the server ends.
+        analysis: to show; None while it is being made: the application then shows its progress. A
+            page that a browser has loaded from one application continues with the other.
+        progress: of the analysis.
+        access: the access rules; by default, everybody on this machine has access.
+        files: of the reports; by default, their current state.
+        read_anew: starts a new reading of the reports; None if that is impossible.
+        notes: of the readers; by default, they are kept until the server ends.
     """
     app = Dash(
         "dashboards",  # where its assets are

@@ -1,4 +1,4 @@
-"""Compression of replies: programs and styles once, what is made for each request anew."""
+"""Compression of replies: scripts and styles once, other replies for each request."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def compress(server: Flask, programs: tuple[str, ...]) -> None:
     """Compress the replies of a server.
 
     Args:
-        server: whose replies.
-        programs: the beginnings of paths whose files stay as they are while it runs.
+        server: the server.
+        programs: beginnings of the paths of files that do not change while the server runs.
     """
     known: dict[tuple[str, str | None], bytes] = {}
 

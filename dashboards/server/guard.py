@@ -1,11 +1,10 @@
 """Request checks: every request passes them before Dash sees it.
 
-Other users of this machine, and others where the address is open, may ask; a page in the same
-browser may send requests to any address; a name server may say that its name is ours (DNS
-rebinding). So a request must carry the token that was printed, or the cookie that replaces it;
-where there is no token, it must have been sent to a name of this machine. What another site's page
-asks for is refused, but for a link that is followed. A call of a callback must have the form that
-Dash gives it.
+Requests can come from other users of this machine, from other machines if the server is open, from
+any page in the same browser, and through a foreign name that a name server resolves to this machine
+(DNS rebinding). So a request must carry the printed token, or the cookie that replaces it. Without
+a token, it must be sent to a name of this machine. Requests from pages of other sites are refused,
+except a link that a user follows. A call of a callback must have the form that Dash gives it.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _log = logging.getLogger("traceprof.dashboard")
 
 
 def protect(app: Dash, access: Access) -> None:
-    """Check all requests to an application, and answer with headers that bind the browser."""
+    """Check all requests to an application, and add security headers to its replies."""
     server: Flask = app.server
     server.config["MAX_CONTENT_LENGTH"] = _MAX_BYTES
 

@@ -1,7 +1,7 @@
-"""Notes of the reader's own: views that are kept, each with a text or, as a bookmark, without one.
+"""The reader's own notes: saved views, each with a text or, as a bookmark, without one.
 
-They are kept in the file that `--notes` names, as JSON that people can read and share, else until
-the server ends.
+With `--notes` they are saved in a JSON file that people can read and share; without, they are kept
+until the server ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_FILE = 4 << 20  # bytes
 
 
 class Note(NamedTuple):
-    """A view that is kept.
+    """A saved view.
 
     Attributes:
         href: the view's address, without its host and token.
@@ -38,13 +38,13 @@ class Note(NamedTuple):
 
 
 class Notes:
-    """The notes of all who look at a dashboard, oldest first.
+    """The notes of all readers of a dashboard, oldest first.
 
     Args:
-        path: of the file that keeps them, which need not be there yet; None for no file.
+        path: of the file for them, which need not exist yet; None for no file.
 
     Raises:
-        UsageError: there is something else at the path, or it cannot be read.
+        UsageError: the path is not a file of notes, or it cannot be read.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -55,14 +55,14 @@ class Notes:
         self.read()
 
     def read(self) -> list[Note]:
-        """Return all notes: those that the file has now, which others may write, too."""
+        """Return all notes, from the file as it is now: other programs may write to it."""
         if self._path is not None:
             with suppress(FileNotFoundError):
                 self._kept = _read(self._path)
         return [*self._kept]
 
     def add(self, note: Note) -> None:
-        """Keep one more, unless it is there already.
+        """Save a note, unless it is saved already.
 
         Raises:
             UsageError: there are too many, or the file cannot be written.
@@ -74,7 +74,7 @@ class Notes:
             self._write([*notes, note])
 
     def remove(self, note: Note) -> None:
-        """Remove a note; one that is not there is no error.
+        """Remove a note; a missing one is not an error.
 
         Raises:
             UsageError: the file cannot be written.
@@ -120,10 +120,10 @@ def _read(path: Path) -> list[Note]:
 
 
 def checked(entry: Any) -> Note:  # noqa: ANN401  (from outside)
-    """Return a note that came from outside.
+    """Return a note made from untrusted data.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the data is not a note.
     """
     _check(isinstance(entry, dict))
     href, text = entry.get("href"), entry.get("text")

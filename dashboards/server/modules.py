@@ -1,7 +1,7 @@
-"""The modules that run in the browser, at an address that changes with them.
+"""The modules that run in the browser, at an address that changes with their content.
 
-A browser keeps what it got there and asks for none of them again: without that, every page would
-ask whether each of some fifty has changed, level by level of what imports what.
+So a browser can cache them for ever. Otherwise every page would ask for each of some fifty modules
+whether it has changed, one level of imports after the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_AGE_S = 365 * 24 * 3600
 
 
 def serve_modules(server: Flask) -> str:
-    """Serve the modules, and return the address of the folder that they are in."""
+    """Serve the modules, and return the address of their folder."""
     server.add_url_rule(f"{MODULES}<version>/<path:name>", "module", view_func=_module)
     return f"{MODULES}{_version()}/"
 

@@ -1,4 +1,4 @@
-"""The replies about notes: what is kept, of which view it is, and one more or less."""
+"""The replies about notes: all notes with their views, a new note, a removed note."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NOTES = "/notes"
 
 
 def serve_notes(server: Flask, notes: Notes, clock: Clock | None) -> None:
-    """Answer what is kept, and keep more.
+    """Answer requests for notes.
 
     Args:
-        server: that answers.
-        notes: that are kept.
-        clock: of the run; None while it is not known.
+        server: the server.
+        notes: the saved ones.
+        clock: of the run; None while it is unknown.
     """
 
     def listed() -> dict[str, Any]:
@@ -57,7 +57,7 @@ def serve_notes(server: Flask, notes: Notes, clock: Clock | None) -> None:
 
 
 def described(href: str, clock: Clock | None) -> str:
-    """Say which view an address is of: `Timeline · rank 3 · 1.203000 s to 1.305000 s`."""
+    """Describe the view of an address in words: `Timeline · rank 3 · 1.203000 s to 1.305000 s`."""
     try:
         parts = urlsplit(href)
         address = parse(parts.path, parts.query)

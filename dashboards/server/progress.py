@@ -15,12 +15,12 @@ PROGRESS = "/progress"
 
 
 class AnalysisProgress:
-    """Rows read and expected, what is known so far, and whether it is over.
+    """Rows read and expected, the results so far, and whether the analysis has ended.
 
     Attributes:
         also: another listener that receives the number of rows.
-        preview: what is known so far, None if that is nothing.
-        num_previews: how often it changed.
+        preview: the results so far; None if there are none.
+        num_previews: the number of changes of `preview`.
     """
 
     def __init__(self, also: Progress | None = None) -> None:
@@ -46,18 +46,17 @@ class AnalysisProgress:
             self.also.advance(rows)
 
     def end(self) -> None:
-        """Learn that there is nothing more to wait for."""
+        """Note that the analysis has ended."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
     def wait(self, seconds: float, num_previews: int | None = None) -> bool:
-        """Return whether it is over, as soon as it is, and after this time at the latest.
+        """Wait for the end of the analysis, but at most this time; return whether it has ended.
 
         Args:
-            seconds: this time.
-            num_previews: how often `preview` had changed when the caller saw it; where it
-                changed since then, there is nothing to wait for.
+            seconds: the longest wait.
+            num_previews: `num_previews` as the caller last saw it; a later change ends the wait.
         """
         with self._changed:
             self._changed.wait_for(

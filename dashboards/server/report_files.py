@@ -1,4 +1,4 @@
-"""The files of the reports: whether they are still what was read."""
+"""The files of the reports: whether they have changed since they were read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FILES, ANEW = "/files", "/anew"
 
 
 class Change(NamedTuple):
-    """What became of a file since it was read.
+    """A change of a file since it was read.
 
     Attributes:
         name: of the file.
-        what: `replaced` by another file, `changed` in its place, or `no longer there`.
+        what: `replaced` (by another file), `changed` (in place) or `no longer there`.
     """
 
     name: str
@@ -28,13 +28,13 @@ class Change(NamedTuple):
 
 
 class ReportFiles:
-    """Files as they were when they were read."""
+    """The state of files when they were read."""
 
     def __init__(self, paths: Iterable[str | os.PathLike[str]]) -> None:
         self._then = {path: _state(path) for path in map(Path, paths)}
 
     def changes(self) -> list[Change]:
-        """Return what became of those that are no longer what was read."""
+        """Return the changes of all files that have changed."""
         now = {path: _state(path) for path in self._then}
         return [
             Change(one_line(path.name), _what(then, now[path]))

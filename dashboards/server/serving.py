@@ -1,7 +1,7 @@
-"""The server: it answers at once, shows how far the analysis is, and then its results.
+"""The server: it shows the progress of the analysis, and then its results.
 
-Dash is imported while the reports are read, which both takes time; what a browser has loaded
-meanwhile goes on with the results.
+Dash is imported while the reports are read, as both take time. A page that a browser loads during
+that time continues with the results.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ _IN_MEMORY = 1 << 30  # waitress does not close all files in which longer ones w
 
 
 class DashboardServer:
-    """Serves the dashboard of one analysis; a context, in which it listens.
+    """Serves the dashboard of one analysis; a context manager, which listens inside its block.
 
     Args:
         host: the address to listen at.
-        port: 0 for any that is free.
-        has_token: whether a token is asked for.
-        notes: of the readers; where not given, they are kept until it ends.
+        port: 0 for any free port.
+        has_token: whether a token is required.
+        notes: of the readers; by default, they are kept until the server ends.
 
     Attributes:
-        url: where it is, the token included where there is one.
-        is_open: whether others than this machine reach it.
+        url: of the dashboard, with the token if there is one.
+        is_open: whether other machines can reach it.
         access: its access rules.
-        progress: of the analysis, which reports it.
+        progress: of the analysis.
 
     Raises:
-        UsageError: the port is taken, or there is no such address.
+        UsageError: the port is in use, or there is no such address.
     """
 
     def __init__(
@@ -112,15 +112,15 @@ class DashboardServer:
         self.close()
 
     def close(self) -> None:
-        """Give the address back; where it never served, that is all there is to do."""
+        """Release the address, which is enough if the server never ran."""
         self._socket.close()
 
     def watch(self, paths: Iterable[str | os.PathLike[str]]) -> None:
-        """Note what the files are that are read from now on, to say where they change."""
+        """Remember the state of the files that are read from now on, to report changes."""
         self._files = ReportFiles(paths)
 
     def read(self) -> None:
-        """Show from now on how far a new reading of the reports is, as at first."""
+        """Show the progress of a new reading of the reports from now on."""
         self.progress = AnalysisProgress()
         self._application = self._made(None)
 
@@ -134,8 +134,8 @@ class DashboardServer:
 
         Args:
             analysis: of reports that stay open.
-            ask: answers what takes its time; where not given, this process does.
-            compared: with what the run is to be compared.
+            ask: answers questions that take long; by default, this process answers.
+            compared: the other side of the run's comparison.
         """
         from dashboards.asking.questions import answer_by  # noqa: PLC0415  (with an analysis only)
 
@@ -150,13 +150,13 @@ class DashboardServer:
             return pool.submit(self._application_of, analysis).result()
 
     def wait(self) -> bool:
-        """Return when the server has ended, or somebody wants the reports to be read anew.
+        """Wait until the server has ended, or a reader asks to read the reports again.
 
         Returns:
-            Whether they are to be read anew.
+            Whether to read the reports again.
 
         Raises:
-            Exception: what ended it.
+            Exception: the one that ended the server.
         """
         while self._thread.is_alive():
             if self._is_wanted_anew.wait(_MAX_JOIN_S):
