@@ -214,16 +214,31 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = False
 
+    limited_by: Annotated[
+        Text | None,
+        Meta(
+            description="What limits a bound that is less than all time that the finding involves"
+            " and comes from no replay; else null."
+        ),
+    ] = None
+
     @classmethod
-    def at_most(cls, high_ns: int, assume: str | None = None, why: str | None = None) -> Saving:
+    def at_most(
+        cls,
+        high_ns: int,
+        assume: str | None = None,
+        why: str | None = None,
+        limited_by: str | None = None,
+    ) -> Saving:
         """Return a bound.
 
         Args:
             high_ns: what a step would gain at most.
             assume: the assumption that was replayed; None if the bound is all time involved.
             why: the reason why nothing was replayed, where that is so.
+            limited_by: what limits it, where it is less than all time involved.
         """
-        return cls(None, None, high_ns, Basis.BOUND, assume, why)
+        return cls(None, None, high_ns, Basis.BOUND, assume, why, limited_by=limited_by)
 
     @classmethod
     def of_step(cls, impact_ns: int, share_per_step: float | None) -> Saving | None:

@@ -6,6 +6,7 @@ backward. Where all wait for the end of it, the GPU waits for them.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -21,6 +22,7 @@ from traceprof.analyses.gradients.gradient_buckets import (
     steps_of_kernels,
 )
 from traceprof.analyses.shape.results import RankResult
+from traceprof.communication.latency import MAX_LATENCY_NS
 from traceprof.communication.messages import messages
 from traceprof.findings import (
     MAX_EVIDENCE,
@@ -32,6 +34,7 @@ from traceprof.findings import (
     Metrics,
     NotApplicable,
     Ns,
+    Saving,
     Sight,
     bullets,
     severity_of_cost,
@@ -88,6 +91,7 @@ FINDINGS = {
 # One step may be an accident, or cut.
 MIN_STEPS = 2
 _LITTLE = 0.1  # of what moved: so much waiting is not worth words
+_LIMITED_BY = "what the backward can hide"
 
 
 class LateAllReduceResult(RankResult, frozen=True):
@@ -104,10 +108,11 @@ class LateAllReduceResult(RankResult, frozen=True):
         has_steps: whether any training step is known.
         steps: the steps judged.
         worst: the longest stretches of the late steps' tails without compute, longest first.
-        exposed: when AllReduce kernels ran in these tails.
+        exposed: when AllReduce kernels ran in these tails, but for waiting for other ranks.
         place: int64[n], the AllReduce kernels that did, among the rank's communication kernels.
         start_ns: int64[n], of these.
         end_ns: int64[n].
+        moving: when they surely moved data, as far as that is known.
     """
 
     window_ns: int
@@ -123,6 +128,23 @@ class LateAllReduceResult(RankResult, frozen=True):
     place: Int64
     start_ns: Int64
     end_ns: Int64
+    moving: Intervals
+
+    @property
+    def per_step_ns(self) -> tuple[int, int]:
+        """What the mean steady step spends on it, and what it would gain at most.
+
+        The data that move from a step's first gradient on still have to move after it, so that the
+        last reduction ends earlier by the rest of that time at most.
+        """
+        steps = self.steps
+        spent = intervals.covered_within(self.exposed, steps.tail_start_ns, steps.tail_end_ns)
+        spent = np.where(steps.is_late, spent, 0)
+        moved = intervals.covered_within(self.moving, steps.ready_ns, steps.tail_end_ns)
+        free = np.maximum(steps.tail_end_ns - steps.ready_ns - moved, 0)
+        counts = steps.is_steady if steps.is_steady.any() else np.ones_like(steps.is_steady)
+        means = (spent[counts].mean(), np.minimum(spent, free)[counts].mean())
+        return ceil(means[0]), ceil(means[1])
 
 
 def run(rank: Rank, window: Window) -> LateAllReduceResult:
@@ -131,7 +153,7 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
     inside = window.holds_start(kernels.start_ns)
     reduces = of_operation(rank, "AllReduce")
     step = steps_of_kernels(rank)
-    steps = judge_steps(rank, step, reduces, inside)
+    steps = judge_steps(rank, window, step, reduces, inside)
     late = steps.tail_start_ns[steps.is_late], steps.tail_end_ns[steps.is_late]
     tails = intervals.clip(intervals.union(*late), window.start_ns, window.end_ns)
     tails = intervals.subtract(tails, rank.compute)
@@ -169,6 +191,7 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
         place=place,
         start_ns=kernels.start_ns[sent.kernel[place]],
         end_ns=kernels.ends(sent.kernel[place]),
+        moving=intervals.empty(),
     )
 
 
@@ -190,11 +213,24 @@ def refined(result: LateAllReduceResult, ranks: RankComparison) -> LateAllReduce
     is_certain = is_matched & (wait > unsure)
     moved = np.where(is_certain, result.start_ns + wait, result.start_ns)
     moving = intervals.union(np.minimum(moved, result.end_ns), result.end_ns)
-    waiting_ns = intervals.subtract(result.exposed, moving).measure_ns
+    exposed = intervals.intersect(result.exposed, moving)
+    waiting_ns = result.exposed.measure_ns - exposed.measure_ns
     uncertain = np.minimum(unsure, result.end_ns - result.start_ns)[is_matched & ~is_certain]
     if (len(is_matched) and not is_matched.any()) or int(uncertain.sum()) > waiting_ns:
         return result
-    return replace(result, metrics=structs.replace(result.metrics, waiting_ns=waiting_ns))
+    length = result.end_ns - np.minimum(moved, result.end_ns)
+    surely = np.where(is_matched, np.maximum(length - np.minimum(unsure, length), 0), 0)
+    # As one, those of a step would pay latency once. It is at most what the shortest takes.
+    latency = np.full(len(length), length.min(initial=MAX_LATENCY_NS))
+    first = np.searchsorted(result.start_ns, result.steps.ready_ns)
+    latency[first[first < len(length)]] = 0
+    surely = np.maximum(surely - latency, 0)
+    return replace(
+        result,
+        metrics=structs.replace(result.metrics, waiting_ns=waiting_ns),
+        exposed=exposed,
+        moving=intervals.union(result.end_ns - surely, result.end_ns),
+    )
 
 
 def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
@@ -211,6 +247,7 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
     # The median step decides how the run reduces gradients.
     if severity is None or 2 * num_late <= num_steps:
         return []
+    spent_ns, most_ns = result.per_step_ns
     one = int((result.steps.num_buckets[result.steps.is_late] == 1).sum())
     beside = f", beside {duration(waiting_ns)} of waiting for other ranks"
     beside = beside if waiting_ns > _LITTLE * impact_ns else ""
@@ -227,6 +264,7 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             result.worst,
             ADVICE if metrics.waiting_ns is None else ADVICE_WITH_ALL_RANKS,
+            Saving.at_most(most_ns, limited_by=_LIMITED_BY if most_ns < spent_ns else None),
         )
     ]
 

@@ -240,7 +240,7 @@ def gain_text(saving: Saving | None, subject: str) -> str:
     """
     if saving is None or saving.high_ns is None or not (saving.high_ns or saving.assume):
         return ""
-    source = saving.assume or "all time it involves"
+    source = saving.assume or saving.limited_by or "all time it involves"
     without = "without it" if saving.share is None else f"without {percent(saving.share)} of it"
     if not saving.high_ns:
         return f"{without} {subject} takes as long ({source})"

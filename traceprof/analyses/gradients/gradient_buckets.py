@@ -8,11 +8,13 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.messages import messages
+from traceprof.ranks.passes import BACKWARD, pass_ranges
+from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.run.opening import Mask, Rank, Window
 
 # Where the first bucket starts after nine tenths of the compute, a tenth at most can hide it. DDP
 # starts it when the last layers are through: in the real traces after 59 to 70 % of the compute, of
@@ -36,6 +38,9 @@ class StepTails(Record, frozen=True):
             bucket started; of the last bucket where none is late.
         tail_end_ns: int64[n], the end of the last bucket to end, or `tail_start_ns` if later.
         is_late: bool[n], whether there is one bucket, or all are late.
+        ready_ns: int64[n], before which no gradient was there: when the backward's first kernel
+            started, or that of the step where the backward is not known.
+        is_steady: bool[n], whether the step is steady.
     """
 
     number: Int64
@@ -44,6 +49,8 @@ class StepTails(Record, frozen=True):
     tail_start_ns: Int64
     tail_end_ns: Int64
     is_late: Mask
+    ready_ns: Int64
+    is_steady: Mask
 
 
 def of_operation(rank: Rank, operation: str) -> Mask:
@@ -89,11 +96,12 @@ class _Groups:
         self.of = np.repeat(np.arange(len(self.id)), self.num)
 
 
-def judge_steps(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> StepTails:
+def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: Mask) -> StepTails:
     """Judge the steps but the first.
 
     Args:
         rank: the rank.
+        window: the part of it that is judged.
         step: int64[kernels], the step of each kernel, -1 for none.
         reduces: bool[kernels], which are AllReduce.
         inside: bool[kernels], which start in the window.
@@ -101,8 +109,8 @@ def judge_steps(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> StepTai
     kernels, ranges = rank.operations.kernels, rank.step_ranges
     buckets, begin = _buckets(rank, step, reduces, inside)
     if len(buckets) == 0 or ranges is None:
-        none = np.empty(0, np.bool_)
-        return StepTails(_NOTHING, _NOTHING, _NOTHING.astype(np.float64), _NOTHING, _NOTHING, none)
+        none, number = np.empty(0, np.bool_), _NOTHING.astype(np.float64)
+        return StepTails(_NOTHING, _NOTHING, number, _NOTHING, _NOTHING, none, _NOTHING, none)
     group = _Groups(step[buckets])
     start, last = kernels.start_ns[buckets], group.first + group.num - 1
     end = np.maximum.reduceat(kernels.ends(buckets), group.first)
@@ -123,7 +131,51 @@ def judge_steps(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> StepTai
         tail_start_ns=tail_start,
         tail_end_ns=np.maximum(end, tail_start),
         is_late=(group.num == 1) | is_late_bucket[group.first],
+        ready_ns=_ready(rank, group.id, start[group.first]),
+        is_steady=np.isin(group.id, _steady(rank, window)),
     )
+
+
+def _steady(rank: Rank, window: Window) -> Int64:
+    """Return the ranges of the steady steps of a window, as indices."""
+    return _NOTHING if rank.steps is None else rank.steps.source[steady_steps(rank, window).step]
+
+
+def _ready(rank: Rank, step: Int64, reduced: Int64) -> Int64:
+    """Return before which time no gradient of a step was there, int64[n].
+
+    Args:
+        rank: the rank.
+        step: int64[n], indices of ranges.
+        reduced: int64[n], when the first bucket of each started.
+    """
+    kernels, graphs, ranges = rank.operations.kernels, rank.operations.graphs, rank.step_ranges
+    if ranges is None or rank.calls is None:
+        return reduced
+    launches, starts = [], []
+    for group, launched_by, chosen in (
+        (kernels, rank.launched_by[0], np.flatnonzero(~rank.is_communication_kernel)),
+        (graphs, rank.launched_by[3], np.arange(len(graphs))),
+    ):
+        by, start = launched_by[chosen], group.start_ns[chosen]
+        # What has no launch was launched before it started.
+        launches.append(np.where(by >= 0, rank.calls.start_ns[by], start))
+        starts.append(start)
+    launch, begun = np.concatenate(launches), np.concatenate(starts)
+    order = np.argsort(launch, kind="stable")
+    launch = launch[order]
+    # The first to start of all that were launched from each on.
+    first = np.append(np.minimum.accumulate(begun[order][::-1])[::-1], intervals.BEYOND_NS)
+    begin = ranges.start_ns[step]
+    ready = first[np.searchsorted(launch, begin)]
+    backward = pass_ranges(rank).get(BACKWARD)
+    if backward is None:
+        return ready
+    at = np.searchsorted(backward.start_ns, begin)
+    called = np.append(backward.start_ns, intervals.BEYOND_NS)[at]
+    of_backward = first[np.searchsorted(launch, called)]
+    is_known = (called < ranges.end_ns[step]) & (of_backward <= reduced)
+    return np.where(is_known, of_backward, ready)
 
 
 def _buckets(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> tuple[Int64, Int64]:

@@ -190,4 +190,7 @@ def _bound(finding: Finding, breakdown: BreakdownResult | None, goes_ns: float, 
     most = [ceil((1 + RESOLUTION) * goes_ns), step_ns(breakdown)]
     if finding.part_of is not None:  # a wait: nearly all of it is in another finding, none computes
         most.append(max(round(step_ns(breakdown) - compute_ns(breakdown)), 0))
-    return Saving.at_most(min(most), why=why)
+    limited_by = None if finding.saving is None else finding.saving.limited_by
+    if limited_by is not None:
+        why = f"no replay can remove it: the limit is {limited_by}"
+    return Saving.at_most(min(most), why=why, limited_by=limited_by)
