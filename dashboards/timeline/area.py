@@ -1,4 +1,4 @@
-"""Sums over some rows in a piece of time: by name, busy and idle; and its events one by one."""
+"""Sums over rows within a time span: by name, busy and idle; and the events one by one."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class _OfName:
 
 
 def statistics(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
-    """Return how long what ran in an area, by name, and how long each row was busy and idle.
+    """Return the time of each name in an area, and the busy and idle time of each row.
 
-    Of an event that goes beyond the area the part inside of it counts.
+    Only the part of an event inside the area counts.
 
     Args:
         rows: by key.

@@ -1,7 +1,7 @@
 """The parameters of requests to the timeline, each checked before it is used.
 
-None names a file: ranks, rows and events are numbers that are looked up. What is not as it should
-be is answered with 400, what is not there with 404.
+None names a file: ranks, rows and events are numbers that are looked up. Wrong parameters are
+answered with 400, missing things with 404.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _MAX_INDEX = (1 << 31) - 1
 
 
 def refuse(name: str, why: str) -> NoReturn:
-    """Answer that a parameter is not as it should be."""
+    """Answer that a parameter is wrong."""
     abort(400, f"{name}: {why}")
 
 
 def text(name: str, longest: int = _MAX_TEXT) -> str:
-    """Return a parameter that is given once."""
+    """Return the value of a parameter, which must be given once."""
     given = request.args.getlist(name)
     if len(given) != 1:
         refuse(name, "it must be given once")
@@ -46,7 +46,7 @@ def integer(name: str, least: int, most: int = BEYOND_NS) -> int:
 
 
 def whole_number(name: str, digits: str, least: int, most: int = BEYOND_NS) -> int:
-    """Return the number that a piece of a parameter is."""
+    """Return the number in a part of a parameter."""
     # `int` alone takes underscores, spaces and digits of other scripts.
     if re.fullmatch(r"-?[0-9]{1,19}", digits) is None or not least <= int(digits) <= most:
         refuse(name, "it is not a whole number in range")
@@ -54,7 +54,7 @@ def whole_number(name: str, digits: str, least: int, most: int = BEYOND_NS) -> i
 
 
 def times() -> tuple[int, int]:
-    """Return the piece of time that is asked for."""
+    """Return the requested time span."""
     start, end = (integer(name, 1 - BEYOND_NS, BEYOND_NS - 1) for name in ("start", "end"))
     if end <= start:
         refuse("end", "it is not after the start")
@@ -78,14 +78,14 @@ def event_id(name: str) -> tuple[int, str, int]:
 
 
 def known(store: Timelines, number: int) -> int:
-    """Return a rank's number; 404 where the run has none of it."""
+    """Return a rank's number; 404 if the run has no such rank."""
     if number not in store.numbers:
         abort(404, f"there is no rank {number}")
     return number
 
 
 def ranks(store: Timelines) -> list[int]:
-    """Return the ranks that are asked for, all where none is named."""
+    """Return the requested ranks; all ranks if none is named."""
     if "rank" not in request.args:
         return list(store.numbers)
     parts = text("rank", 8 * MAX_RANKS).split(",")
@@ -95,7 +95,7 @@ def ranks(store: Timelines) -> list[int]:
 
 
 def track(store: Timelines, key: str) -> tuple[RankTimeline, Track]:
-    """Return a row by its key, RANK.ROW; 404 where there is none."""
+    """Return a row by its key, RANK.ROW; 404 if there is none."""
     rank, _, number = key.partition(".")
     timeline = store.gpu(known(store, whole_number("rows", rank, 0)))
     row = whole_number("rows", number, 0)
@@ -107,12 +107,12 @@ def track(store: Timelines, key: str) -> tuple[RankTimeline, Track]:
 
 
 def event_rows(store: Timelines) -> dict[str, tuple[RankTimeline, Track]]:
-    """Return the rows of events that are asked for, by key: samples are no events."""
+    """Return the requested rows of events by key; rows of samples are left out."""
     return {key: row for key, row in rows(store).items() if row[1].samples is None}
 
 
 def rows(store: Timelines) -> dict[str, tuple[RankTimeline, Track]]:
-    """Return the rows that are asked for, by key."""
+    """Return the requested rows by key."""
     keys = text("rows", 16 * MAX_ROWS).split(",")
     if len(keys) > MAX_ROWS:
         abort(400, f"more than {MAX_ROWS} rows")

@@ -1,4 +1,4 @@
-"""One collective on all of its ranks: when each came, how long it waited, and who came last."""
+"""One collective on all of its ranks: arrivals, waits, and the last rank to arrive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_MEMBERS = 64  # that are listed one by one
 
 
 def collective(store: Timelines, number: int, kernel: int) -> dict[str, Any] | None:
-    """Return the members of the operation that a communication kernel is a part of.
+    """Return the members of the operation to which a communication kernel belongs.
 
     Args:
         store: what is made of the ranks of an analysed run.
@@ -28,11 +28,10 @@ def collective(store: Timelines, number: int, kernel: int) -> dict[str, Any] | N
         kernel: index into its kernels.
 
     Returns:
-        None if the kernel communicates with nobody or was not matched; else `operation`,
-        `group`, `last` (the rank that came last; None if the clocks leave that open),
-        `num_members` and `members`, by rank: `rank`, the `id` of its kernel, its `row`, None where
-        it has none, its `start` and `end` and its `wait` for the last one (ns, as text), None where
-        that is not known.
+        None if the kernel has no partner or was not matched; else `operation`, `group`, `last` (the
+        rank that came last; None if the clocks leave that open), `num_members` and `members`, by
+        rank: `rank`, the `id` of its kernel, its `row`, None where it has none, its `start` and
+        `end` and its `wait` for the last one (ns, as text), None where that is not known.
     """
     analysis = store.source.analysis
     if analysis is None:
@@ -56,7 +55,7 @@ def collective(store: Timelines, number: int, kernel: int) -> dict[str, Any] | N
 
 
 def operation_id(rank: Rank, interval: Evidence) -> str | None:
-    """Return the communication kernel of a rank that starts as an interval of its report ends.
+    """Return a rank's communication kernel that starts at the end of an interval of its report.
 
     That is the operation to which a straggler came late; None if it is not of the GPU.
     """

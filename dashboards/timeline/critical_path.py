@@ -1,4 +1,4 @@
-"""The critical path of a step, as the timeline draws it: its parts, and the rows they stand in."""
+"""The critical path of a step for the timeline: its parts, and their rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_NAME = 200  # characters
 
 
 def step_at(steps: Sequence[StepMeasures], time_ns: int) -> int | None:
-    """Return the number of the step at a time, of several the nearest; None without steps."""
+    """Return the number of the step nearest to a time; None without steps."""
 
     def distance(step: StepMeasures) -> int:
         start = step.measures.window_start_ns

@@ -1,4 +1,4 @@
-"""The details of one event of a timeline, and of the many that a block stands for."""
+"""The details of one event of a timeline, and of the many events in a block."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _MAX_LAUNCHED = 20  # one launch of a graph can run a thousand kernels
 
 
 def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] | None:
-    """Return what is known of an event; None if there is none.
+    """Return all facts about an event; None if there is no such event.
 
     Args:
         timeline: of its rank.
-        source: where it is found.
+        source: of the event.
         index: its number there.
 
     Returns:
@@ -95,7 +95,7 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
 
 
 def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) -> dict[str, Any]:
-    """Return what the events of a row in [start, end) are, those that take most time first.
+    """Return a summary of a row's events in [start, end), those with the most time first.
 
     Returns:
         `count`; `id` where it is a single one; and `names`, of the five names that take most time:
@@ -132,7 +132,7 @@ def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) 
 
 
 def event_id(timeline: RankTimeline, source: str, index: int) -> str:
-    """Return the text by which an event is known: rank, source, number."""
+    """Return an event's id as text: rank, source, number."""
     return f"{timeline.rank.rank}.{source}.{index}"
 
 

@@ -1,4 +1,4 @@
-"""Reads the ranges and calls of ranks beside what is asked, so that a search need not wait."""
+"""Reads the ranges and calls of ranks in the background, so that a search need not wait."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _log = logging.getLogger("traceprof.dashboard")
 
 
 class EventReader:
-    """Has the events of ranks read, one rank after the other, by a thread of its own.
+    """Reads the events of ranks on its own thread, one rank after the other.
 
     Args:
-        read: reads those of a rank and keeps them.
+        read: reads and keeps the events of a rank.
     """
 
     def __init__(self, read: Callable[[int], object]) -> None:
@@ -30,7 +30,7 @@ class EventReader:
         self._is_running = False
 
     def finish(self, numbers: Iterable[int], timeout_s: float) -> bool:
-        """Have ranks read, and wait so long for that; return whether all of them are.
+        """Wait at most this time until ranks are read; return whether all are.
 
         Raises:
             TraceprofError: one of them could not be read.

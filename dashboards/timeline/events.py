@@ -1,4 +1,4 @@
-"""A rank's events by number, where the analysis keeps them: their names and when they began.
+"""A rank's events by number, from the columns of the analysis: their names and starts.
 
 Operations are counted through the rank's kernels, copies, memory sets and graphs. Nothing is kept
 for each event here: a rank has millions of them.
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Events that the analysis keeps in one place.
+    """Events from one place in the columns of the analysis.
 
     Attributes:
         key: n keys, which stand for names.
@@ -97,7 +97,7 @@ class Part:
         return int(self.start_ns(np.array([index]))[0])
 
     def started_before(self, time_ns: int) -> int:
-        """Return how many began before a time; they have to be in order."""
+        """Return the number of events that began before a time; they must be in order."""
         return bisect_left(range(len(self)), time_ns, key=self.start)
 
     @cached_property
@@ -108,11 +108,11 @@ class Part:
 
     @cached_property
     def known_labels(self) -> MessageLabels | None:
-        """What else can be searched for of them; None for nothing."""
+        """Further texts by which the events can be searched; None if there are none."""
         return None if self.labels is None else self.labels()
 
     def fulfilling(self, query: Query, places: Int64) -> Int64:
-        """Return those of some events that fulfil a query's conditions, int64[k]."""
+        """Return the events, among some, that fulfil a query's conditions, int64[k]."""
         if query.streams:
             of = None if self.streams is None else self.streams.at(places)
             places = places[:0] if of is None else places[np.isin(of, [*query.streams])]
@@ -177,7 +177,7 @@ class Events:
 
 
 def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
-    """Return what the GPU did for a rank, on the run's clock."""
+    """Return the GPU operations of a rank, on the run's clock."""
     operations: RankOperations = rank.operations
     kernels, copies, memsets, graphs = operations.groups
     names = dict(rank.kernel_names)
@@ -235,7 +235,7 @@ def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
 
 
 def call_events(calls: ApiCalls, api_names: Mapping[int, str], clock: RankClock = OWN) -> Events:
-    """Return the API calls of a process, which stand in the order of their ids."""
+    """Return the API calls of a process, in the order of their ids."""
     ids = calls.packed_name.distinct
     names = NameTable(_named(ids, api_names, "(unnamed call)"))
     part = Part(

@@ -1,4 +1,4 @@
-"""The rows of what one rank's GPU did: its training steps, and its streams by what they do."""
+"""The rows of one rank's GPU: its training steps, and its streams by kind of work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def read_gpu(rank: Rank, steps: Sequence[StepMeasures], clock: RankClock = OWN) -> RankTimeline:
-    """Return the timeline of a rank without what its host did: that takes longer to read.
+    """Return the timeline of a rank without the rows of its host, which take longer to read.
 
     Args:
         rank: the rank.
@@ -35,7 +35,7 @@ def read_gpu(rank: Rank, steps: Sequence[StepMeasures], clock: RankClock = OWN) 
         clock: of the rank.
 
     Raises:
-        TraceFormatError: the report is damaged where the analysis had not read it yet.
+        TraceFormatError: the report is damaged in a part that the analysis has not read.
     """
     events, tracks = {OPERATION: operation_events(rank, clock)}, []
     if steps:

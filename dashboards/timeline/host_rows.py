@@ -1,4 +1,4 @@
-"""The rows of what one rank's host threads did: marks, NVTX ranges and API calls, as they nest."""
+"""The rows of one rank's host threads: marks, NVTX ranges and API calls, nested."""
 
 from __future__ import annotations
 
@@ -66,12 +66,11 @@ def with_host(
 
     Args:
         timeline: of a rank's GPU.
-        range_names: the names of the report's NVTX ranges and marks, where they are shared with
-            other ranks.
-        stalls: those of the threads that launch the rank's work, where they are known.
+        range_names: the names of the report's NVTX ranges and marks, if other ranks share them.
+        stalls: of the threads that launch the rank's work, if known.
 
     Raises:
-        TraceFormatError: the report is damaged where the analysis had not read it yet.
+        TraceFormatError: the report is damaged in a part that the analysis has not read.
     """
     rank, clock = timeline.rank, timeline.clock
     calls, ranges = rank.calls, rank.trace.range_table(rank.process)
@@ -124,7 +123,7 @@ def _threads(
         return -num_calls, -len(ranges_of.get(thread, nothing)), thread
 
     def latest() -> int:
-        """Return when the last operation or call was over."""
+        """Return the end of the last operation or call."""
         ends = [group.last_end_ns for group in rank.operations.groups if len(group)]
         if calls is not None and len(calls):
             ends.append(int(calls.packed_length.add_to(calls.starts.values).max()))

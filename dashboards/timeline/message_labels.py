@@ -1,4 +1,4 @@
-"""Labels of communication kernels: what they did, with whom, and how much they carried."""
+"""Labels of communication kernels: operation, group or peer, and bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNKNOWN = "Unknown"  # the kind of a kernel whose name does not show it
 
 
 def label(said: Messages, place: int) -> str | None:
-    """Return what is written into a kernel: `AllReduce 67 MB`; None if that is unknown.
+    """Return the label of a kernel: `AllReduce 67 MB`; None if it is unknown.
 
     Args:
         said: of its rank.
@@ -34,7 +34,7 @@ def label(said: Messages, place: int) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class MessageLabels:
-    """The communication kernels of a rank by what can be searched for of them.
+    """The communication kernels of a rank with the texts by which they can be searched.
 
     Attributes:
         kernel: int64[n], indices into the rank's kernels, ascending.
@@ -47,14 +47,14 @@ class MessageLabels:
     texts: tuple[str, ...]
 
     def matching(self, text: str) -> Int64:
-        """Return the kernels whose text holds this one, int64[k], ascending."""
+        """Return the kernels whose text contains this one, int64[k], ascending."""
         wanted = text.lower()
         hits = [number for number, known in enumerate(self.texts) if wanted in known]
         return self.kernel[np.isin(self.alike, hits)]
 
 
 def message_labels(rank: Rank) -> MessageLabels:
-    """Return what can be searched for of a rank's communication kernels."""
+    """Return the texts by which a rank's communication kernels can be searched."""
     said = messages(rank)
     order = np.argsort(said.kernel, kind="stable")
     columns = [said.operation, said.bytes, said.communicator, said.group, said.peer,

@@ -36,14 +36,14 @@ class Track:
     """One row of the timeline.
 
     Attributes:
-        group: what it belongs to, such as a thread or the GPU.
-        label: what it is called there; empty if it goes on with the row above.
-        kind: what it holds: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX`, `MARKS`, `STEPS`,
+        group: to which it belongs, such as a thread or the GPU.
+        label: its name in the group; empty if it continues the row above.
+        kind: of its events: `COMPUTE`, `COMMUNICATION`, `COPY`, `HOST`, `NVTX`, `MARKS`, `STEPS`,
             `COUNTER`, `OPERATORS` or `STALLS`.
-        source: where its events are found.
+        source: of its events.
         index: int32[n], the events in order of their start, as the source counts them.
         row: their times.
-        is_folded: whether its group is closed at first.
+        is_folded: whether its group is folded at first.
         samples: of a counter; None of events.
     """
 
@@ -65,10 +65,10 @@ class RankTimeline:
         rank: the rank.
         clock: of the rank: rows and events are on the run's clock.
         tracks: its rows, from the top.
-        events: what the rows refer to, by source.
-        ranges: its process's NVTX ranges; None if it has none, or the host is not read.
+        events: the events of the rows, by source.
+        ranges: its process's NVTX ranges; None if there are none, or the host is not read.
         steps: its training steps on the GPU.
-        has_host: whether the rows of its host are there.
+        has_host: whether the rows of its host are included.
     """
 
     rank: Rank
@@ -96,7 +96,7 @@ class RankTimeline:
 
     @cached_property
     def extent_ns(self) -> tuple[int, int] | None:
-        """From the first event's start to the last end; None if there is nothing."""
+        """The first event's start and the last end; None without events."""
         rows = [track.row for track in self.tracks if len(track.row) and track.samples is None]
         if not rows:
             return None
@@ -106,7 +106,7 @@ class RankTimeline:
         )
 
     def operation(self, index: int) -> tuple[int, int]:
-        """Return the group of `RankOperations.groups` that an operation is in, and where there."""
+        """Return an operation's group in `RankOperations.groups`, and its index there."""
         within = index
         for number, group in enumerate(self.rank.operations.groups):
             if within < len(group):
@@ -132,7 +132,7 @@ class RankTimeline:
         return track.source, int(track.index[place + step])
 
     def find(self, source: str, index: int) -> tuple[int, int] | None:
-        """Return the row of an event and its place in that row; None if there is no such."""
+        """Return the row of an event and its index in that row; None if there is no such event."""
         for number, track in enumerate(self.tracks):
             if track.source == source:
                 places = np.flatnonzero(track.index == index)

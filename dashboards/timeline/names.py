@@ -36,14 +36,14 @@ class NameTable:
         return len(self.names)
 
     def label(self, number: int) -> str:
-        """Return a name as it is written into an event: of a kernel, its function."""
+        """Return the short form of a name, as drawn in an event: of a kernel, its function."""
         return _label(self.names[number], is_kernel=number < self._num_kernels)
 
     def matching(self, text: str) -> Int64:
-        """Return the numbers of the names that hold a text, in full or in short, ascending.
+        """Return the numbers of the names that contain a text, in full or in short, ascending.
 
         Args:
-            text: not empty; its letters count alike in either case.
+            text: not empty; upper and lower case are equal.
         """
         if self._folded is None:
             self._folded = self._in_one_case()

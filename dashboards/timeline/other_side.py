@@ -1,4 +1,4 @@
-"""The timelines of the run that a run is compared with: its reports are opened when asked for."""
+"""The timelines of the other side of a comparison: its reports are opened on demand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OtherSide:
         weakref.finalize(self, self._open.close)
 
     def timelines(self) -> Timelines | None:
-        """Return the timelines of the other side; None as long as there is no comparison.
+        """Return the timelines of the other side; None while there is no comparison.
 
         Raises:
             TraceprofError: a report cannot be read any more.

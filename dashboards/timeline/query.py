@@ -1,4 +1,4 @@
-"""What is searched for: a text in names and labels, and conditions: `AllReduce rank:3 > 1 ms`."""
+"""A search: a text in names and labels, and conditions: `AllReduce rank:3 > 1 ms`."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _KIND = re.compile(rf"(?:^|(?<=\s))kind:({'|'.join(KINDS)})(?=\s|$)")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is searched for; conditions that are empty hold always.
+    """A search; empty conditions always hold.
 
     Attributes:
-        text: in names, in full or in short, or in labels; in any case.
-        ranks: of which the event has to be.
-        streams: on which it has to run; only operations of the GPU do.
-        kinds: of the row in which it has to stand.
-        longer_ns: it has to take longer.
-        shorter_ns: it has to take less time.
+        text: in full or short names, or in labels; upper and lower case are equal.
+        ranks: the event must belong to one of them.
+        streams: the event must run on one of them; only GPU operations do.
+        kinds: the event's row must be of one of them.
+        longer_ns: the event must take longer.
+        shorter_ns: the event must take less time.
     """
 
     text: str
@@ -52,17 +52,17 @@ class Query:
 
     @property
     def has_conditions(self) -> bool:
-        """True if names alone do not decide."""
+        """True if there are conditions besides the text."""
         has_length = self.longer_ns is not None or self.shorter_ns is not None
         return bool(self.streams or self.kinds) or has_length or not self.text
 
 
 def parsed(written: str) -> Query:
-    """Read what somebody writes into the field of the search.
+    """Parse the text of the search field.
 
     Args:
-        written: words that names hold, with `rank:0,3`, `stream:7`, `kind:copy`, `> 1 ms` and
-            `< 20 us` anywhere between them. What is no condition is text.
+        written: words of names, with `rank:0,3`, `stream:7`, `kind:copy`, `> 1 ms` and `< 20 us`
+            anywhere between them; everything else is text.
     """
     numbers: dict[str, set[int]] = {"rank": set(), "stream": set()}
     lengths: dict[str, float | None] = {"<": None, ">": None}

@@ -29,7 +29,7 @@ _EVERY = slice(None)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """The times of n events in order of their start, with what makes any view of them quick.
+    """The times of n events in order of their start, with sums that make every view fast.
 
     Attributes:
         base_ns: int64[runs], the start of each run's first event.
@@ -97,23 +97,23 @@ class Row:
 
     @property
     def first_ns(self) -> int:
-        """The first start; there has to be an event."""
+        """The first start; there must be an event."""
         return int(self.base_ns[0])
 
     @property
     def last_ns(self) -> int:
-        """The last end; there has to be an event."""
+        """The last end; there must be an event."""
         return int(self._reaches(np.array([len(self) - 1]))[0])
 
     def starts(self, index: Int64 | slice) -> Int64:
-        """Return when some of the events begin, int64[m]."""
+        """Return the starts of some events, int64[m]."""
         if isinstance(index, slice):
             index = np.arange(len(self))[index]
         starts: Int64 = self.base_ns[index >> _SHIFT] + self.start[index]
         return starts
 
     def ends(self, index: Int64 | slice) -> Int64:
-        """Return when some of the events are over, int64[m]."""
+        """Return the ends of some events, int64[m]."""
         return self.starts(index) + self.length[index]
 
     def started_before(self, times_ns: Int64) -> Int64:
@@ -133,7 +133,7 @@ class Row:
         return np.where(run < 0, 0, low)
 
     def covered_before(self, times_ns: Int64, started: Int64) -> Int64:
-        """Return how much the events cover before each time: int64[m] ns.
+        """Return the time that events cover before each time: int64[m] ns.
 
         Args:
             times_ns: int64[m].
@@ -149,8 +149,8 @@ class Row:
         """Return the events of a view [start, end).
 
         Returns:
-            Indices of those that started before the view and go on in it, int64[m]; and the slice
-            of those that start in it, of no length among them.
+            Indices of events that started before the view and continue in it, int64[m]; and the
+            slice of events that start in it, also those without length.
         """
         if len(self) == 0:
             return np.empty(0, np.int64), slice(0, 0)
@@ -163,7 +163,7 @@ class Row:
         return before[self.ends(before) > start_ns], slice(first, max(first, stop))
 
     def at_least(self, events: slice, least_ns: int) -> Int64:
-        """Return which of a slice of the events last so long, int64[m], in order."""
+        """Return the events of a slice that last at least this long, int64[m], in order."""
         runs = slice(events.start >> _SHIFT, -(-events.stop // _RUN))
         candidates = runs.start + np.flatnonzero(self.longest_ns[runs] >= least_ns)
         indices = (candidates[:, None] * _RUN + np.arange(_RUN)).ravel()
@@ -176,7 +176,7 @@ class Row:
 
 
 def merged(rows: Sequence[Row]) -> Row:
-    """Return when any of some rows had an event."""
+    """Return the times at which at least one of these rows had an event."""
     start = np.concatenate([row.start_ns for row in rows])
     end = np.concatenate([row.end_ns for row in rows])
     union = intervals.union(start, end)

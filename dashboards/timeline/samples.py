@@ -1,4 +1,4 @@
-"""Sampled counters of links as rows: what was sampled, and its mean in each column of a view."""
+"""Sampled counters of links as rows: the samples, and their mean in each column of a view."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Samples:
     """The samples of one link in one direction.
 
     Attributes:
-        of: what was sampled, on the run's clock.
-        row: when each was.
+        of: the sampled counter, on the run's clock.
+        row: the times of the samples.
     """
 
     of: LinkSamples
@@ -77,12 +77,12 @@ class Samples:
         return integral - self.of.value[last] * beyond, sampled
 
     def view(self, start_ns: int, end_ns: int, columns: int) -> View:
-        """Return what a screen can show: in each column the mean, as a share of `top`.
+        """Return the mean in each column of a view, as a share of `top`.
 
         Args:
             start_ns: the first nanosecond in view.
             end_ns: one past the last.
-            columns: how many there are to fill.
+            columns: of the screen.
         """
         borders = even_limits(start_ns, end_ns, columns)
         integral, sampled = self._until(borders)
@@ -95,7 +95,7 @@ class Samples:
         return View(borders, _NO_EVENTS, column, filled[column], count[column])
 
     def summary(self, start_ns: int, end_ns: int) -> dict[str, Any]:
-        """Return what was sampled between two times, in words.
+        """Describe the samples between two times in words.
 
         Returns:
             `count` of the samples and `said`: lines of text.

@@ -1,6 +1,6 @@
-"""The search for events by name, label and conditions: how many there are, and which is next.
+"""The search for events by name, label and conditions: the number of matches, and the next.
 
-It looks at the columns that the analysis keeps, so that no rows need be made of the ranks searched.
+It reads the columns of the analysis, so that no rows need to be made for the search.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Place:
     """A place in the order of all events of some ranks: by start, then rank, source, number.
 
     Attributes:
-        start_ns: when.
+        start_ns: the start.
         rank: the rank's number; -1 for before all that start at that time.
         source: index into `SOURCES`.
         index: of the event, as its source counts them.
@@ -88,7 +88,7 @@ class _Matches:
         return self.chosen[first:stop]
 
     def before(self, at: Place) -> int:
-        """Return how many matches come before a place."""
+        """Return the number of matches before a place."""
         if self.part.is_ordered:
             return len(self.places(0, self._until(at)))
         return int(self._precedes(self.places(), at).sum())
@@ -153,13 +153,13 @@ class _Matches:
 def search(
     ranks: Mapping[int, RankEvents], query: Query, at: Place, *, backwards: bool = False
 ) -> dict[str, Any]:
-    """Return how many events are what is searched for, and which is next.
+    """Return the number of matches, and the next match.
 
     Args:
         ranks: the events to search, by rank and source.
         query: what is searched for.
-        at: where to go on from.
-        backwards: whether to go on to the event before.
+        at: the place at which to continue.
+        backwards: whether to continue with the previous match.
 
     Returns:
         `count` of the events; `num_names` and `names`, the twenty most frequent, each `label` with
@@ -196,14 +196,14 @@ def search(
 def namesake(
     number: int, ranks: Mapping[int, RankEvents], source: str, index: int, *, backwards: bool
 ) -> str | None:
-    """Return the next event of the same name on a rank, the first again after the last.
+    """Return the next event of the same name on a rank; after the last comes the first.
 
     Args:
         number: the rank's.
         ranks: its events, by source.
         source: of the event.
         index: of the event.
-        backwards: whether the one before is asked for.
+        backwards: whether to return the previous one.
 
     Returns:
         Its id, which is that of the event itself if no other has its name; None if there is
@@ -225,7 +225,7 @@ def namesake(
 
 
 def place_of(ranks: Mapping[int, RankEvents], rank: int, source: str, index: int) -> Place | None:
-    """Return where an event is; None if it is not."""
+    """Return the place of an event; None if there is no such event."""
     events = ranks.get(rank, {}).get(source)
     first = 0
     for part in events.parts if events is not None else ():
