@@ -17,8 +17,8 @@ class Lane:
 
     Attributes:
         title: its name beside the axis.
-        name: its name in full, in the note beside the pointer.
-        href: the address that a click leads to; None if it leads nowhere.
+        name: its full name, for the note beside the pointer.
+        href: the target of a click; None for none.
     """
 
     title: str
@@ -32,11 +32,11 @@ class Series:
 
     Attributes:
         name: its name in the legend.
-        mark: how each is drawn.
-        color: of all; None for the colour of text.
-        rows: of each, the index of its row.
-        x: of each, its value.
-        notes: of each, the lines of its note below the row's name.
+        mark: the shape of each.
+        color: of all marks; None for the colour of text.
+        rows: the row's index of each mark.
+        x: the value of each mark.
+        notes: the lines of each mark's note, below the row's name.
     """
 
     name: str
@@ -67,7 +67,7 @@ def lanes(
     Args:
         axis: its title, with its unit.
         rows: from top to bottom.
-        series: what stands in them.
+        series: bars and points in the rows.
         row_height: in pixels.
         scale: of the axis.
         joins: lines from one value of a `row` to another one: `from`, `to` and `color`.
@@ -94,7 +94,7 @@ def lanes(
 
 
 def shortened(name: str, most: int = 42) -> str:
-    """Return a name of at most so many characters, its middle left out."""
+    """Shorten a name to this many characters by leaving out its middle."""
     if len(name) <= most:
         return name
     head = (most - 1) // 2

@@ -1,4 +1,4 @@
-"""The launch queue: how deep it was over time, and when the host was blocked by it."""
+"""The launch queue: its depth over time, and when it blocked the host."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class QueueRow:
 
 
 def depth_over_time(queues: Sequence[QueueRow], clock: Clock) -> dict[str, Any]:
-    """Return the depth of each queue over time, a row for each, and the stalls behind it."""
+    """Return the depth of each queue over time, one row each, with the stalls behind it."""
     return {
         "kind": "depth",
         "axis": clock.title,

@@ -1,4 +1,4 @@
-"""Links: how fast each was over time against its peak, and which GPUs copied to which."""
+"""Links: the rate of each over time with its peak, and the copies between GPUs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLORS = {
 
 
 def way_text(link: str | None, direction: str, peer: int | None, name: str | None) -> str:
-    """Return what people call a link and direction: `PCIe, to the host`."""
+    """Return the usual name of a link and direction: `PCIe, to the host`."""
     if direction == "p2p":
         return f"GPU {peer}, peer copies" if peer is not None else "peer copies"
     if direction == "d2d":
@@ -85,7 +85,7 @@ def rates_over_time(
 def peer_matrix(
     results: Sequence[LinkUsageResult], devices: Sequence[int | None]
 ) -> dict[str, Any]:
-    """Return how much each rank copied to or from each other device.
+    """Return the bytes that each rank copied to or from each other device.
 
     Args:
         results: by rank.

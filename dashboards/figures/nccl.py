@@ -1,4 +1,4 @@
-"""NCCL: time and bus bandwidth of each operation, a point for each rank, of many the worst."""
+"""NCCL: time and bus bandwidth of each operation, a point for each rank or the worst ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_NAME = 48
 
 
 def time(uses: Uses) -> dict[str, Any]:
-    """Return how long each operation took on each rank.
+    """Return the time of each operation on each rank.
 
     Args:
         uses: by rank and operation.

@@ -1,4 +1,4 @@
-"""Overlap: what it hides, what it costs, and which kernels pay."""
+"""Overlap: the time that it hides, its cost, and the kernels that become slower."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_HIGH = 8  # rows
 def gain_and_cost(
     results: Sequence[OverlapSlowdownResult], others: Sequence[OverlapSlowdownResult] = ()
 ) -> dict[str, Any]:
-    """Return for each rank what overlap hides, to the right, and what it costs, to the left.
+    """Return the hidden time of each rank, to the right, and the cost of overlap, to the left.
 
     Args:
         results: of ranks that have a row each.
@@ -55,7 +55,7 @@ def gain_and_cost(
 
 
 def is_cost_known(result: OverlapSlowdownResult) -> bool:
-    """Say whether kernels could be compared, or there is nothing that could cost."""
+    """Return whether kernels could be compared, or there is no overlap with a cost."""
     return result.comparison.slowdown is not None or not result.hidden_ns
 
 

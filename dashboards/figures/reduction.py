@@ -1,4 +1,4 @@
-"""Long series reduced to what a chart has room for: extremes and covered shares, none hidden."""
+"""Long series reduced to the width of a chart: extremes and covered shares, none hidden."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def envelope(
     end_ns: int,
     num: int = MAX_POINTS,
 ) -> Envelope:
-    """Return what a series that holds each value until the next takes in a window.
+    """Return the extremes of a step function within each piece of a window.
 
     Args:
-        times_ns: int64[k], ascending, from when on each value holds.
-        values: [k]; before the first time the first one holds.
+        times_ns: int64[k], ascending, the time from which each value holds.
+        values: [k]; the first one also holds before the first time.
         start_ns: of the window.
         end_ns: its end.
-        num: pieces at most.
+        num: the largest number of pieces.
     """
     first = max(int(np.searchsorted(times_ns, start_ns, side="right")) - 1, 0)
     stop = max(int(np.searchsorted(times_ns, end_ns, side="left")), first + 1)
@@ -85,7 +85,7 @@ def covered_share(covered: Intervals, limits: Int64) -> Float64:
 
 
 def group_starts(count: int, most: int) -> Int64:
-    """Return where groups of neighbours begin, as even as can be, int64[min(count, most)]."""
+    """Return the starts of groups of almost equal size, int64[min(count, most)]."""
     num = min(count, most)
     starts: Int64 = np.arange(num, dtype=np.int64) * count // max(num, 1)
     return starts

@@ -1,4 +1,4 @@
-"""Training steps: how long each took, and where its time went."""
+"""Training steps: the length of each, and the parts of its time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StepBars(NamedTuple):
     Attributes:
         first: int64[n], index of the first step of each bar.
         stop: int64[n], one past its last.
-        position: float64[n], where on the axis.
+        position: float64[n], on the axis.
         label: n texts, the steps' numbers.
         parts_ms: float64[n, 4], the mean over the bar's steps, in the order of `PARTS`.
         longest_ms: float64[n], the longest step of each bar.
@@ -48,7 +48,7 @@ class StepBars(NamedTuple):
 
 
 def step_bars(result: BreakdownResult, most: int = MAX_BARS) -> StepBars:
-    """Put the steps of a rank into at most so many bars."""
+    """Group the steps of a rank into at most this many bars."""
     steps = result.steps
     numbers = np.array([step.number for step in steps], np.int64)
     if (np.diff(numbers) <= 0).any():  # where numbers come again, the order counts
@@ -114,7 +114,7 @@ def stacked(
     clock: Clock,
     others: tuple[str, StepBars] | None = None,
 ) -> dict[str, Any]:
-    """Return the steps of each rank as bars of where their time went, a row for each rank.
+    """Return the steps of each rank as bars of the parts of their time, one row for each rank.
 
     All rows have the same scale, so that ranks can be compared.
 
@@ -195,12 +195,10 @@ class StepGrid(NamedTuple):
 
 
 def step_grid(results: Sequence[BreakdownResult], most: int = MAX_BARS) -> StepGrid:
-    """Put the steps of ranks into at most so many columns, by their numbers.
+    """Group the steps of ranks by number into at most this many columns.
 
-    Many ranks have fewer columns: the cells of all together are what a reply has room for.
-
-    Where a rank's numbers come again, which step is which is known by none of them, and the order
-    in which they ran counts for all ranks.
+    Many ranks have fewer columns, as a reply limits the number of all cells. If step numbers of a
+    rank repeat, they do not identify steps, and the order in which steps ran counts for all ranks.
     """
     numbers = [np.array([step.number for step in result.steps], np.int64) for result in results]
     if any((np.diff(row) <= 0).any() for row in numbers):
@@ -233,7 +231,7 @@ def heat(
     clock: Clock,
     others: str = "",
 ) -> dict[str, Any]:
-    """Return the time of each step, a row for each rank, dark where it took longest.
+    """Return the time of each step, one row for each rank; the longest steps are dark.
 
     Args:
         results: of the ranks.
@@ -290,7 +288,7 @@ def _medians(values: Float64) -> Float64:
 
 
 def color_range(values: Float64) -> tuple[float, float]:
-    """Return the values from which and up to which a scale of colours goes.
+    """Return the first and the last value of a colour scale.
 
     These are the extremes, but none that lies further outside of the middle half of the values
     than 1.5 times its width: one step that takes a hundred times as long would leave one colour to

@@ -26,7 +26,7 @@ _Name = dict[str, Any]  # of a row or column: title, name, and of a machine the 
 
 
 def wait_matrix(comparison: RankComparison, shown: Collection[int]) -> dict[str, Any] | None:
-    """Return how long each rank waited in collectives for each other one; None if none did.
+    """Return the time that each rank waited in collectives for each other rank; None if none did.
 
     Args:
         comparison: of the ranks of the run.

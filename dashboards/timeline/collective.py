@@ -23,7 +23,7 @@ def collective(store: Timelines, number: int, kernel: int) -> dict[str, Any] | N
     """Return the members of the operation to which a communication kernel belongs.
 
     Args:
-        store: what is made of the ranks of an analysed run.
+        store: of the timelines of an analysed run.
         number: the rank's.
         kernel: index into its kernels.
 

@@ -32,7 +32,7 @@ def drawn(store: Timelines, path: StepPath) -> dict[str, Any]:
     """Return a critical path for the browser.
 
     Args:
-        store: what is made of the ranks.
+        store: of the timelines.
         path: of a step.
 
     Returns:

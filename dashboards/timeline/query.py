@@ -52,7 +52,7 @@ class Query:
 
     @property
     def has_conditions(self) -> bool:
-        """True if there are conditions besides the text."""
+        """True if the text alone does not decide, or is empty."""
         has_length = self.longer_ns is not None or self.shorter_ns is not None
         return bool(self.streams or self.kinds) or has_length or not self.text
 

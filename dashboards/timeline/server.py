@@ -1,7 +1,7 @@
 """The replies to the timeline in the browser: rows, their tiles, one event.
 
-Every parameter is checked before it is used (`dashboards.timeline.asked`); what is refused is
-logged in a line (`dashboards.server.guard`).
+Every parameter is checked before it is used (`dashboards.timeline.asked`); each refused request is
+logged in one line (`dashboards.server.guard`).
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _UNKNOWN_PATH = (
 
 
 def register(server: Flask, analysis: Analysis) -> None:
-    """Have a server answer what timelines ask for.
+    """Let a server answer the requests of timelines.
 
-    Below `/timeline/` of the run itself, below `/timeline-before/` of that it is compared with.
+    `/timeline/` is for the run itself, `/timeline-before/` for the other side of its comparison.
     """
     store, other = Timelines(TimelineSource.of(analysis)), OtherSide(analysis)
     for prefix, timelines in ((AFTER, lambda: store), (BEFORE, other.timelines)):
@@ -242,12 +242,12 @@ _ANSWERS: dict[str, Answer] = {
 
 
 def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, Any]:
-    """Return what the browser must know of a rank to draw its rows.
+    """Return the facts about a rank that the browser needs to draw its rows.
 
     Args:
-        store: what is made of the ranks.
+        store: of the timelines.
         number: the rank's.
-        with_host: whether the rows of its host are needed, too.
+        with_host: whether the rows of its host are needed.
     """
     timeline = store.whole(number) if with_host else store.gpu(number)
     extent, clock = timeline.extent_ns, timeline.clock

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimelineSource:
-    """A run whose reports are open.
+    """A run with open reports.
 
     Attributes:
         run: its ranks.
         steps: their training steps, by number of the rank.
-        judged: start and end of what findings are about (ns of the rank's report), by rank.
-        clock: of the run, on which everything is drawn.
-        analysis: of the run; without it there are no findings, collectives and critical paths.
+        judged: start and end of the time that findings judge (ns of the rank's report), by rank.
+        clock: of the run; all times are drawn on it.
+        analysis: of the run; without it, there are no findings, collectives or critical paths.
         stalls: of the threads that launch the work of ranks, by rank.
     """
 

@@ -1,7 +1,7 @@
-"""The timelines of the ranks last asked for, each made once however many requests want it.
+"""The timelines of the most recently requested ranks, each made once for all requests.
 
-What is asked of a rank that is there must not wait for another that is being made. Of one report
-one thread reads at a time: its file has one reader.
+A request for a finished rank must not wait for another rank that is being made. Only one thread at
+a time reads a report, as its file has one reader.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Timelines:
         return self.source.clock.rank(number)
 
     def gpu(self, number: int) -> RankTimeline:
-        """Return what is there of a rank's timeline: its GPU's rows at least, which come first."""
+        """Return a rank's timeline as far as it is made: at least the rows of its GPU."""
         rank = self._ranks[number]
         return self._made(number, lambda _: True, lambda _: self._read_gpu(rank))
 
@@ -92,10 +92,10 @@ class Timelines:
         return self._made(number, lambda timeline: timeline.has_host, complete)
 
     def searchable(self, numbers: Sequence[int]) -> tuple[dict[int, Mapping[str, Events]], bool]:
-        """Return the events of ranks as far as they are read, and whether that is all of them.
+        """Return the events of ranks that are read so far, and whether these are all.
 
-        What their GPUs did is there soon; calls and ranges are read meanwhile. Of some ranks there
-        may be nothing yet.
+        Operations of GPUs are ready soon; calls and ranges are read in the background. Some ranks
+        may have no events yet.
         """
         with self._lock:
             missing = [number for number in numbers if number not in self._events]
@@ -125,9 +125,9 @@ class Timelines:
         return known
 
     def events(self, number: int) -> Mapping[str, Events]:
-        """Return the events of a rank by their source, whether its rows were made or not.
+        """Return the events of a rank by their source, even if its rows are not made yet.
 
-        The first time the ranges of the report are read, which can take a second.
+        The first call reads the ranges of the report, which can take a second.
         """
         rank = self._ranks[number]
         with self._lock:

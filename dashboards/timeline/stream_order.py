@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def launching_call(timeline: RankTimeline, index: int) -> int:
-    """Return the call that launched an operation, -1 if the capture has none."""
+    """Return the call that launched an operation; -1 if the capture does not have it."""
     rank = timeline.rank
     if rank.calls is None:
         return -1
@@ -37,7 +37,7 @@ def _waits(timeline: RankTimeline) -> StreamWaits | None:
 
 
 def picked(operations: Operations, places: Int64) -> Operations:
-    """Return some of a group of operations, as what launched them is looked up by."""
+    """Return some operations of a group, in the form in which their launches are looked up."""
     return Operations(
         operations.starts.taken(places),
         operations.packed_length.taken(places),
@@ -47,7 +47,7 @@ def picked(operations: Operations, places: Int64) -> Operations:
 
 
 def waiting_for(timeline: RankTimeline, index: int) -> list[int]:
-    """Return what streams that waited for an operation ran first after their wait.
+    """Return the first operations after the wait of the streams that waited for an operation.
 
     Args:
         timeline: of a rank.
@@ -68,7 +68,7 @@ def waiting_for(timeline: RankTimeline, index: int) -> list[int]:
 
 
 def awaited_by(timeline: RankTimeline, index: int) -> list[int]:
-    """Return what an operation's stream had to wait for just before it.
+    """Return the operations for which an operation's stream waited directly before it.
 
     Args:
         timeline: of a rank.

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 def strip(timeline: RankTimeline, start_ns: int, end_ns: int, columns: int) -> dict[str, Any]:
-    """Return what a rank did between two times.
+    """Return the work of a rank between two times.
 
     Args:
         timeline: of its GPU.
         start_ns: the first nanosecond in view.
         end_ns: one past the last.
-        columns: how many there are to fill.
+        columns: of the screen.
 
     Returns:
-        For each of `GPU_KINDS` that the rank did: how much of each column it took, in thousandths.
+        For each of `GPU_KINDS` that the rank did: its share of each column, in thousandths.
     """
     borders = even_limits(start_ns, end_ns, columns)
     shares = {}

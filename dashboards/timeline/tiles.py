@@ -1,4 +1,4 @@
-"""Several rows as JSON of limited size: what the screen can show of them."""
+"""Several rows as JSON of limited size, reduced to the columns of a screen."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _BLOCK_BYTES, _EVENT_BYTES, _ROW_BYTES = 14, 48, 160
 def tiles(
     rows: Mapping[str, tuple[RankTimeline, Track]], start_ns: int, end_ns: int, columns: int
 ) -> str:
-    """Return the JSON of a view: its rows, each as finely as the size of the reply permits.
+    """Return the JSON of a view: its rows, in as many columns as the reply's size permits.
 
     Args:
-        rows: what to show, by the key under which the client knows it.
+        rows: to show, by the client's key.
         start_ns: the first nanosecond in view.
         end_ns: one past the last.
-        columns: how many columns the screen has.
+        columns: of the screen.
 
     Returns:
         `{"start": "…", "end": "…", "rows": {KEY: {…}}}`; of each row

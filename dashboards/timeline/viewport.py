@@ -3,8 +3,8 @@
 A row is cut into columns as wide as a pixel. Events at least as long as a column are shown one by
 one; shorter ones are merged into blocks, one for each column, that say how many events start there
 and how much of the column is covered. Every event in view is in exactly one of the two, and the
-cover is that of the union of all the row's events, to the nanosecond. Of events without length
-there is a symbol for each or, where they lie too near, for several.
+cover is that of the union of all the row's events, to the nanosecond. Each event without length has
+a symbol; events that are too near share one.
 
 Times are int64 nanoseconds below `intervals.BEYOND_NS`; intervals are half-open.
 """
@@ -65,13 +65,13 @@ class View:
 
 
 def moments(row: Row, start_ns: int, end_ns: int, columns: int) -> View:
-    """Return what a screen shows of a row whose events have no length.
+    """Return the view of a row whose events have no length.
 
     Args:
         row: the events.
         start_ns: the first nanosecond in view.
         end_ns: one past the last, after the start.
-        columns: how many there is room for: of several in one column a block is made.
+        columns: of the screen; several events in one column become a block.
     """
     borders = intervals.even_limits(start_ns, end_ns, columns)
     started = row.started_before(borders)
@@ -82,15 +82,15 @@ def moments(row: Row, start_ns: int, end_ns: int, columns: int) -> View:
 
 
 def view(row: Row, start_ns: int, end_ns: int, columns: int, most_events: int) -> View:
-    """Return what a screen shows of a row.
+    """Return the view of a row.
 
     Args:
         row: the events.
         start_ns: the first nanosecond in view.
         end_ns: one past the last, after the start.
-        columns: how many columns there are to fill.
-        most_events: where more events than this would be shown one by one, which takes rows whose
-            events overlap, all are merged into blocks.
+        columns: of the screen.
+        most_events: if more events than this were shown one by one, which only happens when events
+            of a row overlap, all are merged into blocks.
     """
     borders = intervals.even_limits(start_ns, end_ns, columns)
     columns = len(borders) - 1
