@@ -58,14 +58,7 @@ def blocks(num: int, width: int) -> torch.nn.Sequential:
 
 
 class Training:
-    """A model with its optimizer.
-
-    Args:
-        num: of blocks.
-        width: of a block.
-        half: whether autocast computes in bfloat16.
-        optimizer: options of AdamW.
-    """
+    """A model of `num` blocks with AdamW; with `half`, autocast computes in bfloat16."""
 
     def __init__(self, num: int, width: int, *, half: bool = True, **optimizer: Any) -> None:
         self.model = blocks(num, width)

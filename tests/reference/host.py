@@ -75,12 +75,7 @@ class RankReference:
         return len(early) > 0.01 * len(launched) or len(late) > 0.01 * len(reads)
 
     def answer(self, steady: list[Span], part: Span | None = None) -> Answer:
-        """Answer of a part of the recording, by default of all of it.
-
-        Args:
-            steady: the ranges of the steps in it that are steady.
-            part: of the recording.
-        """
+        """Answer of a part of the recording, by default of all of it, with its steady steps."""
         window = part or self.window()
         idle = window[1] - window[0] - covered(self.busy, *window)
         copies = self.copies(window, is_all=part is None)

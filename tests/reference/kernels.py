@@ -45,13 +45,7 @@ def table(kernels: list[Kernel], low: int, high: int) -> dict[str, Row]:
 def full_precision(
     kernels: list[Kernel], window: tuple[int, int], is_slow: Callable[[str], bool]
 ) -> tuple[int, int, int]:
-    """Time of slow kernels and of all that compute inside a window, and how many slow ones start.
-
-    Args:
-        kernels: of a rank.
-        window: [start, end).
-        is_slow: says of a compute kernel's name whether it is one.
-    """
+    """Time of slow kernels and of all that compute in a window, and the number of slow ones."""
     low, high = window
 
     def measure(chosen: list[Kernel]) -> int:

@@ -73,13 +73,7 @@ def asked(path: Path) -> WhatIf:
 
 
 def cases(program: str, path: Path, folder: Path) -> Iterator[Case]:
-    """Yield the answers of all damaged copies of an export, in a folder, that the intact one has.
-
-    Args:
-        program: the name of the export.
-        path: of the export.
-        folder: where copies are written, one after the other.
-    """
+    """Yield the answers of damaged copies of an export that the intact one has, too."""
     intact = asked(path)
     truths = {one.assume: one for one in intact.answers if one.step_ns is not None}
     if intact.baseline is None or not truths:

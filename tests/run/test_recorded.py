@@ -20,13 +20,7 @@ NUM_THREADS = 7
 
 
 def record(folder: Path, nvtx: Path | None, *program: str) -> Analysis:
-    """Record a Python program and analyse the report.
-
-    Args:
-        folder: where the report goes.
-        nvtx: the folder of the nvtx to use; the environment's own where not given.
-        program: arguments of the interpreter.
-    """
+    """Record a Python program with a folder's nvtx, or the installed one; analyse it."""
     report = folder / "report.nsys-rep"
     paths = [str(ROOT)] if nvtx is None else [str(nvtx), str(ROOT)]
     options = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none"]

@@ -114,13 +114,7 @@ class Outcome:
 
 
 def attempt(path: Path, command: str = "analyze", *, is_changed: bool = False) -> Outcome:
-    """Give a file to a command; check that it answers or refuses, and leaves no trace.
-
-    Args:
-        path: of the file.
-        command: `analyze` or `info`.
-        is_changed: whether somebody else changes the file meanwhile.
-    """
+    """Do the same as `tried` with a command, `analyze` or `info`, on a file."""
     arguments = ["analyze", "--format", "json"] if command == "analyze" else [command]
     return tried(path, [*arguments, os.fspath(path)], is_changed=is_changed)
 

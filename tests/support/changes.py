@@ -46,14 +46,7 @@ _MAX_LAUNCHING_NS = 500_000
 def recorded(
     setup: Setup, path: Path, result: Result | None = None, *, has_events: bool = True
 ) -> Path:
-    """Write the export of a run, and return where.
-
-    Args:
-        setup: the program.
-        path: of the export.
-        result: what happened, where that is known already.
-        has_events: whether event records are in it.
-    """
+    """Write the export of a run, and return where."""
     tables = HOST_TABLES if has_events else frozenset[str]()
     machine = Machine(
         "traceprof test", setup.board, setup.devices_of_processes, host_tables=tables,

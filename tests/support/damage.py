@@ -13,13 +13,7 @@ _WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTI
 
 
 def damaged(path: Path, copy: Path, damage: str) -> int:
-    """Write a copy of an export that lacks something, and return how many rows it lacks.
-
-    Args:
-        path: of the export, which stays as it is.
-        copy: where to write.
-        damage: a key of `DAMAGES`.
-    """
+    """Write a copy of an export with one of `DAMAGES`, and return how many rows it lacks."""
     copyfile(path, copy)
     copy.chmod(0o644)
     with closing(sqlite3.connect(copy)) as connection, connection:

@@ -125,11 +125,7 @@ def frozen(distribution: Path, python: Path) -> dict[str, str]:
 
 
 def constraints(packages: dict[str, dict[str, str]]) -> str:
-    """Return constraints.txt: a line for each version of a package, with its Pythons if not all.
-
-    Args:
-        packages: by version of Python, what is installed there.
-    """
+    """Return constraints.txt, a line for each version, from the packages of each Python."""
     lines = []
     for package in sorted({name for found in packages.values() for name in found}, key=str.lower):
         pythons = defaultdict(list)

@@ -74,17 +74,7 @@ def compared(
     window_bytes: int = 1,
     texts: Sequence[str] = (),
 ) -> str:
-    """Assert that rows are read as SQLite reads them; return "read", "partly" or why they are not.
-
-    Args:
-        path: the file.
-        connection: to it.
-        table: to read.
-        columns: to read of it.
-        expected: the table's rowids, columns and texts.
-        window_bytes: as `decode_columns` has it.
-        texts: columns of texts to read of it.
-    """
+    """Assert that rows are read as by SQLite; return "read", "partly" or why they are not."""
     numbered = {name: NumberedTexts() for name in texts}
     done, outcome = 0, "read"
     try:

@@ -20,15 +20,7 @@ from traceprof.trace.nsight.writer import NsightWriter
 def recorded_apart(
     setup: Setup, result: Result, folder: Path, nodes: Iterable[Node], rng: np.random.Generator
 ) -> list[Path]:
-    """Write the export of each stage on a machine of its own, and return where.
-
-    Args:
-        setup: the program.
-        result: what happened.
-        folder: of the exports.
-        nodes: the machines.
-        rng: for the times at which members leave an operation.
-    """
+    """Write the export of each stage on a machine of its own, and return where."""
     paths = []
     for stage, node in enumerate(nodes):
         capture = Capture(node, (stage,), 200_000_000, 0, 1 << 60)

@@ -13,12 +13,7 @@ _UNTIL_WAIT_S = 0.5  # how long this thread may take to the wait; after it nothi
 def unnoticed_signal(
     number: signal.Signals, is_due: Callable[[], object] = lambda: True
 ) -> Iterator[None]:
-    """Send this process a signal that its main thread blocks, so that another one takes it.
-
-    Args:
-        number: the signal.
-        is_due: whether the main thread is as good as in its wait.
-    """
+    """Send this process a signal that its main thread blocks, so that another one takes it."""
     is_over = threading.Event()
 
     def send() -> None:
