@@ -11,7 +11,11 @@ import pytest
 
 from tests.reference import gpu_programs as second
 from tests.reference.gpu_machine import US, Steps, Thread
+from tests.support.builders import TraceBuilder
 from tests.support.changes import recorded, step_ns
+from tests.support.nccl import ALL_REDUCE
+from tests.support.opened import ranks_of
+from traceprof.analyses import late_allreduce
 from traceprof.analyses.late_allreduce import ID
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding
@@ -166,3 +170,40 @@ def test_a_step_of_the_second_simulator_gains_no_more(
     last = second.NUM_STEPS - 2
     gain_ns = run.step_ns(1, last) - program(is_late=False).run(seed).step_ns(1, last)
     assert_none_gains_more(late_on(run.write(tmp_path / "t.sqlite")), gain_ns)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "thread", "ready_ns"),
+    [
+        ([], 1, 0),
+        ([("forward", 0, 250, 1)], 1, 0),
+        ([("backward", 255, 590, 1)], 1, 300),
+        ([("Backward pass", 295, 590, 1)], 2, 400),
+        # Autograd's thread launched before: this is a part of the backward only.
+        ([("backward", 385, 590, 2)], 2, 300),
+        ([(f"autograd::engine::evaluate_function: {name}Backward0, op_id = 7", start, start + 50, 2)
+          for name, start in (("Nll", 285), ("Addmm", 385))], 2, 300),
+        ([("backward", 585, 590, 1)], 1, 0),  # nothing of it ran before the reduction
+        ([("backward_hook", 385, 590, 1)], 1, 0),
+    ],
+)  # fmt: skip
+def test_gradients_begin_with_the_backward(
+    ranges: Sequence[tuple[str, int, int, int]], thread: int, ready_ns: int, tmp_path: Path
+) -> None:
+    # thread 1  |0 forward|100   |200
+    # `thread`                         |300   |400   |500 to 600
+    builder = TraceBuilder()
+    for begin in range(0, 4000, 1000):
+        builder.nvtx(f"step {begin}", begin, begin + 990, tid=1)
+        for name, start, end, tid in ranges:
+            builder.nvtx(name, begin + start, begin + end, tid=tid)
+        for start in range(0, 600, 100):
+            launch, tid = (begin + start - 10, begin + start - 5), thread if start > 250 else 1
+            if start == 0:
+                launch = begin, begin + 1
+            builder.kernel(begin + start, begin + start + 90, launch=launch, tid=tid)
+        launch = begin + 595, begin + 599
+        builder.kernel(begin + 610, begin + 880, ALL_REDUCE, stream=20, launch=launch, tid=1)
+    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
+        steps = late_allreduce.run(rank, rank.window).steps
+    assert (steps.ready_ns % 1000).tolist() == [ready_ns] * 3

@@ -218,7 +218,7 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     if not len(order):
         return np.empty((7, 0), np.int64)
     launch = launch[order]
-    ranges = pass_ranges(rank)
+    ranges = _ranges(rank)
     limits = [called, *(one.start_ns for one in ranges.values())]
     limits += [one.end_ns for one in ranges.values()]
     steps = rank.host_steps
@@ -247,7 +247,7 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     return np.stack((launch, begun, reached, stream, compute, kind, step))
 
 
-def pass_ranges(rank: Rank) -> dict[int, Intervals]:
+def _ranges(rank: Rank) -> dict[int, Intervals]:
     """Return the time of the host in the ranges of each kind of pass; those that there are."""
     named = rank.trace.ranges(_ANY_RANGE, rank.process).get(rank.process)
     if named is None:

@@ -8,9 +8,10 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.communication.messages import messages
-from traceprof.ranks.passes import BACKWARD, pass_ranges
+from traceprof.patterns import lazy
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
+from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
@@ -23,6 +24,11 @@ _IN_TEN = 10
 # Beside gradients a step reduces scalars (a loss, a flag): what is 20 times shorter is no bucket.
 MIN_OF_LONGEST = 20
 
+# `instrument`, people's own, Lightning, Megatron-LM, DeepSpeed; PyTorch's `emit_nvtx`.
+_BACKWARD = lazy(
+    r"\A(?:(?i:(?:\[Strategy\]\w+\.|loss[ ._])?(?:backward|bwd)(?:[ _-]?(?:pass|step))?)"
+    r"|_exec_backward_pass|Backward \d+|autograd::engine::evaluate_function: .*)\Z"
+)
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -152,30 +158,36 @@ def _ready(rank: Rank, step: Int64, reduced: Int64) -> Int64:
     kernels, graphs, ranges = rank.operations.kernels, rank.operations.graphs, rank.step_ranges
     if ranges is None or rank.calls is None:
         return reduced
-    launches, starts = [], []
+    columns = []
     for group, launched_by, chosen in (
         (kernels, rank.launched_by[0], np.flatnonzero(~rank.is_communication_kernel)),
         (graphs, rank.launched_by[3], np.arange(len(graphs))),
     ):
         by, start = launched_by[chosen], group.start_ns[chosen]
         # What has no launch was launched before it started.
-        launches.append(np.where(by >= 0, rank.calls.start_ns[by], start))
-        starts.append(start)
-    launch, begun = np.concatenate(launches), np.concatenate(starts)
+        launch = np.where(by >= 0, rank.calls.start_ns[by], start)
+        columns.append((launch, start, np.where(by >= 0, rank.calls.thread[by], UNKNOWN)))
+    launch, start, thread = map(np.concatenate, zip(*columns, strict=True))
     order = np.argsort(launch, kind="stable")
-    launch = launch[order]
+    launch, thread = launch[order], np.append(thread[order], UNKNOWN)
     # The first to start of all that were launched from each on.
-    first = np.append(np.minimum.accumulate(begun[order][::-1])[::-1], intervals.BEYOND_NS)
-    begin = ranges.start_ns[step]
-    ready = first[np.searchsorted(launch, begin)]
-    backward = pass_ranges(rank).get(BACKWARD)
+    first = np.append(np.minimum.accumulate(start[order][::-1])[::-1], intervals.BEYOND_NS)
+    begin, end = ranges.start_ns[step], ranges.end_ns[step]
+    place = np.searchsorted(launch, begin)
+    ready = first[place]
+    backward = rank.trace.ranges(_BACKWARD, rank.process).get(rank.process)
     if backward is None:
         return ready
     at = np.searchsorted(backward.start_ns, begin)
     called = np.append(backward.start_ns, intervals.BEYOND_NS)[at]
+    opened_by = np.append(backward.thread, UNKNOWN)[at]
+    # Autograd's thread may name a part of the backward only: it has made no other launch before.
+    for one in np.unique(opened_by[opened_by != thread[place]]).tolist():
+        own = np.append(launch[thread[:-1] == one], intervals.BEYOND_NS)
+        before = np.minimum(called, own[np.searchsorted(own, begin)])
+        called = np.where((opened_by == one) & (thread[place] != one), before, called)
     of_backward = first[np.searchsorted(launch, called)]
-    is_known = (called < ranges.end_ns[step]) & (of_backward <= reduced)
-    return np.where(is_known, of_backward, ready)
+    return np.where((called < end) & (of_backward <= reduced), of_backward, ready)
 
 
 def _buckets(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> tuple[Int64, Int64]:
