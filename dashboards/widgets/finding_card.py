@@ -83,7 +83,7 @@ def metric_text(name: str, value: MetricValue) -> str:
 def saving_text(saving: Saving | None) -> str:
     """Write what a step would gain without a finding: `1.08 ms`, or `at most 1.4 ms`.
 
-    An interval wider than the gain itself is written beside it.
+    An interval wider than half the gain is written beside it.
     """
     if saving is None or saving.high_ns is None:
         return UNKNOWN
@@ -91,7 +91,7 @@ def saving_text(saving: Saving | None) -> str:
         return "nothing"
     if not saving.step_ns or not saving.low_ns:
         return f"at most {duration(saving.high_ns)}"
-    if saving.high_ns - saving.low_ns > saving.step_ns:
+    if 2 * (saving.high_ns - saving.low_ns) > saving.step_ns:
         limits = between(saving.low_ns, saving.high_ns)
         return f"{duration(saving.step_ns)} ({limits})"
     return duration(saving.step_ns)
