@@ -41,7 +41,7 @@ class Outlier(NamedTuple):
     Attributes:
         rank: its number.
         part: the name of the part of its time.
-        share: of what of it is judged, 0 to 1.
+        share: of that part in the judged time, 0 to 1.
         middle: the median of all ranks.
     """
 
@@ -52,7 +52,7 @@ class Outlier(NamedTuple):
 
 
 def breakdown_card(view: View, results: Sequence[BreakdownResult]) -> Component:
-    """Return where the time of ranks went, at least of one."""
+    """Return the parts of the time of ranks; there must be at least one rank."""
     outside = [html.P(line, className="note") for line in outside_the_training(results)]
     if view.address.chosen.has_range:
         outside = []
@@ -66,9 +66,9 @@ def breakdown_card(view: View, results: Sequence[BreakdownResult]) -> Component:
 
 
 def outliers(results: Sequence[BreakdownResult]) -> list[Outlier]:
-    """Return the ranks of whose time a part is far from the middle, the farthest first.
+    """Return the ranks with a part of their time far from the median, the farthest first.
 
-    That is by 2 % of what is judged, and by three times the median distance of the ranks.
+    Far is over 2 % of the judged time, and over three times the median distance of the ranks.
     """
     found = []
     for measure, name, _ in _LOST:

@@ -1,4 +1,4 @@
-"""Pieces that pages are made of: cards, numbers, links to evidence, and what is not there."""
+"""Components of pages: cards, numbers, links to evidence, and notes on what is missing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def page(title: str, lead: Children, *children: Children) -> Component:
-    """Return a page: its heading, a sentence that says how to read it, and its cards."""
+    """Return a page: its heading, a sentence on how to read it, and its cards."""
     return html.Div(
         [
             html.H1(title),
@@ -47,12 +47,12 @@ def card(title: str, *children: Children, note: Children = None) -> Component:
 
 
 def folded(summary: Children, *children: Children, opened: bool = False) -> Component:
-    """Return what is shown once its summary is clicked."""
+    """Return content that is shown after a click on its summary."""
     return html.Details([html.Summary(summary), *_flat(children)], open=opened)
 
 
 def numbers(*pairs: tuple[str, str, str]) -> Component:
-    """Return numbers to be read at a glance: name, value with its unit, what it means."""
+    """Return a row of large numbers: name, value with its unit, meaning."""
     return html.Dl(
         [
             html.Div([html.Dt(name), html.Dd(value), html.Dd(meaning, className="note")])
@@ -63,14 +63,14 @@ def numbers(*pairs: tuple[str, str, str]) -> Component:
 
 
 def time_note(address: Address) -> str:
-    """Say how the charts of time are zoomed."""
+    """Return a note on how to zoom charts over time."""
     if address.chosen.has_range:
         return "drag to zoom in, double-click for the whole"
     return "drag to zoom in: all pages show that time"
 
 
 def nothing(text: str, how: str = "") -> Component:
-    """Return what stands where there is nothing to draw: why, and what would supply it."""
+    """Return the text of an empty chart: the reason, and how to collect the data."""
     parts: list[Child] = [html.P(text)]
     if how:
         parts.append(html.P(["→ ", html.Code(how)], className="how"))
@@ -78,7 +78,7 @@ def nothing(text: str, how: str = "") -> Component:
 
 
 def labelled(component: Component, label: str) -> Component:
-    """Return the component with a name for those who do not see it."""
+    """Return the component with a name for screen readers."""
     setattr(component, "aria-label", label)
     return component
 
@@ -89,9 +89,9 @@ def part_id(part: str, name: Any) -> dict[str, Any]:  # noqa: ANN401  (or Dash's
 
 
 def missing(not_applicable: Iterable[NotApplicable]) -> list[Component]:
-    """Say once what could not be judged in the same way, why, and how to collect it.
+    """Return what could not be judged, with reasons and how to collect it, equal ones once.
 
-    Reasons that differ in their numbers only are those of the first rank.
+    Of reasons that differ only in their numbers, the first rank's is shown.
     """
     alike: dict[tuple[Any, ...], list[NotApplicable]] = {}
     for same in by_reason(not_applicable):
@@ -123,9 +123,9 @@ def missing(not_applicable: Iterable[NotApplicable]) -> list[Component]:
 
 
 def evidence_address(finding: Finding, index: int, address: Address, clock: Clock) -> Address:
-    """Return where on the timeline an interval of a finding's evidence is to be seen.
+    """Return the timeline's address for an interval of a finding's evidence.
 
-    The interval takes half of the view, so that one sees what came before and after.
+    The interval takes half of the view, so that events before and after it are visible.
     """
     return interval_address(
         clock.rank(finding.rank).interval(finding.evidence[index]),
@@ -144,7 +144,7 @@ def interval_address(
     finding: str | None = None,
     evidence: int | None = None,
 ) -> Address:
-    """Return where on the timeline an interval of the run is to be seen, with its surroundings."""
+    """Return the timeline's address for an interval of the run, with its surroundings."""
     margin = max((interval.end_ns - interval.start_ns) // 2, 500)
     return address.to_place(
         addresses.TIMELINE,

@@ -1,4 +1,4 @@
-"""A finding as a card: what it costs, where it is to be seen, what to do about it."""
+"""A finding as a card: its cost, its evidence on the timeline, its advice."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def finding_card(
         group: the same finding, by rank.
         address: of the page that the card is on.
         clock: of the run.
-        judged: what its share is of, such as `training`.
-        unit: what its saving is of, such as `a step`.
+        judged: the base of its share, such as `training`.
+        unit: the base of its saving, such as `a step`.
     """
     worst = worst_of(group)
     severity = str(worst.severity)

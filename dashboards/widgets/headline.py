@@ -1,4 +1,4 @@
-"""The answer first: what a step takes, what to act on, in order, and what it could take."""
+"""The main result: the length of a step, what to improve, in order, and the length after it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _MAX_ON = 12  # characters of ranks
 
 
 def headline_card(view: View, what_if: str) -> Component | None:
-    """Return the card; None if nothing was measured, or a time is chosen: it is of all time.
+    """Return the card; None if nothing was measured, or a time is chosen, as it covers all time.
 
     Args:
-        view: what is looked at; the headline is of the whole run, whatever that is.
-        what_if: the address of the page that answers what a step would take.
+        view: the reader's choice; the headline is always of the whole run.
+        what_if: the address of the page What if.
     """
     found = view.analysis.result.headline
     if found is None or view.address.chosen.has_range:
@@ -179,7 +179,7 @@ def _share_bar(finding: Finding, most: float) -> Component:
 
 
 def attribution_card(view: View) -> Component | None:
-    """Return what accounts for each part of the time without compute; None without large parts."""
+    """Return the attribution of each part of the time without compute; None without large parts."""
     if view.address.chosen.has_range:
         return None
     by_part: dict[tuple[str, str | None], list[tuple[float, int, str | None]]] = {}

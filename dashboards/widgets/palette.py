@@ -1,4 +1,4 @@
-"""Colours of what ran, the same on every page, which the colour-blind can distinguish.
+"""Colours of kinds of work, the same on every page, which colour-blind readers can distinguish.
 
 M. Okabe, K. Ito: Color Universal Design, https://jfly.uni-koeln.de/color/.
 Surfaces, text and lines differ between light and dark: they are variables of `assets/style.css`.

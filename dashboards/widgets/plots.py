@@ -1,7 +1,7 @@
 """Charts of thousands of bars and points, which `assets/charts` draws on canvases.
 
-What is drawn goes to the browser as columns of rounded numbers: a page is to be there at once, and
-its reply small. Times are whole nanoseconds from a base, so that they are exact.
+The data goes to the browser as columns of rounded numbers, so that replies are small and pages
+appear at once. Times are whole nanoseconds from a base, so that they are exact.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def plots(name: str, drawn: Mapping[str, Any], label: str) -> html.Figure:
 
     Args:
         name: its id in the page.
-        drawn: what the module of `assets/charts` named by `kind` takes.
-        label: what it shows, for those who do not see it.
+        drawn: the data for the module of `assets/charts` named by its `kind`.
+        label: its content in words, for screen readers.
     """
     written = json.dumps(drawn, separators=(",", ":"), allow_nan=False)
     attributes: dict[str, Any] = {"data-plots": written, "data-label": label}
@@ -37,19 +37,19 @@ def plots(name: str, drawn: Mapping[str, Any], label: str) -> html.Figure:
 
 
 def rounded(values: Float64, decimals: int) -> Values:
-    """Return numbers as JSON has them: so many decimals, null for NaN."""
+    """Return numbers for JSON: rounded to this many decimals, null for NaN."""
     return [None if value != value else value for value in np.round(values, decimals).tolist()]  # noqa: PLR0124
 
 
 def decimals_for(most: float) -> int:
-    """Return how many decimals are drawn of numbers up to this one: a million levels.
+    """Return the decimals for numbers up to this one, so that there are a million levels.
 
-    As many as one warm-up step of a hundred times the others leaves to these.
+    Even if one warm-up step takes a hundred times as long, the others keep enough levels.
     """
     return max(0, 6 - int(np.floor(np.log10(most)))) if most > 0 else 0
 
 
 def offsets(times_ns: Int64, base_ns: int) -> list[int]:
-    """Return times as numbers from a base, which the browser's numbers hold exactly."""
+    """Return times as distances from a base, which JavaScript's numbers hold exactly."""
     after: list[int] = (times_ns - base_ns).tolist()
     return after

@@ -41,10 +41,10 @@ class Column:
         field: of the rows.
         head: its name, with the unit in brackets.
         decimals: of its numbers; `IDENTIFIER` for numbers that only name; None for text.
-        width: of the window's that is left over each column gets a share by its width, in pixels;
-            0 for long names, which take up to three lines.
-        tip: what the head means.
-        is_hidden: whether it is only saved.
+        width: in pixels, in proportion to which columns share spare width; 0 for long names, which
+            take up to three lines.
+        tip: the meaning of the head.
+        is_hidden: whether it is saved, but not shown.
         may_be_cut: whether it gets narrower, and its text takes several lines, before the table
             gets wider than a small window.
         has_filter: whether rows can be chosen by its text, as by long names.
@@ -62,11 +62,11 @@ class Column:
     leads: bool = False
 
     def definition(self, rows: Sequence[Row] = (), width: int = 0) -> dict[str, Any]:
-        """Return it as AG Grid takes it.
+        """Return the column's definition for AG Grid.
 
         Args:
-            width: in pixels, at least; 0 for what its head and the rows need.
-            rows: what it will show: no number of it is cut, and text only where it is long.
+            width: at least, in pixels; 0 for the width that its head and the rows need.
+            rows: of the table: none of its numbers is cut, and only long texts are.
         """
         taken: dict[str, Any] = {
             "field": self.field,
@@ -95,7 +95,7 @@ class Column:
 
     @property
     def is_filtered(self) -> bool:
-        """True if rows can be filtered by its text."""
+        """True if readers can filter rows by its text."""
         return self.has_filter or self.is_wrapped
 
     @property
@@ -104,11 +104,11 @@ class Column:
         return self.decimals is None and not self.width
 
     def is_empty(self, rows: Sequence[Row]) -> bool:
-        """Return whether it has text in none of these rows: it is saved, but not shown."""
+        """Return whether none of these rows has text in it: then it is saved, but not shown."""
         return self.decimals is None and not any(row.get(self.field) for row in rows)
 
     def least_width(self, rows: Sequence[Row] = ()) -> int:
-        """Return how many pixels it needs to show its head and these rows."""
+        """Return the pixels that its head and these rows need."""
         head = _LETTER * max(map(len, self.head.split())) + _HEAD_PADDING
         cell = max((_width(self._text(row.get(self.field))) for row in rows), default=0.0)
         if self.decimals is None:
@@ -156,14 +156,14 @@ def table(
     *,
     in_sight: float = _SCROLLED,
 ) -> Component:
-    """Return a table, with a button that saves it where it has a file name.
+    """Return a table, with a button that saves it if it has a file name.
 
     Args:
         name: its id in the page.
         columns: from left to right.
         rows: their values by field; None if there is none.
         csv: file name under which it can be saved.
-        in_sight: how many rows of many are in sight.
+        in_sight: the number of rows that are visible without scrolling.
     """
     scrolls = len(rows) > _MAX_SHOWN
     grid = AgGrid(

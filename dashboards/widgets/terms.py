@@ -1,4 +1,4 @@
-"""The meaning of words, shown where they stand."""
+"""The meaning of terms, shown beside them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ PART_MEANINGS = {
 
 @cache
 def meaning(finding: str) -> str:
-    """Return what a finding claims: the first paragraph of its page, as plain text."""
+    """Return the claim of a finding: the first paragraph of its page, as plain text."""
     paragraph = explanation(finding).split("\n\n")[1]
     return " ".join(paragraph.split()).replace("`", "").replace("**", "")

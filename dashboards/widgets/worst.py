@@ -1,4 +1,4 @@
-"""Worst first: of many ranks a page draws the costliest one by one, and the others together."""
+"""Worst ranks first: of many ranks, the costliest are drawn one by one, the others together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Split(NamedTuple, Generic[Item]):
     """Ranks that are drawn one by one, and the others.
 
     Attributes:
-        drawn: all in their order, or of many the worst, these first.
+        drawn: all ranks in their order; of many, only the worst, the worst first.
         others: those that are drawn together, in their order.
     """
 
@@ -30,10 +30,10 @@ class Split(NamedTuple, Generic[Item]):
     others: list[Item]
 
     def note(self, subject: str) -> str:
-        """Say which are drawn; empty if all are.
+        """Return a note on which ranks are drawn; empty if all are.
 
         Args:
-            subject: what they are the worst by, such as `the longest steps`.
+            subject: by which they are the worst, such as `the longest steps`.
         """
         if not self.others:
             return ""
@@ -49,7 +49,7 @@ def worst_first(
     Args:
         items: something of each rank.
         cost: how bad each is.
-        most: how many may be drawn one by one.
+        most: the largest number of items drawn one by one.
     """
     if len(items) <= most:
         return Split([*items], [])
@@ -62,10 +62,10 @@ def worst_first(
 
 
 def sorted_worst_first(items: Sequence[Item], cost: Callable[[Item], Cost]) -> list[Item]:
-    """Return the rows of a table: in their order, or of many ranks the worst first."""
+    """Return the rows of a table in their order; of many ranks, the worst first."""
     return [*items] if len(items) <= MAX_DRAWN else sorted(items, key=cost, reverse=True)
 
 
 def with_table(table: Component, num_ranks: int) -> Component:
-    """Return the table of ranks below their chart, which of many ranks is folded."""
+    """Return the table of ranks below their chart; the table of many ranks is folded."""
     return table if num_ranks <= MAX_DRAWN else folded(f"All {num_ranks} ranks", table)

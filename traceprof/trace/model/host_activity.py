@@ -71,9 +71,9 @@ class ThreadSwitches(Record, frozen=True):
         return ThreadSwitches(self.time_ns[chosen], self.thread[chosen], self.is_on[chosen])
 
     def sleeps(self) -> tuple[Int64, Int64]:
-        """Return from when until when the thread was off the CPU, where all are of one thread.
+        """Return the starts and ends of the times off the CPU; all switches are of one thread.
 
-        It may run for no time in between.
+        Two such times may touch.
         """
         on, off = self.time_ns[self.is_on], self.time_ns[~self.is_on]
         before, last = np.searchsorted(off, on) - 1, np.searchsorted(on, on) - 1
@@ -82,7 +82,7 @@ class ThreadSwitches(Record, frozen=True):
         return off[before[known]], on[known]
 
     def ran_before(self, times_ns: Int64) -> Mask:
-        """Say right before which times the thread was on a CPU, where all are of one thread."""
+        """Return whether the one thread was on a CPU directly before these times, bool[n]."""
         at = np.searchsorted(self.time_ns, times_ns) - 1
         return (at >= 0) & (self.is_on[at] | (times_ns - self.time_ns[at] <= WOKE_NS))
 

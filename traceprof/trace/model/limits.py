@@ -31,7 +31,7 @@ _MAX_DIGITS = 15
 
 
 def are_times(start_ns: Int64, end_ns: Int64) -> bool:
-    """Return whether a clock can show the times of events that are read together.
+    """Return whether the times of these events, and the sum of their lengths, are possible.
 
     Args:
         start_ns: int64[n].
@@ -51,12 +51,12 @@ def are_sizes(num_bytes: Int64) -> npt.NDArray[np.bool_]:
 
 
 def known_sizes(num_bytes: Int64) -> Int64:
-    """Return sizes, int64[n]; NULL for values that are none."""
+    """Return sizes, int64[n]; NULL for impossible values."""
     return np.where(are_sizes(num_bytes), num_bytes, NULL)
 
 
 def known_devices(ordinals: Int64) -> Int64:
-    """Return ordinals of devices, int64[n]; NULL for values that are none, such as CUPTI's -1."""
+    """Return ordinals of devices, int64[n]; NULL for impossible values, such as CUPTI's -1."""
     return np.where((ordinals >= 0) & (ordinals < MAX_RANK), ordinals, NULL)
 
 
@@ -66,6 +66,6 @@ def clipped(text: str) -> str:
 
 
 def whole_number(text: str | None) -> int | None:
-    """Return the number in a text of decimal digits; None if it is none, or too long."""
+    """Return the number in a short text of decimal digits; None for other texts."""
     is_number = text is not None and text.isdecimal() and len(text) < _MAX_DIGITS
     return int(text) if text is not None and is_number else None

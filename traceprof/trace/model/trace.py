@@ -155,11 +155,11 @@ class Trace(Protocol):
         """Return the activity of a process's CUDA-calling threads outside of CUDA."""
 
     def others_ran(self, times_ns: Int64, threads: Int64) -> Mask | None:
-        """Say right before which times any thread but some was on a CPU, of any process.
+        """Return at which times another thread was on a CPU directly before, of any process.
 
         Args:
             times_ns: int64[n].
-            threads: int64[t], those that do not count.
+            threads: int64[t], to leave out.
 
         Returns:
             bool[n]; None if thread switches were not recorded.
@@ -224,8 +224,8 @@ class Trace(Protocol):
 
         Args:
             matching: searched for in each name.
-            process: the only one that is asked for; None for all.
-            until: names end where this begins: what stands behind it need not be read.
+            process: the requested one; None for all.
+            until: names end before this text; the rest need not be read.
         """
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:

@@ -194,7 +194,7 @@ class NsightTrace(SectionedExport):
         return self._host_activities.get(process, NO_ACTIVITY)
 
     def others_ran(self, times_ns: Int64, threads: Int64) -> Mask | None:
-        """Say right before which times any thread but these was on a CPU, by thread switches."""
+        """Return at which times another thread was on a CPU directly before, by thread switches."""
         return host_activity.others_ran(self._database, times_ns, threads)
 
     def quiet_switches(self, process: int) -> ThreadSwitches:
