@@ -214,7 +214,7 @@ Leaving = tuple[Rendezvous, int]
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """Take part in a rendezvous from now on; the thread goes on."""
+    """Take part in a rendezvous from now on; the thread continues."""
 
     rendezvous: Rendezvous
 

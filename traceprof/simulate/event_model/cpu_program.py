@@ -44,7 +44,7 @@ class CpuProgram:
 
     @contextmanager
     def range(self, name: str) -> Iterator[None]:
-        """Enclose the actions collected meanwhile in a range of `instrument`."""
+        """Enclose the actions that the block adds in a range of `instrument`."""
         self.actions.append(Push(name, TRACEPROF_DOMAIN))
         yield
         self.actions.append(Pop())

@@ -53,7 +53,7 @@ def idle(ranks: Ranks, rank: int, unwaited: Ranks | None = None) -> dict[str, An
     """Return the metrics of `gpu-idle` of one rank, up to the end of its training.
 
     A gap before an operation that was already launched is the GPU's own turnaround. Other gaps are
-    divided by the program's purposes meanwhile; the rest is due to a wait for the GPU, or to
+    divided by the program's purposes during them; the rest is due to a wait for the GPU, or to
     launching.
 
     Args:
@@ -108,10 +108,11 @@ def _launched_late(operations: Sequence[Operation]) -> set[int]:
 
 
 def others_wait_ns(ranks: Ranks, rank: int, purpose: str) -> int:
-    """Return how long other ranks, at their median, waited for one because of a purpose of its.
+    """Return the median time that other ranks waited for one rank because of one of its purposes.
 
     Args:
-        ranks: of the run; all of them take part in each communication, and compute nothing beside.
+        ranks: of the run; all of them take part in each communication, and compute nothing during
+            it.
         rank: by number.
         purpose: in the program, such as `stalled_ns`.
     """

@@ -157,7 +157,7 @@ class Host:
             self.actions.append(Sleep(self.varied(duration_ns, spread)))
 
     def purpose(self, cause: str) -> AbstractContextManager[None]:
-        """Give a purpose to the actions collected meanwhile: a metric of `gpu-idle`."""
+        """Give a purpose to the actions that the block adds: a metric of `gpu-idle`."""
         return self.range(cause, PURPOSE)
 
     def call(self, api: str, duration_ns: int) -> None:
@@ -171,7 +171,7 @@ class Host:
         domain: int = TRACEPROF_DOMAIN,
         payload: dict[str, int] | None = None,
     ) -> Iterator[None]:
-        """Enclose the actions collected meanwhile in an NVTX range."""
+        """Enclose the actions that the block adds in an NVTX range."""
         self.actions.append(Push(name, domain, payload))
         yield
         self.actions.append(Pop())
@@ -318,7 +318,7 @@ class Host:
             communicator: of all participants.
             stream: of the kernel.
             size: in bytes, of one rank's tensor.
-            after: the stream whose work so far it follows, if that is another one.
+            after: another stream whose work so far it waits for, if any.
         """
         function, kernel = _COLLECTIVES[operation]
         num_ranks = len(communicator.processes)
@@ -401,13 +401,13 @@ class Host:
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """Enclose the actions collected meanwhile in the range of a training step."""
+        """Enclose the actions that the block adds in the range of a training step."""
         with self.range(labels.step(number)):
             yield
 
 
 class EvenHost(Host):
-    """A process of which nothing varies."""
+    """A process without random variations."""
 
     def varied(self, nominal_ns: int, spread: float) -> int:
         """Return the duration as it is."""

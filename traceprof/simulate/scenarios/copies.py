@@ -73,10 +73,10 @@ def _pageable(ranks: Ranks) -> list[Finding]:
 
 
 def exposed_copy(rng: np.random.Generator) -> Setup:
-    """Return a run whose copies nothing hides: batches, gradients and a loss.
+    """Return a run with exposed copies: batches, gradients and a loss.
 
-    Batches come from pinned memory, but on the compute stream. Gradients are no views of their
-    buckets, so that they are copied out of them after the last bucket has been reduced.
+    Batches come from pinned memory, but on the compute stream. Gradients are not views of their
+    buckets, so they are copied out of the buckets after the last one has been reduced.
     """
 
     def step(host: Host) -> None:

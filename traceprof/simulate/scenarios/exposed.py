@@ -81,7 +81,7 @@ def needed_at_once(rng: np.random.Generator) -> Setup:
 
 
 def late_input(rng: np.random.Generator) -> Setup:
-    """Return a run whose last bucket is ready only when no compute is left."""
+    """Return a run whose last bucket is ready only after the last compute."""
 
     def step(host: Host) -> None:
         with host.range("backward"):

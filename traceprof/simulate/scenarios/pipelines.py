@@ -96,7 +96,7 @@ class Plan:
         return other, structs.replace(one, chunk=chunk)
 
     def kernels(self, stage: int, one: Pass) -> list[Kernel]:
-        """Return what a pass computes."""
+        """Return the kernels of a pass."""
         scale = (self.work[stage] if self.work else 1.0) / self.num_chunks
         return [
             replace(kernel, duration_ns=round(kernel.duration_ns * scale))
@@ -105,7 +105,7 @@ class Plan:
 
 
 def pipeline(rng: np.random.Generator, plan: Plan) -> Setup:
-    """Return a pipeline whose truth are the bubbles of its stages.
+    """Return a pipeline; its truth is the bubbles of its stages.
 
     Args:
         rng: for variations of durations.

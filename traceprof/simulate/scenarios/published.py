@@ -1,8 +1,9 @@
 """A published experiment on RTX 3090: copies and NCCL sends alone, and beside compute.
 
 Ten tensors of 64 MiB go from GPU 0 to GPU 2, or in turns to GPUs 2 and 3, without NVLink. Each step
-is one of its runs. The model is given how long single transfers take, the compute alone, and how
-much longer kernels take beside NCCL. How long two streams take, and compute beside sends, follows.
+is one of its runs. The inputs of the model are the durations of single transfers and of the compute
+alone, and the slowdown of kernels during NCCL. The times of two streams, and of compute with sends,
+are its results.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Run:
     Attributes:
         name: of the step's range.
         total_ms: published time of all tensors, one after the other; None if none is sent.
-        peers: of tensors in turns, places in `_GPUS`.
+        peers: the destinations of tensors in turn, indices into `_GPUS`.
         has_streams: whether each peer has a stream of its own.
         computes: whether the first GPU computes, too.
     """
@@ -93,7 +94,7 @@ def published_copies(rng: np.random.Generator) -> Setup:
 
 
 def published_sends(rng: np.random.Generator) -> Setup:
-    """Return `send` between three ranks: what is batched is sent one by one, at its slower rate."""
+    """Return `send` between three ranks: batched sends run one by one, at their slower rate."""
     hosts = tuple(EvenHost(rank, rng, device=gpu) for rank, gpu in enumerate(_GPUS))
     pairs = [
         Communicator(0x5EED_0000_0000_3090 + peer, f"pair0{peer}", (0, peer)) for peer in (1, 2)

@@ -49,7 +49,8 @@ class Setup:
         devices: of each process, its CUDA ordinals.
         board: the kind of all GPUs.
         slowdown: of compute kernels beside communication.
-        queue_limit: operations of one process that can be launched and not over.
+        queue_limit: the largest number of operations of one process that are launched, but not
+            over.
         findings: the truth, from the result.
         latencies: between cause and effect.
         mpi_program: the name of each process, if it is a program of MPI and not PyTorch.

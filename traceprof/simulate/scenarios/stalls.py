@@ -91,7 +91,7 @@ def hold_up(host: Host, stalls: Stalls) -> None:
 def held_up(
     hosts: Sequence[Host], stalls: Callable[[Host], Stalls], held_up_by: str = "unknown"
 ) -> Setup:
-    """Return a run of programs some of whose launches take longer, with the truth about it."""
+    """Return a run of programs with some longer launches, and the truth about it."""
     planted = {host.process: stalls(host) for host in hosts}
     for host in hosts:
         hold_up(host, planted[host.process])

@@ -61,7 +61,7 @@ def programs(
 
 
 def reduce_beside(host: Host, size: int) -> None:
-    """Reduce the gradients computed since the last reduction, beside the work that follows."""
+    """Reduce the gradients computed since the last reduction, at the same time as later work."""
     host.collective("all_reduce", WORLD, host.nccl, size, after=host.compute)
 
 
@@ -72,7 +72,7 @@ def optimize(host: Host, num: int = 1) -> None:
 
 
 def of_each_rank(name: str, metrics: Callable[..., dict[str, Any]], ranks: Ranks) -> list[Finding]:
-    """Return a finding of every rank, whose metrics follow from its operations."""
+    """Return a finding of every rank, with metrics from its operations."""
     return [
         finding(name, rank, **metrics(operations))
         for rank, operations in enumerate(ranks.operations)

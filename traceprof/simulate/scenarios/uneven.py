@@ -43,7 +43,7 @@ def layers(
     *,
     is_work: bool = False,
 ) -> tuple[Host, ...]:
-    """Return programs of layers whose ranks meet after each half of a layer.
+    """Return programs of layers with a collective of all ranks after each half of a layer.
 
     Args:
         rng: for variations of durations.
@@ -51,7 +51,7 @@ def layers(
         dense: of the first half of each layer.
         experts: of the second half.
         num_layers: of each program.
-        is_work: whether kernels that take longer have more thread blocks, too.
+        is_work: whether longer kernels also have more thread blocks.
     """
     world = Communicator(0x5EED_0000_0000_0033, "0", tuple(range(num_ranks)))
     hosts = tuple(Host(rank, rng) for rank in world.processes)
@@ -97,7 +97,7 @@ def slower_clock(
     times: float = 1.15,
     num_layers: int = NUM_LAYERS,
 ) -> Setup:
-    """Return a run of which one rank takes longer for all kernels.
+    """Return a run in which one rank takes longer for all kernels.
 
     Args:
         rng: for variations of durations.
@@ -120,7 +120,7 @@ def uneven_experts(
     most: float = 0.6,
     num_layers: int = NUM_LAYERS,
 ) -> Setup:
-    """Return a run of which another rank has most work in each step and layer.
+    """Return a run in which another rank has the most work in each step and layer.
 
     Args:
         rng: for variations of durations.
