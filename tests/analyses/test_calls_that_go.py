@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from tests.reference.gpu_machine import US
-from tests.reference.gpu_programs import Program, ranks, short_kernels, small_messages
+from tests.reference.gpu_programs import (
+    Program,
+    ranks,
+    short_kernels,
+    small_copies,
+    small_messages,
+)
 from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
 from traceprof.analysis import analyze_reports
@@ -42,6 +48,33 @@ def test_no_fused_kernels_gain_more_than_the_limit(pace_ns: float, tmp_path: Pat
         for is_fused in (False, True)
     )
     assert 1 <= held(several, fused, "unfused-kernels", tmp_path / "run.sqlite") < _LOOSE
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "pageable"),
+    [("HtoD", False), ("HtoD", True), ("DtoH", False), ("DtoH", True), ("DtoD", False)],
+)
+def test_no_larger_copies_gain_more_than_the_limit(
+    kind: str, pageable: bool, beside: bool, tmp_path: Path
+) -> None:
+    """Sixty copies become one: with them go their calls and the code around them."""
+    many, one = (
+        Program(
+            ranks(small_copies(kind, num, pageable=pageable, beside=beside), pace_ns=30 * US), ""
+        )
+        for num in (60, 1)
+    )
+    assert 1 <= held(many, one, "exposed-copy", tmp_path / "run.sqlite") < _LOOSE
+
+
+@pytest.mark.parametrize("pageable", [False, True])
+def test_the_turn_around_of_small_copies_counts(pageable: bool, tmp_path: Path) -> None:
+    """With launches of 8 us the GPU is the slower one, unless the calls wait."""
+    many, one = (
+        Program(ranks(small_copies("HtoD", num, pageable=pageable)), "") for num in (60, 1)
+    )
+    assert 1 <= held(many, one, "exposed-copy", tmp_path / "run.sqlite") < _LOOSE
 
 
 def test_time_between_launches_of_others_goes_with_a_call(tmp_path: Path) -> None:

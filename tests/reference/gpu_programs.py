@@ -461,6 +461,23 @@ def copies(thread: Thread, _: int) -> Steps:
     yield from thread.launch(compute, ADAM)
 
 
+def small_copies(kind: str, num: int, *, pageable: bool = False, beside: bool = False) -> Step:
+    """Return a step that copies 240 KiB in as many copies, on the stream that computes or not."""
+
+    def step(thread: Thread, _: int) -> Steps:
+        compute = thread.device.stream(COMPUTE)
+        own = thread.device.stream(COPIES) if beside else compute
+        yield from thread.launch(compute, *LAYER)
+        for _ in range(num):
+            yield from thread.copy(own, kind, 245_760 // num, 2 * US, pageable=pageable)
+        if beside:
+            yield from thread.follow(compute, own, 100)
+        yield from thread.launch(compute, *[replace(GELU, ns=6 * US)] * 10, ADAM)
+        yield from thread.item(compute)
+
+    return step
+
+
 def all_at_once(loads_in_thread: bool) -> Start:
     """Return a program of two ranks that load, reduce, read a number, and one of which is late."""
 

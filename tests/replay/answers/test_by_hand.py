@@ -42,7 +42,9 @@ def test_every_answer_is_that_worked_out_by_hand(tmp_path: Path) -> None:
         "link=2x": -100,
         "communication=0": -202,  # with the pauses before and after it
         "perfect-overlap": -202,
-        "copies-hidden": -101,
+        # The first kernel begins 7 us after its launch, which returns 3 us sooner: at 14 instead of
+        # 116. A limit has 1 % more.
+        "copies-hidden": -102 * 1.01,
         "no-serialization": 0,
         # The GPU is idle between operations only; before a copy for as long as is usual elsewhere.
         "no-kernel-sync": 900 + 3 * 1 + 1.5 - STEP_US,

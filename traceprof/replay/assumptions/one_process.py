@@ -208,6 +208,22 @@ def without_launch_time(process: Process, durations: Durations, share: float = 1
     launches = columns.packed_name.isin(ids) & ~evidence.is_setup
     launches = launches[calls.index] & calls.is_outer & ~process.is_held
     inside[launches] = share * (calls.end_ns - calls.start_ns)[launches]
+    later, launching_ns = _launching_before(process, evidence, counts_awake=True)
+    before[later] = share * launching_ns
+    return replace(durations, in_call_ns=inside, before_call_ns=before)
+
+
+def _launching_before(
+    process: Process, evidence: HostEvidence, *, counts_awake: bool
+) -> tuple[Int64, Int64]:
+    """Return outer calls that follow others, and for how long their thread launched before each.
+
+    Args:
+        process: whose calls they are.
+        evidence: of the process.
+        counts_awake: whether time far from calls and ranges counts if the thread was awake.
+    """
+    calls = process.calls
     outer = np.flatnonzero(calls.is_outer)
     since_ns = np.append(0, calls.end_ns[outer[:-1]])
     follows = np.append(False, calls.thread[outer[1:]] == calls.thread[outer[:-1]])
@@ -215,17 +231,19 @@ def without_launch_time(process: Process, durations: Durations, share: float = 1
     np.maximum.at(since_ns, over, calls.end_ns[process.hand_overs.after])
     follows[over] = True
     later, gap = outer[follows], (calls.start_ns[outer] - since_ns)[follows]
-    before[later] = share * _launching_ns(evidence, calls.index[later], gap)
-    return replace(durations, in_call_ns=inside, before_call_ns=before)
+    return later, _launching_ns(evidence, calls.index[later], gap, counts_awake=counts_awake)
 
 
-def _launching_ns(evidence: HostEvidence, call: Int64, gap_ns: Int64) -> Int64:
+def _launching_ns(
+    evidence: HostEvidence, call: Int64, gap_ns: Int64, *, counts_awake: bool
+) -> Int64:
     """Return how long threads launched, or ran code between launches, right before calls.
 
     Args:
         evidence: of the process.
         call: int64[n], indices into its calls.
         gap_ns: int64[n], how long before each to look.
+        counts_awake: whether time far from calls and ranges counts if the thread was awake.
     """
     launching = np.zeros(len(call), np.int64)
     threads = evidence.calls.packed_thread.at(call)
@@ -233,7 +251,9 @@ def _launching_ns(evidence: HostEvidence, call: Int64, gap_ns: Int64) -> Int64:
     for thread in np.unique(threads).tolist():
         rows, of_thread = np.flatnonzero(threads == thread), evidence.thread(thread)
         runs = evidence.runs((thread,))
-        ran = intervals.merge(intervals.union(runs.start_ns, runs.end_ns), of_thread.sleep.awake)
+        ran = intervals.union(runs.start_ns, runs.end_ns)
+        if counts_awake:
+            ran = intervals.merge(ran, of_thread.sleep.awake)
         other = (of_thread.mpi, of_thread.setup, of_thread.loading, of_thread.sleep.asleep)
         spans = intervals.subtract(ran, intervals.merge(*other))
         since_ns = until_ns[rows] - gap_ns[rows]
@@ -276,8 +296,8 @@ def with_hidden_copies(process: Process, durations: Durations) -> Durations:
     """
     durations = _faster(durations, process.work.kind == COPY, 0.0)
     calls, waits, work = process.calls, process.host_waits, process.work
-    own, before = durations.in_call_ns.copy(), durations.before_call_ns.copy()
     copying = _copying_meanwhile(process, work.kind == COPY)
+    own, before = _without_launches(process, copying, durations)
     own[copying] = (calls.end_ns - calls.start_ns)[copying]
     freed = _without_uploads(process, durations)
     since, until = round_trips(process.ranks, calls, process.work, (waits.call, waits.operation))
@@ -291,7 +311,57 @@ def with_hidden_copies(process: Process, durations: Durations) -> Durations:
     own[between] = (calls.end_ns - calls.start_ns)[between]
     follows = outer[1:][between[outer[1:]]]
     before[follows] = calls.start_ns[follows] - calls.end_ns[calls.outer[follows - 1]]
-    return replace(durations, is_free_of_wait=freed, in_call_ns=own, before_call_ns=before)
+    return replace(
+        durations,
+        is_free_of_wait=freed,
+        in_call_ns=own,
+        before_call_ns=before,
+        is_gone=work.kind == COPY,
+    )
+
+
+def _without_launches(
+    process: Process, copying: Int64, durations: Durations
+) -> tuple[Float64, Float64]:
+    """Return how much less calls take, and threads before each, if nobody launches copies.
+
+    Calls that launch copies go. They may wait for something unknown: none counts with more than
+    twice the median of those of its name that return before their copy begins. What the thread
+    runs between two of them goes, too; between other work and a copy, at most twice what is usual
+    between two calls that launch.
+
+    Args:
+        process: whose calls they are.
+        copying: calls that have not returned when their copy begins.
+        durations: of the process.
+    """
+    calls, work, rank = process.calls, process.work, process.ranks[0][1]
+    inside, before = durations.in_call_ns.copy(), durations.before_call_ns.copy()
+    launches, goes = np.zeros((2, len(calls)), np.bool_)
+    for launched, copies in ((work.kind != COPY, False), (work.kind == COPY, True)):
+        launching = calls.outer[work.call[launched & (work.call >= 0)]]
+        goes[launching] = copies & ~launches[launching]
+        launches[launching] = True
+    if not goes.any():
+        return inside, before
+    columns, evidence, took_ns = rank.calls, host_evidence(rank), calls.end_ns - calls.start_ns
+    assert columns is not None  # noqa: S101
+    assert evidence is not None  # noqa: S101
+    names, returns = columns.packed_name.at(calls.index), goes & ~process.is_held
+    returns[copying] = False
+    for name in np.unique(names[returns]).tolist():
+        rows = np.flatnonzero(returns & (names == name))
+        inside[rows] = np.minimum(took_ns[rows], 2 * np.median(took_ns[rows]))
+    launching = np.flatnonzero(launches)
+    later, launching_ns = _launching_before(process, evidence, counts_awake=False)
+    following = np.append(launching, -1)[np.searchsorted(launching, later)]
+    previous = launching[np.searchsorted(launching, later) - 1]
+    goes_both = goes[previous] & (calls.thread[previous] == calls.thread[later])
+    most_ns = 2 * np.median(launching_ns[launches[later]]) if launches[later].any() else 0
+    launching_ns = np.where(goes_both, launching_ns, np.minimum(launching_ns, most_ns))
+    is_before = goes[following] & (calls.thread[following] == calls.thread[later])
+    before[later[is_before]] = launching_ns[is_before]
+    return inside, before
 
 
 def with_faster_links(

@@ -359,10 +359,10 @@ ASSUMPTIONS = (
     Entry(
         form="copies-hidden",
         meaning="copies take no time on their stream",
-        details="Neither do calls that last as long as their copy, as from pageable memory, and"
-        " nothing waits for copies to the GPU. Data that is copied to the host and straight back"
-        " goes directly: both copies, and what the host does between them for less than 10 ms,"
-        " take no time.",
+        details="Neither do the calls that launch them and the code between these, as far as"
+        " that is no wait, nor the GPU's turn-around; and nothing waits for copies to the GPU."
+        " Data that is copied to the host and straight back goes directly: both copies, and what"
+        " the host does between them for less than 10 ms, take no time.",
         change=with_hidden_copies,
         is_bound=True,
     ),

@@ -48,6 +48,8 @@ class Durations(Record, frozen=True):
         whole_streams: whether operations that wait for communication wait for all before it on its
             stream, also if the communication itself need not.
         apart_if_unknown: whether they wait for nothing before it where communicators are unknown.
+        is_gone: bool[operations], which begin without the GPU's own delays, as if nobody launched
+            them; None for none.
         unslowed_ns: float64[operations], by how much less kernels are slowed down by communication:
             what several assumptions remove goes once. None for nothing.
     """
@@ -70,6 +72,7 @@ class Durations(Record, frozen=True):
     held_out: bool = False
     whole_streams: bool = False
     apart_if_unknown: bool = False
+    is_gone: Mask | None = None
     unslowed_ns: Float64 | None = None
 
 
@@ -134,8 +137,11 @@ class Weigher:
         late = latencies.unexplained_ns * durations.unexplained
         late = late + latencies.crowded_ns * scale
         self._late = late
-        self._after_previous = latencies.after_previous_ns * scale + late
-        self._after_launch = latencies.after_launch_ns * scale + late
+        after_previous = latencies.after_previous_ns.astype(np.float64)
+        after_launch = latencies.after_launch_ns.astype(np.float64)
+        all_ = np.arange(len(work))
+        self._after_previous = self._unless_gone(after_previous * scale, all_) + late
+        self._after_launch = self._unless_gone(after_launch * scale, all_) + late
         launched = process.latencies.launched_ns.astype(np.float64)
         has_call = work.call >= 0
         call = work.call[has_call]
@@ -166,6 +172,7 @@ class Weigher:
             and durations.before_call_ns is own.before_call_ns
             and durations.in_call_ns is own.in_call_ns
             and durations.latency == own.latency
+            and durations.is_gone is own.is_gone
             and durations.held_out == own.held_out
             and (durations.unexplained == own.unexplained or not has_unexplained)
         )
@@ -242,6 +249,13 @@ class Weigher:
             return np.full(len(edges.at), NEVER)
         return self._silent(edges)
 
+    def _unless_gone(self, delay_ns: Float64, operation: Int64) -> Float64:
+        """Return the delays of some operations, or none where nobody launches them, float64[n]."""
+        gone = self._durations.is_gone
+        return (
+            delay_ns if gone is None else np.minimum(delay_ns, np.where(gone, 0, np.inf)[operation])
+        )
+
     def _waited(self, edges: Edges) -> Float64:
         durations, waits = self._durations, self._process.host_waits
         is_stall = edges.kind is EdgeKind.STALL
@@ -249,6 +263,7 @@ class Weigher:
         tails = tails[edges.at].astype(np.float64)
         if is_stall:
             return tails if durations.stalls else np.full(len(tails), NEVER)
+        tails = self._unless_gone(tails, waits.operation[edges.at])
         is_gone = self._is_gone(edges.at)
         call = waits.call[edges.at]
         if durations.is_free_of_wait is not None:
@@ -286,6 +301,7 @@ class Weigher:
         process, at = self._process, edges.at
         after = self._after_wait[at].astype(np.float64)
         after *= self._durations.latency
+        after = self._unless_gone(after, process.stream_waits.consumer[at])
         is_sure = process.stream_waits.is_sure[at]
         # What is only possible is no part of what was seen to hold the operation.
         after += np.where(is_sure, self._late[process.stream_waits.consumer[at]], 0.0)
@@ -357,6 +373,9 @@ class Weigher:
         own_of_call = np.full(len(calls), -1.0)
         own_of_call[locked] = np.minimum(calls.end_ns[locked] - calls.start_ns[locked], OWN_WAIT_NS)
         own_of_call[waits.call] = waits.own_ns
+        by_itself = calls.outer[process.work.call[waits.operation]] == waits.call
+        copying, awaited = waits.call[by_itself], waits.operation[by_itself]
+        own_of_call[copying] = self._unless_gone(own_of_call[copying], awaited)
         if self._durations.frees_hidden_waits:
             is_gone = self._is_gone(np.arange(len(waits.call)))
             own_of_call[waits.call[is_gone]] = 0.0
