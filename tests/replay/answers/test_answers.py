@@ -332,10 +332,11 @@ def test_what_a_real_change_left_is_waited_for(traces: Path) -> None:
         for name in ("0_noasync", "1_async")
     )
     most, of_kernels, _ = before.answers
-    assert most.is_bound  # the least that an interval of the same would hold
+    assert most.is_bound
     assert before.baseline is not None
     gained_most = (of_kernels.low_ns or 0) - before.baseline.step_ns
-    assert most.change_ns == pytest.approx(gained_most, rel=0.01)
+    # A limit counts the calls that go, too, as far as kernels do not hide them: 5.7 ms of 9716.
+    assert -100 * _MS < (most.change_ns or 0) <= gained_most
     assert -100 < (of_kernels.change_ns or 0) / _MS < -80
     assert after.answers[0].change_ns == pytest.approx(0, abs=_MS)
 
