@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.changes import middle_step_ns, recorded, without_waits
+from tests.support.traces import SAMPLE_FOLDER
 from traceprof.replay.answers.ask import whatif
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.actions import Call, CopyWork
@@ -114,6 +115,15 @@ def test_what_else_a_copys_call_waits_for_stays(tmp_path: Path) -> None:
     (hidden,) = whatif(path, assume=["copies-hidden"]).whatif.answers
     assert hidden.change_ns is not None
     assert -_MS < hidden.change_ns < -100_000
+
+
+def test_copies_that_go_leave_what_other_assumptions_remove() -> None:
+    """The host's code between launches has gone already: no copy brings a part of it back."""
+    asked = ["launch=0", "copies-hidden"]
+    result = whatif(SAMPLE_FOLDER / "busy-python.sqlite", assume=asked).whatif
+    launches, copies, together = (answer.change_ns or 0 for answer in result.answers)
+    assert launches < -10 * _MS
+    assert together == pytest.approx(launches + copies, rel=0.01)
 
 
 def freeing(api: str) -> Setup:

@@ -351,7 +351,8 @@ def _without_launches(
     returns[copying] = False
     for name in np.unique(names[returns]).tolist():
         rows = np.flatnonzero(returns & (names == name))
-        inside[rows] = np.minimum(took_ns[rows], 2 * np.median(took_ns[rows]))
+        usual_ns = np.minimum(took_ns[rows], 2 * np.median(took_ns[rows]))
+        inside[rows] = np.maximum(inside[rows], usual_ns)
     launching = np.flatnonzero(launches)
     later, launching_ns = _launching_before(process, evidence, counts_awake=False)
     following = np.append(launching, -1)[np.searchsorted(launching, later)]
@@ -360,7 +361,8 @@ def _without_launches(
     most_ns = 2 * np.median(launching_ns[launches[later]]) if launches[later].any() else 0
     launching_ns = np.where(goes_both, launching_ns, np.minimum(launching_ns, most_ns))
     is_before = goes[following] & (calls.thread[following] == calls.thread[later])
-    before[later[is_before]] = launching_ns[is_before]
+    later = later[is_before]
+    before[later] = np.maximum(before[later], launching_ns[is_before])
     return inside, before
 
 
