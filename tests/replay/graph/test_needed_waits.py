@@ -117,6 +117,24 @@ def test_what_else_a_copys_call_waits_for_stays(tmp_path: Path) -> None:
     assert -_MS < hidden.change_ns < -100_000
 
 
+def test_code_between_copies_of_two_directions_stays(tmp_path: Path) -> None:
+    """After a number was read the host works for 2 ms, which is in ranges, and copies the next."""
+    host = Host(0, np.random.default_rng(0))
+    for step in range(5):
+        with host.step(step):
+            host.launch(host.compute, *[kernels.GELU] * 40)
+            host.to_host(host.compute, 8)
+            host.synchronize(host.compute)
+            for _ in range(20):
+                with host.range("collate"):
+                    host.busy(100_000)
+            host.to_device(host.compute, _HALO)
+            host.launch(host.compute, *[kernels.GELU] * 40)
+    path = recorded(Setup((host,), lambda _: []), tmp_path / "run.sqlite")
+    (hidden,) = whatif(path, assume=["copies-hidden"]).whatif.answers
+    assert -100_000 < (hidden.change_ns or 0) < 0
+
+
 def test_copies_that_go_leave_what_other_assumptions_remove() -> None:
     """The host's code between launches has gone already: no copy brings a part of it back."""
     asked = ["launch=0", "copies-hidden"]

@@ -327,8 +327,8 @@ def _without_launches(
 
     Calls that launch copies go. They may wait for something unknown: none counts with more than
     twice the median of those of its name that return before their copy begins. What the thread
-    runs between two of them goes, too; between other work and a copy, at most twice what is usual
-    between two calls that launch.
+    runs between two copies of one direction goes, too; between other work and a copy, at most twice
+    what is usual between two calls that launch.
 
     Args:
         process: whose calls they are.
@@ -338,6 +338,9 @@ def _without_launches(
     calls, work, rank = process.calls, process.work, process.ranks[0][1]
     inside, before = durations.in_call_ns.copy(), durations.before_call_ns.copy()
     launches, goes = np.zeros((2, len(calls)), np.bool_)
+    direction, has_call = np.zeros(len(calls), np.int64), work.call >= 0
+    of_work = work.is_to_host + 2 * work.is_to_device
+    direction[calls.outer[work.call[has_call]]] = of_work[has_call]
     for launched, copies in ((work.kind != COPY, False), (work.kind == COPY, True)):
         launching = calls.outer[work.call[launched & (work.call >= 0)]]
         goes[launching] = copies & ~launches[launching]
@@ -357,9 +360,10 @@ def _without_launches(
     later, launching_ns = _launching_before(process, evidence, counts_awake=False)
     following = np.append(launching, -1)[np.searchsorted(launching, later)]
     previous = launching[np.searchsorted(launching, later) - 1]
-    goes_both = goes[previous] & (calls.thread[previous] == calls.thread[later])
+    of_one = (direction[previous] == direction[following]) & goes[previous]
+    of_one &= calls.thread[previous] == calls.thread[later]
     most_ns = 2 * np.median(launching_ns[launches[later]]) if launches[later].any() else 0
-    launching_ns = np.where(goes_both, launching_ns, np.minimum(launching_ns, most_ns))
+    launching_ns = np.where(of_one, launching_ns, np.minimum(launching_ns, most_ns))
     is_before = goes[following] & (calls.thread[following] == calls.thread[later])
     later = later[is_before]
     before[later] = np.maximum(before[later], launching_ns[is_before])
