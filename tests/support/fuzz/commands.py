@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import zlib
 from contextlib import closing
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +163,10 @@ def _change(document: Any, chosen: random.Random) -> None:
     how = chosen.randrange(4)
     value = parent[key]
     if how == 0 and isinstance(parent, list):
-        parent.append(value)
+        parent.append(deepcopy(value))
     elif how == 1:
         del parent[key]
     elif how == 2 and isinstance(value, int):
         parent[key] = value + chosen.choice((1, -1, 10**6, -(10**6), 10**15))
     else:
-        parent[key] = chosen.choice(_VALUES)
+        parent[key] = deepcopy(chosen.choice(_VALUES))
