@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 OTHER, FORWARD, BACKWARD, WEIGHTS = range(4)
 """Kinds of passes: `WEIGHTS` is the part of a backward that no other stage waits for."""
 # `instrument`; torch.distributed.pipelining (`Forward 3`, `PP:0F3`); Megatron-LM; DeepSpeed.
+BACKWARD_NAMES = rf"{labels.BACKWARD}|Backward \d+|PP:\d+[BI]\d*|backward_step|_exec_backward_pass"
 _RANGES = {
     FORWARD: rf"{labels.FORWARD}|Forward \d+|PP:\d+F\d*|forward_step|_exec_forward_pass",
-    BACKWARD: rf"{labels.BACKWARD}|Backward \d+|PP:\d+[BI]\d*|backward_step|_exec_backward_pass",
+    BACKWARD: BACKWARD_NAMES,
     WEIGHTS: r"PP:\d+W\d*",
 }
 _ANY_RANGE = lazy(rf"\A(?:{'|'.join(_RANGES.values())})\Z")

@@ -9,6 +9,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.communication.messages import messages
 from traceprof.patterns import lazy
+from traceprof.ranks.passes import BACKWARD_NAMES
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
 from traceprof.trace.model.special_values import UNKNOWN
@@ -24,10 +25,10 @@ _IN_TEN = 10
 # Beside gradients a step reduces scalars (a loss, a flag): what is 20 times shorter is no bucket.
 MIN_OF_LONGEST = 20
 
-# `instrument`, people's own, Lightning, Megatron-LM, DeepSpeed; PyTorch's `emit_nvtx`.
+# Those of passes; people's own and Lightning's; parts of a backward, by PyTorch's `emit_nvtx`.
 _BACKWARD = lazy(
-    r"\A(?:(?i:(?:\[Strategy\]\w+\.|loss[ ._])?(?:backward|bwd)(?:[ _-]?(?:pass|step))?)"
-    r"|_exec_backward_pass|Backward \d+|autograd::engine::evaluate_function: .*)\Z"
+    rf"\A(?:{BACKWARD_NAMES}|autograd::engine::evaluate_function: .*"
+    r"|(?i:(?:\[Strategy\]\w+\.|loss[ ._])?(?:backward|bwd)(?:[ _-]?(?:pass|step))?))\Z"
 )
 _NOTHING = np.empty(0, np.int64)
 
@@ -45,7 +46,8 @@ class StepTails(Record, frozen=True):
         tail_end_ns: int64[n], the end of the last bucket to end, or `tail_start_ns` if later.
         is_late: bool[n], whether there is one bucket, or all are late.
         ready_ns: int64[n], before which no gradient was there: when the backward's first kernel
-            started, or that of the step where the backward is not known.
+            started, or that of the step where the backward is not known. If no step is late, when
+            the first bucket started.
         is_steady: bool[n], whether the step is steady.
     """
 
@@ -130,14 +132,17 @@ def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: 
     # The step has compute before its first bucket, so that there is always a compute interval.
     running = np.searchsorted(rank.compute.start_ns, start[first_late], side="left") - 1
     tail_start = rank.compute.end_ns[running]
+    is_late, ready = (group.num == 1) | is_late_bucket[group.first], start[group.first]
+    if is_late.any():
+        ready = _ready(rank, group.id, ready)
     return StepTails(
         number=ranges.number[group.id],
         num_buckets=group.num,
         hideable=1 - ran[group.first] / total,
         tail_start_ns=tail_start,
         tail_end_ns=np.maximum(end, tail_start),
-        is_late=(group.num == 1) | is_late_bucket[group.first],
-        ready_ns=_ready(rank, group.id, start[group.first]),
+        is_late=is_late,
+        ready_ns=ready,
         is_steady=np.isin(group.id, _steady(rank, window)),
     )
 

@@ -132,16 +132,13 @@ class Weigher:
         first = process.first_call
         self._piece_start = calls.start_ns[first] if len(first) else np.empty(0, np.int64)
         latencies = held_out_latencies(process) if durations.held_out else process.latencies
-        scale = durations.latency
+        scale = np.float64(durations.latency)
         self._after_wait = latencies.after_wait_ns
         late = latencies.unexplained_ns * durations.unexplained
         late = late + latencies.crowded_ns * scale
         self._late = late
-        after_previous = latencies.after_previous_ns.astype(np.float64)
-        after_launch = latencies.after_launch_ns.astype(np.float64)
-        all_ = np.arange(len(work))
-        self._after_previous = self._unless_gone(after_previous * scale, all_) + late
-        self._after_launch = self._unless_gone(after_launch * scale, all_) + late
+        self._after_previous = self._unless_gone(latencies.after_previous_ns * scale) + late
+        self._after_launch = self._unless_gone(latencies.after_launch_ns * scale) + late
         launched = process.latencies.launched_ns.astype(np.float64)
         has_call = work.call >= 0
         call = work.call[has_call]
@@ -249,12 +246,12 @@ class Weigher:
             return np.full(len(edges.at), NEVER)
         return self._silent(edges)
 
-    def _unless_gone(self, delay_ns: Float64, operation: Int64) -> Float64:
+    def _unless_gone(self, delay_ns: Float64, operation: Int64 | slice = slice(None)) -> Float64:
         """Return the delays of some operations, or none where nobody launches them, float64[n]."""
         gone = self._durations.is_gone
-        return (
-            delay_ns if gone is None else np.minimum(delay_ns, np.where(gone, 0, np.inf)[operation])
-        )
+        if gone is None:
+            return delay_ns
+        return np.where(gone[operation], np.minimum(delay_ns, 0), delay_ns)
 
     def _waited(self, edges: Edges) -> Float64:
         durations, waits = self._durations, self._process.host_waits
@@ -373,9 +370,10 @@ class Weigher:
         own_of_call = np.full(len(calls), -1.0)
         own_of_call[locked] = np.minimum(calls.end_ns[locked] - calls.start_ns[locked], OWN_WAIT_NS)
         own_of_call[waits.call] = waits.own_ns
-        by_itself = calls.outer[process.work.call[waits.operation]] == waits.call
-        copying, awaited = waits.call[by_itself], waits.operation[by_itself]
-        own_of_call[copying] = self._unless_gone(own_of_call[copying], awaited)
+        if self._durations.is_gone is not None:
+            by_itself = calls.outer[process.work.call[waits.operation]] == waits.call
+            copying, awaited = waits.call[by_itself], waits.operation[by_itself]
+            own_of_call[copying] = self._unless_gone(own_of_call[copying], awaited)
         if self._durations.frees_hidden_waits:
             is_gone = self._is_gone(np.arange(len(waits.call)))
             own_of_call[waits.call[is_gone]] = 0.0
