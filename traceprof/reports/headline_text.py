@@ -102,10 +102,10 @@ def without_gains(limit: Finding | None) -> str:
         return "No finding that a replay can remove makes it 1 % shorter"
     at_most, share = duration(limit.saving.high_ns), limit.saving.share
     what = limit.id if share is None else f"{percent(share)} of {limit.id}"
-    # Findings that no replay can remove may cost more, and stand before it.
+    # Others may cost more: what no replay can remove, and what a wait that sets the pace hides.
     return (
-        f"Of what a replay can remove, {what} could save most:"
-        f" at most {at_most} by {limit.saving.assume}"
+        f"Of what a replay can remove, {what} comes first:"
+        f" at most {at_most} less by {limit.saving.assume}"
     )
 
 
