@@ -84,87 +84,12 @@ def run_of(*, alone: int = 100, beside: int = 150, times: int = 30, gap: int = 0
 # -- what counts ----------------------------------------------------------------------------------
 
 
-def test_alone_half_and_less_than_half(tmp_path: Path) -> None:
-    # gemm  |0 100|  |200 300|  |400 500|  |600 700|  |800 900|  |1000 1100|
-    # nccl                                    |650        850|    |1051  1100|
-    builder = TraceBuilder().kernel(650, 850, NCCL, stream=20).kernel(1051, 1100, NCCL, stream=20)
-    for start in range(0, 1200, 200):
-        builder.kernel(start, start + 100)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert (result.num_beside, result.num_half) == (3, 2)
-    assert (result.comparison.num_alone, result.comparison.num_overlapped) == (3, 2)
-    assert result.coverage == 2 / 3
-    assert result.matched_fraction == 1
-    assert result.comparison.slowdown == 1
-
-
 def test_touching_communication_leaves_a_kernel_alone(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(100, 200, NCCL, stream=20)
     path = builder.kernel(0, 100).kernel(200, 300).write(tmp_path / "t.sqlite")
     (result,) = assert_agreement(path)
     assert result.num_beside == 0
     assert overlap_slowdown.findings(result) == []
-
-
-@pytest.mark.parametrize("num_alone", [2, 3])
-def test_a_signature_needs_three_kernels_alone(tmp_path: Path, num_alone: int) -> None:
-    builder = TraceBuilder().kernel(1000, 1200, NCCL, stream=20).kernel(1000, 1200)
-    for index in range(num_alone):
-        builder.kernel(200 * index, 200 * index + 100)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert result.num_half == 1
-    assert result.comparison.num_overlapped == (num_alone == 3)
-
-
-def test_the_median_of_an_even_number_lies_between_the_middle_two(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(1000, 2000, NCCL, stream=20).kernel(1000, 1020)
-    for start, length in ((0, 10), (100, 13), (200, 40), (300, 8)):
-        builder.kernel(start, start + length)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    (row,) = result.signatures
-    assert (row.mean_alone_ns, row.mean_overlapped_ns, row.excess_ns) == (11.5, 20, 8.5)
-    assert result.comparison.expected_ns == 11.5
-    assert result.comparison.excess_ns == 8
-    assert result.comparison.expected_at_least_ns == 17.75  # the mean
-    assert result.comparison.expected_at_most_ns == 40
-
-
-def test_name_grid_and_block_tell_kernels_apart(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(1000, 2000, NCCL, stream=20)
-    for index in range(3):
-        builder.kernel(100 * index, 100 * index + 10, "gemm", grid=(2, 1, 1))
-    for start, grid, block, name in ((1000, 2, 128, "gemm"), (1100, 3, 128, "gemm"),
-                                     (1200, 2, 64, "gemm"), (1300, 2, 128, "relu")):  # fmt: skip
-        builder.kernel(start, start + 30, name, grid=(grid, 1, 1), block=(block, 1, 1))
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert (result.num_half, result.comparison.num_overlapped) == (4, 1)
-    assert result.matched_fraction == 0.25
-    assert result.signatures[0].grid == (2, 1, 1)
-
-
-def test_peer_copies_are_communication_and_have_no_grid(tmp_path: Path) -> None:
-    builder = TraceBuilder().memcpy(1000, 1100, "PtoP")
-    for start in (0, 100, 200, 1000):
-        builder.kernel(start, start + 50)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert (result.num_communication, result.comparison.num_overlapped) == (1, 1)
-    assert (result.num_sms_taken, result.num_sms) == (None, None)
-
-
-def test_channels_and_sms(tmp_path: Path) -> None:
-    builder = run_of().gpu("NVIDIA A100-SXM4-40GB")
-    builder.kernel(9000, 9001, NCCL, grid=(2, 1, 1)).kernel(9002, 9003, NCCL, grid=(4, 1, 1))
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert (result.num_sms_taken, result.max_sms_taken, result.num_sms) == (4, 24, 108)
-
-
-def test_two_devices_are_compared_apart(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(1000, 2000, NCCL, stream=20, device=1)
-    for start in (0, 100, 200):
-        builder.kernel(start, start + 10, device=0)
-    builder.kernel(1000, 1050, device=1)
-    results = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert [result.comparison.num_overlapped for result in results] == [0, 0]
 
 
 def test_kernels_count_in_the_window_that_they_start_in(tmp_path: Path) -> None:
@@ -209,30 +134,6 @@ def test_whole_graphs_beside_communication_are_not_judged(tmp_path: Path) -> Non
     assert result.coverage == 30 / 32
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "num_beside"),
-    [(3000, 3150, 1), (3150, 3301, 2), (2990, 3000, 0), (3149, 3150, 1), (3001, 3001, 0),
-     (2900, 7600, 30), (7500, 7600, 0)],
-)  # fmt: skip
-def test_what_runs_beside_other_compute_is_not_compared(
-    tmp_path: Path, start: int, end: int, num_beside: int
-) -> None:
-    # gemm  |… 3000|3150|3300| …   beside communication
-    # resize     |start end|       on a stream of its own
-    path = run_of().kernel(start, end, "resize", stream=8).write(tmp_path / "t.sqlite")
-    (result,) = assert_agreement(path)
-    assert result.num_disturbed == num_beside + (num_beside > 0)  # the other one, too
-    assert result.comparison.num_overlapped == 30 - num_beside
-
-
-def test_kernels_beside_other_compute_are_not_alone(tmp_path: Path) -> None:
-    path = run_of().kernel(50, 101, "resize", stream=8).write(tmp_path / "t.sqlite")
-    (result,) = assert_agreement(path)
-    assert (result.comparison.num_alone, result.comparison.num_overlapped) == (28, 30)
-    # Of the overlapped time all could be compared; what ran alone is no part of it.
-    assert result.matched_fraction == 1
-
-
 @pytest.mark.parametrize(("uuid", "num_compared"), [("GPU-1", 29), ("GPU-2", 30)])
 def test_other_processes_on_the_same_gpu_disturb(
     tmp_path: Path, uuid: str, num_compared: int
@@ -243,16 +144,6 @@ def test_other_processes_on_the_same_gpu_disturb(
     first, other = assert_agreement(builder.write(tmp_path / "t.sqlite"))
     assert first.comparison.num_overlapped == num_compared
     assert other.num_beside == 0
-
-
-def test_kernels_that_last_for_years(tmp_path: Path) -> None:
-    builder = TraceBuilder().memcpy(0, 1 << 57, "PtoP")
-    for eighth in (0, 4, 5, 6):  # of 2 ** 58 ns; the first takes half of them, beside copies
-        end = (eighth + (4 if eighth == 0 else 1)) << 55
-        builder.kernel(eighth << 55, end)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert (result.comparison.num_alone, result.comparison.num_overlapped) == (3, 1)
-    assert result.comparison.slowdown == 4
 
 
 # -- places in a step -----------------------------------------------------------------------------
@@ -278,12 +169,6 @@ def steps_of(*kernels: tuple[int, int, bool], num_steps: int = 8) -> TraceBuilde
     return builder
 
 
-def test_kernels_of_other_work_are_no_measure(tmp_path: Path) -> None:
-    # Each step: one of 100 ns alone, and one of 195 ns always beside communication.
-    (result,) = assert_agreement(steps_of((100, 0, False), (195, 0, True)).write(tmp_path / "t"))
-    assert (result.num_half, result.comparison.num_overlapped) == (8, 0)
-
-
 def test_other_places_lose_at_the_rate_that_was_measured(tmp_path: Path) -> None:
     # Each step: one of 100 ns alone, and in odd steps of 150 ns beside communication; one of 300 ns
     # that always is beside: it would take 200 ns alone.
@@ -291,20 +176,6 @@ def test_other_places_lose_at_the_rate_that_was_measured(tmp_path: Path) -> None
     (result,) = assert_agreement(path)
     assert (result.comparison.num_alone, result.comparison.num_overlapped) == (4, 12)
     assert result.comparison.excess_ns == 4 * 50 + 8 * 100
-    assert result.comparison.slowdown == 1.5
-
-
-def test_a_micro_batch_with_all_reduces_is_compared_with_those_without(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    for micro_batch in range(12):
-        time, is_last = 1000 * micro_batch, micro_batch % 3 == 2
-        builder.kernel(time, time + (150 if is_last else 100), grid=(8, 1, 1))
-        builder.label("backward", time, time + 900)
-        if is_last:
-            builder.kernel(time, time + 150, NCCL, stream=20)
-            builder.nvtx(f"step {micro_batch // 3}", time - 2000, time + 950)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert (result.comparison.num_alone, result.comparison.num_overlapped) == (8, 4)
     assert result.comparison.slowdown == 1.5
 
 
@@ -317,16 +188,6 @@ def test_kernels_that_coincide_cost_nothing_that_is_known(tmp_path: Path) -> Non
         builder.kernel(3000 + 150 * index, 3150 + 150 * index, grid=(8, 1, 1), stream=8)
     missing = only_gap(judged(builder.write(tmp_path / "t.sqlite")))
     assert "60 ran beside other compute" in missing.reason
-
-
-def test_kernels_that_are_faster_are_taken_off_the_impact(tmp_path: Path) -> None:
-    builder = run_of()
-    for index in range(30):
-        builder.kernel(8000 + 100 * index, 8090 + 100 * index, grid=(8, 1, 1))
-    builder.kernel(8000, 11000, NCCL, stream=20)
-    finding = only_finding(judged(builder.write(tmp_path / "t.sqlite")))
-    assert finding.metrics["excess_ns"] == 30 * 50 - 30 * 10
-    assert finding.impact_ns == 1200
 
 
 # -- judgement ------------------------------------------------------------------------------------
@@ -402,13 +263,6 @@ def test_what_chance_explains_is_not_claimed(tmp_path: Path) -> None:
 def test_a_small_slowdown_is_not_claimed(tmp_path: Path, beside: int, *, claimed: bool) -> None:
     found = judged(run_of(beside=beside).write(tmp_path / "t.sqlite"))
     assert [isinstance(claim, Finding) for claim in found] == [True] * claimed
-
-
-def test_a_slowdown_of_nothing_is_not_claimed(tmp_path: Path) -> None:
-    path = run_of().kernel(10**6, 10**6 + 10, "relu").write(tmp_path / "t.sqlite")
-    (result,) = assert_agreement(path)
-    assert result.comparison.slowdown == 1.5
-    assert overlap_slowdown.findings(result) == []
 
 
 @pytest.mark.parametrize(

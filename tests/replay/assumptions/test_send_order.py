@@ -17,8 +17,13 @@ from traceprof.replay.answers.answers import answer
 from traceprof.replay.answers.ask import whatif
 from traceprof.replay.answers.blocked_sends import blocked_sends
 from traceprof.replay.assumptions.assumption import Variant, combined, parse
-from traceprof.replay.assumptions.run_change import CannotChange, RunChange, changed_steps
-from traceprof.replay.assumptions.send_order import best_order, given_order
+from traceprof.replay.assumptions.run_change import (
+    CannotChange,
+    RunChange,
+    StreamOrder,
+    changed_steps,
+)
+from traceprof.replay.assumptions.send_order import _Orders, best_order
 from traceprof.replay.assumptions.sends import SendName
 from traceprof.replay.graph.longest_path import CircularError
 from traceprof.replay.graph.run_graph import RunGraph, run_graph
@@ -63,6 +68,18 @@ class Replayed:
         assert isinstance(change, RunChange)
         return float(np.median(changed_steps(self.graph, (0,), [change])[:, 0]))
 
+    def in_order(self, wanted: dict[int, list[SendName]]) -> RunChange:
+        """Let streams run their sends in an order, in every step that has the same ones."""
+        orders = _Orders.of(self.analysis, self.graph)
+        assert isinstance(orders, _Orders)
+        patterns = [
+            StreamOrder(one.rank, tuple(wanted[one.rank]))
+            if {*wanted.get(one.rank, ())} == {*one.sends}
+            else one
+            for one in orders.measured
+        ]
+        return orders.change(orders.of_patterns(patterns))
+
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replayed]:
@@ -97,7 +114,7 @@ def names(orders: Orders) -> dict[int, list[SendName]]:
 )
 def test_an_order_takes_what_the_program_takes_in_it(orders: Orders, replayed: Replayed) -> None:
     truth = middle_step_ns(nccl_pipeline(np.random.default_rng(0), orders).run())
-    change = given_order(replayed.analysis, replayed.graph, names(orders))
+    change = replayed.in_order(names(orders))
     assert replayed.step_ns(change) == pytest.approx(truth, rel=0.005)
 
 
@@ -105,7 +122,7 @@ def test_an_order_that_never_ends_is_told(replayed: Replayed) -> None:
     orders = {**PLANTED, 2: gradients_last(2)}
     with pytest.raises(RuntimeError, match="deadlock"):
         nccl_pipeline(np.random.default_rng(0), orders).run()
-    change = given_order(replayed.analysis, replayed.graph, names(orders))
+    change = replayed.in_order(names(orders))
     with pytest.raises(CircularError):
         replayed.step_ns(change)
 

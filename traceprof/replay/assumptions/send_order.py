@@ -21,7 +21,7 @@ from traceprof.replay.graph.step_lengths import replayed_steps
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
@@ -60,27 +60,6 @@ def best_order(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | CannotCha
     """
     orders = _Orders.of(analysis, graph)
     return orders if isinstance(orders, CannotChange) else orders.change(orders.searched())
-
-
-def given_order(
-    analysis: OpenAnalysis, graph: RunGraph, wanted: Mapping[int, Sequence[SendName]]
-) -> RunChange | CannotChange:
-    """Let streams run their sends in an order, in every step that has the same ones.
-
-    Args:
-        analysis: of the run.
-        graph: of the whole run.
-        wanted: by rank, its sends.
-    """
-    orders = _Orders.of(analysis, graph)
-    if isinstance(orders, CannotChange):
-        return orders
-    patterns = [
-        replace(pattern, sends=tuple(wanted.get(pattern.rank, pattern.sends)))
-        if set(wanted.get(pattern.rank, ())) == set(pattern.sends) else pattern
-        for pattern in orders.measured
-    ]  # fmt: skip
-    return orders.change(orders.of_patterns(patterns))
 
 
 class _Orders(Record, frozen=True):
