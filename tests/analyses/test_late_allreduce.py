@@ -9,7 +9,7 @@ import pytest
 
 from tests.reference.late_allreduce import moved_ns, reference
 from tests.support.builders import TraceBuilder
-from tests.support.claims import assert_missing, only_finding, only_gap
+from tests.support.claims import assert_missing, only_finding
 from tests.support.long import long_after
 from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import ranks_of
@@ -139,16 +139,6 @@ def test_a_kernel_whose_name_hides_the_operation_is_known_by_its_call(tmp_path: 
             assert len(late_allreduce.findings(result)) == (num_late > 0)
 
 
-def test_buckets_beside_the_backward_are_not_late(tmp_path: Path) -> None:
-    path = steps_of([(400, 500), (500, 590), (600, 880)]).write(tmp_path / "t.sqlite")
-    (result,) = assert_agreement(path)
-    assert result.metrics.num_late_steps == 0
-    assert result.steps.tail_start_ns.tolist() == [1600, 2600, 3600]
-    assert result.metrics.num_buckets == 3
-    assert result.steps.hideable.tolist() == pytest.approx([200 / 600] * 3)
-    assert late_allreduce.findings(result) == []
-
-
 def test_several_buckets_that_all_wait_for_the_end_are_late(tmp_path: Path) -> None:
     # After each bucket DDP copies it into the gradients: that is not a backward to hide behind.
     compute = ((0, 300), (300, 600), (700, 710), (800, 810), (900, 990))
@@ -166,90 +156,6 @@ def test_late_is_after_nine_tenths_of_the_compute(
     path = steps_of([(start, 700), (700, 880)]).write(tmp_path / "t.sqlite")
     (result,) = assert_agreement(path)
     assert result.steps.is_late.tolist() == [is_late] * 3
-
-
-def test_compute_during_the_bucket_is_no_tail(tmp_path: Path) -> None:
-    path = steps_of([(500, 880)]).write(tmp_path / "t.sqlite")
-    (result,) = assert_agreement(path)
-    assert (result.metrics.tail_ns, result.metrics.exposed_ns) == (3 * 280, 3 * 280)
-    path = steps_of([(500, 880)], compute=[(0, 900)]).write(tmp_path / "u.sqlite")
-    (result,) = assert_agreement(path)
-    assert result.steps.is_late.all()
-    assert (result.metrics.tail_ns, late_allreduce.findings(result)) == (0, [])
-
-
-def test_other_communication_in_the_tail_is_not_charged_to_the_all_reduce(tmp_path: Path) -> None:
-    builder = steps_of([(800, 880)])
-    for step in range(4):
-        builder.kernel(1000 * step + 600, 1000 * step + 800, "ncclDevKernel_SendRecv(x)", stream=9)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert (result.metrics.tail_ns, result.metrics.exposed_ns) == (3 * 280, 3 * 80)
-
-
-def test_a_scalar_is_no_bucket(tmp_path: Path) -> None:
-    builder = steps_of([(610, 870), (992, 995)])
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert result.metrics.num_buckets == 1
-    assert result.metrics.tail_ns == 3 * 270
-    builder = steps_of([(610, 870), (985, 998)])  # a twentieth is one
-    (result,) = assert_agreement(builder.write(tmp_path / "u.sqlite"))
-    assert result.metrics.num_buckets == 2
-
-
-def test_the_first_step_is_not_judged(tmp_path: Path) -> None:
-    builder = steps_of([(610, 880)], num=1)
-    for step in range(1, 4):
-        builder.nvtx(f"step {step}", 1000 * step, 1000 * step + 1000)
-        builder.kernel(1000 * step, 1000 * step + 700)
-        for start in (300, 500):
-            builder.kernel(1000 * step + start, 1000 * step + start + 100, NCCL, stream=20)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert result.steps.number.tolist() == [1, 2, 3]
-    assert late_allreduce.findings(result) == []
-
-
-def test_steps_are_told_by_launches_not_by_time(tmp_path: Path) -> None:
-    # The host is a step ahead: it launches step k while the GPU runs step k - 1.
-    builder = TraceBuilder()
-    for step in range(4):
-        builder.nvtx(f"step {step}", 1000 * step, 1000 * step + 1000)
-        call, begin = 1000 * step + 100, 1000 * step + 1000
-        builder.memcpy(call + 5, call + 6, launch=(call, call + 1), stream=30)
-        builder.kernel(begin, begin + 600, launch=(call + 1, call + 2))
-        builder.kernel(begin + 600, begin + 900, NCCL, stream=20, launch=(call + 2, call + 3))
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert result.steps.number.tolist() == [1, 2, 3]
-    assert result.metrics.tail_ns == 3 * 300
-
-
-def test_kernels_without_a_launch_are_in_no_step(tmp_path: Path) -> None:
-    builder = steps_of([(610, 880)])
-    builder.kernel(0, 5, NCCL, launch=False).kernel(2700, 2750, NCCL, launch=False)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert (result.num_all_reduces, result.metrics.coverage) == (6, 4 / 6)
-    assert result.metrics.num_late_steps == 3
-
-
-def test_steps_with_all_reduces_outside_the_window_are_not_judged(tmp_path: Path) -> None:
-    path = steps_of([(610, 800), (800, 880)], num=6).write(tmp_path / "t.sqlite")
-    (result,) = assert_agreement(path, (1650, 4850))
-    assert result.steps.number.tolist() == [2, 3, 4]
-    assert result.metrics.exposed_ns == 2 * 270 + 190 + 50  # step 4 is cut
-    (result,) = assert_agreement(path, (3000, 3000))
-    assert result.num_all_reduces == 0
-
-
-def test_a_step_without_compute_is_no_step_of_a_training(tmp_path: Path) -> None:
-    missing = only_gap(judged(steps_of([(0, 900)], compute=[]).write(tmp_path / "t.sqlite")))
-    assert "0 steps can be judged" in missing.reason
-
-
-def test_steps_without_all_reduces_accumulate(tmp_path: Path) -> None:
-    builder = steps_of([(610, 880)], num=3)
-    builder.nvtx("step 3", 3000, 4000).kernel(3000, 3600)
-    builder.nvtx("step 4", 4000, 5000).kernel(4000, 4600).kernel(4600, 4900, NCCL, stream=20)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert result.steps.number.tolist() == [1, 2, 4]
 
 
 # -- judgement ------------------------------------------------------------------------------------

@@ -29,7 +29,6 @@ _OFTEN = ("launch-", "healthy", "host-sync", "training")
 NCCL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 CAP = 1022
 KERNEL_NS, GAP_NS, LAUNCH_NS = 100_000, 1_000, 5_000
-PERIOD_NS = KERNEL_NS + GAP_NS
 
 
 def results(
@@ -293,34 +292,6 @@ def test_what_waits_for_an_event_is_not_late_by_its_launch(tmp_path: Path) -> No
     assert results(path)[0].metrics.num_late_launches == 0
 
 
-def test_a_wait_for_the_gpu_makes_up_for_stalls(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    *_, called = planted(builder, CAP + 300)
-    builder.api("cudaStreamSynchronize_v3020", called, called + 2_000_000)
-    called += 2_001_000
-    builder.kernel(
-        called + 9_000, called + 50_000, NCCL, stream=20, launch=(called, called + 5_000)
-    )
-    path = builder.write(tmp_path / "t.sqlite")
-    assert_agreement(path)
-    assert results(path)[0].metrics.num_late_launches == 0
-
-
-def test_another_device_that_waits_for_the_thread(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(2_000, 3_000, device=1, launch=(-9_000, -4_000))
-    *stalls, called = planted(builder, CAP + 300)
-    builder.kernel(called + 9_000, called + 99_000, device=1, launch=(called, called + 5_000))
-    path = builder.write(tmp_path / "t.sqlite")
-    assert_agreement(path)
-    first, second = judged(path)
-    assert isinstance(first, Finding)
-    assert isinstance(second, Finding)
-    # Each stall is reported once, and its cost where it was felt.
-    assert (first.metrics["num_stalls"], first.impact_ns) == (len(stalls), 0)
-    assert (second.metrics["num_stalls"], second.impact_ns) == (0, sum(stalls))
-    assert second.severity is Severity.HIGH
-
-
 def test_long_calls_that_are_no_stalls(tmp_path: Path) -> None:
     # Run-ahead of 400, and at its greatest depth: copies that wait for themselves or come from
     # pageable memory, and launches that return at no operation's end or while many end.
@@ -420,26 +391,6 @@ def test_deep_queues_without_long_launches_are_silent(tmp_path: Path) -> None:
     assert "2026.1" in missing.how_to_collect
 
 
-def test_managed_memory_was_launched_by_nothing(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 9)
-    for index in range(400):
-        builder.memcpy(index, index + 1, stream=0, correlation=0, launch=False)
-    path = builder.write(tmp_path / "t.sqlite")
-    assert_agreement(path)
-    assert results(path)[0].metrics.max_queue_depth == 1
-
-
-def test_a_graph_counts_once(tmp_path: Path) -> None:
-    builder = TraceBuilder()
-    for index in range(300):
-        builder.kernel(
-            1_000 + index, 1_001 + index, correlation=1, launch=False if index else (0, 500)
-        )
-    path = builder.write(tmp_path / "t.sqlite")
-    assert_agreement(path)
-    assert results(path)[0].metrics.max_queue_depth == 1
-
-
 def test_without_api_calls(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 9, launch=False).write(tmp_path / "t.sqlite")
     with closing(analyze(path, options=Options(only=[launch_queue.ID]))) as analysis:
@@ -448,12 +399,6 @@ def test_without_api_calls(tmp_path: Path) -> None:
         (missing,) = analysis.not_applicable
     assert "no CUDA API calls" in missing.reason
     assert "--trace=cuda" in missing.how_to_collect
-
-
-def test_one_operation_without_length(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(5, 5).write(tmp_path / "t.sqlite")
-    assert_agreement(path)
-    assert judged(path) == []
 
 
 @pytest.mark.slow
