@@ -117,12 +117,6 @@ def test_an_independent_operation_waits(tmp_path: Path) -> None:
     assert evidence.label == f"{second} behind {first} on stream 20"
 
 
-def test_other_peers_of_one_communicator_are_independent(tmp_path: Path) -> None:
-    found = result(sends(communicators=(7, 7), peers=(1, 2)), tmp_path)
-    assert found.metrics.independent_blocked_ns == 40 * MS
-    assert found.chains[0].label == "SendRecv to 2 behind SendRecv to 1 on stream 20"
-
-
 def test_one_communicator_keeps_its_order(tmp_path: Path) -> None:
     found = result(sends(communicators=(7, 7), peers=(1, 1)), tmp_path)
     assert (found.metrics.blocked_ns, found.metrics.known_blocked_ns) == (40 * MS, 40 * MS)
@@ -163,15 +157,6 @@ def test_it_counts_only_what_follows_closely(tmp_path: Path, gap: int, blocked: 
     assert result(builder, tmp_path).metrics.num_blocked == blocked
 
 
-def test_what_was_launched_too_late_did_not_wait(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(100, 200, ALL_REDUCE, launch=(0, 1))
-    builder.kernel(200, 300, ALL_REDUCE, launch=(199, 200))  # ready as it starts
-    builder.kernel(300, 400, ALL_REDUCE, launch=(290, 310))  # starts before its launch returns
-    builder.kernel(400, 500, ALL_REDUCE, launch=(10, 20), stream=8)  # nothing before on its stream
-    found = result(builder, tmp_path)
-    assert (found.metrics.blocked_ns, found.metrics.num_operations, found.num_judged) == (0, 4, 4)
-
-
 def test_a_wait_reaches_over_several_operations(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for index in range(6):  # all launched at once: the last waits behind five
@@ -182,14 +167,6 @@ def test_a_wait_reaches_over_several_operations(tmp_path: Path) -> None:
     (chain,) = found.chains
     assert (chain.start_ns, chain.end_ns) == (105, 150)
     assert chain.label == "AllReduce behind AllReduce behind 3 more behind AllReduce on stream 7"
-
-
-def test_operations_that_were_queued_before_the_capture(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 100, ALL_REDUCE, launch=False)
-    builder.kernel(100, 200, ALL_REDUCE, launch=False).kernel(200, 300, ALL_REDUCE, launch=(0, 50))
-    found = result(builder, tmp_path)
-    assert (found.metrics.blocked_ns, found.num_judged, found.metrics.num_operations) == (150, 1, 3)
-    assert only(found).metrics["coverage"] == pytest.approx(1 / 3)
 
 
 def test_what_waits_for_its_input_is_not_blocked(tmp_path: Path) -> None:
@@ -221,24 +198,6 @@ def test_without_launches_nothing_can_be_said(tmp_path: Path) -> None:
 
 def test_without_communication_there_is_nothing_to_say(tmp_path: Path) -> None:
     assert nccl_serialization.findings(result(TraceBuilder().kernel(0, 5), tmp_path)) == []
-
-
-def test_a_window_judges_what_starts_in_it(tmp_path: Path) -> None:
-    path = sends(communicators=(7, 8), peers=(1, 1)).write(tmp_path / "t.sqlite")
-    (found,) = results(path, Window(40 * MS, 100 * MS))
-    assert (found.metrics.num_operations, found.metrics.blocked_ns) == (1, 40 * MS)
-    assert found.avoidable_ns == 10 * MS  # clipped to the window
-    assert only(found).impact_fraction == pytest.approx(1 / 6)
-    (found,) = results(path, Window(0, 50 * MS))
-    assert (found.metrics.num_operations, found.metrics.blocked_ns) == (1, 0)
-    (found,) = results(path, Window(50 * MS, 50 * MS))
-    assert nccl_serialization.findings(found) == []
-
-
-def test_an_operation_without_length_at_the_very_end(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(10, 50, ALL_REDUCE, launch=(0, 1))
-    found = result(builder.kernel(50, 50, ALL_REDUCE, launch=(2, 3)), tmp_path)
-    assert (found.metrics.num_operations, found.metrics.blocked_ns) == (2, 40)
 
 
 @pytest.mark.parametrize("kernel", [ALL_REDUCE, SEND_RECV])
