@@ -36,7 +36,12 @@ _CLOCKS = (
     "Times of evidence are on the clock of the rank's own report; the dashboard shows them on"
     " that of the first report, with these beside them."
 )
-_SHORTENS_TOO = {"half-precision": "kernels that only move numbers, too"}
+_GAINS_BESIDE = {
+    "copies-hidden": "the calls that make the copies go, too",
+    "half-precision": "kernels that only move numbers become faster, too",
+    "launch=0": "what the host runs between launches goes, too",
+    "no-sync": "the host then launches ahead, which hides other time of its own, too",
+}
 _MUCH_MORE = 1.05  # a step of another rank may be as much longer
 _MANY = 4  # findings that one gap hides: it matters, and not all need a name
 _SEVERITY_STYLE = {
@@ -134,8 +139,8 @@ def _beyond(analysis: RunResult, finding: Finding) -> str:
         (result,) = (one for one in analysis.breakdown if one.rank == finding.rank)
         per_step = finding.impact_ns // max(len(steady_steps(result)), 1)
     gained = saving.high_ns if saving.step_ns is None else saving.step_ns
-    what = _SHORTENS_TOO.get(saving.assume, "more than this")
-    return f", as {saving.assume} shortens {what}" if (gained or 0) > _MUCH_MORE * per_step else ""
+    why = _GAINS_BESIDE.get(saving.assume, "it changes more than this finding counts")
+    return f": more than its cost, as {why}" if (gained or 0) > _MUCH_MORE * per_step else ""
 
 
 def evidence_text(evidence: Evidence) -> str:
