@@ -37,6 +37,7 @@ _CLOCKS = (
     " that of the first report, with these beside them."
 )
 _GAINS_BESIDE = {
+    "communication=0": "kernels beside communication become faster, too",
     "copies-hidden": "the calls that make the copies go, too",
     "half-precision": "kernels that only move numbers become faster, too",
     "launch=0": "what the host runs between launches goes, too",

@@ -99,7 +99,7 @@ def without_gains(limit: Finding | None) -> str:
         limit: the finding with the largest limit, None without one.
     """
     if limit is None or limit.saving is None or limit.saving.high_ns is None:
-        return "No finding that a replay can remove makes it 1 % shorter"
+        return "A replay shows no finding whose removal surely makes it 1 % shorter"
     at_most, share = duration(limit.saving.high_ns), limit.saving.share
     what = limit.id if share is None else f"{percent(share)} of {limit.id}"
     # Others may cost more: what no replay can remove, and what a wait that sets the pace hides.
