@@ -10,10 +10,9 @@ from dashboards.widgets.components import card, nothing
 from dashboards.widgets.finding_card import saving_text
 from dashboards.widgets.terms import meaning
 from traceprof.analyses import breakdown
-from traceprof.analyses.verdict.headline import largest_limit
 from traceprof.errors import one_line
 from traceprof.findings import by_id, worst_of
-from traceprof.reports.headline_text import same_time, without_gains
+from traceprof.reports.headline_text import limits_text, same_time
 from traceprof.reports.time_text import about_steps, where_it_went
 from traceprof.run.steps.period_steps import about_periods
 from traceprof.units import between, duration, percent, ranks_text
@@ -81,8 +80,7 @@ def _could_take(view: View, found: Headline, what_if: str) -> Component:
         return html.P(parts, className="could-take")
     source = html.Span(f" {_source(replay)} ", className="note")
     if not savings.gains:
-        limit = largest_limit(view.analysis.findings, found.step_ns)
-        text = f"{without_gains(limit)}."
+        text = f"{limits_text(view.analysis.findings, found.step_ns)}."
         return html.P([text, source, asking], className="could-take")
     possible = duration(savings.possible_step_ns)
     limits = between(savings.possible_low_ns or 0, savings.possible_high_ns or 0)

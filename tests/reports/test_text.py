@@ -117,10 +117,20 @@ def test_a_short_report_leaves_out_nothing(tmp_path: Path) -> None:
 def test_where_only_a_limit_is_known_the_headline_says_it() -> None:
     result = analyze_reports([SAMPLE_FOLDER / "launch-bound.sqlite"])
     said = " ".join(text.render(result).split())
-    idle = [finding.saving for finding in result.findings if finding.id == "gpu-idle"]
-    at_most = duration(max(saving.high_ns or 0 for saving in idle if saving is not None))
-    first = ". Of what a replay can remove, gpu-idle comes first: at most"
-    assert f"{first} {at_most} less by launch=0 (a replay" in said
+    most = {
+        finding.id: duration(finding.saving.high_ns or 0)
+        for finding in reversed(result.findings)
+        if finding.saving is not None
+    }
+    assert (
+        f". At most {most['unfused-kernels']} less without unfused-kernels, which no replay can"
+        " remove here; of what a replay can remove, gpu-idle comes first:"
+        f" at most {most['gpu-idle']} less by launch=0 (a replay"
+    ) in said
+    host_bound = " ".join(
+        text.render(analyze_reports([SAMPLE_FOLDER / "host-sync.sqlite"])).split()
+    )
+    assert "which no replay can remove here" not in host_bound
 
 
 def test_the_headline_says_by_how_much_the_replay_misses() -> None:

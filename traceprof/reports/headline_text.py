@@ -39,8 +39,8 @@ def headline_lines(analysis: RunResult) -> list[str]:
         )
         lines.append(f"What to act on first, with its share of the {kind}: {causes}.")
     if headline.savings.replay is not None:
-        limit = largest_limit(analysis.findings, headline.step_ns)
-        lines.append(_what_it_could_take(headline.savings, headline.savings.replay, limit))
+        limits = limits_text(analysis.findings, headline.step_ns)
+        lines.append(_what_it_could_take(headline.savings, headline.savings.replay, limits))
     return lines
 
 
@@ -59,7 +59,7 @@ def _what_it_takes(headline: Headline) -> str:
     return f"A step takes {duration(headline.step_ns)}{where} ({steps})"
 
 
-def _what_it_could_take(savings: Savings, replay: Replay, limit: Finding | None) -> str:
+def _what_it_could_take(savings: Savings, replay: Replay, limits: str) -> str:
     if savings.possible_step_ns is None:
         how = f"; {one_line(replay.how_to_collect)}" if replay.how_to_collect else ""
         return f"What it could take is unknown: {one_line(replay.refused or '')}{how}."
@@ -68,7 +68,7 @@ def _what_it_could_take(savings: Savings, replay: Replay, limit: Finding | None)
     if replay.misfit is not None:
         source += f", {percent(replay.misfit)} off"
     if not savings.gains:
-        return f"{without_gains(limit)} ({source})."
+        return f"{limits} ({source})."
     gains = ", then ".join(
         f"{duration(gain.gain_ns)} less without {gain.finding}"
         for gain in savings.gains[:MAX_CAUSES]
@@ -92,21 +92,28 @@ def same_time(finding: Finding, named: Sequence[Finding]) -> str:
     return f" (in {shared[0]}, too)" if shared else ""
 
 
-def without_gains(limit: Finding | None) -> str:
+def limits_text(findings: Sequence[Finding], step_ns: int) -> str:
     """Say what a step could take where no finding has a gain that a replay could estimate.
 
     Args:
-        limit: the finding with the largest limit, None without one.
+        findings: of the run, in the order in which to act.
+        step_ns: what a step takes.
     """
+    limit = largest_limit(findings, step_ns)
     if limit is None or limit.saving is None or limit.saving.high_ns is None:
         return "A replay shows no finding whose removal surely makes it 1 % shorter"
     at_most, share = duration(limit.saving.high_ns), limit.saving.share
     what = limit.id if share is None else f"{percent(share)} of {limit.id}"
     # Others may cost more: what no replay can remove, and what a wait that sets the pace hides.
-    return (
-        f"Of what a replay can remove, {what} comes first:"
+    removed = (
+        f"f what a replay can remove, {what} comes first:"
         f" at most {at_most} less by {limit.saving.assume}"
     )
+    first, saving = findings[0], findings[0].saving
+    if saving is None or saving.assume is not None or (saving.high_ns or 0) <= limit.saving.high_ns:
+        return f"O{removed}"
+    most = duration(saving.high_ns or 0)
+    return f"At most {most} less without {first.id}, which no replay can remove here; o{removed}"
 
 
 def _cause(finding: Finding, rank: int) -> str:

@@ -80,3 +80,26 @@ def test_half_precision_needs_known_kernels_and_gpus(
     trace = program() if gpu is None else program().gpu(gpu)
     (answer,) = whatif(trace.write(tmp_path / "t.sqlite"), assume=["half-precision"]).whatif.answers
     assert (answer.refused, answer.step_ns) == (why, None)
+
+
+@pytest.mark.parametrize(
+    ("last_end_us", "value"),
+    [
+        # Work of the step before the recording began, which is over when the first step begins.
+        (15, 0),
+        # The last of them runs into it: one of 33 operations.
+        (16, 1 / 33),
+    ],
+)
+def test_only_launches_of_the_steps_must_be_known(
+    last_end_us: int, value: float, tmp_path: Path
+) -> None:
+    trace = program()
+    for begin in range(0, 9, 3):
+        trace.kernel(begin * US, (begin + 2) * US, "adamw", stream=8, launch=False)
+    trace.kernel(10 * US, last_end_us * US, "adamw", stream=8, launch=False)
+    asked = whatif(trace.write(tmp_path / "t.sqlite"), assume=["kernel:gemm=0.5x"]).whatif
+    assert asked.baseline is not None
+    launches = next(gate for gate in asked.baseline.gates if gate.name == "launches")
+    assert (launches.value, launches.holds) == (pytest.approx(value), value == 0)
+    assert asked.answers[0].change_ns == (-150 * US if value == 0 else None)

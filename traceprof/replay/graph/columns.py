@@ -77,8 +77,8 @@ class GpuWork(Record, frozen=True):
             is still on its way then.
         is_to_host: bool[n], whether it copies to the host's memory.
         is_to_device: bool[n], whether it copies from the host's memory to a GPU's.
-        num_cut: of how many streams something was left out before the first operation here, which
-            is taken to begin when it did.
+        cut: int64[c], operations before which something was left out on their streams: these are
+            taken to begin when they did, as if nobody had launched them.
     """
 
     rank: Int64
@@ -94,7 +94,7 @@ class GpuWork(Record, frozen=True):
     begins_in_call: Mask
     is_to_host: Mask
     is_to_device: Mask
-    num_cut: int
+    cut: Int64
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -186,12 +186,12 @@ def gpu_work(
     changes = np.ones(len(order), np.bool_)
     changes[1:] = (np.diff(stream[order]) != 0) | (np.diff(rank_of[order]) != 0)
     call, blocks = call[order], blocks[order].astype(np.bool_)
-    num_cut = 0
+    cut = np.empty(0, np.int64)
     if span is not None:  # what ran before them on their streams is not known here
         first = np.flatnonzero(changes)
         at = order[first]
         first = first[_are_continued(ranks, rank_of[at], stream[at], start[at] - shift_ns)]
-        num_cut = int((call[first] >= 0).sum())
+        cut = first[call[first] >= 0]
         call[first], blocks[first] = -1, False
     start, kind = start[order], kind[order]
     in_call = (call >= 0) & (kind == COPY) & ~blocks
@@ -200,7 +200,7 @@ def gpu_work(
     return GpuWork(
         rank_of[order], group[order], place[order], start, end[order], stream[order],
         np.cumsum(changes) - 1, call, kind, blocks, in_call, to_host[order], to_device[order],
-        num_cut,
+        cut,
     )  # fmt: skip
 
 

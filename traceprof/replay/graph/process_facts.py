@@ -43,8 +43,8 @@ class ProcessFacts(Record, frozen=True):
         end_node: one past its last.
         by_kind_ns: int64[pieces, 3], what compute, communication and copies take in each piece of
             its streams.
-        num_unlaunched: how many operations were launched before the capture began.
-        num_operations: how many there are.
+        num_unlaunched: how many operations of the steps were launched before the capture began.
+        num_operations: how many the steps have.
         has_event_records: whether the report shows which streams waited for which.
         host_waits: when a thread that launches to the busiest stream waited for the GPU, for
             room in its queue, or for a loader's.
@@ -122,6 +122,9 @@ def facts_of(process: Process, step_limits_ns: Int64, shift_ns: int) -> ProcessF
     waits, training = process.host_waits, training_threads(calls, work)
     waiting = np.flatnonzero(np.isin(calls.thread[waits.call], training))
     call, overs = waits.call[waiting], process.hand_overs
+    in_steps = (work.end_ns > limits_ns[0]) & (work.start_ns < limits_ns[1])
+    is_unlaunched = in_steps & (work.call < 0)
+    is_unlaunched[work.cut] = False
     taken = np.isin(calls.thread[overs.call], training) & (overs.own_ns >= 0)
     taking, own_ns = overs.call[taken], overs.own_ns[taken]
     return ProcessFacts(
@@ -130,8 +133,8 @@ def facts_of(process: Process, step_limits_ns: Int64, shift_ns: int) -> ProcessF
         gpu_node=process.gpu_node,
         end_node=process.gpu_node + 2 * len(first),
         by_kind_ns=np.stack(by_kind, axis=1),
-        num_unlaunched=int((work.call < 0).sum()) - work.num_cut,
-        num_operations=len(work),
+        num_unlaunched=int(is_unlaunched.sum()),
+        num_operations=int(in_steps.sum()),
         has_event_records=process.stream_waits.is_recorded,
         host_waits=intervals.union(
             np.append(
