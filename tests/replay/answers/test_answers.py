@@ -131,21 +131,12 @@ def test_a_loader_that_is_waited_for(traces: Path) -> None:
 
 
 @pytest.mark.long
-def test_steps_without_their_launches_refuse(traces: Path) -> None:
-    name = "kineto/HolisticTraceAnalysis_trace_diff_test_test.json.gz"
-    asked = whatif(traces / name).whatif
+def test_a_cropped_window_refuses(traces: Path) -> None:
+    """The queue holds work when the capture begins: how far the host is ahead is unknown."""
+    asked = whatif(traces / "h100x2_command_buffer_full.sqlite").whatif
     assert "made before the capture" in (asked.refused or "")
     assert asked.how_to_collect
     assert all(one.refused and one.step_ns is None for one in asked.answers)
-
-
-def test_launches_before_the_training_are_not_missed(traces: Path) -> None:
-    """Half of all operations lack their launch, and all of these end before the training."""
-    asked = whatif(traces / "h100x2_command_buffer_full.sqlite").whatif
-    assert asked.baseline is not None
-    gates = {gate.name: gate for gate in asked.baseline.gates}
-    assert gates["launches"].value == 0
-    assert "with GPU times at zero" in (asked.refused or "")
 
 
 def test_clocks_that_disagree_refuse(traces: Path) -> None:

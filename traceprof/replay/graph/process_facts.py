@@ -43,8 +43,9 @@ class ProcessFacts(Record, frozen=True):
         end_node: one past its last.
         by_kind_ns: int64[pieces, 3], what compute, communication and copies take in each piece of
             its streams.
-        num_unlaunched: how many operations of the steps were launched before the capture began.
-        num_operations: how many the steps have.
+        num_unlaunched: how many operations were launched before the capture began, of those that
+            were not over when the host launched the first step.
+        num_operations: how many were not over then.
         has_event_records: whether the report shows which streams waited for which.
         host_waits: when a thread that launches to the busiest stream waited for the GPU, for
             room in its queue, or for a loader's.
@@ -95,13 +96,16 @@ def unseen_pace(facts: Iterable[ProcessFacts]) -> str | None:
     return _UNSEEN if is_unseen else None
 
 
-def facts_of(process: Process, step_limits_ns: Int64, shift_ns: int) -> ProcessFacts:
+def facts_of(
+    process: Process, step_limits_ns: Int64, launched_ns: int, shift_ns: int
+) -> ProcessFacts:
     """Return the facts about a process.
 
     Args:
         process: its ranks are open.
         step_limits_ns: int64[s + 1], when its steps begin that are compared, and the last one
             ends, on the run's clock.
+        launched_ns: when the host launched the first of them: what was over by then holds up none.
         shift_ns: what was added to times of the report.
     """
     limits_ns = int(step_limits_ns[0]), int(step_limits_ns[-1])
@@ -112,8 +116,8 @@ def facts_of(process: Process, step_limits_ns: Int64, shift_ns: int) -> ProcessF
         else np.empty(0, np.int64)
         for kind in (COMPUTE, COMMUNICATION, COPY)
     ]
-    launched_ns, between = process.latencies.launched_ns, process.stream_waits
-    hidden = hidden_stream_ns(calls, work, launched_ns, between)
+    between = process.stream_waits
+    hidden = hidden_stream_ns(calls, work, process.latencies.launched_ns, between)
     late, late_ns = process.latencies.unexplained_ns, {}
     for index, rank in process.ranks:
         rows = np.flatnonzero((work.rank == index) & (late > 0))
@@ -122,7 +126,7 @@ def facts_of(process: Process, step_limits_ns: Int64, shift_ns: int) -> ProcessF
     waits, training = process.host_waits, training_threads(calls, work)
     waiting = np.flatnonzero(np.isin(calls.thread[waits.call], training))
     call, overs = waits.call[waiting], process.hand_overs
-    in_steps = (work.end_ns > limits_ns[0]) & (work.start_ns < limits_ns[1])
+    in_steps = (work.end_ns > launched_ns) & (work.start_ns < limits_ns[1])
     is_unlaunched = in_steps & (work.call < 0)
     is_unlaunched[work.cut] = False
     taken = np.isin(calls.thread[overs.call], training) & (overs.own_ns >= 0)

@@ -187,7 +187,8 @@ def process_part(
         marks = begun_together(marks)
     remaining = RemainingWork(marks[0].number, marks[0].limits_ns, _NOTHING, _NOTHING)
     weights, scales, remaining = weighed(process, edges, operations, variants, remaining)
-    facts = facts_of(process, marks[0].limits_ns, shift)
+    launched_ns = min(int(mark.launched_ns[0]) for mark in marks)
+    facts = facts_of(process, marks[0].limits_ns, launched_ns, shift)
     for _, rank in ranks:
         rank.release()
     work = process.work
