@@ -3,7 +3,6 @@
 import random
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import exposed_communication
 from traceprof.analyses.exposed_communication import ExposedCommunicationResult
 from traceprof.analyses.exposed_communication.reasons import CLOCKS, UNMATCHED, Reason
-from traceprof.analyses.exposed_communication.text import late_ranks
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.findings import Finding
 from traceprof.ranks.rank_waits import RankWaits
@@ -114,13 +112,6 @@ def test_launched_late_by_the_host(tmp_path: Path) -> None:
     assert reasons(found) == {"late_launch": 15 * MS, "waiting": None}
     assert found.evidence[0].label.endswith("launched late by the host, before next")
     assert "Launch it before" in found.advice[0]
-
-
-def test_the_next_compute_was_launched_after_the_end(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 10 * MS, launch=(0, 1))
-    builder.kernel(10 * MS, 20 * MS, ALL_REDUCE, launch=(2, 3), stream=20)
-    builder.kernel(30 * MS, 40 * MS, launch=(21 * MS, 22 * MS))
-    assert reasons(judged(builder, tmp_path)) == {"late_launch": 10 * MS, "waiting": None}
 
 
 def test_queued_behind_other_communication(tmp_path: Path) -> None:
@@ -244,16 +235,6 @@ def test_clocks_that_disagree_leave_all_unknown(tmp_path: Path) -> None:
     found = judged(builder, tmp_path)
     assert reasons(found) == {"unknown": 4 * 39 * MS, "waiting": None}
     assert "clocks of GPU and host disagree" in found.advice[0]
-
-
-def test_peer_copies_have_reasons_and_no_ranks_to_wait_for(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 50 * MS, launch=(0, 1))
-    builder.memcpy(50 * MS, 90 * MS, "PtoP", source=0, destination=1, launch=(2, 3), stream=9)
-    builder.kernel(90 * MS, 100 * MS, launch=(4, 5))
-    found = judged(builder, tmp_path)
-    assert reasons(found) == {"late_input": 40 * MS, "waiting": None}
-    assert found.evidence[0].label.startswith("peer copy: ")
-    assert not any("reports of all ranks" in line for line in found.advice)
 
 
 # -- who was waited for ---------------------------------------------------------------------------
@@ -506,9 +487,3 @@ def test_known_answers(
     in_ms = {key: (value or 0) / MS for key, value in reasons(found).items()}
     assert found.metrics["exposed_ns"] == pytest.approx(exposed * MS, abs=0.005 * MS)
     assert {key: in_ms[key] for key in parts} == pytest.approx(parts, abs=0.005)
-
-
-def test_ranks_that_were_waited_for_come_by_their_cost() -> None:
-    last, ns = np.array([3, -1, 0, 3, 5]), np.array([4, 90, 6, 4, 0])
-    operations: Any = SimpleNamespace(waiting=SimpleNamespace(last=last, ns=ns))
-    assert late_ranks(operations) == [3, 0, 5]

@@ -133,13 +133,6 @@ def test_attention_is_a_softmax_between_multiplications(
     assert result.metrics.attention_ns == attention_ns <= result.saved_ns
 
 
-def test_attention_is_of_one_stream(tmp_path: Path) -> None:
-    builder = row(SGEMM, SOFTMAX, SGEMM).kernel(1200, 1300, LAYOUT, stream=9)
-    builder.kernel(1150, 1160, SOFTMAX, stream=9)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert result.metrics.attention_ns == 330
-
-
 def test_the_finding_of_attention(tmp_path: Path) -> None:
     """Nothing of a chain in it is counted twice, and advice begins with what costs more."""
     path = row(SGEMM, MUL, SOFTMAX, ADD, SGEMM, LAYOUT).write(tmp_path / "t.sqlite")
@@ -160,39 +153,6 @@ def test_the_finding_of_attention(tmp_path: Path) -> None:
     assert isinstance(finding, Finding)
     assert "torch.compile" in finding.advice[0]
     assert "scaled_dot_product_attention" in finding.advice[-1]
-
-
-def test_tensors_of_other_sizes_have_to_be_read_all(tmp_path: Path) -> None:
-    # A loop over parameters: of each size, one pass of the name that takes longest stays.
-    builder = TraceBuilder()
-    for index, (name, size) in enumerate([(MUL, 1), (ADD, 1), (MUL, 9), (ADD, 9), (MUL, 9)]):
-        builder.kernel(1000 * index, 1000 * index + 100 * size, name, grid=(size, 1, 1))
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
-    assert result.metrics.kernel_ns - result.saved_ns == 100 + 900
-
-
-def test_other_operations_and_steps_end_chains(tmp_path: Path) -> None:
-    copied = row(MUL, ADD, NORM, SUM).memcpy(1500, 1510)
-    elsewhere = row(MUL, ADD, NORM, SUM).memcpy(1500, 1510, stream=13)
-    cleared = row(MUL, ADD, NORM, SUM).memset(1000, 1000)
-    for number, (builder, num) in enumerate([(copied, 0), (elsewhere, 1), (cleared, 0)]):
-        (result,) = assert_agreement(builder.write(tmp_path / f"{number}.sqlite"))
-        assert result.metrics.num_chains == num
-    stepped = row(MUL, ADD, NORM, SUM, MUL, ADD)
-    for step in (0, 1):
-        stepped.nvtx(f"step {step}", 3000 * step - 500, 3000 * step + 2400)
-    (result,) = assert_agreement(stepped.write(tmp_path / "steps.sqlite"))
-    assert (result.metrics.num_chains, result.metrics.longest_chain) == (2, 3)
-
-
-def test_an_optimizer_is_known_by_its_range_or_by_what_it_runs(tmp_path: Path) -> None:
-    names = (SUM, NORM, MUL, MUL, ADD, DIVIDE)
-    (by_name,) = assert_agreement(row(*names).write(tmp_path / "name.sqlite"))
-    assert by_name.metrics.optimizer_ns == by_name.metrics.kernel_ns > 0
-    builder = row(*names).nvtx("step 0", -9, 9999).nvtx("Optimizer.step#SGD.step", 2400, 9000)
-    (by_range,) = assert_agreement(builder.write(tmp_path / "range.sqlite"))
-    assert by_range.metrics.num_chains == 2
-    assert by_range.metrics.optimizer_ns == 130 + 140 + 150
 
 
 def test_the_finding(tmp_path: Path) -> None:
@@ -337,20 +297,6 @@ def profiled(chain: list[tuple[str, str, int, int, int]], *, has_shapes: bool) -
 def saved_us(path: Path) -> float:
     with ranks_of(path) as (rank,):
         return unfused_kernels.run(rank, rank.window).saved_ns / 1000
-
-
-def test_a_fused_kernel_reads_the_first_ones_inputs_and_writes_the_last_ones_output(
-    tmp_path: Path,
-) -> None:
-    """45 us of which 2/3 read, 40 us, and 60 us of which 2/3 write: 70 us stay, not only 60."""
-    num = 1 << 20
-    chain = [
-        ("aten::add", "float", num, 45, 1),
-        ("aten::mul", "float", num, 40, 1),
-        ("aten::copy_", "double", num, 60, 1),
-    ]
-    assert saved_us(write(tmp_path / "t.json", profiled(chain, has_shapes=False))) == 40 + 45
-    assert saved_us(write(tmp_path / "t.json", profiled(chain, has_shapes=True))) == 145 - 70
 
 
 @few_and_many(40, 80)
