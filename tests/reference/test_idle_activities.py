@@ -24,12 +24,6 @@ def test_mpi_before_setup_before_allocation(tmp_path: Path) -> None:
     assert found(late(trace, 7 * MS + 10 * US), tmp_path) == expected
 
 
-def test_mpi_of_another_thread(tmp_path: Path) -> None:
-    thread = global_tid(tid=1001)
-    trace = begun().raw("MPI_OTHER_EVENTS", start=END, end=None, globalTid=thread, textId=None)
-    assert found(late(trace, MS, call=MS), tmp_path) == {"launch_bound": 1000}
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -44,14 +38,6 @@ def test_setup_calls(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cudaMalloc_v3020", "cudaFreeHost_v3020", "cuMemMap", "cudaHostAlloc"]
-)
-def test_allocation_calls(name: str, tmp_path: Path) -> None:
-    trace = late(begun().api(name, END, END + MS), 1100 * US, call=100 * US)
-    assert found(trace, tmp_path) == {"allocation": 1000, "launch_bound": 100}
-
-
-@pytest.mark.parametrize(
     ("name", "call", "expected"),
     [
         ("conv", MS + 1, {"setup": 1000.001}),
@@ -62,25 +48,6 @@ def test_allocation_calls(name: str, tmp_path: Path) -> None:
 def test_first_launches(name: str, call: int, expected: dict[str, float], tmp_path: Path) -> None:
     trace = begun().kernel(END + call, END + 5 * MS, name, launch=(END, END + call))
     assert found(trace, tmp_path) == expected
-
-
-def test_records_of_loading(tmp_path: Path) -> None:
-    trace = begun().raw("StringIds", id=90_000, value="Lazy Function Loading")
-    trace.raw(
-        "CUPTI_ACTIVITY_KIND_OVERHEAD", start=END, end=END + 60 * US, globalTid=global_tid(),
-        nameId=90_000, overheadType=7,
-    )  # fmt: skip
-    assert found(late(trace, 100 * US, call=100 * US), tmp_path) == {
-        "setup": 60,
-        "launch_bound": 40,
-    }
-
-
-def test_handles_of_libraries(tmp_path: Path) -> None:
-    trace = begun().raw("StringIds", id=90_000, value="cublasCreate_v2")
-    thread = global_tid()
-    trace.raw("CUBLAS_EVENTS", start=END, end=END + MS, globalTid=thread, nameId=90_000)
-    assert found(late(trace, MS, call=MS), tmp_path) == {"setup": 1000}
 
 
 @pytest.mark.parametrize(
@@ -101,30 +68,6 @@ def test_setup_ranges(name: str, is_setup: bool, tmp_path: Path) -> None:
 # -- sleep, host code, data loading ---------------------------------------------------------------
 
 
-def test_asleep_and_running(tmp_path: Path) -> None:
-    trace = switched(begun(), (END + MS, 0), (END + 3 * MS, 1))
-    expected = {"host_code": 2000, "waiting": 2000, "launch_bound": 10}
-    assert found(late(trace, 4 * MS + 10 * US), tmp_path) == expected
-
-
-def test_before_the_first_and_after_the_last_switch(tmp_path: Path) -> None:
-    trace = switched(begun(), (END + MS, 1), (END + 3 * MS, 0))
-    expected = {"unknown": 1000, "host_code": 2000, "waiting": 1000, "launch_bound": 10}
-    assert found(late(trace, 4 * MS + 10 * US), tmp_path) == expected
-
-
-def test_asleep_in_a_call_is_in_the_call(tmp_path: Path) -> None:
-    trace = switched(begun(), (END, 0), (END + MS, 1)).api("cudaEventRecord", END, END + MS)
-    assert found(late(trace, MS + 10 * US), tmp_path) == {"launch_bound": 1010}
-
-
-def test_asleep_between_calls_is_asleep(tmp_path: Path) -> None:
-    trace = switched(begun(), (END + 50 * US, 0), (END + 150 * US, 1))
-    trace.api("cudaEventRecord", END, END + 40 * US)
-    expected = {"waiting": 100, "launch_bound": 100}
-    assert found(late(trace, 200 * US), tmp_path) == expected
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -139,21 +82,10 @@ def test_calls_of_the_operating_system(
     assert found(late(trace, 4 * MS + 10 * US), tmp_path) == expected
 
 
-def test_the_scheduler_knows_better(tmp_path: Path) -> None:
-    trace = switched(os_call(begun(), "read", END, END + MS), (END + MS, 0), (END + 2 * MS, 1))
-    expected = {"waiting": 1000, "host_code": 1000, "launch_bound": 10}
-    assert found(late(trace, 2 * MS + 10 * US), tmp_path) == expected
-
-
 def asleep_before_a_copy(**how: object) -> TraceBuilder:
     trace = switched(begun(), (END, 0), (END + MS, 1), tid=how.get("tid"))  # type: ignore[arg-type]
     start = END + MS + 10 * US
     return trace.memcpy(start, start + MS, launch=(END + MS, start), **how)  # type: ignore[arg-type]
-
-
-def test_asleep_before_a_copy(tmp_path: Path) -> None:
-    expected = {"waiting": 1000, "launch_bound": 10}
-    assert found(asleep_before_a_copy(), tmp_path) == expected
 
 
 @pytest.mark.parametrize(
@@ -207,18 +139,6 @@ def test_asleep_means_both(
     trace = switched(handed_over(begun()), *main)
     trace = switched(trace, (END - MS, 0), (END + 2 * MS, 1), tid=1001)
     assert found(trace, tmp_path) == expected
-
-
-def test_only_the_stand_in_is_asleep(tmp_path: Path) -> None:
-    trace = switched(handed_over(begun()), (END, 0))
-    trace = switched(trace, (END - MS, 0), (END + MS, 1), tid=1001)
-    assert found(trace, tmp_path) == {"waiting": 1000, "host_code": 1000, "launch_bound": 10}
-
-
-def test_no_stand_in_that_launches_elsewhere(tmp_path: Path) -> None:
-    trace = handed_over(begun()).api("cudaEventQuery", END, END + US, tid=1002)
-    trace = switched(trace, (END - MS, 0), (END + 2 * MS, 1), tid=1001)
-    assert found(trace, tmp_path) == {"waiting": 2000, "launch_bound": 10}
 
 
 def test_calls_of_both_are_close(tmp_path: Path) -> None:

@@ -14,11 +14,6 @@ from tests.support.long import few_and_many
 # -- launch-bound ---------------------------------------------------------------------------------
 
 
-def test_calls_close_to_each_other_are_launching(tmp_path: Path) -> None:
-    trace = begun().api("cudaEventRecord", END - 10 * US, END + 100 * US)
-    assert found(late(trace, 500 * US), tmp_path) == {"launch_bound": 500}
-
-
 @pytest.mark.parametrize(
     ("between", "expected"),
     [
@@ -40,17 +35,6 @@ def test_ends_of_ranges_count_as_calls(tmp_path: Path) -> None:
     assert found(late(trace, 810 * US), tmp_path) == expected
 
 
-def test_from_the_launch_call_on_it_launches(tmp_path: Path) -> None:
-    at = END + 3 * MS + 20 * US
-    trace = begun().kernel(at, at + MS, launch=(END + 2 * MS, END + 3 * MS))
-    assert found(trace, tmp_path) == {"launch_bound": 1020, "unknown": 2000}
-
-
-def test_a_call_that_began_before_the_gap_launches(tmp_path: Path) -> None:
-    trace = begun().kernel(END + 20 * US, END + MS, launch=(END - US, END + 1))
-    assert found(trace, tmp_path) == {"launch_bound": 20}
-
-
 @pytest.mark.parametrize("call", ["cudaMemcpyAsync", "cudaDeviceSynchronize", "cudaEventRecord"])
 def test_what_the_host_does_after_the_launch_holds_nothing_up(call: str, tmp_path: Path) -> None:
     """The operation is in the queue, behind a wait for something that the report does not show."""
@@ -63,13 +47,6 @@ def test_what_the_driver_does_after_the_launch_holds_it_up(tmp_path: Path) -> No
     trace = begun().kernel(END + 5 * MS, END + 6 * MS, launch=(END, END + 30 * US))
     trace.api("cudaMalloc", END + 40 * US, END + 4 * MS)
     assert found(trace, tmp_path) == {"launch_bound": 40, "allocation": 3960, "unknown": 1000}
-
-
-def test_of_operations_that_start_at_once_the_first_launched_counts(tmp_path: Path) -> None:
-    at = END + 30 * US
-    trace = begun().kernel(at, at + MS, launch=(END + US, END + 2 * US))
-    trace.kernel(at, at + MS, stream=8, launch=(END - 9 * US, END - 8 * US))
-    assert found(trace, tmp_path) == {"turnaround": 20, "unknown": 10}
 
 
 # -- turn-around and what cannot be told ----------------------------------------------------------
@@ -90,44 +67,12 @@ def test_launched_before_the_gap(gap: int, expected: dict[str, float], tmp_path:
     assert found(trace, tmp_path) == expected
 
 
-def test_turnaround_beside_everything_else(tmp_path: Path) -> None:
-    trace = begun().kernel(END + 9 * US, END + MS, launch=(END - 2 * US, END - US))
-    trace.api("cudaMalloc", END, END + 9 * US).api("cudaDeviceSynchronize", END - MS, END)
-    assert found(trace, tmp_path) == {"turnaround": 9}
-
-
-def test_without_a_launch_call(tmp_path: Path) -> None:
-    trace = (
-        begun().api("cudaMalloc", END, END + 90 * US).kernel(END + MS, END + 2 * MS, launch=False)
-    )
-    assert found(trace, tmp_path) == {"unknown": 1000}
-
-
-def test_launched_after_it_started(tmp_path: Path) -> None:
-    at = END + MS
-    trace = begun().api("cudaMalloc", END, END + 90 * US)
-    assert found(trace.kernel(at, at + MS, launch=(at + 1, at + 9)), tmp_path) == {"unknown": 1000}
-
-
-def test_without_any_calls(tmp_path: Path) -> None:
-    trace = begun().kernel(END + MS, END + 2 * MS).without("CUPTI_ACTIVITY_KIND_RUNTIME")
-    assert found(trace, tmp_path) == {"unknown": 1000}
-
-
 def test_without_correlation_ids(tmp_path: Path) -> None:
     trace = begun().raw(
         "CUPTI_ACTIVITY_KIND_KERNEL", start=END + MS, end=END + 2 * MS, deviceId=0, streamId=7,
         correlationId=None, globalPid=global_tid(tid=0), shortName=1, demangledName=1,
     )  # fmt: skip
     assert found(trace, tmp_path) == {"unknown": 1000}
-
-
-def test_touching_and_empty_operations(tmp_path: Path) -> None:
-    trace = begun().kernel(END, END + MS).kernel(END + 2 * MS, END + 2 * MS)
-    assert found(trace, tmp_path) == {"unknown": 1000}  # ended by an operation without length
-    (tmp_path / "inside").mkdir()
-    trace = late(begun().memset(END + 30 * US, END + 30 * US, launch=False), 100 * US)
-    assert found(trace, tmp_path / "inside") == {"unknown": 90, "launch_bound": 10}
 
 
 # -- sync -----------------------------------------------------------------------------------------
@@ -155,26 +100,6 @@ def test_a_debt_reaches_over_gaps(tmp_path: Path) -> None:
     first = END + 300 * US + MS
     trace.kernel(first + 400 * US, first + MS, launch=(first + US, first + 399 * US))
     assert found(trace, tmp_path) == {"sync": 500, "launch_bound": 200}
-
-
-def test_a_short_wait_takes_nothing(tmp_path: Path) -> None:
-    trace = begun().api("cudaStreamSynchronize", END - 5 * US, END + 10 * US)
-    assert found(late(trace, 100 * US), tmp_path) == {"launch_bound": 100}
-
-
-def test_the_larger_of_two_debts_holds(tmp_path: Path) -> None:
-    trace = waited().api("cudaStreamSynchronize", END + 20 * US, END + 135 * US)
-    # 500 us from the first wait on; the second one's 100 us would end earlier
-    assert found(late(trace, 600 * US, call=90 * US), tmp_path) == {
-        "sync": 500,
-        "launch_bound": 100,
-    }
-
-
-def test_a_wait_in_the_gap(tmp_path: Path) -> None:
-    trace = begun().api("cudaEventSynchronize", END + 100 * US, END + 315 * US)
-    trace = late(trace, 400 * US, call=400 * US)
-    assert found(trace, tmp_path) == {"sync": 200, "launch_bound": 200}
 
 
 def test_sleep_setup_and_turnaround_use_up_no_debt(tmp_path: Path) -> None:
@@ -252,23 +177,6 @@ def test_a_blocking_copy_of_another_device(tmp_path: Path) -> None:
 
 
 # -- everything -----------------------------------------------------------------------------------
-
-
-def test_a_window_clips_the_result(tmp_path: Path) -> None:
-    trace = late(waited(), 800 * US, call=785 * US)
-    window = END + 400 * US, END + 600 * US
-    assert found(trace, tmp_path, window) == {"sync": 100, "launch_bound": 100}
-    (tmp_path / "2").mkdir()
-    assert found(late(waited(), 800 * US), tmp_path / "2", (END + 5 * MS, END + 6 * MS)) == {}
-
-
-def test_rows_that_tell_nothing(tmp_path: Path) -> None:
-    trace = begun().raw("SCHED_EVENTS", start=None, cpu=0, isSchedIn=0, globalTid=global_tid())
-    trace.raw("SCHED_EVENTS", start=END, cpu=0, isSchedIn=None, globalTid=global_tid())
-    trace.raw("SCHED_EVENTS", start=END, cpu=0, isSchedIn=0, globalTid=None)
-    trace.raw("OSRT_API", start=END, end=END + MS, globalTid=None, nameId=None)
-    trace.raw("NVTX_EVENTS", start=END, end=END + MS, eventType=59, globalTid=None, text="step 1")
-    assert found(late(trace, MS, call=10 * US), tmp_path) == {"unknown": 990, "launch_bound": 10}
 
 
 @pytest.mark.slow
