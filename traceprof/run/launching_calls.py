@@ -87,9 +87,7 @@ def _of_distinct(ids: Int64, wanted: Int64) -> Int64:
     if high - low > _SPARSE * len(ids):
         first = np.minimum(np.searchsorted(ids, wanted, side="left"), len(ids) - 1)
         return np.where(ids[first] == wanted, first, -1)
-    place = np.full(high - low + 2, -1, np.int32)  # the last entry is for ids outside
-    place[ids - low] = np.arange(len(ids), dtype=np.int32)
-    # Without a sign, smaller ids and the value that stands for NULL are beyond all others, too.
-    above = np.minimum((wanted - low).view(np.uint64), high + 1 - low).view(np.int64)
-    index: Int64 = place[above].astype(np.int64)
-    return index
+    place = np.full(high - low + 3, -1, np.int32)  # the first and the last are for ids outside
+    place[ids - (low - 1)] = np.arange(len(ids), dtype=np.int32)
+    # The value that stands for NULL is outside, too, even where the difference wraps around.
+    return place.take(wanted - (low - 1), mode="clip").astype(np.int64)

@@ -191,9 +191,7 @@ def observe(
     """
     first = ranks[0][1]
     stalls = find_stalls(first)
-    for _, rank in ranks:  # the launch queue of the whole process takes much memory
-        rank.release()
-    first.process_cache.release()
+    first.process_cache.release()  # the launch queue of the whole process takes much memory
     calls = host_calls(first, shift_ns, span)
     work = gpu_work(ranks, calls, shift_ns, span)
     lost = lost_records(first, calls)

@@ -102,8 +102,7 @@ class Kernels(Operations, frozen=True):
     @property
     def name(self) -> Int64:
         """The keys of `Trace.kernel_names`, int64[n]."""
-        names: Int64 = self.name_of_signature[self.packed_signature.kept]
-        return names
+        return self.name_of_signature.take(self.packed_signature.kept)
 
     def name_id(self, index: int) -> int:
         """Return the key of one name."""
@@ -112,8 +111,7 @@ class Kernels(Operations, frozen=True):
     def are_named(self, ids: Iterable[int]) -> Mask:
         """Return which kernels have one of these names, bool[n]."""
         chosen = np.isin(self.name_of_signature, np.array(sorted(ids), np.int64))
-        mask: Mask = chosen[self.packed_signature.kept]
-        return mask
+        return chosen.take(self.packed_signature.kept)
 
 
 class Signatures(Record, frozen=True):
