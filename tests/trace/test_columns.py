@@ -194,3 +194,12 @@ def test_rows_by_key(keys: list[tuple[int, int]]) -> None:
     for key, rows_of_key in found.items():
         of = divmod(key, 10)
         assert rows_of_key == [row for row, numbers in enumerate(keys) if numbers == of]
+
+
+@pytest.mark.parametrize("num", [1, 16, 17, 200])
+def test_few_and_many_numbers_are_found(num: int) -> None:
+    """Few are compared one by one, many looked up; those beyond the column's own are not in it."""
+    numbers = np.arange(1000, 1200)
+    some = {*range(990, 990 + num), 1199, 1 << 40, -(1 << 63)}
+    expected = np.isin(numbers, sorted(some))
+    assert pack(numbers).isin(some).tolist() == expected.tolist()
