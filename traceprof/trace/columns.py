@@ -312,8 +312,9 @@ class ColumnBuilder:
 
 def _rows(kept: Narrow, index: Index) -> Narrow:
     """Return some rows; `take` needs half of the time of an array as index."""
-    is_index = not isinstance(index, slice) and index.dtype != np.bool_
-    return kept.take(index) if is_index else kept[index]
+    if isinstance(index, slice) or index.dtype == np.bool_:
+        return kept[index]
+    return kept.take(index)
 
 
 def _constant(kept: Narrow, length: int, base: int) -> Column:
