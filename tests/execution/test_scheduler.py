@@ -119,7 +119,7 @@ def test_a_worker_is_no_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
         (worker,) = cluster.workers.values()
         assert run("analyze", "--scheduler", worker.worker_address, str(SAMPLE)) == EXIT_ERROR
     err = capsys.readouterr().err
-    assert "the server at this address belongs to Dask, but is no scheduler; start one with" in err
+    assert "at this address belongs to Dask, but is not a scheduler; start one with" in err
     assert err.count("\n") == 1
 
 
