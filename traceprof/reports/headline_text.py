@@ -106,14 +106,14 @@ def limits_text(findings: Sequence[Finding], step_ns: int) -> str:
     what = limit.id if share is None else f"{percent(share)} of {limit.id}"
     # Others may cost more: what no replay can remove, and what a wait that sets the pace hides.
     removed = (
-        f"f what a replay can remove, {what} comes first:"
+        f"of what a replay can remove, {what} comes first:"
         f" at most {at_most} less by {limit.saving.assume}"
     )
     first, saving = findings[0], findings[0].saving
     if saving is None or saving.assume is not None or (saving.high_ns or 0) <= limit.saving.high_ns:
-        return f"O{removed}"
+        return removed[0].upper() + removed[1:]
     most = duration(saving.high_ns or 0)
-    return f"At most {most} less without {first.id}, which no replay can remove here; o{removed}"
+    return f"At most {most} less without {first.id}, which no replay can remove here; {removed}"
 
 
 def _cause(finding: Finding, rank: int) -> str:
