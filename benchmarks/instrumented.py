@@ -112,8 +112,7 @@ def measure(folder: str, calls: int, rounds: int, threes: int, processes: int) -
         under = [*tool, f"--output={folder}/{number}"] if tool else []
         show_calls(name, child(under, environment, "calls", str(calls), str(rounds)))
         show_steps(
-            name,
-            [child(under, environment, "steps", str(threes)) for _ in range(processes)],
+            name, [child(under, environment, "steps", str(threes)) for _ in range(processes)]
         )
         alone = child(under, environment, "alone", "18")
         print(f"a step of one rank, {name}: {alone['added_us']:.0f} µs of CPU time added\n")

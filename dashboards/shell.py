@@ -134,9 +134,7 @@ def menu(pages: Iterable[tuple[str, str]], address: Address) -> list[Component]:
     """Return links to the pages, given by path and title, with the ranks chosen by an address."""
     return [
         dcc.Link(
-            title,
-            href=address.to(path).href(),
-            className="active" if address.path == path else "",
+            title, href=address.to(path).href(), className="active" if address.path == path else ""
         )
         for path, title in pages
     ]

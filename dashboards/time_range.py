@@ -34,10 +34,7 @@ _kept: OrderedDict[Key, object] = OrderedDict()
 def time_range(scope: Scope, clock: RankClock) -> tuple[int | None, int | None]:
     """Return the chosen time range on the clock of a rank's report; None for an open end."""
     start, end = scope.start_ns, scope.end_ns
-    return (
-        None if start is None else clock.own(start),
-        None if end is None else clock.own(end),
-    )
+    return (None if start is None else clock.own(start), None if end is None else clock.own(end))
 
 
 def measured_within(

@@ -49,11 +49,7 @@ def main(
 ) -> None:
     """Write dashboard-overview.png and dashboard-timeline.png, or a tour."""
     paths = expand(reports or [str(REPORT)])
-    with (
-        closing(analyze(*paths)) as analysis,
-        DashboardServer() as server,
-        chromium() as browser,
-    ):
+    with closing(analyze(*paths)) as analysis, DashboardServer() as server, chromium() as browser:
         server.show(analysis, compared=CompareQuestion(before, Options()) if before else None)
         if tour is None:
             _take_for_readme(browser, server.url, folder)

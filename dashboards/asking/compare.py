@@ -111,9 +111,7 @@ def compared_with(analysis: Analysis, question: CompareQuestion) -> Compared:
     drawn = recording(after)
     before_drawn = recording(before)
     return Compared(
-        compared(before, after),
-        None if before_drawn is None else alike(before_drawn, drawn),
-        drawn,
+        compared(before, after), None if before_drawn is None else alike(before_drawn, drawn), drawn
     )
 
 

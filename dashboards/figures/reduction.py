@@ -39,11 +39,7 @@ class Envelope:
 
 
 def envelope(
-    times_ns: Int64,
-    values: npt.NDArray[Any],
-    start_ns: int,
-    end_ns: int,
-    num: int = MAX_POINTS,
+    times_ns: Int64, values: npt.NDArray[Any], start_ns: int, end_ns: int, num: int = MAX_POINTS
 ) -> Envelope:
     """Return the extremes of a step function within each piece of a window.
 

@@ -248,13 +248,7 @@ def heat(
     if others:
         values = rounded(middle, decimals)
         band = [
-            {
-                "title": f"{others}, median",
-                "href": None,
-                "values": values,
-                "starts": [],
-                "ends": [],
-            }
+            {"title": f"{others}, median", "href": None, "values": values, "starts": [], "ends": []}
         ]
     return {
         "kind": "heat",

@@ -92,10 +92,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         TITLE,
         lead,
         _depth(view, known),
-        card(
-            "Queues",
-            with_table(table("queues", _QUEUES, [*map(_row, ordered)]), len(ordered)),
-        ),
+        card("Queues", with_table(table("queues", _QUEUES, [*map(_row, ordered)]), len(ordered))),
         _holders(worst),
         html.Div(
             [

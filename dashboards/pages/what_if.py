@@ -115,10 +115,7 @@ def _form(assumed: Sequence[str]) -> Component:
     meanings = {entry.form: entry.meaning for entry in ASSUMPTIONS if entry.is_default}
     others = [text for text in assumed if text not in meanings]
     options = [
-        {
-            "label": html.Span([html.Code(text), f" {meaning}"]),
-            "value": text,
-        }
+        {"label": html.Span([html.Code(text), f" {meaning}"]), "value": text}
         for text, meaning in meanings.items()
     ]
     return card(

@@ -66,12 +66,7 @@ class DashboardServer:
     """
 
     def __init__(
-        self,
-        host: str = HOST,
-        port: int = 0,
-        *,
-        has_token: bool = True,
-        notes: Notes | None = None,
+        self, host: str = HOST, port: int = 0, *, has_token: bool = True, notes: Notes | None = None
     ) -> None:
         self._notes = notes or Notes()
         self._socket = _listen(host, port)
@@ -125,10 +120,7 @@ class DashboardServer:
         self._application = self._made(None)
 
     def show(
-        self,
-        analysis: Analysis,
-        ask: Ask | None = None,
-        compared: CompareQuestion | None = None,
+        self, analysis: Analysis, ask: Ask | None = None, compared: CompareQuestion | None = None
     ) -> None:
         """Show an analysis from now on.
 

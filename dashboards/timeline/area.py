@@ -80,8 +80,7 @@ def statistics(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
     for (source, _), entry in by_name.items():
         whole[source] += entry.total_ns
     ordered = sorted(
-        by_name.items(),
-        key=lambda item: (SOURCES.index(item[0][0]), -item[1].total_ns, item[0][1]),
+        by_name.items(), key=lambda item: (SOURCES.index(item[0][0]), -item[1].total_ns, item[0][1])
     )
     return {
         "count": sum(entry.count for entry in by_name.values()),

@@ -76,11 +76,7 @@ def _message(rank: Rank, kernel: int) -> int | None:
 
 
 def _described(
-    store: Timelines,
-    ranks: RankComparison,
-    by_number: dict[int, Rank],
-    waits: GroupWaits,
-    row: int,
+    store: Timelines, ranks: RankComparison, by_number: dict[int, Rank], waits: GroupWaits, row: int
 ) -> dict[str, Any]:
     group = waits.group
     is_known = bool(waits.is_known[row]) and not bool(waits.is_unknown[row])

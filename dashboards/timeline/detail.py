@@ -87,11 +87,7 @@ def describe(timeline: RankTimeline, source: str, index: int) -> dict[str, Any] 
         for relation, kind, number in links[:_MAX_LAUNCHED]
         if (brief := _brief(timeline, kind, number)) is not None
     ]
-    return {
-        **(described or {}),
-        "facts": list(facts),
-        "links": linked,
-    }
+    return {**(described or {}), "facts": list(facts), "links": linked}
 
 
 def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) -> dict[str, Any]:

@@ -225,10 +225,7 @@ def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
                     lengths=group.packed_length.at,
                     streams=group.packed_stream,
                 )
-                for group, number, kind in (
-                    (memsets, memset, COPY),
-                    (graphs, memset + 1, COMPUTE),
-                )
+                for group, number, kind in ((memsets, memset, COPY), (graphs, memset + 1, COMPUTE))
             ),
         ),
     )

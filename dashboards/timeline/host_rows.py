@@ -56,9 +56,7 @@ _OPEN_THREADS = 2  # the one that runs the forward pass, and autograd's
 
 
 def with_host(
-    timeline: RankTimeline,
-    range_names: NameTable | None = None,
-    stalls: RankStalls | None = None,
+    timeline: RankTimeline, range_names: NameTable | None = None, stalls: RankStalls | None = None
 ) -> RankTimeline:
     """Return a timeline with the rows of the host below those of the GPU.
 

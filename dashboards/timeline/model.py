@@ -100,10 +100,7 @@ class RankTimeline:
         rows = [track.row for track in self.tracks if len(track.row) and track.samples is None]
         if not rows:
             return None
-        return (
-            min(row.first_ns for row in rows),
-            max(row.last_ns for row in rows),
-        )
+        return (min(row.first_ns for row in rows), max(row.last_ns for row in rows))
 
     def operation(self, index: int) -> tuple[int, int]:
         """Return an operation's group in `RankOperations.groups`, and its index there."""

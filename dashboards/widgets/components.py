@@ -31,11 +31,7 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 def page(title: str, lead: Children, *children: Children) -> Component:
     """Return a page: its heading, a sentence on how to read it, and its cards."""
     return html.Div(
-        [
-            html.H1(title),
-            *([html.P(lead, className="lead")] if lead else []),
-            *_flat(children),
-        ],
+        [html.H1(title), *([html.P(lead, className="lead")] if lead else []), *_flat(children)],
         className="page",
     )
 

@@ -27,11 +27,7 @@ _MAX_EVIDENCE = 3
 
 
 def finding_card(
-    group: Sequence[Finding],
-    address: Address,
-    clock: Clock,
-    judged: str,
-    unit: str = "a step",
+    group: Sequence[Finding], address: Address, clock: Clock, judged: str, unit: str = "a step"
 ) -> Component:
     """Return the card of one finding.
 

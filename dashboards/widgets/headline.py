@@ -201,11 +201,7 @@ def attribution_card(view: View) -> Component | None:
             if finding is not None
             else [one_line(sentence or "")]
         )
-        entries.append(
-            html.Li(
-                [html.Strong(f"{percent(fraction)} {part}"), f"{where}: ", *why],
-            )
-        )
+        entries.append(html.Li([html.Strong(f"{percent(fraction)} {part}"), f"{where}: ", *why]))
     return card(
         f"Who owns what the {judged} loses", html.Ul(entries, className="notes"), note=_OWNED
     )

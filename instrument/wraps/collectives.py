@@ -95,11 +95,7 @@ def scatter(
 
 
 def all_gather(
-    tensor_list: object,
-    tensor: Tensor,
-    group: Group = None,
-    async_op: bool = False,
-    **_: object,
+    tensor_list: object, tensor: Tensor, group: Group = None, async_op: bool = False, **_: object
 ) -> Operation:
     """Describe an all-gather, by one rank's input."""
     return operation(group, (tensor,), is_async=async_op)

@@ -5,13 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.reference.gpu_machine import US
-from tests.reference.gpu_programs import (
-    Program,
-    ranks,
-    short_kernels,
-    small_copies,
-    small_messages,
-)
+from tests.reference.gpu_programs import Program, ranks, short_kernels, small_copies, small_messages
 from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
 from traceprof.analysis import analyze_reports

@@ -48,10 +48,7 @@ def assert_true(analysis: Analysis, truth: dict[str, Any]) -> None:
         assert candidates, expected
         assert any(
             _agrees(dict(candidate.metrics), expected["metrics"]) for candidate in candidates
-        ), (
-            expected["metrics"],
-            [candidate.metrics for candidate in candidates],
-        )
+        ), (expected["metrics"], [candidate.metrics for candidate in candidates])
 
 
 def _agrees(found: dict[str, Any], expected: dict[str, Any]) -> bool:

@@ -6,16 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboards.pages import (
-    kernels,
-    launch_queue,
-    links,
-    nccl,
-    overlap,
-    overview,
-    ranks,
-    steps,
-)
+from dashboards.pages import kernels, launch_queue, links, nccl, overlap, overview, ranks, steps
 from tests.support.serving import serving
 from traceprof.simulate import simulate_ddp
 

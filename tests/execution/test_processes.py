@@ -185,10 +185,7 @@ else:
 main(["analyze", "--jobs", "2", {str(export)!r}])
 """
     with subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as first:
         assert first.stdout is not None
         pids = [int(first.stdout.readline()) for _ in range(2)]

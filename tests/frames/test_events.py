@@ -51,10 +51,7 @@ def check_against_report(path: Path) -> int:
         expected.sort_values(by).reset_index(drop=True),
         check_dtype=False,
     )
-    for frame, tables in (
-        (copies, ["MEMCPY", "MEMSET"]),
-        (calls, ["RUNTIME"]),
-    ):
+    for frame, tables in ((copies, ["MEMCPY", "MEMSET"]), (calls, ["RUNTIME"])):
         there = in_report(path, "SELECT name FROM sqlite_master")["name"].tolist()
         names = [f"CUPTI_ACTIVITY_KIND_{table}" for table in tables]
         parts = [in_report(path, f"SELECT start FROM {name}") for name in names if name in there]

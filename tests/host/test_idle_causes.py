@@ -149,9 +149,7 @@ def add_host(trace: TraceBuilder, chooser: random.Random, unit: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "seeds",
-    [range(25), pytest.param(range(25, 1500), marks=pytest.mark.long)],
-    ids=["few", "many"],
+    "seeds", [range(25), pytest.param(range(25, 1500), marks=pytest.mark.long)], ids=["few", "many"]
 )
 def test_agreement_on_generated_exports(seeds: range, tmp_path: Path) -> None:
     num_stalls = 0

@@ -49,11 +49,7 @@ def run(python: Path, *arguments: str, **environment: str) -> str:
     ("variables", "said"), [({VARIABLE: "1"}, "True"), ({VARIABLE: "0"}, "False"), ({}, "False")]
 )
 def test_spawned_ranks_are_instrumented(
-    python: Path,
-    tool: Path,
-    tmp_path: Path,
-    variables: dict[str, str],
-    said: str,
+    python: Path, tool: Path, tmp_path: Path, variables: dict[str, str], said: str
 ) -> None:
     environment = {nvtx_package.VARIABLE: str(tool), **variables}
     run(python, str(PROGRAM), str(tmp_path), "1", **environment)

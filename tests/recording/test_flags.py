@@ -149,10 +149,7 @@ def test_the_installed_nsys_has_the_flags(nsys: str) -> None:
     ("said", "may_sample"),
     [
         ("CPU Profiling Environment (process-tree): OK\n", True),
-        (
-            "CPU Profiling Environment (process-tree): Fail\nRoot privilege: disabled\n",
-            False,
-        ),
+        ("CPU Profiling Environment (process-tree): Fail\nRoot privilege: disabled\n", False),
         ("Timestamp counter supported: Yes\n", None),
     ],
 )

@@ -62,11 +62,7 @@ GPU 2: Tesla T4 (UUID: GPU-2)
 def test_matrix_of_a_new_version() -> None:
     matrix, cards = parse_topology(NEW)
     assert cards == {"NIC0": "mlx5_2", "NIC1": "mlx5_bond_0"}
-    assert gpu_paths(matrix, 3) == (
-        ("X", "NV4", "SYS"),
-        ("NV4", "X", "SYS"),
-        ("SYS", "SYS", "X"),
-    )
+    assert gpu_paths(matrix, 3) == (("X", "NV4", "SYS"), ("NV4", "X", "SYS"), ("SYS", "SYS", "X"))
     assert nearest_gpus(matrix, cards) == {"mlx5_2": (0, 1), "mlx5_bond_0": (2,)}
     assert parse_numa_nodes(NEW) == {0: 0, 1: 0, 2: 1}
 

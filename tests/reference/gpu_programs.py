@@ -10,16 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.reference.gpu_machine import (
-    MS,
-    US,
-    Batches,
-    Change,
-    Device,
-    Kernel,
-    Machine,
-    Thread,
-)
+from tests.reference.gpu_machine import MS, US, Batches, Change, Device, Kernel, Machine, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

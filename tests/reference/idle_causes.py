@@ -174,13 +174,7 @@ class RankIdle:
                 before = [cut for cut in cuts if cut[0] < middle]
                 pieces += _with_stretches(before, op.stream, threads)
                 pieces += [
-                    Piece(
-                        *cut[:2],
-                        cut[2],
-                        op.stream,
-                        (),
-                        may_be_sync=False,
-                    )
+                    Piece(*cut[:2], cut[2], op.stream, (), may_be_sync=False)
                     for cut in cuts
                     if cut[0] >= middle
                 ]

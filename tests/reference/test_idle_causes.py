@@ -85,11 +85,7 @@ def waited(length: int = 515 * US) -> TraceBuilder:
 
 @pytest.mark.parametrize(
     ("gap", "expected"),
-    [
-        (400, {"sync": 400}),
-        (500, {"sync": 500}),
-        (510, {"sync": 500, "launch_bound": 10}),
-    ],
+    [(400, {"sync": 400}), (500, {"sync": 500}), (510, {"sync": 500, "launch_bound": 10})],
 )
 def test_a_wait_takes_run_ahead(gap: int, expected: dict[str, float], tmp_path: Path) -> None:
     assert found(late(waited(), gap * US), tmp_path) == expected

@@ -63,8 +63,7 @@ def test_every_sample_fits_on_a_page(path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "folder",
-    ["kineto/dlrm_8ranks", "jacobi_mpi", "rtx3090x9_3nodes_tree", "rtx3090x6_2nodes_ring"],
+    "folder", ["kineto/dlrm_8ranks", "jacobi_mpi", "rtx3090x9_3nodes_tree", "rtx3090x6_2nodes_ring"]
 )
 def test_every_real_run_fits_on_a_page(traces: Path, folder: str) -> None:
     names = {path.name for path in (traces / folder).iterdir()}
@@ -159,9 +158,7 @@ def test_the_headline_names_the_rank_of_a_share_that_is_not_of_its_own() -> None
     rank = re.findall(r"A step takes .* on rank (\d+)", headline)
     assert result.headline is not None
     for share, finding in zip(
-        shares.partition(". It could")[0].split("; "),
-        result.headline.causes,
-        strict=True,
+        shares.partition(". It could")[0].split("; "), result.headline.causes, strict=True
     ):
         elsewhere = re.findall(r" on rank (\d+)", share)
         assert elsewhere == ([] if [str(finding.rank)] == rank else [str(finding.rank)])

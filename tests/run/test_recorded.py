@@ -72,9 +72,7 @@ def test_the_cost_of_an_operation_is_what_the_programs_clock_says(
 
 
 @pytest.mark.long
-def test_where_the_time_of_the_pairs_went(
-    two_pairs: tuple[Analysis, list[dict[str, Any]]],
-) -> None:
+def test_where_the_time_of_the_pairs_went(two_pairs: tuple[Analysis, list[dict[str, Any]]]) -> None:
     analysis, _ = two_pairs
     for result, used in zip(analysis.result.breakdown, analysis.result.collectives, strict=True):
         assert result.whole.communication_ns == used.uses[0].total_ns  # calls follow each other

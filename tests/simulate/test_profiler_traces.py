@@ -105,10 +105,7 @@ def test_only_waiting_needs_one_clock(name: str, tmp_path: Path) -> None:
     # compare them by: who waited is not known then, and what it waited is among the other reasons.
     export = tmp_path / "run.sqlite"
     simulate_scenario(name, export)
-    results = [
-        analyzed([export]),
-        analyzed(write_traces(export, tmp_path, "run", ".json.gz")),
-    ]
+    results = [analyzed([export]), analyzed(write_traces(export, tmp_path, "run", ".json.gz"))]
     reasons = [
         {
             finding.rank: {key: number(finding.metrics[key]) for key in REASONS}

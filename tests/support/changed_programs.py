@@ -31,12 +31,7 @@ from traceprof.simulate.scenarios import stalls as planted
 from traceprof.simulate.scenarios.pipelines import Plan, pipeline
 from traceprof.simulate.scenarios.ranks import NUM_RANKS, STRAGGLERS, training
 from traceprof.simulate.scenarios.setup import Setup
-from traceprof.simulate.scenarios.stages import (
-    NUM_MICRO_BATCHES,
-    NUM_STAGES,
-    Send,
-    nccl_pipeline,
-)
+from traceprof.simulate.scenarios.stages import NUM_MICRO_BATCHES, NUM_STAGES, Send, nccl_pipeline
 from traceprof.simulate.scenarios.training import WORLD, programs, reduce_beside
 
 Build = Callable[[np.random.Generator], Setup]

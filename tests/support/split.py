@@ -34,10 +34,7 @@ def _of_process(path: Path, part: Path, process: int) -> Path:
                 ("globalTid", f"globalTid & ~{LOW_24_BITS}"),
             ):
                 if column in columns:
-                    database.execute(
-                        f"DELETE FROM {quote(table)} WHERE ({owner}) <> ?",
-                        (process,),
-                    )
+                    database.execute(f"DELETE FROM {quote(table)} WHERE ({owner}) <> ?", (process,))
                     break
         database.commit()
     return part

@@ -11,9 +11,7 @@ SAMPLE_FOLDER = Path(__file__).parents[2] / "sample_traces"
 SAMPLE = SAMPLE_FOLDER / "ddp.sqlite"
 CPU_SAMPLE = SAMPLE_FOLDER / "gloo.sqlite"
 SAMPLES = sorted(SAMPLE_FOLDER.glob("*.sqlite"))
-QUICK_SAMPLES = {
-    *("ddp", "gloo", "mpi-wait", "host-sync", "peer-copies"),
-}
+QUICK_SAMPLES = {*("ddp", "gloo", "mpi-wait", "host-sync", "peer-copies")}
 """Of tests with every sample, those with these are quick: one of each kind of program."""
 GPU_SAMPLES = [path for path in SAMPLES if path != CPU_SAMPLE]
 

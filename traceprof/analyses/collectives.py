@@ -90,8 +90,7 @@ class OperationUse(Struct, frozen=True):
     """
 
     operation: Annotated[
-        Text,
-        Meta(description="Operation, by the kernel's name; send and receive share one."),
+        Text, Meta(description="Operation, by the kernel's name; send and receive share one.")
     ]
     communicator: Annotated[
         str | None, Meta(description="NCCL's id, equal on all ranks; if unknown, PyTorch's group.")

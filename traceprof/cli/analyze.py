@@ -190,10 +190,7 @@ def _range(text: str, option: str, read: Callable[[str], int]) -> Range:
         raise UsageError(
             f"cannot read {option} {text!r}", "it is not a range", "write A:B, A: or :B"
         )
-    return (
-        read(start) if start.strip() else None,
-        read(end) if end.strip() else None,
-    )
+    return (read(start) if start.strip() else None, read(end) if end.strip() else None)
 
 
 def _step_number(text: str) -> int:

@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 @click.command("dashboard", short_help="Show the findings in a browser.")
 @reports_argument
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="The address to listen on.",
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

@@ -17,16 +17,10 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     click.option(
-        "--only",
-        metavar="ID,..",
-        shell_complete=lists_of_ids,
-        help="Judge only these findings.",
+        "--only", metavar="ID,..", shell_complete=lists_of_ids, help="Judge only these findings."
     ),
     click.option(
-        "--skip",
-        metavar="ID,..",
-        shell_complete=lists_of_ids,
-        help="Do not judge these findings.",
+        "--skip", metavar="ID,..", shell_complete=lists_of_ids, help="Do not judge these findings."
     ),
     click.option(
         "--step-pattern",

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    "record",
-    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+    "record", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False}
 )
 @click.option(
     "-o",

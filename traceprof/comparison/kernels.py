@@ -114,9 +114,7 @@ def _together(uses: Sequence[Use]) -> Use:
 
 
 def _by_place(
-    before: Sequence[Use],
-    after: Sequence[Use],
-    matched: Sequence[tuple[Use | None, Use | None]],
+    before: Sequence[Use], after: Sequence[Use], matched: Sequence[tuple[Use | None, Use | None]]
 ) -> list[_Pair]:
     """Match remaining kernels between the same neighbours in the step, if of one category.
 
@@ -142,9 +140,7 @@ def _by_place(
     return pairs
 
 
-def _changes(
-    pairs: Sequence[_Pair],
-) -> list[KernelChange]:
+def _changes(pairs: Sequence[_Pair]) -> list[KernelChange]:
     corrected = probabilities([(one, other) for _, one, other in pairs])
     changes = []
     for index, (rung, one, other) in enumerate(pairs):

@@ -206,9 +206,7 @@ def _kinds(lengths: tuple[Float64, Float64], blocks: list[int]) -> tuple[Int64, 
 
 
 def _at_same_mix(
-    sides: tuple[Float64, Float64],
-    lengths: tuple[Float64, Float64],
-    kinds: tuple[Int64, Int64],
+    sides: tuple[Float64, Float64], lengths: tuple[Float64, Float64], kinds: tuple[Int64, Int64]
 ) -> AtSameMix:
     """Return the change of each kind, weighted by its share of the steps of both sides."""
     numbers, num_steps = np.unique(np.concatenate(kinds), return_counts=True)

@@ -228,8 +228,7 @@ class FindingChange(Struct, forbid_unknown_fields=True):
     severity_after: str | None
     predicted: Annotated[Saving | None, Meta(description="The saving that it predicted before.")]
     came_ns: Annotated[
-        int | None,
-        Meta(description="How much its cost fell; null if it cannot be judged after."),
+        int | None, Meta(description="How much its cost fell; null if it cannot be judged after.")
     ]
     title: str
 

@@ -114,8 +114,7 @@ class Answer(Struct, forbid_unknown_fields=True, omit_defaults=True):
     ] = None
     refused: str | None = None
     how_to_collect: Annotated[
-        str | None,
-        Meta(description="What to record to get an answer; null if nothing would help."),
+        str | None, Meta(description="What to record to get an answer; null if nothing would help.")
     ] = None
     note: str | None = None
     orders: Annotated[
@@ -145,8 +144,7 @@ class StepPathPart(Struct, forbid_unknown_fields=True):
 
     rank: Count
     kind: Annotated[
-        str,
-        Meta(extra_json_schema={"enum": ["compute", "communication", "copy", "host", "delay"]}),
+        str, Meta(extra_json_schema={"enum": ["compute", "communication", "copy", "host", "delay"]})
     ]
     start_ns: Annotated[int, Meta(description="Start, on the clock of the rank's report.")]
     end_ns: int

@@ -127,11 +127,7 @@ class AnalysisFuture(Generic[Analysis]):
         child: the process that makes it; None if this process has to.
     """
 
-    def __init__(
-        self,
-        task: AnalysisTask[Analysis],
-        child: Child[_Sent] | None,
-    ) -> None:
+    def __init__(self, task: AnalysisTask[Analysis], child: Child[_Sent] | None) -> None:
         self._task, self._child, self._traces = task, child, task.traces
         self._held: dict[int, list[Section]] = {}
         self._items = self._received()

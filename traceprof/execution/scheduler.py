@@ -115,10 +115,7 @@ def _check_greeting(scheduler: str, security: Security) -> None:
         OSError: nothing answers in time.
         ValueError: the address is malformed, or the server's greeting is not Dask's.
     """
-    from distributed.comm.addressing import (  # noqa: PLC0415  (an extra)
-        parse_address,
-        parse_host_port,
-    )
+    from distributed.comm.addressing import parse_address, parse_host_port  # noqa: PLC0415  (an extra)
 
     scheme, location = parse_address(scheduler)
     if scheme not in {"tcp", "tls"}:

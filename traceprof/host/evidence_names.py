@@ -118,12 +118,7 @@ LOADER_STAGE = lazy(r"\A(?:\[DALI\])?\[Executor\] Run(CPU|Mixed|GPU)\Z")
 
 HOST_RANGE = lazy(
     "|".join(
-        (
-            SETUP_RANGE.pattern,
-            MPI_RANGE.pattern,
-            HOST_WORK.pattern,
-            f"(?i:{DATA_LOADING.pattern})",
-        )
+        (SETUP_RANGE.pattern, MPI_RANGE.pattern, HOST_WORK.pattern, f"(?i:{DATA_LOADING.pattern})")
     )
 )
 """Ranges of any of these kinds."""

@@ -108,10 +108,7 @@ def runs_of_thread(ranges: HostRanges, calls: ApiCalls, thread: int) -> Runs:
     ends = ranges.ends.get(thread)
     if ends is None:
         return runs
-    return runs_of(
-        np.append(runs.start_ns, ends.start_ns),
-        np.append(runs.end_ns, ends.end_ns),
-    )
+    return runs_of(np.append(runs.start_ns, ends.start_ns), np.append(runs.end_ns, ends.end_ns))
 
 
 def _ends_in_process(trace: Trace, process: int) -> dict[int, Runs]:

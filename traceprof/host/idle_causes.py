@@ -28,11 +28,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.batches import are_batches
 from traceprof.host.idle_gaps import IdleGaps, idle_gaps
-from traceprof.host.launching_threads import (
-    LaunchingThreads,
-    launching_threads,
-    streams_by_thread,
-)
+from traceprof.host.launching_threads import LaunchingThreads, launching_threads, streams_by_thread
 from traceprof.host.stalls import host_stalls
 from traceprof.host.sync_costs import NO_SYNC_COSTS, sync_costs
 from traceprof.host.sync_idle import AttributableIdle, SyncIdle
@@ -272,11 +268,7 @@ class _ThreadPair:
     """A launching thread and its stand-in, or the thread alone."""
 
     def __init__(
-        self,
-        evidence: HostEvidence,
-        stalls: HostStalls,
-        calls: ApiCalls,
-        numbers: tuple[int, ...],
+        self, evidence: HostEvidence, stalls: HostStalls, calls: ApiCalls, numbers: tuple[int, ...]
     ) -> None:
         self._evidence, self._stalls = evidence, stalls
         self._calls, self._numbers = calls, numbers

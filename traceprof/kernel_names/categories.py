@@ -162,11 +162,7 @@ CATEGORIES: tuple[CategoryRow, ...] = (
         r"^cudnn::cnn::|cudnn::gemm::|cask_cudnn::|^flip_filter$|^fft[12]d_[cr]2[cr]_\d+",
         "cuDNN: helpers of its convolutions; its FFT algorithms (CUDNN_CONVOLUTION_*_ALGO_FFT)",
     ),
-    _row(
-        Category.CONVOLUTION,
-        r"^miopen\w*Conv|^igemm_(?:fwd|bwd|wrw)",
-        "AMD MIOpen",
-    ),
+    _row(Category.CONVOLUTION, r"^miopen\w*Conv|^igemm_(?:fwd|bwd|wrw)", "AMD MIOpen"),
     # -- matrix multiplications
     _row(
         Category.MATMUL,

@@ -193,12 +193,7 @@ class PackedArrivals(Record, frozen=True):
         between = arrivals.spent_at_end_ns - at_start
         nothing: dict[str, Any] = dict.fromkeys(_names_of_columns(), _NOTHING)
         return cls(
-            replace(
-                arrivals,
-                cumulative_ns_at_start=_NOTHING,
-                spent_at_end_ns=_NOTHING,
-                **nothing,
-            ),
+            replace(arrivals, cumulative_ns_at_start=_NOTHING, spent_at_end_ns=_NOTHING, **nothing),
             tuple(map(pack, columns)),
             tuple(
                 (pack(at_start[:, index]), pack(between[:, index]))

@@ -102,10 +102,7 @@ class Pipeline(Record, frozen=True):
 
 
 def pipeline_of(
-    line: Line,
-    ranks: RankComparison,
-    passes: Sequence[RankPasses],
-    arrivals: Sequence[Arrivals],
+    line: Line, ranks: RankComparison, passes: Sequence[RankPasses], arrivals: Sequence[Arrivals]
 ) -> Pipeline | None:
     """Return the bubbles of a pipeline; None if its messages contradict each other.
 
@@ -211,11 +208,7 @@ def _parts(expected: Sequence[Int64], lengths: Int64) -> Int64:
 
 
 def _communicating(
-    ranks: RankComparison,
-    arrivals: Arrivals,
-    gap_start: Int64,
-    gap_end: Int64,
-    lengths: Int64,
+    ranks: RankComparison, arrivals: Arrivals, gap_start: Int64, gap_end: Int64, lengths: Int64
 ) -> int:
     """Return the time in a stage's gaps that communication kernels take."""
     start, end = (

@@ -108,10 +108,7 @@ def _chains(line: Line) -> Int64:
 
 
 def _collectives(
-    line: Line,
-    ranks: RankComparison,
-    arrivals: Sequence[Arrivals],
-    passes: Sequence[RankPasses],
+    line: Line, ranks: RankComparison, arrivals: Sequence[Arrivals], passes: Sequence[RankPasses]
 ) -> Iterator[tuple[Int64, list[tuple[int, Int64, Int64]]]]:
     """Yield the times of operations of several stages, with the passes before and after them."""
     for waits in ranks.waits:

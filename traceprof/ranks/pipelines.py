@@ -379,9 +379,7 @@ def _order(
 
 
 def _are_certain(
-    order: Sequence[int],
-    messages: Mapping[tuple[int, int], Messages],
-    passes: Sequence[RankPasses],
+    order: Sequence[int], messages: Mapping[tuple[int, int], Messages], passes: Sequence[RankPasses]
 ) -> bool:
     """Return whether ranks that exchange messages as stages do are stages.
 

@@ -103,9 +103,7 @@ def _traced(options: Mapping[str, str], *, uses_mpi: bool) -> Iterator[Flag | Le
         )
     if "cuda-event-trace" in options:
         yield Flag(
-            "--cuda-event-trace=true",
-            "which stream waits for which",
-            "a row for each event",
+            "--cuda-event-trace=true", "which stream waits for which", "a row for each event"
         )
 
 
@@ -136,9 +134,7 @@ def _counted(options: Mapping[str, str], machine: Machine) -> Iterator[Flag | Le
         )
     elif "gpu-metrics-devices" in options:  # from 2024 on
         yield Flag(
-            "--gpu-metrics-devices=cuda-visible",
-            LINKS,
-            "10 000 samples a second of each GPU",
+            "--gpu-metrics-devices=cuda-visible", LINKS, "10 000 samples a second of each GPU"
         )
     elif "gpu-metrics-device" in options:
         yield Flag("--gpu-metrics-device=all", LINKS, "10 000 samples a second of each GPU")

@@ -93,11 +93,7 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
             say(f"the other recorders do not see that this one is done: {error.strerror}")
             is_whole = False
         all_reports = gathering.gather(
-            plan.folder,
-            plan.job,
-            reports,
-            was_ended=lambda: child.ended_by is not None,
-            say=say,
+            plan.folder, plan.job, reports, was_ended=lambda: child.ended_by is not None, say=say
         )
     if child.ended_by is not None and not status:  # nsys gives 0
         status = 128 + child.ended_by

@@ -83,10 +83,7 @@ class Section(Record, frozen=True):
 
 
 def render(
-    analysis: RunResult,
-    *,
-    shows_kernels: bool = False,
-    scenes: Mapping[Place, Scene] | None = None,
+    analysis: RunResult, *, shows_kernels: bool = False, scenes: Mapping[Place, Scene] | None = None
 ) -> str:
     """Return the report as a self-contained HTML page.
 

@@ -123,9 +123,7 @@ def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
     heading = "about the data"
     gaps = run.reports[index].cpu_rank_gaps
     of_hosts = cpu_rank_notes(
-        [host.rank for host in hosts],
-        [gaps[host.process] for host in hosts],
-        trace.how_to_collect,
+        [host.rank for host in hosts], [gaps[host.process] for host in hosts], trace.how_to_collect
     )
     for note in (*trace.notes, *trace.empty_domain_notes(), *of_hosts):
         yield heading, note

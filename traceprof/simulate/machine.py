@@ -32,12 +32,7 @@ MPI_WORLD = 0x7F00
 
 
 HOST_TABLES = frozenset(
-    {
-        schema.EVENT_RECORD.name,
-        schema.SWITCHES,
-        schema.SAMPLES,
-        schema.OS_CALLS,
-    }
+    {schema.EVENT_RECORD.name, schema.SWITCHES, schema.SAMPLES, schema.OS_CALLS}
 )
 """Tables that captures have only if their options request them."""
 

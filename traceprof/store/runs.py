@@ -16,15 +16,7 @@ from traceprof.documents.analysis.reading import MAX_DOCUMENT_BYTES
 from traceprof.documents.analysis.records import document
 from traceprof.errors import TraceFileError, UsageError, one_line
 from traceprof.findings import Count  # noqa: TC001  (msgspec converts to it)
-from traceprof.store.files import (
-    connected,
-    errors,
-    has_tables,
-    read,
-    refused,
-    version_of,
-    written,
-)
+from traceprof.store.files import connected, errors, has_tables, read, refused, version_of, written
 from traceprof.store.tables import LISTS, cell, columns, rows, with_numbers, written_table
 from traceprof.structs import Record
 

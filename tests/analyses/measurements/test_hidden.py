@@ -98,8 +98,7 @@ def test_what_is_seen_beside_graphs_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "how"),
-    [("my_fft_stage3", "--kernels"), ("myHaloExchange", "--communication-kernel")],
+    ("name", "how"), [("my_fft_stage3", "--kernels"), ("myHaloExchange", "--communication-kernel")]
 )
 @pytest.mark.parametrize(("share", "hides"), [(MIN_UNKNOWN, False), (MIN_UNKNOWN + 0.01, True)])
 def test_unknown_names_over_a_tenth_of_the_time_hide_what_is_known_by_name(
@@ -128,10 +127,7 @@ def test_known_names_hide_nothing_where_nothing_communicates(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("warning", "hides"),
-    [
-        (WARNING, True),
-        ("Not all NVTX events might have been collected.", False),
-    ],
+    [(WARNING, True), ("Not all NVTX events might have been collected.", False)],
 )
 def test_lost_events_hide_findings(tmp_path: Path, warning: str, *, hides: bool) -> None:
     builder = launched_in_vain(TraceBuilder().kernel(10, 1000))

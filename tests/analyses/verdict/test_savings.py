@@ -82,8 +82,7 @@ def with_a_full_queue(trace: TraceBuilder, start: int) -> None:
 
 @pytest.mark.parametrize(("step", "share"), [(1, 1 / 4), (4, 0)])
 @pytest.mark.parametrize(
-    ("id_", "add"),
-    [("host-stall", with_a_long_call), ("launch-queue-stall", with_a_full_queue)],
+    ("id_", "add"), [("host-stall", with_a_long_call), ("launch-queue-stall", with_a_full_queue)]
 )
 def test_what_happened_in_a_step_that_is_cut_costs_others_nothing(
     id_: str, add: Callable[[TraceBuilder, int], None], step: int, share: float, tmp_path: Path

@@ -58,8 +58,7 @@ def breakdown_rows(tree: Any) -> list[Any]:
 def test_a_preview_shows_the_ranks_that_are_known() -> None:
     with analysis_of(SAMPLE) as analysis:
         first = replace(
-            analysis,
-            result=partial_result(analysis.result.run, analysis.result.breakdown[:1]),
+            analysis, result=partial_result(analysis.result.run, analysis.result.breakdown[:1])
         )
         rows = breakdown_rows(overview.preview(first, Address()))
         whole = breakdown_rows(overview.layout(analysis, Address()))

@@ -50,9 +50,7 @@ def many(analysis: Analysis, monkeypatch: pytest.MonkeyPatch) -> list[BreakdownR
     results = [slowed(first, rank, 1 + rank * 37 % NUM / 100) for rank in range(NUM)]
     of = View.of
     monkeypatch.setattr(
-        View,
-        "of",
-        lambda view, module: tuple(results) if module is breakdown else of(view, module),
+        View, "of", lambda view, module: tuple(results) if module is breakdown else of(view, module)
     )
     return results
 

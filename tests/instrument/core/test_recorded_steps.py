@@ -92,7 +92,7 @@ def test_an_open_end_is_the_end_of_the_process(events: list[str]) -> None:
     recorded_steps.unwatch()
     mark(2)
     assert events == [
-        *("PREPARE", "pop", "BEGIN", "push step 1", "pop", "END", "push step 2", "pop"),
+        *("PREPARE", "pop", "BEGIN", "push step 1", "pop", "END", "push step 2", "pop")
     ]
 
 
@@ -145,8 +145,7 @@ def test_a_recorder_that_fails_does_not_stop_the_training(
 
 
 @pytest.mark.parametrize(
-    ("text", "steps"),
-    [("10:20", (10, 20)), ("5:", (5, None)), (":3", (0, 3)), (" 0 : 1 ", (0, 1))],
+    ("text", "steps"), [("10:20", (10, 20)), ("5:", (5, None)), (":3", (0, 3)), (" 0 : 1 ", (0, 1))]
 )
 def test_ranges_of_steps(text: str, steps: tuple[int, int | None]) -> None:
     assert parse_steps(text) == steps

@@ -123,9 +123,7 @@ def test_the_forward_pass_of_the_whole_model_has_one_range(recorded: list[str], 
 
 
 @pytest.mark.usefixtures("alone")
-def test_what_a_checkpoint_computes_again_is_part_of_the_backward_pass(
-    recorded: list[str],
-) -> None:
+def test_what_a_checkpoint_computes_again_is_part_of_the_backward_pass(recorded: list[str]) -> None:
     inner = DistributedDataParallel(torch.nn.Linear(3, 3))
 
     class Model(torch.nn.Module):

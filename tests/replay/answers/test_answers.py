@@ -62,10 +62,7 @@ def test_what_was_measured_is_replayed_to_the_nanosecond(real_trace: Path) -> No
         if asked.baseline is None:
             assert asked.refused
             return
-        graph = run_graph(
-            analysis,
-            [Variant(), Variant(None, keeps_unexplained=False)],
-        )
+        graph = run_graph(analysis, [Variant(), Variant(None, keeps_unexplained=False)])
         steps, _ = replayed_steps(graph)
         assert np.array_equal(steps[:, 0], measured_steps(graph))
         misfit = asked.baseline.misfit
@@ -112,8 +109,7 @@ def test_waits_taken_out_of_each_rank_by_itself(
             of_rank = [one for one in analysis.run.ranks if one.device == rank]
             run = replace(analysis.run, ranks=tuple(of_rank))
             graph = run_graph(
-                dataclasses.replace(analysis, run=run),
-                [Variant(), Variant(parse("no-sync"))],
+                dataclasses.replace(analysis, run=run), [Variant(), Variant(parse("no-sync"))]
             )
             steps, _ = replayed_steps(graph)
             change = float(steps[:, 0].sum() - steps[:, 1].sum()) / _MS

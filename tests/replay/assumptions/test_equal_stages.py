@@ -99,10 +99,7 @@ def test_equal_stages_have_nothing_to_gain(tmp_path: Path) -> None:
     ("plan", "share"),
     rows_long_after(
         1,
-        [
-            (replace(_MORE, num_steps=3), True),
-            (replace(_PLAN, work=(1.0, 1.02, 1.0, 1.0)), False),
-        ],
+        [(replace(_MORE, num_steps=3), True), (replace(_PLAN, work=(1.0, 1.02, 1.0, 1.0)), False)],
     ),
 )
 def test_a_finding_and_whatif_say_the_same(plan: Plan, share: bool, tmp_path: Path) -> None:

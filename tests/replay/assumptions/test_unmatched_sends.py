@@ -29,7 +29,4 @@ def test_waits_for_a_side_that_is_not_known_are_no_transfers(
     reasons = [answer.refused or "" for answer in asked.answers[:2]]
     assert [
         "the other side of sends, receives and all-to-alls" in reason for reason in reasons
-    ] == [
-        is_refused,
-        False,
-    ]
+    ] == [is_refused, False]

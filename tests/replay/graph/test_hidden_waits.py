@@ -76,10 +76,7 @@ def test_waits_by_calls_that_are_gone_are_seen(
     ("num", "between", "may_wait"), [(12, compute, False), (3, synchronize, True)]
 )
 def test_own_time_is_no_wait_and_a_few_silences_say_nothing(
-    num: int,
-    between: Callable[[Host, np.random.Generator], None],
-    may_wait: bool,
-    tmp_path: Path,
+    num: int, between: Callable[[Host, np.random.Generator], None], may_wait: bool, tmp_path: Path
 ) -> None:
     path = recorded(program(num, between), tmp_path / "run.sqlite")
     damaged(path, tmp_path / "damaged.sqlite", "synchronize calls")

@@ -45,10 +45,7 @@ def test_an_iteration_of_a_solver_is_a_step(tmp_path: Path) -> None:
         assert (rank.steps.start_ns - rank.host_steps.start_ns).tolist() == [5 * US] * 12
         window = choose_window(rank, steps=(2, 4))
         assert window is not None
-        assert (window.start_ns, window.end_ns) == (
-            rank.steps.start_ns[2],
-            rank.steps.start_ns[4],
-        )
+        assert (window.start_ns, window.end_ns) == (rank.steps.start_ns[2], rank.steps.start_ns[4])
 
 
 def marked(trace: TraceBuilder) -> TraceBuilder:

@@ -141,10 +141,7 @@ def test_copies_share_a_link() -> None:
 
 def test_kernels_are_slower_beside_communication() -> None:
     # kernel from 1; communication [11 23): 8 of its 12 ns count; 12 left at 23
-    result = run(
-        [launch(30), Busy(9), launch(collective(12, 0), T)],
-        slowdown=Fraction(3, 2),
-    )
+    result = run([launch(30), Busy(9), launch(collective(12, 0), T)], slowdown=Fraction(3, 2))
     assert operations(result) == [(1, 35), (11, 23)]
 
 

@@ -29,10 +29,7 @@ _KINDS = (
     *("bytes", "bytes", "sql", "sql", "sql", "fault", "profiler", "profiler", "profiler"),
     *("store", "document", "options"),
 )
-_TOO_LONG = {
-    "SIGXCPU": "more than {} s of CPU time",
-    "SIGALRM": f"not done after {_MAX_WALL_S} s",
-}
+_TOO_LONG = {"SIGXCPU": "more than {} s of CPU time", "SIGALRM": f"not done after {_MAX_WALL_S} s"}
 _DONE, _REFUSED, _WRONG = 0, 1, 2  # how a child ends
 
 

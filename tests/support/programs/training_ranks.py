@@ -86,10 +86,7 @@ def users_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Ten
 
 
 # DDP looks at the annotations, which are mere strings in this module.
-users_hook.__annotations__ = {
-    "bucket": GradBucket,
-    "return": torch.futures.Future[torch.Tensor],
-}
+users_hook.__annotations__ = {"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]}
 
 
 class Case(NamedTuple):

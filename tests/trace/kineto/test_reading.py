@@ -71,7 +71,7 @@ FORMS = {
 
 
 FORM_BYTES = {name: form.encode() for name, form in FORMS.items()} | {
-    "bytes that are no text": json.dumps(DOCUMENT).encode().replace(b"ProfilerStep", b"\x9c\xc4"),
+    "bytes that are no text": json.dumps(DOCUMENT).encode().replace(b"ProfilerStep", b"\x9c\xc4")
 }
 
 
@@ -346,10 +346,7 @@ def test_times_are_the_same_beside_others(odd: int | None) -> None:
 
 def test_a_rank_for_each_device(tmp_path: Path) -> None:
     events = [kernel(20, 30), kernel(21, 31, device=3, number=2), call(1, 2)]
-    devices = [
-        {"id": 3, "name": "NVIDIA H100", "computeMajor": 9, "computeMinor": 0},
-        {"id": 0},
-    ]
+    devices = [{"id": 3, "name": "NVIDIA H100", "computeMajor": 9, "computeMinor": 0}, {"id": 0}]
     trace = opened(tmp_path / "x", text(events, deviceProperties=devices))
     assert list(trace.operations) == [RankKey(PID, 0), RankKey(PID, 3)]
     assert [trace.gpu_name(key) for key in trace.operations] == [None, "NVIDIA H100"]

@@ -38,11 +38,7 @@ def is_long(path: Path) -> bool:
 
 def parameters() -> list[Any]:
     named = [
-        pytest.param(
-            path,
-            id=path.name[-40:],
-            marks=[pytest.mark.long] if is_long(path) else [],
-        )
+        pytest.param(path, id=path.name[-40:], marks=[pytest.mark.long] if is_long(path) else [])
         for path in TRACES
     ]
     return named or [pytest.param(None, marks=pytest.mark.skip("TRACEPROF_TRACES has none"))]

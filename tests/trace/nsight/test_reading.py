@@ -82,8 +82,7 @@ def expected(path: Path, three: tuple[bytes, dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "rowids",
-    [(-3, -2, -1), (-5, 0, 5), (7, 1 << 40, 1 << 62), (LEAST, 0, GREATEST), (9, 5, 1)],
+    "rowids", [(-3, -2, -1), (-5, 0, 5), (7, 1 << 40, 1 << 62), (LEAST, 0, GREATEST), (9, 5, 1)]
 )
 def test_any_rowids(path: Path, rowids: tuple[int, int, int], expected: dict[str, Any]) -> None:
     moved = zip(rowids, (1000, 2000, 3000), strict=True)

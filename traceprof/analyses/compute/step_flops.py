@@ -61,8 +61,7 @@ class StepFlops(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ]
     peak_flops_per_s: Annotated[
-        Number | None,
-        Meta(description="Peak rate of the GPU in this format; null if unknown."),
+        Number | None, Meta(description="Peak rate of the GPU in this format; null if unknown.")
     ]
     mfu: Annotated[
         Number | None,
@@ -71,10 +70,7 @@ class StepFlops(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def step_flops(
-    rank: Rank,
-    window: Window,
-    counted: CountedFlops,
-    peak: tuple[str | None, float | None],
+    rank: Rank, window: Window, counted: CountedFlops, peak: tuple[str | None, float | None]
 ) -> StepFlops | None:
     """Return the FLOPs of the mean steady step; None if they are not known.
 

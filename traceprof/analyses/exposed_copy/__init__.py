@@ -86,8 +86,7 @@ class ExposedCopyMetrics(Metrics):
         Ns | None, "exposed time in the mean steady step; null where no step was found"
     ]
     coverage: Annotated[
-        Fraction,
-        "the share of the exposed time in copies with a known kind of host memory",
+        Fraction, "the share of the exposed time in copies with a known kind of host memory"
     ]
 
 

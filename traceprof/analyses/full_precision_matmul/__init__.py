@@ -55,8 +55,7 @@ class FullPrecisionMatmulMetrics(Metrics):
     """Numbers of `full-precision-matmul`."""
 
     kernel_ns: Annotated[
-        Ns,
-        "time in which matrix multiplications, attention or convolutions of FP32 numbers ran",
+        Ns, "time in which matrix multiplications, attention or convolutions of FP32 numbers ran"
     ]
     fraction: Annotated[Fraction, "its share of the time in which any kernel computed"]
     num_kernels: Annotated[Count, "the number of such kernels"]

@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.launch_queue.advice import (
-    ADVICE,
-    HEALTHY_ADVICE,
-    REEXPORT,
-)
+from traceprof.analyses.launch_queue.advice import ADVICE, HEALTHY_ADVICE, REEXPORT
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,

@@ -16,14 +16,7 @@ from traceprof.analyses.links.copy_paths import (
 )
 from traceprof.analyses.links.link_findings import LinkMetrics, Load
 from traceprof.analyses.shape.results import RankResult
-from traceprof.findings import (
-    Count,
-    NotApplicable,
-    Positive,
-    one_of,
-    severity_of_cost,
-    share,
-)
+from traceprof.findings import Count, NotApplicable, Positive, one_of, severity_of_cost, share
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, memory_label
@@ -72,8 +65,7 @@ class LinkUse(Struct, frozen=True):
         ),
     ]
     busy_ns: Annotated[
-        Count,
-        Meta(description="Time covered by these copies, or by the samples that saw traffic."),
+        Count, Meta(description="Time covered by these copies, or by the samples that saw traffic.")
     ]
     num_copies: Annotated[
         Count | None, Meta(description="Number of copies; null for counters.")

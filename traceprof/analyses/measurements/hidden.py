@@ -30,10 +30,7 @@ MIN_IN_GRAPHS = 0.01
 MIN_UNKNOWN = 0.10
 """The share of the time of kernels from which on those of unknown names may hide a finding."""
 
-_LOST = {
-    Part.END: "the trace was cut short",
-    Part.EVERY_OPERATION: "the profiler lost events",
-}
+_LOST = {Part.END: "the trace was cut short", Part.EVERY_OPERATION: "the profiler lost events"}
 
 
 class Hidden(Record, frozen=True):

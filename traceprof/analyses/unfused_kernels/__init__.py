@@ -174,10 +174,9 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         ),
         most_ns=_most_ns(rank, window, spared_time, spared, saved_ns),
         is_pytorch=rank.program.is_pytorch,
-        evidence=(
-            *_row_of_attention(rank, attention, rows),
-            *_evidence(rank, found, name, names),
-        )[:MAX_EVIDENCE],
+        evidence=(*_row_of_attention(rank, attention, rows), *_evidence(rank, found, name, names))[
+            :MAX_EVIDENCE
+        ],
     )
 
 

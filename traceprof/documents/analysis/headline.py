@@ -26,7 +26,7 @@ class Headline(Savings, frozen=True, kw_only=True):
         Meta(
             description="Mean of the steady steps, on the rank where it is longest; without"
             " steps, the whole time that findings judge counts as one step. Null"
-            " without a rank.",
+            " without a rank."
         ),
     ]
     median_step_ns: Annotated[

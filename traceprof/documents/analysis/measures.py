@@ -96,8 +96,7 @@ class Compute(Struct, forbid_unknown_fields=True):
         ),
     ]
     tensor_cores: Annotated[
-        bool | None,
-        Meta(description="Whether it runs on tensor cores; null if unknown."),
+        bool | None, Meta(description="Whether it runs on tensor cores; null if unknown.")
     ]
     total_ns: Count
     num_kernels: Annotated[
@@ -144,8 +143,7 @@ class Kernel(KernelUse, frozen=True, kw_only=True):
         ),
     ]
     tensor_cores: Annotated[
-        bool | None,
-        Meta(description="Whether it computes on tensor cores; null if unknown."),
+        bool | None, Meta(description="Whether it computes on tensor cores; null if unknown.")
     ]
     per_steady_step_ns: Annotated[
         Count | None,
@@ -240,7 +238,6 @@ class Module(Struct, forbid_unknown_fields=True):
         int, Meta(ge=0, description="Number of kernels, including the modules inside it.")
     ]
     per_steady_step_ns: Annotated[
-        Count | None,
-        Meta(description="As in `kernels`, including the modules inside it."),
+        Count | None, Meta(description="As in `kernels`, including the modules inside it.")
     ]
     steady_error_ns: Count | None

@@ -12,13 +12,7 @@ from traceprof.analyses import breakdown, gpu_idle
 from traceprof.analyses.steps.step_lengths import compute_ns, slowest_rank, steady_steps, step_ns
 from traceprof.host.idle_causes import why_unknown
 from traceprof.progress import UNHEARD
-from traceprof.replay.answers.gates import (
-    failed,
-    gates_of,
-    how_to_collect,
-    is_paced,
-    why_not,
-)
+from traceprof.replay.answers.gates import failed, gates_of, how_to_collect, is_paced, why_not
 from traceprof.replay.assumptions.assumption import Variant, Way, profilers_share, variants_of
 from traceprof.replay.assumptions.run_change import CannotChange, changed_steps
 from traceprof.replay.graph.longest_path import CircularError
@@ -325,9 +319,7 @@ def _num_launching(rank: Rank) -> int:
     return len(np.unique(rank.calls.packed_thread.at(launching[launching >= 0])))
 
 
-def _with_others(
-    assumptions: Sequence[Assumption],
-) -> tuple[list[Assumption], tuple[range, ...]]:
+def _with_others(assumptions: Sequence[Assumption]) -> tuple[list[Assumption], tuple[range, ...]]:
     """Return assumptions with all other readings of them, and where the readings of each stand."""
     replayed, others = list(assumptions), []
     for one in assumptions:
@@ -401,11 +393,7 @@ def refused_periods(analysis: OpenAnalysis) -> Refusal | None:
 
 
 def _baseline(
-    graph: RunGraph,
-    measured: Float64,
-    replayed: Float64,
-    share: Float64,
-    slowest: BreakdownResult,
+    graph: RunGraph, measured: Float64, replayed: Float64, share: Float64, slowest: BreakdownResult
 ) -> Baseline:
     step, whole_ns, subject = float(share @ measured), step_ns(slowest), "a step"
     if not any(mark.is_marked for mark in graph.marks):

@@ -19,10 +19,7 @@ from traceprof.replay.assumptions.equal_work import (
     with_equal_stages,
     without_stages,
 )
-from traceprof.replay.assumptions.half_precision import (
-    not_in_full_precision,
-    with_half_precision,
-)
+from traceprof.replay.assumptions.half_precision import not_in_full_precision, with_half_precision
 from traceprof.replay.assumptions.host_stalls import without_stalls
 from traceprof.replay.assumptions.no_straggler import without_stragglers
 from traceprof.replay.assumptions.one_process import (
@@ -45,12 +42,7 @@ from traceprof.replay.assumptions.one_process import (
 from traceprof.replay.assumptions.other_schedule import with_more_micro_batches, with_schedule
 from traceprof.replay.assumptions.send_order import best_order, order_of_readiness
 from traceprof.replay.assumptions.slowdown import without_slowdown
-from traceprof.replay.assumptions.values import (
-    bucket_size,
-    multiple,
-    pattern_and_factor,
-    speed_up,
-)
+from traceprof.replay.assumptions.values import bucket_size, multiple, pattern_and_factor, speed_up
 from traceprof.structs import Record
 
 if TYPE_CHECKING:

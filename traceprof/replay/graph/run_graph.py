@@ -11,12 +11,7 @@ from msgspec.structs import replace
 from traceprof.analyses import breakdown
 from traceprof.progress import UNHEARD
 from traceprof.replay.graph.longest_path import schedule
-from traceprof.replay.graph.matched import (
-    Matched,
-    group_members,
-    matched_places,
-    transfer_weights,
-)
+from traceprof.replay.graph.matched import Matched, group_members, matched_places, transfer_weights
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.process_part import FIRST_NODE, EdgeList, process_part, weighed
 from traceprof.replay.graph.weight_sets import WeightSets

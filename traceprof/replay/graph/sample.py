@@ -52,9 +52,7 @@ class Sample(Record, frozen=True):
 
 
 def sample_of(
-    run: Run,
-    measured: Mapping[int, BreakdownResult],
-    asked: Mapping[int, Int64] | None = None,
+    run: Run, measured: Mapping[int, BreakdownResult], asked: Mapping[int, Int64] | None = None
 ) -> Sample | None:
     """Choose steps from the middle of the training; None if these would not be fewer.
 

@@ -239,12 +239,7 @@ def unseen_pace_ns(
 
 
 def loading_share(
-    rank: Rank,
-    calls: HostCalls,
-    training: Int64,
-    overs: HandOvers,
-    limits_ns: Int64,
-    shift_ns: int,
+    rank: Rank, calls: HostCalls, training: Int64, overs: HandOvers, limits_ns: Int64, shift_ns: int
 ) -> float:
     """Return for which share of the time a thread without calls may load data, at most.
 

@@ -45,11 +45,7 @@ def write_pipelines(writer: PacketWriter, found: PipelineBubbleResult) -> None:
 
 
 def _events(
-    stage: Stage,
-    start: Int64,
-    end: Int64,
-    micro_batch: Int64,
-    waits: tuple[Int64, Int64, Int64],
+    stage: Stage, start: Int64, end: Int64, micro_batch: Int64, waits: tuple[Int64, Int64, Int64]
 ) -> Events:
     """Return the passes of a stage and its waits; names are what it waits for, and of passes."""
     named, name = np.unique(np.stack((stage.kind, micro_batch)), axis=1, return_inverse=True)

@@ -11,12 +11,7 @@ from collections import Counter, defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from traceprof.simulate.event_model.actions import (
-    CommunicationWork,
-    CopyWork,
-    KernelWork,
-    Stream,
-)
+from traceprof.simulate.event_model.actions import CommunicationWork, CopyWork, KernelWork, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

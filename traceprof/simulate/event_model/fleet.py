@@ -109,10 +109,7 @@ def seen(result: Result, capture: Capture, rng: np.random.Generator) -> Result:
 def _call(call: CallRecord, capture: Capture) -> CallRecord:
     stall = call.stall_ns and (capture.time(call.stall_ns[0]), capture.time(call.stall_ns[1]))
     return replace(
-        call,
-        start_ns=capture.time(call.start_ns),
-        end_ns=capture.time(call.end_ns),
-        stall_ns=stall,
+        call, start_ns=capture.time(call.start_ns), end_ns=capture.time(call.end_ns), stall_ns=stall
     )
 
 
@@ -125,8 +122,5 @@ def _operation(
         early = most if rng.random() < _OUTLIERS else min(_JITTER_NS, most)
         end -= round(early * float(rng.random()))
     return replace(
-        operation,
-        call=call,
-        start_ns=capture.time(operation.start_ns),
-        end_ns=capture.time(end),
+        operation, call=call, start_ns=capture.time(operation.start_ns), end_ns=capture.time(end)
     )

@@ -166,10 +166,7 @@ class Host:
 
     @contextmanager
     def range(
-        self,
-        name: str,
-        domain: int = TRACEPROF_DOMAIN,
-        payload: dict[str, int] | None = None,
+        self, name: str, domain: int = TRACEPROF_DOMAIN, payload: dict[str, int] | None = None
     ) -> Iterator[None]:
         """Enclose the actions that the block adds in an NVTX range."""
         self.actions.append(Push(name, domain, payload))

@@ -43,11 +43,7 @@ _API_NAMES = {
 }
 _COPY_KINDS = {CallKind.COPY_TO_DEVICE: 1, CallKind.COPY_TO_HOST: 2}
 
-_PHASE_RANGES = {
-    Phase.FORWARD: "forward",
-    Phase.BACKWARD: "backward",
-    Phase.OPTIMIZER: "optimizer",
-}
+_PHASE_RANGES = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward", Phase.OPTIMIZER: "optimizer"}
 _KERNELS_PER_OPERATOR = 4
 # A range begins so much before its first call, and ends so much after its last one.
 _PHASE_LEAD_NS, _PHASE_LAG_NS = 1_300, 900

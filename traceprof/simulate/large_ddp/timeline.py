@@ -89,11 +89,7 @@ def run_steps(
 
 
 def _run_step(
-    number: int,
-    program: Program,
-    range_start: Int64,
-    speed: Float64,
-    rng: np.random.Generator,
+    number: int, program: Program, range_start: Int64, speed: Float64, rng: np.random.Generator
 ) -> StepTimeline:
     num_ranks = len(range_start)
     call_start, call_end = _host_calls(program, range_start, rng)

@@ -316,10 +316,7 @@ def simulate_scenario(
     _shrink(path)
     facts = {
         **ranks.breakdown(),
-        "links": [
-            *answers.links(ranks),
-            *(setup.more_links(ranks) if setup.more_links else ()),
-        ],
+        "links": [*answers.links(ranks), *(setup.more_links(ranks) if setup.more_links else ())],
         "findings": findings,
         "silent": scenario.silent,
     }

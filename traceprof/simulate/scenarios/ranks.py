@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING
 
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.actions import Communicator, Stream
-from traceprof.simulate.event_model.program_writer import (
-    COMPUTE,
-    COPY,
-    NCCL,
-    SIDE,
-    Host,
-    Rates,
-)
+from traceprof.simulate.event_model.program_writer import COMPUTE, COPY, NCCL, SIDE, Host, Rates
 from traceprof.simulate.scenarios.setup import Setup
 
 if TYPE_CHECKING:

@@ -115,10 +115,7 @@ def slower_clock(
 
 
 def uneven_experts(
-    rng: np.random.Generator,
-    num_ranks: int = 4,
-    most: float = 0.6,
-    num_layers: int = NUM_LAYERS,
+    rng: np.random.Generator, num_ranks: int = 4, most: float = 0.6, num_layers: int = NUM_LAYERS
 ) -> Setup:
     """Return a run in which another rank has the most work in each step and layer.
 

@@ -42,15 +42,8 @@ RECORD_STREAM, EVENT, RECORD = "record stream", "event", "record"
 EXTERNAL, SEQUENCE, WORK = "external", "sequence", "work"
 SIGNATURE, LABEL, FACTS, IS_OPEN = "signature", "label", "facts", "is open"
 
-_OF_GPU = {
-    DEVICE: "device",
-    STREAM: "stream",
-    CORRELATION: "correlation",
-}
-_OF_HOST = {
-    PROCESS: "pid",
-    THREAD: "tid",
-}  # of the event itself, the others of its arguments
+_OF_GPU = {DEVICE: "device", STREAM: "stream", CORRELATION: "correlation"}
+_OF_HOST = {PROCESS: "pid", THREAD: "tid"}  # of the event itself, the others of its arguments
 _INTEGERS: dict[Kind, dict[str, str]] = {
     Kind.KERNEL: _OF_GPU,
     Kind.COPY: _OF_GPU
@@ -63,11 +56,7 @@ _INTEGERS: dict[Kind, dict[str, str]] = {
     Kind.MEMORY_SET: _OF_GPU | {BYTES: "bytes"},
     Kind.API_CALL: _OF_HOST | {CORRELATION: "correlation"},
     Kind.SYNCHRONIZATION: _OF_GPU
-    | {
-        RECORD_STREAM: "awaited_stream",
-        EVENT: "awaited_event",
-        RECORD: "awaited_record",
-    },
+    | {RECORD_STREAM: "awaited_stream", EVENT: "awaited_event", RECORD: "awaited_record"},
     Kind.ANNOTATION: _OF_HOST,
     Kind.OPERATOR: _OF_HOST,
     Kind.BACKWARD: _OF_HOST,

@@ -250,8 +250,7 @@ class EventDecoder:
         exact = _sorted_by_kind(_EXACT_DECODER.decode(events))
         return {
             kind: Events(
-                rows,
-                *(numbers.nanoseconds_of_texts([*map(bytes, map(of, rows))]) for of in _TIMES),
+                rows, *(numbers.nanoseconds_of_texts([*map(bytes, map(of, rows))]) for of in _TIMES)
             )
             for kind, rows in exact.items()
         }

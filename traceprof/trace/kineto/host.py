@@ -10,12 +10,7 @@ from traceprof.trace.columns import pack, pack_ahead
 from traceprof.trace.grouping import groups
 from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.events import Kind
-from traceprof.trace.model.host import (
-    ApiCalls,
-    EventRecords,
-    LaunchStalls,
-    Synchronizations,
-)
+from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Synchronizations
 from traceprof.trace.model.host_activity import NO_SPANS, ThreadSpans
 from traceprof.trace.model.host_code import HostCode
 from traceprof.trace.model.kinds import SynchronizationKind

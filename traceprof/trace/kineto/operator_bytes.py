@@ -82,9 +82,7 @@ _NO_TENSORS = frozenset({"", "Scalar", "ScalarList"})
 
 
 def _tensors(
-    sizes: Sequence[Sequence[int]],
-    types: Sequence[str],
-    strides: Sequence[Sequence[int]],
+    sizes: Sequence[Sequence[int]], types: Sequence[str], strides: Sequence[Sequence[int]]
 ) -> list[_Tensor]:
     tensors = []
     for place, (shape, kind) in enumerate(zip(sizes, types, strict=True)):

@@ -18,11 +18,7 @@ from traceprof.trace.kineto.metadata import Metadata
 from traceprof.trace.kineto.pieces import TraceFile
 from traceprof.trace.kineto.ranges import read_annotations, read_marks
 from traceprof.trace.model.call_labels import rank_of
-from traceprof.trace.model.communication_calls import (
-    NO_CALLS,
-    NO_PROCESS_CALLS,
-    ProcessCalls,
-)
+from traceprof.trace.model.communication_calls import NO_CALLS, NO_PROCESS_CALLS, ProcessCalls
 from traceprof.trace.model.counters import Counters
 from traceprof.trace.model.host import NO_API_CALLS
 from traceprof.trace.model.host_activity import NO_ACTIVITY, NO_SAMPLES, NO_SPANS
@@ -43,12 +39,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.progress import Progress
     from traceprof.trace.kineto.ranges import Annotations
-    from traceprof.trace.model.host import (
-        ApiCalls,
-        EventRecords,
-        LaunchStalls,
-        Synchronizations,
-    )
+    from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Synchronizations
     from traceprof.trace.model.host_activity import HostActivity, Mask, ThreadSamples, ThreadSpans
     from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks

@@ -18,12 +18,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.counters import Counters
-    from traceprof.trace.model.host import (
-        ApiCalls,
-        EventRecords,
-        LaunchStalls,
-        Synchronizations,
-    )
+    from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Synchronizations
     from traceprof.trace.model.host_activity import (
         HostActivity,
         Mask,

@@ -30,10 +30,7 @@ from traceprof.trace.nsight.mpi import mpi_processes, read_mpi_calls
 from traceprof.trace.nsight.nvtx import names as nvtx_names
 from traceprof.trace.nsight.nvtx import table as nvtx_table
 from traceprof.trace.nsight.parts import HOW_TO_COLLECT, holds
-from traceprof.trace.nsight.sections import (
-    NAMED_RANGES,
-    NamedRangesData,
-)
+from traceprof.trace.nsight.sections import NAMED_RANGES, NamedRangesData
 from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.read_columns import count_rows
 

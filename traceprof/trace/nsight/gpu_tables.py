@@ -91,10 +91,7 @@ class _GrowingTable:
 
 
 def read_table(
-    database: Database,
-    table: schema.Table,
-    chunks: Iterable[tuple[Columns, int]],
-    notes: list[str],
+    database: Database, table: schema.Table, chunks: Iterable[tuple[Columns, int]], notes: list[str]
 ) -> GpuTable:
     """Return the rows of a table of GPU operations.
 

@@ -78,12 +78,7 @@ class NumberedTexts:
         return numbers
 
     def _of_width(
-        self,
-        data: Bytes,
-        begin: Int64,
-        length: Int64,
-        is_blob: npt.NDArray[np.bool_],
-        width: int,
+        self, data: Bytes, begin: Int64, length: Int64, is_blob: npt.NDArray[np.bool_], width: int
     ) -> Int64 | None:
         """Return the numbers of texts that take `width` words of eight bytes."""
         kind = (length << 1 | is_blob).view(np.uint64)

@@ -232,10 +232,7 @@ def _run(
     try:
         try:
             connections += [database.connect() for _ in range(_THREADS)]
-        except (
-            TraceFormatError,
-            sqlite3.Error,
-        ):  # only the first connection reads the opened file
+        except (TraceFormatError, sqlite3.Error):  # only the first connection reads the opened file
             for limits in slices:
                 with database.damage_reported():
                     row = database.connection.execute(query, limits).fetchone()

@@ -77,12 +77,7 @@ class RecordFormats:
         payload: int64[formats], the size of all columns in bytes, including unwanted ones.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        places: list[int],
-        text_places: list[int],
-    ) -> None:
+    def __init__(self, layout: Layout, places: list[int], text_places: list[int]) -> None:
         """Begin without formats.
 
         Args:

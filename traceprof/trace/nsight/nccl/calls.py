@@ -37,9 +37,7 @@ _NAMES = {*_FUNCTIONS, _GROUP_START, _GROUP_END}
 
 
 def read_communication_calls(
-    events: Events,
-    domains: Mapping[tuple[int, int], str],
-    label_ranges: Mapping[int, LabelRanges],
+    events: Events, domains: Mapping[tuple[int, int], str], label_ranges: Mapping[int, LabelRanges]
 ) -> dict[int, ProcessCalls]:
     """Return the communication calls of each process (globalPid) that has any.
 
