@@ -9,7 +9,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from traceprof import intervals
-from traceprof.analyses.exposed_communication.advice import PAGE, advice, cpu_advice
+from traceprof.analyses.exposed_communication.advice import PAGE, advice, cpu_advice, makes_shorter
 from traceprof.analyses.exposed_communication.reasons import (
     ExposedOperations,
     LinkRate,
@@ -123,12 +123,9 @@ class ExposedCommunicationMetrics(Metrics):
 
 
 def _removing(findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Return what removes the finding: what is too long to hide goes only if it is faster."""
-    exposed_ns, transfer_ns = (
-        sum(int(finding.metrics[name] or 0) for finding in findings)
-        for name in ("exposed_ns", Reason.TRANSFER.metric)
-    )
-    return ("communication=0" if transfer_ns > MIN_SHARE * exposed_ns else "perfect-overlap",)
+    """Return what removes the finding: shorter communication slows less compute down, too."""
+    is_shorter = any(makes_shorter(finding.advice) for finding in findings)
+    return ("communication=0" if is_shorter else "perfect-overlap",)
 
 
 FINDINGS = {
@@ -136,6 +133,7 @@ FINDINGS = {
         ExposedCommunicationMetrics,
         part="exposed communication",
         removed_by=_removing,
+        changes_kernels=True,
         needs=Sight.NAMES,
     )
 }

@@ -105,6 +105,15 @@ _SLOWEST_FIRST = (
 )
 
 
+_SHORTER = (_SEND_LESS, _LATE_INPUT, _SMALLER_BUCKETS, _HALF_THE_BYTES, _FEWER_REDUCTIONS)
+
+
+def makes_shorter(advice: Iterable[str]) -> bool:
+    """Return whether any advice makes communication shorter, and does not only hide it."""
+    slow_link = _SLOW_LINK.partition("$")[0]
+    return any(text in _SHORTER or text.startswith(slow_link) for text in advice)
+
+
 def cpu_advice(operations: Iterable[str]) -> tuple[str, ...]:
     """Return advice for ranks without a GPU, for operations of these names."""
     start = f"Start {asynchronous_calls(operations)}, compute meanwhile, and wait for them late"
