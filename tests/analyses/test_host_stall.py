@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 from tests.support.builders import TraceBuilder
 from tests.support.changes import recorded
 from tests.support.idle_gaps import os_call, switched
+from tests.support.known import known
 from tests.support.long import few_and_many, long_after
 from tests.support.opened import closed_analysis
 from tests.support.stalled_runs import PROGRAMS, healthy
@@ -213,8 +214,7 @@ def spans(*pairs: tuple[int, int]) -> Intervals:
 def test_ranks_in_turn_share_a_core() -> None:
     """Each of four ranks runs in a quarter of the time, one after the other."""
     stalled = [spans(*((t, t + 30) for t in range(10 * rank - 30, 400, 40))) for rank in range(4)]
-    shared = shared_cores(stalled, 0, 400)
-    assert shared is not None
+    shared = known(shared_cores(stalled, 0, 400))
     assert shared.are_few
     assert (shared.num_ranks, shared.num_running) == (4, 1)
     assert (shared.constant_fraction, shared.variation) == (1, 0)
@@ -247,8 +247,7 @@ def test_stalls_by_chance_show_no_cores_no_quota_and_no_ticks(num_examples: int)
             end = np.cumsum(length + between)
             stalled.append(union(end - length, end))
             lengths.append((end, length))
-        shared = shared_cores(stalled, 0, min(int(of.end_ns[-1]) for of in stalled))
-        assert shared is not None
+        shared = known(shared_cores(stalled, 0, min(int(of.end_ns[-1]) for of in stalled)))
         assert not shared.are_few
         assert not any(has_quota(end) for end, _ in lengths)
         assert all(tick_of(length) is None for _, length in lengths)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.reference.streams import read
 from tests.reference.uneven import Expected, expected
 from tests.support.changes import recorded
+from tests.support.known import known
 from tests.support.long import long_after
 from tests.support.opened import closed_analysis
 from tests.support.traces import REAL_TRACES, SAMPLE_FOLDER
@@ -218,8 +219,7 @@ def test_false_alarms(num_ranks: int, num_steps: int, num: int, parts: int, num_
     rng = np.random.default_rng(1)
     alarms = 0
     for _ in range(num_runs):
-        found = unevenness(noisy(rng, num_ranks, num_steps, num, parts), CLOCKS)
-        assert found is not None
+        found = known(unevenness(noisy(rng, num_ranks, num_steps, num, parts), CLOCKS))
         alarms += found.is_uneven
     assert alarms == 0
 
@@ -228,8 +228,7 @@ def test_a_step_alone_does_not_show_who_is_always_the_longest() -> None:
     rng = np.random.default_rng(2)
     ranks = noisy(rng, 4, 1, 200, 10)
     ranks[3] = replace(ranks[3], length_ns=pack(ranks[3].length_ns.values * 6 // 5))
-    found = unevenness(ranks, CLOCKS)
-    assert found is not None
+    found = known(unevenness(ranks, CLOCKS))
     assert (found.is_uneven, found.is_constant, found.member) == (True, None, 3)
     assert found.slower == pytest.approx(1.2, rel=0.05)
 
@@ -247,8 +246,7 @@ def test_what_experts_send_back_shows_their_work() -> None:
             length_ns=pack(np.where(has_more, 2, 1) * one.length_ns.values),
             all_to_all=np.stack((np.arange(8), np.zeros(8, np.int64), sizes), axis=1),
         )
-    found = unevenness(ranks, CLOCKS)
-    assert found is not None
+    found = known(unevenness(ranks, CLOCKS))
     assert (found.is_uneven, found.is_constant) == (True, False)
     assert found.all_to_all == pytest.approx(2_000 / 1_250)
 
@@ -276,9 +274,8 @@ def test_some_steps_at_a_time_say_what_all_say(monkeypatch: pytest.MonkeyPatch) 
     ranks = noisy(np.random.default_rng(6), 4, 8, 40, 2)
     whole = unevenness(ranks, CLOCKS)
     monkeypatch.setattr("traceprof.analyses.kernels.matched_kernels._MAX_ROWS", 100)
-    some = unevenness(ranks, CLOCKS)
+    some = known(unevenness(ranks, CLOCKS))
     assert whole is not None
-    assert some is not None
     assert np.array_equal(some.numbers, whole.numbers)
     np.testing.assert_allclose(some.by_step_ns, whole.by_step_ns)
     assert (some.member, some.category) == (whole.member, whole.category)
@@ -307,8 +304,7 @@ def test_kernels_beside_communication_are_not_compared_with_those_alone() -> Non
         length_ns=pack(np.where(beside.ravel(), 2, 1) * other.length_ns.values),
         places=kernels_of(1, np.ones((8, 40), np.int64), 1, beside=beside).places,
     )
-    found = unevenness([one, slowed], CLOCKS)
-    assert found is not None
+    found = known(unevenness([one, slowed], CLOCKS))
     assert not found.is_uneven
     assert found.coverage < 0.8
 
@@ -320,8 +316,7 @@ def test_steps_are_matched_by_time_and_not_by_number() -> None:
     times = np.repeat(np.tile([1, 2], 4), 40)
     ranks = [replace(rank, length_ns=pack(times * rank.length_ns.values)) for rank in (one, other)]
     ranks[1] = replace(ranks[1], number=ranks[1].number + 1)
-    found = unevenness(ranks, CLOCKS)
-    assert found is not None
+    found = known(unevenness(ranks, CLOCKS))
     assert len(found.numbers) == 8
     assert not found.is_uneven
 
@@ -364,8 +359,7 @@ def test_the_sample_has_its_truth() -> None:
     (expected_finding,) = truth["findings"]
     (finding,), *_ = judged(path, savings=None)
     assert finding.rank == expected_finding["rank"]
-    assert finding.saving is not None
-    assert finding.saving.assume == "equal-kernels"
+    assert known(finding.saving).assume == "equal-kernels"
 
 
 # -- stragglers -----------------------------------------------------------------------------------
@@ -414,7 +408,6 @@ def test_the_clock_of_the_slow_rank_is_its_share_of_the_others() -> None:
     placed = tuple(
         replace(one, clock_hz=clock) for one, clock in zip(measured.placed, clocks, strict=True)
     )
-    found = uneven_kernels.run(replace(measured, placed=placed)).metrics
-    assert found is not None
+    found = known(uneven_kernels.run(replace(measured, placed=placed)).metrics)
     assert found.clock == pytest.approx(1.2 / ((1.4 + 1.42) / 2))
     assert cause_of(found) == CLOCK

@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.support.known import known
 from traceprof.comparison.statistics import (
     adjusted,
     of_captures,
@@ -25,12 +26,10 @@ def test_students_t_is_that_of_the_tables() -> None:
 
 def test_captures_tell_how_much_runs_differ() -> None:
     assert of_captures([1.0], [2.0]) is None
-    interval = of_captures([10.0, 12.0], [11.0, 13.0])
-    assert interval is not None
+    interval = known(of_captures([10.0, 12.0], [11.0, 13.0]))
     reach = 4.303 * 2**0.5  # two degrees of freedom, variance 2, two a side
     assert interval == pytest.approx((1 - reach, 1 + reach), abs=1e-3)
-    one_a_side = of_captures([10.0], [20.0, 22.0, 24.0])
-    assert one_a_side is not None
+    one_a_side = known(of_captures([10.0], [20.0, 22.0, 24.0]))
     assert one_a_side.low < 12 < one_a_side.high
 
 
@@ -40,10 +39,11 @@ def test_captures_of_the_same_program_differ_in_five_per_cent(before: int, after
     source = np.random.default_rng(3)
     false = 0
     for _ in range(2000):
-        interval = of_captures(
-            source.normal(30, 0.5, before).tolist(), source.normal(30, 0.5, after).tolist()
+        interval = known(
+            of_captures(
+                source.normal(30, 0.5, before).tolist(), source.normal(30, 0.5, after).tolist()
+            )
         )
-        assert interval is not None
         false += not interval.low <= 0 <= interval.high
     assert false / 2000 == pytest.approx(0.05, abs=0.015)
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.support.documents import DDP, LATE, document_of
+from tests.support.known import known
 from traceprof.comparison.communication import communication
 from traceprof.comparison.comparable import comparable
 from traceprof.comparison.gates import change_of, parse
@@ -114,14 +115,10 @@ def steps_with_idle(share: float, seed: int) -> Series:
 
 def test_a_share_of_a_step_varies_only_where_its_steps_do() -> None:
     before, after = steps_with_idle(0.2, 0), steps_with_idle(0.3, 1)
-    in_shares = change_of(parse("idle:+1pp"), before, after)
-    assert in_shares is not None
-    assert in_shares.judged is not None
-    assert (in_shares.change, *in_shares.judged) == pytest.approx((10.0, 10.0, 10.0))
-    in_time = change_of(parse("idle:+1ms"), before, after)
-    assert in_time is not None
-    assert in_time.judged is not None
-    low, high = in_time.judged
+    in_shares = known(change_of(parse("idle:+1pp"), before, after))
+    assert (in_shares.change, *known(in_shares.judged)) == pytest.approx((10.0, 10.0, 10.0))
+    in_time = known(change_of(parse("idle:+1ms"), before, after))
+    low, high = known(in_time.judged)
     means = [float(side.captures[0][:, 4].mean()) for side in (before, after)]
     assert in_time.change == pytest.approx(means[1] - means[0])
     assert low < in_time.change < high
@@ -140,8 +137,7 @@ def test_each_gate_is_about_a_part_of_its_own() -> None:
     assert found == pytest.approx(growths)
     without = msgspec.structs.replace(before, has_steps=False)
     for sides in ((without, after), (after, without)):
-        change = change_of(parse("step:+1ms"), *sides)
-        assert change is not None
+        change = known(change_of(parse("step:+1ms"), *sides))
         assert abs(change.change) == pytest.approx(0.02 * 11e6)
         assert change.judged is None
 

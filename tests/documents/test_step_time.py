@@ -8,6 +8,7 @@ import pytest
 from dashboards.address import Address
 from dashboards.pages import overview
 from dashboards.pages import steps as steps_page
+from tests.support.known import known
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES
 from tests.support.trees import named, text
@@ -96,14 +97,12 @@ def test_in_real_traces(real_trace: Path, tmp_path: Path) -> None:
 
 def test_pages_say_it() -> None:
     with analysis_of(SAMPLE_FOLDER / "training.sqlite") as analysis:
-        headline = analysis.result.headline
-        assert headline is not None
+        headline = known(analysis.result.headline)
         page = steps_page.layout(analysis, Address())
         (grid,) = named(page, "AgGrid")
         shown = {row["rank"]: row["window_ns"] for row in grid.rowData}
         for result in analysis.of(breakdown):
-            lengths = step_lengths(result)
-            assert lengths is not None
+            lengths = known(step_lengths(result))
             assert shown[result.rank] == pytest.approx(lengths.mean_ns / 1e6, abs=1e-6)
         assert "cut by the recording's edge" in text(page)
         assert f"A step takes  {duration(headline.step_ns)}" in text(

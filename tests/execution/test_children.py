@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.known import known
 from tests.support.listening import RowCount
 from tests.support.long import long_after
 from tests.support.workers import MAX_WAIT_S, is_running, until
@@ -284,8 +285,7 @@ with Child(with_a_child) as child, Child(endless):
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
     ) as first:
-        assert first.stdout is not None
-        pids = [int(first.stdout.readline()) for _ in range(3)]
+        pids = [int(known(first.stdout).readline()) for _ in range(3)]
         assert all(map(is_running, pids))
         first.send_signal(number)
     assert first.returncode == -number
@@ -311,11 +311,9 @@ with Child(endless) as child:
         text=True,
         start_new_session=True,
     ) as first:
-        assert first.stdout is not None
-        assert first.stderr is not None
-        pid = int(first.stdout.readline())
+        pid = int(known(first.stdout).readline())
         os.killpg(first.pid, signal.SIGINT)
-        said = first.stderr.read()
+        said = known(first.stderr).read()
     assert first.returncode != 0
     assert said.count("KeyboardInterrupt") == 1
     until(lambda: not is_running(pid))

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.arrivals import arrivals, session
+from tests.support.known import known
 from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.causes import MORE_WORK, QUEUE, SLOWER, UNEXPLAINED, Cause, Causes
 from traceprof.ranks.matching import match
@@ -57,32 +58,28 @@ def test_what_takes_the_time_is_the_cause(part: str, told: str) -> None:
 @pytest.mark.parametrize(("kernels", "told"), [(100, SLOWER), (101, SLOWER), (160, MORE_WORK)])
 def test_as_many_kernels_are_the_same_ones(kernels: int, told: str) -> None:
     usual = {"spent": {"compute": [0, 10 * MS]}, "kernels": [0, 100]}
-    cause = found({"spent": {"compute": [0, 16 * MS]}, "kernels": [0, kernels]}, usual)
-    assert cause is not None
+    cause = known(found({"spent": {"compute": [0, 16 * MS]}, "kernels": [0, kernels]}, usual))
     assert cause.what == told
 
 
 def test_a_full_queue_counts_before_what_it_makes_late() -> None:
     usual = {"spent": {"compute": [0, 10 * MS]}}
     late = {"spent": {"compute": [0, 10 * MS], "launch": [0, 6 * MS]}, "stalled": [0, 4 * MS]}
-    cause = found(late, usual)
-    assert cause is not None
+    cause = known(found(late, usual))
     assert cause.what == QUEUE
 
 
 def test_several_small_parts_are_no_cause() -> None:
     parts = {"launch": [0, 2 * MS], "sync": [0, 2 * MS], "other": [0, 2 * MS]}
-    cause = found(
-        {"spent": {"compute": [0, 10 * MS], **parts}}, {"spent": {"compute": [0, 10 * MS]}}
+    cause = known(
+        found({"spent": {"compute": [0, 10 * MS], **parts}}, {"spent": {"compute": [0, 10 * MS]}})
     )
-    assert cause is not None
     assert cause.what == UNEXPLAINED
 
 
 def test_what_all_ranks_do_is_no_cause() -> None:
     loading = {"compute": [0, 4 * MS], "data loading": [0, 6 * MS]}
-    cause = found({"spent": {**loading, "launch": [0, 6 * MS]}}, {"spent": loading})
-    assert cause is not None
+    cause = known(found({"spent": {**loading, "launch": [0, 6 * MS]}}, {"spent": loading}))
     assert cause.what == "launch"
 
 
@@ -102,8 +99,7 @@ def test_an_operation_that_follows_at_once_is_late_because_of_what_was_before() 
     ranks = [arrivals(rank, start, end, **common, **usual) for rank in range(2)]
     late = arrivals(2, [0, 17 * MS, 20 * MS], end, **common, spent=loading)
     looked, _ = causes(*ranks, late)
-    cause = looked.of(0, 2, 2)
-    assert cause is not None
+    cause = known(looked.of(0, 2, 2))
     assert (cause.what, cause.start_ns) == ("data loading", MS)
 
 
@@ -134,8 +130,7 @@ def test_a_rank_that_waited_for_another_is_not_the_root() -> None:
     third = in_both(3, [0, 11 * MS, 17 * MS], end, loading)
     looked, waits = causes(*usual, second, third)
     of_all = next(index for index, wait in enumerate(waits) if len(wait.group.members) == 4)
-    cause = looked.of(of_all, 1, 2)
-    assert cause is not None
+    cause = known(looked.of(of_all, 1, 2))
     # There is one operation of the pair only: where the two stood together before is not known.
     assert (cause.root, cause.via, cause.what) == (3, (2,), UNEXPLAINED)
     assert cause.late_ns == 6 * MS

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.arrivals import arrivals, session
+from tests.support.known import known
 from traceprof.intervals import Int64
 from traceprof.ranks.arrivals import Arrivals
 from traceprof.ranks.clocks import measured
@@ -192,8 +193,7 @@ def test_latency_and_rate_are_recovered() -> None:
     sizes = np.array([1e3, 1e4, 1e5, 1e6, 1e7] * 3)
     took = np.rint(20_000 + sizes / 50).astype(np.int64)
     took[0] *= 30  # one that waited
-    fit = latency_and_rate(sizes, took)
-    assert fit is not None
+    fit = known(latency_and_rate(sizes, took))
     assert fit.latency_ns == pytest.approx(20_000, rel=0.01)
     assert fit.rate_gb_per_s == pytest.approx(50, rel=0.01)
 
@@ -226,10 +226,8 @@ def test_latency_and_rate_are_recovered_among_waiting_ranks(
         stays = [int(end[row, rank] - last[row, 0]) for rank in range(8)]
         assert abs(int(waits.transfer_ns[row]) - median(stays)) <= 8_000  # of the clocks
     found = transfers([waits], ranks, ["a"] * len(ranks))[Key(0, kind, "group 0")]
-    assert found.latency_ns is not None
-    assert found.latency_ns == pytest.approx(latency - early_ns, rel=0.1, abs=2_000)
-    assert found.latency_uncertainty_ns is not None
-    assert found.latency_uncertainty_ns < 0.2 * latency
+    assert known(found.latency_ns) == pytest.approx(latency - early_ns, rel=0.1, abs=2_000)
+    assert known(found.latency_uncertainty_ns) < 0.2 * latency
     assert found.rate_gb_per_s == pytest.approx(rate, rel=0.03)
 
 
@@ -307,8 +305,7 @@ def test_no_latency_is_told_of_sizes_that_do_not_tell_it(sizes: list[float], see
     if fit is not None:
         assert fit.rate_gb_per_s == pytest.approx(80, rel=0.15)
         if fit.latency_ns is not None:  # one in forty, by its own account
-            assert fit.uncertainty_ns is not None
-            assert abs(fit.latency_ns - 30_000) < 2 * fit.uncertainty_ns
+            assert abs(fit.latency_ns - 30_000) < 2 * known(fit.uncertainty_ns)
 
 
 def test_the_shortest_stay_is_the_transfer_where_clocks_tell_no_waits() -> None:
@@ -329,8 +326,7 @@ def test_alike_sizes_tell_no_latency() -> None:
     assert latency_and_rate(np.array([np.nan, 2e6]), np.array([10_000, 20_000])) is None
     sizes, took = np.array([1e6, 4e6]), np.array([10_000, 50_000])
     assert latency_and_rate(sizes, took) is None  # two times may be anything
-    fit = latency_and_rate(np.tile(sizes, 2), np.tile(took, 2))
-    assert fit is not None
+    fit = known(latency_and_rate(np.tile(sizes, 2), np.tile(took, 2)))
     assert fit.latency_ns is None  # the line would begin below nothing
 
 

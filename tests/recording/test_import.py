@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.known import known
 from tests.support.traces import SAMPLE
 from traceprof.recording.nsys import UNKNOWN_CALL, Nsys, find, find_importer, import_recorded
 from traceprof.recording.plan import make_plan
@@ -168,14 +169,12 @@ def test_an_importer_that_does_not_start(tmp_path: Path) -> None:
     importer = tmp_path / "QdstrmImporter"
     importer.write_text("#!/nowhere/sh\n")
     importer.chmod(0o755)
-    said = import_recorded(importer, left, tmp_path / "a.nsys-rep")
-    assert said is not None
+    said = known(import_recorded(importer, left, tmp_path / "a.nsys-rep"))
     assert said.startswith("it does not start")
     assert left.exists()
 
 
 @pytest.mark.usefixtures("nsys")
 def test_the_installed_nsys_has_an_importer() -> None:
-    nsys = find()
-    assert nsys is not None
+    nsys = known(find())
     assert find_importer(nsys.path) is not None

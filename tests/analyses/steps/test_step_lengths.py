@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tests.support.known import known
 from traceprof.analyses.breakdown import BreakdownResult, Measures, StepMeasures
 from traceprof.analyses.steps.step_lengths import (
     LeftOutSteps,
@@ -33,8 +34,7 @@ def measures(start: int, length: int) -> Measures:
 
 def test_a_step_takes_the_mean_of_the_steady_ones() -> None:
     uses = {0: None, 1: StepUse.OPENING, 4: StepUse.RARE, 6: StepUse.CUT}
-    lengths = step_lengths(ran(900, 70, 10, 30, 500, 11, 90, uses=uses))
-    assert lengths is not None
+    lengths = known(step_lengths(ran(900, 70, 10, 30, 500, 11, 90, uses=uses)))
     assert (lengths.num_steps, lengths.mean_ns, lengths.median_ns) == (3, 17, 11)
     assert lengths.slowest.number == 3
     assert lengths.kinds == (StepKind(3, 17),)
@@ -46,8 +46,7 @@ def test_a_step_takes_the_mean_of_the_steady_ones() -> None:
 
 
 def test_two_kinds_of_steps_both_count() -> None:
-    lengths = step_lengths(ran(*[100] * 30, *[400] * 10))
-    assert lengths is not None
+    lengths = known(step_lengths(ran(*[100] * 30, *[400] * 10)))
     assert lengths.kinds == (StepKind(30, 100), StepKind(10, 400))
     assert lengths.mean_ns == 175
 

@@ -19,6 +19,7 @@ from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
 from tests.support.browser import box_of
 from tests.support.cli import run
+from tests.support.known import known
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from tests.support.trees import named, text
@@ -58,8 +59,7 @@ def test_it_is_what_compare_says(compared: Compared) -> None:
 
 
 def test_a_side_is_its_recording(analysis: Analysis, compared: Compared) -> None:
-    side = compared.after
-    assert side is not None
+    side = known(compared.after)
     assert side.reports == (str(AFTER),)
     for rank, result in zip(side.ranks, analysis.result.breakdown, strict=True):
         assert rank.rank == result.rank
@@ -75,13 +75,11 @@ def test_a_side_is_its_recording(analysis: Analysis, compared: Compared) -> None
     assert side.rank == slowest
     (step,) = (step for step in shown.steps if step.number == side.step)
     assert step.measures.window_ns == middle[slowest][len(middle[slowest]) // 2]
-    assert compared.before is not None
-    assert compared.before.reports == (str(BEFORE),)
+    assert known(compared.before).reports == (str(BEFORE),)
 
 
 def test_both_sides_show_the_same_rank_where_both_have_it(compared: Compared) -> None:
-    after = compared.after
-    assert after is not None
+    after = known(compared.after)
     for slowest in (after.rank, 1 - after.rank):
         other = alike(after._replace(rank=slowest), after)
         assert other.rank == after.rank
@@ -227,8 +225,7 @@ def test_two_timelines_on_the_clocks_of_their_steps(
     page.locator("#page .ag-root-wrapper").scroll_into_view_if_needed()  # it is drawn in sight only
     expect(page.locator("#page .ag-center-cols-container .ag-row").first).to_be_visible()
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 1280
-    after = compared.after
-    assert after is not None
+    after = known(compared.after)
     page.get_by_role("link", name="on the timeline").click()
     page.wait_for_url("**/timeline?*")
     timeline = Timeline(page, page.url)
@@ -282,9 +279,7 @@ def test_rank_and_step_are_chosen_on_each_side(
 ) -> None:
     page.goto(compared_url)
     sides(page)
-    before, after = compared.before, compared.after
-    assert before is not None
-    assert after is not None
+    before, after = known(compared.before), known(compared.after)
     page.get_by_label("before: rank").select_option(str(before.ranks[0].rank))
     page.get_by_label("after: rank").select_option(str(after.ranks[1].rank))
     page.wait_for_url("**after=1.*")

@@ -13,6 +13,7 @@ from dashboards.asking.questions import Asked
 from dashboards.asking.what_if import WhatIfQuestion, replayed
 from dashboards.pages import compare, launch_queue, nccl, overlap, overview, ranks, steps, what_if
 from dashboards.widgets.palette import PARTS
+from tests.support.known import known
 from tests.support.long import long_after
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE_FOLDER
@@ -88,8 +89,7 @@ def cells(row: Any) -> list[str]:
 
 
 def collect_overview(found: Quantities, analysis: Analysis) -> None:
-    tree, headline = overview.layout(analysis, Address()), analysis.result.headline
-    assert headline is not None
+    tree, headline = overview.layout(analysis, Address()), known(analysis.result.headline)
     (card,) = classed(tree, "headline")
     found.text("headline", ("step",), text(classed(card, "takes")[0]))
     said = re.findall(r"([\d.]+ %) (compute|exposed communication|idle)", text(card))
@@ -164,8 +164,7 @@ def collect_metrics(found: Quantities, card: Any, finding: str) -> None:
 
 
 def collect_others(found: Quantities, analysis: Analysis) -> None:
-    headline = analysis.result.headline
-    assert headline is not None
+    headline = known(analysis.result.headline)
     tree = ranks.layout(analysis, Address("/ranks"))
     for row in grid(tree, "ranks"):
         found.exact("ranks", ("training", row["rank"]), row["window"] * 1e6)

@@ -17,6 +17,7 @@ from dashboards.widgets.breakdown_table import breakdown_card, outliers
 from dashboards.widgets.finding_card import metric_text, saving_text
 from dashboards.widgets.palette import PARTS
 from tests.support.builders import TraceBuilder
+from tests.support.known import known
 from tests.support.opened import analysis_of
 from tests.support.planted import made
 from tests.support.traces import SAMPLE, SAMPLES
@@ -86,14 +87,11 @@ def test_every_finding_is_shown_and_leads_to_its_evidence(analysis: Analysis) ->
         for link in of_finding:
             evidence = finding.evidence[link.evidence or 0]
             assert link.path == "/timeline"
-            assert link.start_ns is not None
-            assert link.end_ns is not None
-            assert link.start_ns < evidence.start_ns <= evidence.end_ns < link.end_ns
+            assert known(link.start_ns) < evidence.start_ns <= evidence.end_ns < known(link.end_ns)
 
 
 def test_the_answer_comes_first(analysis: Analysis) -> None:
-    headline = analysis.result.headline
-    assert headline is not None
+    headline = known(analysis.result.headline)
     tree = overview.layout(analysis, Address())
     shown = text(tree)
     assert shown.startswith(f"Overview {'A step' if headline.lengths else 'The '}")
@@ -110,15 +108,13 @@ def test_the_answer_comes_first(analysis: Analysis) -> None:
 
 
 def test_what_a_step_could_take_is_said_with_what_brings_it_there(analysis: Analysis) -> None:
-    headline = analysis.result.headline
-    assert headline is not None
+    headline = known(analysis.result.headline)
     savings, replay = headline.savings, headline.savings.replay
     shown = " ".join(text(overview.layout(analysis, Address())).split())
     if replay is None:
         assert "What it could take is not known" in shown
     elif savings.possible_step_ns is None:
-        assert replay.refused is not None
-        assert replay.refused in shown
+        assert known(replay.refused) in shown
     elif savings.gains:
         assert f"It could take {duration(savings.possible_step_ns)}" in shown
         for gain in savings.gains:

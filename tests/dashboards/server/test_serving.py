@@ -26,6 +26,7 @@ from dashboards.server.app import create_app
 from dashboards.server.progress import AnalysisProgress
 from dashboards.server.serving import HOST, DashboardServer
 from tests.support.cli import run
+from tests.support.known import known
 from tests.support.long import long_after
 from tests.support.opened import analysis_of
 from tests.support.serving import running
@@ -191,10 +192,8 @@ def test_long_replies_wait_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 def test_elsewhere_a_token_is_needed() -> None:
     with running("--port", "0", "--host", EVERYWHERE) as (process, url):
-        token = re.search(r"\?token=([\w-]{32})\Z", url)
-        assert token is not None
-        port = re.search(r":(\d+)/", url)
-        assert port is not None
+        token = known(re.search(r"\?token=([\w-]{32})\Z", url))
+        port = known(re.search(r":(\d+)/", url))
         local = f"http://{HOST}:{port[1]}/"
         assert get(local)[0] == 403
         assert get(f"{local}assets/style.css")[0] == 403
@@ -350,9 +349,8 @@ main(["dashboard", "--port", "0", "--no-token", sys.argv[1]])
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         # The first child may be there before the address is.
-        said = [process.stdout.readline().strip() for _ in range(1 + min(2, num_jobs(None)))]
+        said = [known(process.stdout).readline().strip() for _ in range(1 + min(2, num_jobs(None)))]
         children = [int(line) for line in said if line.isdigit()]
         (url,) = (line for line in said if not line.isdigit())
         assert process.pid not in children

@@ -15,6 +15,7 @@ from dashboards.timeline.critical_path import drawn, step_at
 from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from tests.support.builders import TraceBuilder
+from tests.support.known import known
 from tests.support.opened import analysis_of
 from tests.support.timeline_page import Timeline
 from traceprof.analysis import Analysis
@@ -39,8 +40,7 @@ def answer(analysis: Analysis, **parameters: object) -> Any:
 
 
 def test_it_is_the_path_of_the_replay(analysis: Analysis) -> None:
-    expected = step_path(analysis, STEP)
-    assert expected is not None
+    expected = known(step_path(analysis, STEP))
     said = answer(analysis, step=STEP)
     parts = [(part["rank"], part["kind"], int(part["start"])) for part in said["parts"]]
     assert parts == [(part.rank, part.kind, part.start_ns) for part in expected.parts]
@@ -64,8 +64,7 @@ def test_every_operation_of_it_stands_in_the_row_where_it_ran(analysis: Analysis
 def test_of_very_many_parts_the_longest_are_drawn(
     analysis: Analysis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = step_path(analysis, STEP)
-    assert path is not None
+    path = known(step_path(analysis, STEP))
     monkeypatch.setattr(drawing, "MAX_PARTS", 5)
     said = drawn(Timelines(TimelineSource.of(analysis)), path)
     lengths = sorted((part.end_ns - part.start_ns for part in path.parts), reverse=True)

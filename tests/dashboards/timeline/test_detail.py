@@ -16,6 +16,7 @@ from dashboards.timeline.model import RankTimeline
 from dashboards.timeline.query import Query
 from dashboards.timeline.search import Place, after, place_of, search
 from tests.support.builders import TraceBuilder
+from tests.support.known import known
 from tests.support.streams import record, wait
 from tests.support.timelines import drawn, timelines
 from tests.support.traces import SAMPLE
@@ -29,8 +30,7 @@ GEMM = "void cutlass::Kernel<cutlass_80_gemm>(cutlass_80_gemm::Params)"
 
 
 def event_of(timeline: RankTimeline, source: str, index: int) -> dict[str, Any]:
-    event = describe(timeline, source, index)
-    assert event is not None
+    event = known(describe(timeline, source, index))
     return {**event, "facts": dict(event["facts"])}
 
 
@@ -180,8 +180,7 @@ def walk(ranks: list[RankTimeline], text: str, *, backwards: bool = False) -> li
         assert following["number"] == len(event) + 1 or backwards
         event.append(following["id"])
         rank, source, index = following["id"].split(".")
-        place = place_of(events_of(*ranks), int(rank), source, int(index))
-        assert place is not None
+        place = known(place_of(events_of(*ranks), int(rank), source, int(index)))
         at = place if backwards else after(place)
 
 

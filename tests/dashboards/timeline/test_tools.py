@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.browser import drag
+from tests.support.known import known
 from tests.support.serving import Serve
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
@@ -249,9 +250,7 @@ def test_evidence_says_what_to_do_and_leads_back_to_its_card(page: Page, sample_
     before = panel.bounding_box()
     edge.press("ArrowUp")
     after = panel.bounding_box()
-    assert before is not None
-    assert after is not None
-    assert after["height"] == pytest.approx(before["height"] + 24, abs=1)
+    assert known(after)["height"] == pytest.approx(known(before)["height"] + 24, abs=1)
     page.get_by_role("button", name="show gpu-idle on the overview").click()
     expect(card).to_be_in_viewport()
     page.evaluate("sessionStorage.clear()")

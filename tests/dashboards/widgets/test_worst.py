@@ -21,6 +21,7 @@ from dashboards.widgets.breakdown_table import breakdown_card
 from dashboards.widgets.finding_card import finding_card
 from dashboards.widgets.palette import GREY
 from dashboards.widgets.worst import MAX_DRAWN, sorted_worst_first, with_table, worst_first
+from tests.support.known import known
 from tests.support.trees import charts, named, text
 from traceprof.analyses import breakdown, overlap_slowdown
 from traceprof.analyses.breakdown import BreakdownResult
@@ -144,8 +145,7 @@ def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
     compared: Any = replace(
         analysis.ranks, ranks=tuple(range(NUM)), machines=machines, matrix_ns=matrix
     )
-    drawn = wait_matrix(compared, range(NUM))
-    assert drawn is not None
+    drawn = known(wait_matrix(compared, range(NUM)))
     assert [row["title"] for row in drawn["rows"]] == [f"node-{number}" for number in range(4)]
     for row in range(4):
         for column in range(4):
@@ -155,14 +155,12 @@ def test_waits_of_many_ranks_are_by_machine(analysis: Analysis) -> None:
     assert drawn["columns"][3]["ranks"] == [*range(3, NUM, 4)]
     # A click on a cell leads to the ranks of two machines, which are drawn one by one.
     for few in (("one",) * NUM, ("one", "other") * (NUM // 2)):
-        apart = wait_matrix(replace(compared, machines=few), range(NUM))
-        assert apart is not None
+        apart = known(wait_matrix(replace(compared, machines=few), range(NUM)))
         assert len(apart["rows"]) == len(apart["columns"]) == MAX_DRAWN
         assert apart["rows"][-1]["values"][-1] == pytest.approx(matrix[-1, -1] / 1e6)
         assert not any("ranks" in row for row in apart["rows"])
     nodes = tuple(f"node-{rank // 2}" for rank in range(NUM))
-    many = wait_matrix(replace(compared, machines=nodes), range(NUM))
-    assert many is not None
+    many = known(wait_matrix(replace(compared, machines=nodes), range(NUM)))
     assert [row["title"] for row in many["rows"]] == [f"node-{node}" for node in range(16, 32)]
     assert many["rows"][-1]["values"][-1] == pytest.approx(matrix[-2:, -2:].sum() / 1e6)
 

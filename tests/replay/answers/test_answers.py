@@ -19,6 +19,7 @@ from tests.support.changes import (
     without_waits,
 )
 from tests.support.databases import change
+from tests.support.known import known
 from tests.support.long import long_after, rows_long_after
 from tests.support.profiler_events import PID, call, event, kernel, write
 from tests.support.traces import SAMPLE, SAMPLE_FOLDER
@@ -65,8 +66,7 @@ def test_what_was_measured_is_replayed_to_the_nanosecond(real_trace: Path) -> No
         graph = run_graph(analysis, [Variant(), Variant(None, keeps_unexplained=False)])
         steps, _ = replayed_steps(graph)
         assert np.array_equal(steps[:, 0], measured_steps(graph))
-        misfit = asked.baseline.misfit
-        assert misfit is not None
+        misfit = known(asked.baseline.misfit)
         assert len(asked.answers) >= 10
         if asked.refused is None:
             has_events = all(facts.has_event_records for facts in graph.facts)
@@ -78,8 +78,7 @@ def test_what_was_measured_is_replayed_to_the_nanosecond(real_trace: Path) -> No
                 if one.refused is not None:
                     assert "overlaps kernels that ran one after the other" in one.refused
                     continue
-                assert one.low_ns is not None
-                assert one.low_ns <= (one.step_ns or 0) <= (one.high_ns or 0)
+                assert known(one.low_ns) <= (one.step_ns or 0) <= (one.high_ns or 0)
             path_ns = sum(part.total_ns for part in asked.critical_path)
             # It ends with the rank that ends last, and begins where that one's steps do.
             last = max(graph.marks, key=lambda mark: int(mark.limits_ns[-1]))
@@ -168,8 +167,7 @@ def test_communication_beside_copies_is_no_loss(traces: Path) -> None:
         assume=["perfect-overlap", "no-overlap-slowdown", "communication=0", "copies-hidden"],
     ).whatif
     assert answer_of(asked, "perfect-overlap").change_ns == 0
-    slowed = answer_of(asked, "no-overlap-slowdown").change_ns
-    assert slowed is not None
+    slowed = known(answer_of(asked, "no-overlap-slowdown").change_ns)
     assert slowed < 0
     assert answer_of(asked, "communication=0").change_ns == pytest.approx(slowed, rel=0.01)
     assert -1.5 * _MS < (answer_of(asked, "copies-hidden").change_ns or 0) < -0.8 * _MS
@@ -196,8 +194,7 @@ def test_what_changes_nothing_is_too_small_to_be_told(scenario: str, tmp_path: P
     simulate_scenario(scenario, path, seed=0)
     asked = whatif(path, assume=["no-overlap-slowdown"]).whatif
     (only,) = asked.answers
-    assert asked.baseline is not None
-    assert only.change_ns == pytest.approx(0, abs=0.001 * asked.baseline.step_ns)
+    assert only.change_ns == pytest.approx(0, abs=0.001 * known(asked.baseline).step_ns)
 
 
 @pytest.mark.long
@@ -209,9 +206,7 @@ def test_a_sample_of_a_long_run_answers_as_all_steps_do(
     whole = whatif(path, assume=["no-sync", "communication=0", "kernel:gemm=0.5x"])
     monkeypatch.setattr("traceprof.replay.graph.sample.MAX_OPERATIONS", 1)
     some = whatif(path, assume=["no-sync", "communication=0", "kernel:gemm=0.5x"])
-    before, after = whole.whatif.baseline, some.whatif.baseline
-    assert before is not None
-    assert after is not None
+    before, after = known(whole.whatif.baseline), known(some.whatif.baseline)
     assert before.num_steps == before.num_measured
     assert after.num_steps < after.num_measured
     assert after.step_ns == before.step_ns
@@ -236,8 +231,7 @@ def test_kernels_made_faster(tmp_path: Path) -> None:
     assert both.assume == "kernel:.=0.5x + communication=0"
     assert both.is_bound
     assert not faster.is_bound
-    assert faster.change_ns is not None
-    assert -0.6 * compute < faster.change_ns < -0.3 * compute
+    assert -0.6 * compute < known(faster.change_ns) < -0.3 * compute
 
 
 # -- how assumptions are written ------------------------------------------------------------------
@@ -296,7 +290,7 @@ def test_what_may_depend_on_what_it_waits_for_may_gain_nothing(tmp_path: Path) -
     (pair,) = (pair for pair in PAIRS if pair.program == "one-aside")
     setup = pair.setup(0)
     path = recorded(setup, tmp_path / "t.sqlite")
-    (known,) = whatif(path, assume=["no-serialization"]).whatif.answers
+    (precise,) = whatif(path, assume=["no-serialization"]).whatif.answers
     with closing(sqlite3.connect(path)) as connection, connection:  # only steps keep their names
         connection.execute(
             "DELETE FROM NVTX_EVENTS WHERE textId IN"
@@ -305,11 +299,8 @@ def test_what_may_depend_on_what_it_waits_for_may_gain_nothing(tmp_path: Path) -
     asked = whatif(path, assume=["no-serialization"]).whatif
     assert asked.baseline is not None
     (unknown,) = asked.answers
-    assert known.high_ns is not None
-    assert known.high_ns < asked.baseline.step_ns
-    assert known.step_ns is not None
-    assert unknown.low_ns is not None
-    assert unknown.low_ns < known.step_ns
+    assert known(precise.high_ns) < asked.baseline.step_ns
+    assert known(unknown.low_ns) < known(precise.step_ns)
     assert unknown.high_ns == pytest.approx(asked.baseline.step_ns, rel=1e-3)
     assert "nothing is gained" in unknown.note
 
@@ -330,8 +321,7 @@ def test_what_a_real_change_left_is_waited_for(traces: Path) -> None:
     )
     most, of_kernels, _ = before.answers
     assert most.is_bound
-    assert before.baseline is not None
-    gained_most = (of_kernels.low_ns or 0) - before.baseline.step_ns
+    gained_most = (of_kernels.low_ns or 0) - known(before.baseline).step_ns
     # A limit counts the calls that go, too, as far as kernels do not hide them: 5.7 ms of 9716.
     assert -100 * _MS < (most.change_ns or 0) <= gained_most
     assert -100 < (of_kernels.change_ns or 0) / _MS < -80

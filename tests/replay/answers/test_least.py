@@ -12,6 +12,7 @@ import pytest
 import traceprof
 from tests.support.changes import recorded
 from tests.support.databases import change
+from tests.support.known import known
 from tests.support.long import long_after
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE_FOLDER
@@ -54,8 +55,7 @@ def test_kernels_side_by_side_are_not_taken_to_be_as_fast(tmp_path: Path) -> Non
         assert compute_ns(result) > 0.95 * step_ns(result)
         assert -faster.change_ns < 0.52 * step_ns(result)
         for finding in analysis.findings:
-            assert finding.saving is not None
-            assert (finding.saving.high_ns or 0) <= step_ns(result) - compute_ns(result) + 1
+            assert (known(finding.saving).high_ns or 0) <= step_ns(result) - compute_ns(result) + 1
 
 
 def test_savings_that_are_too_large_are_limited_at_one_place() -> None:
@@ -104,11 +104,9 @@ def test_threads_that_pace_each_other_leave_limits_by_the_busiest_stream(
     loaded, halved = answers["no-data-loading"], answers["kernel:.*=0.5x"]
     assert loaded.is_bound
     assert halved.is_bound
-    assert loaded.step_ns is not None
-    assert halved.step_ns is not None
     # Copies and memory sets of that stream come on top; the loader's kernels may slow it down.
-    assert kernels_ns - beside_ns <= loaded.step_ns <= 1.05 * kernels_ns
-    assert kernels_ns / 2 <= halved.step_ns <= 0.55 * kernels_ns
+    assert kernels_ns - beside_ns <= known(loaded.step_ns) <= 1.05 * kernels_ns
+    assert kernels_ns / 2 <= known(halved.step_ns) <= 0.55 * kernels_ns
 
 
 @pytest.mark.long  # simulated loaders with stages are held to the truth always
@@ -124,8 +122,7 @@ def test_a_step_takes_no_less_than_the_loader_needs_for_a_batch(name: str, trace
     )
     pace_ns = sum(length for rows in begun for (length,) in rows) / len(begun)
     assert not no_kernels.is_bound
-    assert no_kernels.step_ns is not None
-    assert no_kernels.step_ns > 0.97 * pace_ns
+    assert known(no_kernels.step_ns) > 0.97 * pace_ns
     # Mixed precision left kernels 0.635 of their time, and steps of 150.6 ms.
     assert name.endswith("amp") or (faster.low_ns or 0) < 150.6e6 < (faster.high_ns or 0)
     shortest_ns = min(end - start for start, end in steady_windows(path))

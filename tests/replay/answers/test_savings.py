@@ -18,6 +18,7 @@ from tests.reference.gpu_programs import PROGRAMS
 from tests.support.builders import TraceBuilder
 from tests.support.changes import step_ns, without_waits
 from tests.support.damage import damaged
+from tests.support.known import known
 from tests.support.long import long_after, rows_long_after
 from tests.support.traces import SAMPLE, SAMPLE_FOLDER
 from traceprof.analyses import breakdown
@@ -61,8 +62,7 @@ _CHOSEN = {
 def saving_of(result: RunResult | Verdict, id_: str) -> Saving:
     """Return what all findings of an id would save, which is the same."""
     (saving,) = {finding.saving for finding in result.findings if finding.id == id_}
-    assert saving is not None
-    return saving
+    return known(saving)
 
 
 def by_finding(result: RunResult) -> list[tuple[Finding, Saving]]:
@@ -70,14 +70,11 @@ def by_finding(result: RunResult) -> list[tuple[Finding, Saving]]:
 
 
 def savings_of(result: RunResult | Verdict) -> Savings:
-    assert result.headline is not None
-    return result.headline.savings
+    return known(result.headline).savings
 
 
 def replay_of(result: RunResult | Verdict) -> Replay:
-    replay = savings_of(result).replay
-    assert replay is not None
-    return replay
+    return known(savings_of(result).replay)
 
 
 def chosen(analysis: Analysis, max_operations: int) -> Sample:
@@ -85,8 +82,7 @@ def chosen(analysis: Analysis, max_operations: int) -> Sample:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("traceprof.replay.graph.sample.MAX_OPERATIONS", max_operations)
         sample = sample_of(analysis.run, measured)
-    assert sample is not None
-    return sample
+    return known(sample)
 
 
 @pytest.mark.parametrize("scenario", long_after(1, ["host-sync", "lost-run-ahead"]))
@@ -99,16 +95,14 @@ def test_a_finding_saves_what_the_simulator_gives_without_it(scenario: str, tmp_
     assert saving.basis is Basis.REPLAY
     assert saving.assume == "no-sync"
     assert saving.step_ns == pytest.approx(gain, rel=0.05)
-    assert saving.low_ns is not None
-    assert saving.low_ns <= gain <= (saving.high_ns or 0)
+    assert known(saving.low_ns) <= gain <= (saving.high_ns or 0)
 
 
 def test_nothing_counts_twice(tmp_path: Path) -> None:
     """The GPU idles because the host waits: both findings are gone with the waits."""
     simulate_scenario("host-sync", tmp_path / "run.sqlite", seed=0)
     result = analyze_reports([tmp_path / "run.sqlite"])
-    savings, headline = savings_of(result), result.headline
-    assert headline is not None
+    savings, headline = savings_of(result), known(result.headline)
     assert savings.possible_step_ns is not None
     assert {"gpu-idle", "host-sync"} <= {finding.id for finding in result.findings}
     assert saving_of(result, "gpu-idle").assume == "no-sync"
@@ -120,9 +114,8 @@ def test_nothing_counts_twice(tmp_path: Path) -> None:
         left -= gain.gain_ns
         assert gain.step_ns == pytest.approx(left, abs=len(savings.gains))
     assert savings.possible_step_ns == savings.gains[-1].step_ns
-    assert savings.possible_low_ns is not None
     assert savings.possible_high_ns is not None
-    assert savings.possible_low_ns <= savings.possible_step_ns <= savings.possible_high_ns
+    assert known(savings.possible_low_ns) <= savings.possible_step_ns <= savings.possible_high_ns
     assert savings.possible_high_ns <= headline.step_ns
     assert [gate.name for gate in replay_of(result).gates if not gate.holds] == ["records"]
 
@@ -132,19 +125,16 @@ def test_nothing_is_promised_whose_interval_begins_at_zero(tmp_path: Path) -> No
     machine = PROGRAMS["serialized-unlabelled"].run(0)
     result = analyze_reports([machine.write(tmp_path / "run.sqlite")])
     saving, savings = saving_of(result, "nccl-serialization"), savings_of(result)
-    assert result.headline is not None
     assert saving.basis is Basis.REPLAY
     assert (saving.low_ns, bool(saving.step_ns)) == (0, True)
     assert savings.gains == ()
-    assert savings.possible_high_ns == savings.possible_step_ns == result.headline.step_ns
+    assert savings.possible_high_ns == savings.possible_step_ns == known(result.headline).step_ns
     shown = " ".join(render(result).split())
     at_most = duration(saving.high_ns or 0)
     assert f"without it a step takes at most {at_most} less (no-serialization)" in shown
     assert "It could take" not in shown
-    limit = largest_limit([finding for finding, _ in by_finding(result)], 1)
-    assert limit is not None
-    assert limit.saving is not None
-    assert (limit.saving.high_ns or 0) >= (saving.high_ns or 0) > 0
+    limit = known(largest_limit([finding for finding, _ in by_finding(result)], 1))
+    assert (known(limit.saving).high_ns or 0) >= (saving.high_ns or 0) > 0
 
 
 def test_nothing_is_promised_whose_interval_begins_below_the_least_gain(
@@ -152,8 +142,7 @@ def test_nothing_is_promised_whose_interval_begins_below_the_least_gain(
 ) -> None:
     simulate_scenario("host-sync", tmp_path / "run.sqlite", seed=1)
     result = analyze_reports([tmp_path / "run.sqlite"])
-    (gain,), headline = savings_of(result).gains, result.headline
-    assert headline is not None
+    (gain,), headline = savings_of(result).gains, known(result.headline)
     low_ns = saving_of(result, gain.finding).low_ns or 0
     assert 0.01 * headline.step_ns < low_ns < gain.gain_ns
     between = (low_ns + gain.gain_ns) / 2 / headline.step_ns
@@ -345,8 +334,7 @@ def test_some_steps_say_what_all_say_and_whatif_the_same(
     (answer,) = asked.answers
     assert asked.baseline is not None
     assert asked.baseline.num_steps == 3 < asked.baseline.num_measured
-    assert answer.change_ns is not None
-    assert saving.step_ns == -answer.change_ns > 0
+    assert saving.step_ns == -known(answer.change_ns) > 0
 
 
 def test_only_the_steps_that_are_judged_are_replayed(tmp_path: Path) -> None:
@@ -404,8 +392,7 @@ def test_a_wait_for_workers_goes_before_a_larger_limit_of_kernels(traces: Path) 
     """What was changed was the loader, and 43 ms came; kernels could gain more, did it keep up."""
     result = analyze_reports([traces / "pairs" / "a100_loader_1_8workers.sqlite"])
     first, second, *_ = by_finding(result)
-    assert result.headline is not None
-    assert largest_limit(result.findings, result.headline.step_ns) == first[0]
+    assert largest_limit(result.findings, known(result.headline).step_ns) == first[0]
     assert (first[0].id, second[0].id) == ("gpu-idle", "full-precision-matmul")
     assert (first[1].high_ns or 0) < (second[1].high_ns or 0)
 

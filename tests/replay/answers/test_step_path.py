@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.known import known
 from tests.support.traces import GPU_SAMPLES, SAMPLE
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.errors import UsageError
@@ -19,8 +20,7 @@ _QUICK = {"ddp", "launch-queue-stall", "healthy", "straggler-two-nodes"}
 
 def check(analysis: Analysis, step: int) -> StepPath:
     """The parts tile the longest of the ranks' steps."""
-    path = step_path(analysis, step)
-    assert path is not None
+    path = known(step_path(analysis, step))
     lengths = {
         rank.rank: measured.measures.window_ns
         for rank in analysis.result.breakdown
@@ -58,8 +58,7 @@ def test_it_is_as_long_as_the_step(path: Path) -> None:
                 assert step_path(analysis, step.number) is None
         headline = analysis.result.headline
         if not steps and headline is not None:
-            whole = step_path(analysis)
-            assert whole is not None
+            whole = known(step_path(analysis))
             assert whole.length_ns == headline.step_ns
 
 

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.builders import TraceBuilder
+from tests.support.known import known
 from tests.support.opened import ranks_of
 from tests.support.solver import US, solver
 from traceprof.analysis import analyze
@@ -30,8 +31,7 @@ def test_an_iteration_of_a_solver_is_a_step(tmp_path: Path) -> None:
         assert rank.steps.found_by is StepsSource.PERIOD
         assert rank.steps.number.tolist() == list(range(12))
         # `update` returns once, too, but after a shorter gap; both `sweep` are one signature.
-        assert rank.periods is not None
-        assert rank.periods.phases == (Period("norm", 4, is_only=True),)
+        assert known(rank.periods).phases == (Period("norm", 4, is_only=True),)
         assert np.diff(rank.steps.start_ns).tolist() == [_ITERATION] * 11
         assert rank.steps.end_ns[:-1].tolist() == rank.steps.start_ns[1:].tolist()
         assert rank.steps.end_ns[-1] == rank.window.end_ns
@@ -41,10 +41,8 @@ def test_an_iteration_of_a_solver_is_a_step(tmp_path: Path) -> None:
         assert (training.before_ns, training.after_ns) == (32 * US, 0)
         steady = steady_steps(rank, training_window(rank))
         assert len(steady.step) == 11  # no step follows the last one
-        assert rank.host_steps is not None
-        assert (rank.steps.start_ns - rank.host_steps.start_ns).tolist() == [5 * US] * 12
-        window = choose_window(rank, steps=(2, 4))
-        assert window is not None
+        assert (rank.steps.start_ns - known(rank.host_steps).start_ns).tolist() == [5 * US] * 12
+        window = known(choose_window(rank, steps=(2, 4)))
         assert (window.start_ns, window.end_ns) == (rank.steps.start_ns[2], rank.steps.start_ns[4])
 
 
@@ -66,8 +64,7 @@ def test_where_ranges_mark_steps_there_are_no_periods(mark: object, tmp_path: Pa
     with ranks_of(mark(solver(12)).write(tmp_path / "t.sqlite")) as (rank,):
         assert not rank.may_use_period
         assert rank.periods is None
-        assert rank.steps is not None
-        assert rank.steps.found_by is StepsSource.RANGES
+        assert known(rank.steps).found_by is StepsSource.RANGES
 
 
 def test_the_option_goes_without(tmp_path: Path) -> None:
@@ -115,8 +112,7 @@ def test_the_busiest_stream_counts_where_others_take_turns(tmp_path: Path) -> No
     for start in source.integers(0, 12 * _ITERATION, 60).tolist():
         builder.kernel(start, start + US, "decode(char*)", stream=20)
     with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
-        assert rank.periods is not None
-        assert rank.periods.phases == (Period("norm", 4, is_only=True),)
+        assert known(rank.periods).phases == (Period("norm", 4, is_only=True),)
 
 
 def test_a_graph_that_is_traced_as_a_whole(tmp_path: Path) -> None:
@@ -125,19 +121,16 @@ def test_a_graph_that_is_traced_as_a_whole(tmp_path: Path) -> None:
         at = number * 52 * US
         builder.graph(at + 3 * US, at + 19 * US, launch=(at, at + US))
     with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
-        assert rank.periods is not None
-        (period,) = rank.periods.phases
+        (period,) = known(rank.periods).phases
         assert period == Period(GRAPH, 2, is_only=True)
-        assert rank.host_steps is not None
-        assert np.diff(rank.host_steps.start_ns).tolist() == [52 * US] * 38
+        assert np.diff(known(rank.host_steps).start_ns).tolist() == [52 * US] * 38
 
 
 def test_launches_that_are_not_known(tmp_path: Path) -> None:
     builder = solver(12).without("CUPTI_ACTIVITY_KIND_RUNTIME")
     with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
         assert rank.host_steps is None
-        assert rank.steps is not None
-        assert len(rank.steps) == 12
+        assert len(known(rank.steps)) == 12
 
 
 def test_launches_in_another_order(tmp_path: Path) -> None:
@@ -165,16 +158,14 @@ def test_of_very_many_those_in_the_middle_are_steps(
     assert not [note for _, note in analyze(path).notes if "return" in note]
     monkeypatch.setattr(period_steps, "MAX_PERIODS", 12)
     with ranks_of(path) as (rank,):
-        steps, training = rank.steps, training_of(rank)
-        assert steps is not None
+        steps, training = known(rank.steps), training_of(rank)
         assert np.bincount(steps.phases).tolist() == [6, 5]  # of 40 and 30
         assert steps.number.tolist() == [*range(17, 23), *range(52, 57)]
         assert steps.start_ns.tolist() == all_steps.start_ns[steps.number].tolist()
         assert steps.end_ns.tolist() == all_steps.end_ns[steps.number].tolist()
         assert (training.start_ns, training.end_ns) == span
         assert len(steady_steps(rank, training_window(rank)).step) == 11  # more follow
-        assert rank.host_steps is not None
-        assert len(rank.host_steps.number) == 70
+        assert len(known(rank.host_steps).number) == 70
     (note,) = [note for _, note in analyze(path).notes if "its kernels repeat" in note]
     assert "repeat 70 times: 11 of these periods, from the middle, are its steps" in note
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.builders import TraceBuilder
+from tests.support.known import known
 from tests.support.opened import closed_analysis
 from tests.support.sequences import INSERTED, WITHOUT_INSERTIONS, drawn, named, noisy
 from traceprof.run.steps.periods import Items, Periods, find_periods
@@ -40,8 +41,7 @@ def test_a_period_covers_all(name: str) -> None:
     if lag is None:
         assert found is None
         return
-    assert found is not None
-    (phase,) = found.phases
+    (phase,) = known(found).phases
     assert phase.lag == lag
     assert len(phase.begins) == pytest.approx(len(sequence) / lag, rel=0.1)
     assert phase.first <= lag
@@ -54,8 +54,7 @@ def test_a_period_covers_all(name: str) -> None:
 def test_it_begins_after_the_longest_gap_of_a_name_that_returns_once() -> None:
     body = [1, 2, 1, 3, 4, 1]
     for name in (2, 3, 4):
-        found = find_periods(items(body * 20, gap_before=name))
-        assert found is not None
+        found = known(find_periods(items(body * 20, gap_before=name)))
         assert found.phases[0].begins.tolist() == [
             6 * number + body.index(name) for number in range(20)
         ]
@@ -90,8 +89,7 @@ def test_phases_one_after_the_other() -> None:
     first, second = drawn(20, 9) * 100, drawn(33, 9, 1, first=100) * 80
     found = find_periods(items([200, 201, *first, 202, *second]))
     assert begins(found) == [(20, [20]), (33, [33])]
-    assert found is not None
-    assert [len(phase.begins) for phase in found.phases] == [100, 80]
+    assert [len(phase.begins) for phase in known(found).phases] == [100, 80]
     # Of one length, and of other kernels.
     assert begins(find_periods(items([1] * 1000 + [2] * 1000))) == [(1, [1]), (1, [1])]
 
@@ -114,8 +112,7 @@ def test_a_period_drifts() -> None:
     source = np.random.default_rng(3)
     sequence = [name for _ in range(80) for name in drawn(60, 40) if source.random() > 0.002]
     start = np.cumsum(np.arange(len(sequence)) + 20) - 15
-    found = find_periods(Items(named(sequence), start, start + 5))
-    assert found is not None
+    found = known(find_periods(Items(named(sequence), start, start + 5)))
     (phase,) = found.phases
     assert phase.lag == 60
     assert 78 <= len(phase.begins) <= 80

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from backports import zstd
 
+from tests.support.known import known
 from tests.support.long import long_after
 from tests.support.profiler_events import PID, annotation, call, event, instant, kernel, text, write
 from traceprof.errors import MissingExtraError, TraceFormatError
@@ -87,8 +88,7 @@ def test_forms_of_a_document(form: str, pack: Any, tmp_path: Path) -> None:
     names = [trace.kernel_names[number] for number in trace.signatures.name.tolist()]
     assert names == [EVENTS[1]["name"], "k"]
     assert trace.signatures.shape.tolist() == [[1, 2, 3, 32, 1, 1]] * 2
-    calls = trace.api_calls(PID)
-    assert calls is not None
+    calls = known(trace.api_calls(PID))
     assert calls.start_ns.tolist() == [5_500]
     assert not any("cut short" in note for note in trace.notes)
 
@@ -426,9 +426,7 @@ def test_waits_tell_what_recorded_their_event(tmp_path: Path) -> None:
     host = event("cuda_sync", "Context Sync", 40, 5, (0, -1), stream=-1, correlation=10, **place)
     record = call(20, 21, name="cudaEventRecord", number=5)
     trace = opened(tmp_path / "x", text([kernel(1, 2), record, wait, host]))
-    waits, records = trace.synchronizations(PID), trace.event_records(PID)
-    assert waits is not None
-    assert records is not None
+    waits, records = known(trace.synchronizations(PID)), known(trace.event_records(PID))
     assert waits.kind.tolist() == [2, 4]
     assert waits.stream.tolist() == [20, NULL]
     assert waits.event.tolist() == [3, NULL]
@@ -441,8 +439,7 @@ def test_full_command_buffers(tmp_path: Path) -> None:
     stall = event("overhead", "Command Buffer Full", 5, 2.5, (PID, 1), correlation=4)
     other = event("overhead", "Instrumentation", 6, 1, (PID, 1))
     trace = opened(tmp_path / "x", text([call(0, 1), stall, other]))
-    stalls = trace.launch_stalls(PID)
-    assert stalls is not None
+    stalls = known(trace.launch_stalls(PID))
     assert (stalls.start_ns.tolist(), stalls.end_ns.tolist()) == ([5_000], [7_500])
     assert opened(tmp_path / "y", text(EVENTS)).launch_stalls(PID) is None
 
@@ -450,8 +447,7 @@ def test_full_command_buffers(tmp_path: Path) -> None:
 def test_what_was_open_at_the_end_has_no_end(tmp_path: Path) -> None:
     events = [annotation("a", 1, 5), annotation("b", 2, 9, finished=False)]
     trace = opened(tmp_path / "x", text(events))
-    table = trace.range_table(PID)
-    assert table is not None
+    table = known(trace.range_table(PID))
     assert table.end_ns.tolist() == [4_000, OPEN_END]
     assert trace.range_ends(PID)[0].tolist() == [4_000]
     assert trace.longest_ranges(1) == ["b"]
@@ -469,16 +465,14 @@ def test_instant_events_of_threads_are_marks(tmp_path: Path) -> None:
         instant("timeless", None),
     ]
     trace = opened(tmp_path / "x", text(events))
-    marks = trace.marks(PID)
-    assert marks is not None
+    marks = known(trace.marks(PID))
     found = zip(marks.time_ns.tolist(), marks.name.tolist(), marks.thread.tolist(), strict=True)
     # Times count from the first event that has a length.
     assert [(time, marks.names[name], thread) for time, name, thread in found] == [
         (-500, "saved", 2), (2250, "out of memory", 1), (3000, "read", 1),
     ]  # fmt: skip
     assert trace.marks(PID + 1) is None
-    table = trace.range_table(PID)
-    assert table is not None
+    table = known(trace.range_table(PID))
     assert len(table) == 1
     assert trace.session.end_ns == 8000
 
@@ -510,13 +504,10 @@ def test_operators_and_functions_of_the_host(tmp_path: Path) -> None:
         event("python_function", "train.py(3): loop", 1, 39, place),
     ]
     trace = opened(tmp_path / "x", text(events))
-    operators, functions = trace.operators(PID), trace.python_functions(PID)
-    assert operators is not None
-    assert functions is not None
+    operators, functions = known(trace.operators(PID)), known(trace.python_functions(PID))
     names = [operators.names[name] for name in operators.packed_name.values.tolist()]
     assert names == ["aten::mul", "aten::add"]
-    assert operators.external is not None
-    assert operators.external.values.tolist() == [NULL, 7]
+    assert known(operators.external).values.tolist() == [NULL, 7]
     assert functions.external is None
     assert functions.length_ns.tolist() == [39_000]
 

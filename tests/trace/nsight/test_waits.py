@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.known import known
 from traceprof.trace.model.kinds import SynchronizationKind
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.open import open_trace
@@ -54,7 +55,7 @@ class Export:
         return rows
 
 
-def known(number: int | None) -> int:
+def id_or_null(number: int | None) -> int:
     return NULL if number in (None, 0xFFFFFFFF) else number
 
 
@@ -70,8 +71,7 @@ def test_waits_are_told_by_the_names_of_calls(real_trace: Path) -> None:
                 times = row["start"], max(row["start"], row["end"])
                 ids = known(row["streamId"]), known(row["eventId"])
                 expected.append((*times, row["correlationId"], int(kind), *ids))
-            waits = trace.synchronizations(process)
-            assert waits is not None
+            waits = known(trace.synchronizations(process))
             columns = (
                 waits.start_ns,
                 waits.end_ns,
@@ -99,8 +99,7 @@ def test_event_records_have_the_times_of_their_calls(real_trace: Path) -> None:
                 asked = calls[0][0] if calls else NULL
                 ids = known(row["streamId"]), known(row["eventId"]), known(row.get("eventSyncId"))
                 expected.append((asked, row["correlationId"], *ids))
-            records = trace.event_records(process)
-            assert records is not None
+            records = known(trace.event_records(process))
             columns = (
                 records.asked_ns,
                 records.correlation,
@@ -121,9 +120,10 @@ def test_a_real_run_has_all_kinds(traces: Path) -> None:
         kinds: dict[int, int] = defaultdict(int)
         num_records = 0
         for process in {key.process for key in trace.operations}:
-            waits, records = trace.synchronizations(process), trace.event_records(process)
-            assert waits is not None
-            assert records is not None
+            waits, records = (
+                known(trace.synchronizations(process)),
+                known(trace.event_records(process)),
+            )
             num_records += len(records)
             for kind in waits.kind.tolist():
                 kinds[kind] += 1
@@ -142,9 +142,10 @@ def test_stream_waits_wait_for_what_was_recorded(traces: Path, name: str) -> Non
     with closing(open_trace(traces / f"{name}.sqlite")) as trace:
         num_waits = 0
         for process in {key.process for key in trace.operations}:
-            waits, records = trace.synchronizations(process), trace.event_records(process)
-            assert waits is not None
-            assert records is not None
+            waits, records = (
+                known(trace.synchronizations(process)),
+                known(trace.event_records(process)),
+            )
             chosen = waits.kind == SynchronizationKind.STREAM_FOR_EVENT
             first: dict[int, int] = {}
             for event, asked in zip(records.event.tolist(), records.asked_ns.tolist(), strict=True):

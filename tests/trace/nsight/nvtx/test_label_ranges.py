@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
+from tests.support.known import known
 from traceprof import labels
 from traceprof.analysis import analyze
 from traceprof.errors import TraceFormatError
@@ -157,8 +158,7 @@ def test_times_beyond_any_clock(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_functions(function: str, operation: str) -> None:
-    call = read_call(Label(function, {"bytes": "8", "group": "tp", "size": "4"}))
-    assert call is not None
+    call = known(read_call(Label(function, {"bytes": "8", "group": "tp", "size": "4"})))
     assert (call.operation, call.is_container) == (operation, False)
     # What each of four ranks gets of what one sends, as NCCL counts it.
     size = 2 if operation == "AlltoAll" else 8
@@ -167,8 +167,7 @@ def test_functions(function: str, operation: str) -> None:
 
 def test_ranges_around_others() -> None:
     for name, operation in (("batch_isend_irecv", "SendRecv"), ("coalesced", "Unknown")):
-        call = read_call(Label(name, {"group": "0", "rank": "1", "size": "2"}))
-        assert call is not None
+        call = known(read_call(Label(name, {"group": "0", "rank": "1", "size": "2"})))
         assert (call.operation, call.is_container) == (operation, True)
 
 
@@ -202,8 +201,7 @@ def test_running_numbers_are_read_from_texts_and_from_payloads_alike(tmp_path: P
         builder.nvtx("batch", 5, 6, registered=True, payload=7)
         path = builder.write(tmp_path / f"{has_payloads}.sqlite")
         trace = open_trace(path)
-        table = trace.range_table(global_pid())
-        assert table is not None
+        table = known(trace.range_table(global_pid()))
         (steps,) = trace.ranges(re.compile(r"\Astep (\d+)\Z")).values()
         (calls,) = trace.ranges(re.compile("seq=1[01]")).values()
         (ranges,) = trace.label_ranges.values()

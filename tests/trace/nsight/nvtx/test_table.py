@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import TraceBuilder, global_pid, global_tid
+from tests.support.known import known
 from traceprof.errors import TraceFormatError
 from traceprof.trace.model.ranges import RangeTable
 from traceprof.trace.model.special_values import OPEN_END
@@ -170,8 +171,7 @@ def test_marks_are_moments_of_their_threads(tmp_path: Path) -> None:
         1000: [(10, "early", 7), (30, "early", 1000), (40, "late", 1000)],
         2000: [(5, "elsewhere", 2000)],
     }
-    assert ranges is not None
-    assert len(ranges) == 1
+    assert len(known(ranges)) == 1
 
 
 def test_without_marks_there_are_none(tmp_path: Path) -> None:
@@ -183,12 +183,10 @@ def test_without_marks_there_are_none(tmp_path: Path) -> None:
 def test_tables_are_made_again_when_they_were_let_go_of(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 9).nvtx("b", 5, 8).nvtx("a", 5, 9).nvtx("c", 1, 2, pid=2000)
     trace = NsightTrace(builder.write(tmp_path / "t.sqlite"))
-    table = trace.range_table(global_pid())
-    assert table is not None
+    table = known(trace.range_table(global_pid()))
     assert trace.range_table(global_pid()) is table
     trace.release()
-    again = trace.range_table(global_pid())
-    assert again is not None
+    again = known(trace.range_table(global_pid()))
     assert again is not table
     assert listed(again) == listed(table)
     assert [name for _, _, name, _, _ in listed(again)] == ["a", "b"]
