@@ -34,7 +34,7 @@ def test_every_part(tmp_path: Path) -> None:
     # copy                  |====|     120-200
     # idle                       |==|  200-250, then a memset 250-260
     builder = TraceBuilder().kernel(0, 100).kernel(50, 150, NCCL, stream=20).memcpy(120, 200)
-    path = builder.memset(250, 260).write(tmp_path / "t.sqlite")
+    path = builder.memset(250, 260).write(tmp_path)
     assert_agreement(path)
     assert asdict(whole(path)) == {
         "window_start_ns": 0,
@@ -53,25 +53,24 @@ def test_every_part(tmp_path: Path) -> None:
 
 
 def test_touching_operations_leave_no_gap(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 10).kernel(10, 20).memcpy(20, 30).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().kernel(0, 10).kernel(10, 20).memcpy(20, 30).write(tmp_path)
     assert whole(path).idle_ns == 0
     assert whole(path).exposed_copy_ns == 10
 
 
 def test_equal_operations_count_once_in_time_and_twice_in_number(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 10).kernel(0, 10, stream=8).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().kernel(0, 10).kernel(0, 10, stream=8).write(tmp_path)
     assert (whole(path).compute_ns, whole(path).num_kernels) == (10, 2)
 
 
 def test_one_operation_without_length(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(5, 5).write(tmp_path / "t.sqlite")
-    measures = assert_agreement(path)[0][2]
+    measures = assert_agreement(TraceBuilder().kernel(5, 5).write(tmp_path))[0][2]
     assert (measures["window_start_ns"], measures["window_ns"]) == (5, 0)
     assert (measures["num_kernels"], measures["idle_ns"]) == (1, 0)
 
 
 def test_operations_without_length_at_both_ends(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 0).kernel(5, 8).kernel(10, 10).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().kernel(0, 0).kernel(5, 8).kernel(10, 10).write(tmp_path)
     measures = assert_agreement(path)[0][2]
     assert (measures["window_ns"], measures["num_kernels"], measures["idle_ns"]) == (10, 3, 7)
     # In a half-open range the one at its end is outside.
@@ -82,20 +81,20 @@ def test_operations_without_length_at_both_ends(tmp_path: Path) -> None:
 def test_peer_copies_are_communication(tmp_path: Path) -> None:
     builder = TraceBuilder().memcpy(0, 10, "PtoP").memcpy(10, 20, "DtoD", source=0, destination=1)
     builder.memcpy(20, 30, "DtoD", source=0, destination=0).memcpy(30, 40, "DtoD")
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     assert_agreement(path)
     assert (whole(path).communication_ns, whole(path).num_communication) == (20, 2)
     assert (whole(path).copy_ns, whole(path).num_copies) == (20, 2)
 
 
 def test_copy_kinds_are_told_by_the_exports_own_enumeration(tmp_path: Path) -> None:
-    path = TraceBuilder().memcpy(0, 10, "HtoD").write(tmp_path / "t.sqlite")
+    path = TraceBuilder().memcpy(0, 10, "HtoD").write(tmp_path)
     change(path, "UPDATE ENUM_CUDA_MEMCPY_OPER SET label = 'Peer-to-Peer' WHERE id = 1")
     assert whole(path).num_communication == 1
 
 
 def test_graphs_traced_as_a_whole_are_compute_of_unknown_content(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 10).graph(10, 90).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().kernel(0, 10).graph(10, 90).write(tmp_path)
     assert_agreement(path)
     assert (whole(path).compute_ns, whole(path).num_kernels) == (90, 1)
     analysis = analyze(path)
@@ -113,14 +112,13 @@ def test_two_processes_that_reuse_correlation_ids(tmp_path: Path) -> None:
         for index in range(4):
             start = shift + 25 * index
             builder.kernel(start, start + 10, pid=pid, correlation=index + 1)
-    path = builder.shuffled(3).write(tmp_path / "t.sqlite")
-    rows = assert_agreement(path)
+    rows = assert_agreement(builder.shuffled(3).write(tmp_path))
     assert [row[0] for row in rows] == [1000, 2000]
     assert [[step[1]["window_ns"] for step in row[3]] for row in rows] == [[50, 35], [50, 35]]
 
 
 def test_two_devices_of_one_process_are_two_ranks(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 5, device=1).kernel(3, 9, device=0).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().kernel(0, 5, device=1).kernel(3, 9, device=0).write(tmp_path)
     assert [row[1] for row in assert_agreement(path)] == [0, 1]
     analysis = analyze(path)
     assert [(rank.rank, rank.device) for rank in analysis.run.ranks] == [(0, 0), (1, 1)]
@@ -130,8 +128,7 @@ def test_two_devices_of_one_process_are_two_ranks(tmp_path: Path) -> None:
 def test_ranks_are_numbered_as_mpi_says(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 5, pid=1).kernel(0, 5, pid=2)
     builder.thread_name("MPI Rank 7", pid=1).thread_name("MPI Rank 3", pid=2)
-    path = builder.write(tmp_path / "t.sqlite")
-    analysis = analyze(path)
+    analysis = analyze(builder.write(tmp_path))
     assert [(rank.pid, rank.rank) for rank in analysis.run.ranks] == [(2, 3), (1, 7)]
     analysis.close()
 
@@ -140,7 +137,7 @@ def test_ranks_are_numbered_in_order_where_mpi_contradicts_itself(tmp_path: Path
     builder = TraceBuilder().kernel(0, 5, pid=1).kernel(0, 5, pid=2)
     for pid in (1, 2):
         builder.raw("MPI_RANKS", globalTid=global_pid(pid) | pid, rank=4)
-    analysis = analyze(builder.write(tmp_path / "t.sqlite"))
+    analysis = analyze(builder.write(tmp_path))
     assert [rank.rank for rank in analysis.run.ranks] == [0, 1]
     analysis.close()
 
@@ -161,8 +158,7 @@ def three_steps() -> TraceBuilder:
 
 
 def test_steps_run_from_first_operation_to_the_next_steps(tmp_path: Path) -> None:
-    path = three_steps().write(tmp_path / "t.sqlite")
-    ((_, _, _, steps),) = assert_agreement(path)
+    ((_, _, _, steps),) = assert_agreement(three_steps().write(tmp_path))
     assert [(number, step["window_start_ns"], step["window_ns"]) for number, step in steps] == [
         (0, 100, 1000),
         (1, 1100, 1000),
@@ -198,46 +194,43 @@ def test_steps_are_found_by_every_name(
         builder.nvtx(name, 100 * index, 100 * index + 99, registered=index % 2 == 0)
         builder.nvtx("forward", 100 * index, 100 * index + 50)
         builder.kernel(100 * index + 10, 100 * index + 20)
-    ((_, _, _, steps),) = analyzed(builder.write(tmp_path / "t.sqlite"))
+    ((_, _, _, steps),) = analyzed(builder.write(tmp_path))
     assert [number for number, _ in steps] == numbers
 
 
 def test_the_steps_of_instrument_win_over_those_of_the_profiler(tmp_path: Path) -> None:
     builder = three_steps().nvtx("ProfilerStep#1", 0, 5000)
-    ((_, _, _, steps),) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    ((_, _, _, steps),) = assert_agreement(builder.write(tmp_path))
     assert len(steps) == 3
 
 
 def test_a_step_launched_by_another_thread(tmp_path: Path) -> None:
     builder = TraceBuilder().nvtx("step 0", 0, 100).kernel(10, 20).kernel(50, 60, tid=77)
-    path = builder.write(tmp_path / "t.sqlite")
-    ((_, _, _, ((_, step),)),) = assert_agreement(path)
+    ((_, _, _, ((_, step),)),) = assert_agreement(builder.write(tmp_path))
     assert step["num_kernels"] == 2
 
 
 def test_a_step_that_launches_nothing_has_no_window(tmp_path: Path) -> None:
     builder = TraceBuilder().nvtx("step 0", 0, 10).nvtx("step 1", 10, 20).kernel(12, 15)
-    path = builder.write(tmp_path / "t.sqlite")
-    ((_, _, _, steps),) = assert_agreement(path)
+    ((_, _, _, steps),) = assert_agreement(builder.write(tmp_path))
     assert [number for number, _ in steps] == [1]
 
 
 def test_a_step_still_open_at_the_end_of_the_capture(tmp_path: Path) -> None:
-    path = three_steps().nvtx("step 3", 2990, None).kernel(3000, 3100).write(tmp_path / "t.sqlite")
+    path = three_steps().nvtx("step 3", 2990, None).kernel(3000, 3100).write(tmp_path)
     ((_, _, _, steps),) = assert_agreement(path)
     assert steps[-1][1]["window_ns"] == 100
 
 
 def test_a_step_that_an_exception_cut_is_not_counted(tmp_path: Path) -> None:
     builder = three_steps().nvtx(labels.cut("step 1"), 1500, 1500).nvtx("step 3", 2990, None)
-    path = builder.kernel(3000, 3100).write(tmp_path / "t.sqlite")
-    with ranks_of(path) as (rank,):
+    with ranks_of(builder.kernel(3000, 3100).write(tmp_path)) as (rank,):
         steps = steady_steps(rank, rank.window)
     assert steps.uses.tolist() == [StepUse.STEADY, StepUse.CUT, StepUse.STEADY, StepUse.CUT]
 
 
 def test_an_operation_without_a_launch_is_in_no_step(tmp_path: Path) -> None:
-    path = three_steps().kernel(0, 50, launch=False).write(tmp_path / "t.sqlite")
+    path = three_steps().kernel(0, 50, launch=False).write(tmp_path)
     ((_, _, whole_rank, steps),) = assert_agreement(path)
     assert steps[0][1]["window_start_ns"] == 100
     assert whole_rank["window_start_ns"] == 0
@@ -246,19 +239,18 @@ def test_an_operation_without_a_launch_is_in_no_step(tmp_path: Path) -> None:
 def test_a_correlation_id_used_twice_in_one_process(tmp_path: Path) -> None:
     builder = TraceBuilder().nvtx("step 0", 0, 99).nvtx("step 1", 100, 199)
     builder.kernel(20, 30, correlation=5).kernel(120, 130, correlation=5)
-    path = builder.write(tmp_path / "t.sqlite")
-    ((_, _, _, steps),) = assert_agreement(path)
+    ((_, _, _, steps),) = assert_agreement(builder.write(tmp_path))
     assert [step["window_start_ns"] for _, step in steps] == [20, 120]
 
 
 def test_without_api_calls_there_are_no_steps(tmp_path: Path) -> None:
-    path = three_steps().without("CUPTI_ACTIVITY_KIND_RUNTIME").write(tmp_path / "t.sqlite")
+    path = three_steps().without("CUPTI_ACTIVITY_KIND_RUNTIME").write(tmp_path)
     ((_, _, _, steps),) = analyzed(path)
     assert steps == []
 
 
 def test_steps_asked_for(tmp_path: Path) -> None:
-    path = three_steps().write(tmp_path / "t.sqlite")
+    path = three_steps().write(tmp_path)
     ((_, _, measures, steps),) = analyzed(path, steps=(1, 3))
     assert (measures["window_start_ns"], measures["window_ns"]) == (1100, 1850)
     assert [number for number, _ in steps] == [1, 2]
@@ -271,7 +263,7 @@ def test_step_numbers_that_repeat_cannot_be_asked_for_by_number(tmp_path: Path) 
     for step in range(3):
         builder.nvtx(f"step {step}", 4000 + 100 * step, 4099 + 100 * step)
         builder.kernel(4000 + 100 * step, 4050 + 100 * step)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     with pytest.raises(UsageError, match="more than once"):
         analyze(path, options=Options(steps=(1, 2)))
 
@@ -341,7 +333,7 @@ def test_many_random_operations_agree_with_the_reference(tmp_path: Path) -> None
             start, start + random.randrange(60), name, stream=random.choice([7, 20]),
             launch=(call, call + 3), pid=random.choice([1, 2]),
         )  # fmt: skip
-    rows = assert_agreement(builder.shuffled(1).write(tmp_path / "t.sqlite"))
+    rows = assert_agreement(builder.shuffled(1).write(tmp_path))
     assert [len(row[3]) for row in rows] == [20, 20]
 
 
@@ -355,8 +347,7 @@ def judged(path: Path, *ids: str) -> tuple[tuple[Finding, ...], tuple[NotApplica
 
 def test_exposed_communication_says_where_and_how_much(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 600).kernel(500, 800, NCCL, stream=20).kernel(800, 1000)
-    path = builder.write(tmp_path / "t.sqlite")
-    ((finding,), missing) = judged(path, "exposed-communication")
+    ((finding,), missing) = judged(builder.write(tmp_path), "exposed-communication")
     assert not missing
     assert (finding.id, finding.severity) == ("exposed-communication", Severity.MEDIUM)
     assert (finding.impact_ns, finding.impact_fraction) == (200, 0.2)
@@ -372,32 +363,30 @@ def test_the_five_longest_stretches_are_shown(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for index in range(10):
         builder.kernel(100 * index, 100 * index + 90 - index)
-    (idle,) = judged(builder.write(tmp_path / "t.sqlite"), "gpu-idle")[0]
+    (idle,) = judged(builder.write(tmp_path), "gpu-idle")[0]
     lengths = [seen.end_ns - seen.start_ns for seen in idle.evidence]
     assert lengths == [18, 17, 16, 15, 14]
 
 
 def test_hidden_communication_and_a_busy_gpu_are_silent(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 1000).kernel(200, 500, NCCL, stream=20)
-    path = builder.write(tmp_path / "t.sqlite")
-    assert judged(path, "exposed-communication", "gpu-idle") == ((), ())
+    assert judged(builder.write(tmp_path), "exposed-communication", "gpu-idle") == ((), ())
 
 
 def test_just_below_the_threshold_nothing_is_said(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 9901).kernel(10_000, 20_000, NCCL).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().kernel(0, 9901).kernel(10_000, 20_000, NCCL).write(tmp_path)
     found, _ = judged(path, "exposed-communication", "gpu-idle")
     assert [claim.id for claim in found] == ["exposed-communication"]
 
 
 def test_an_export_without_gpu_work_is_said_to_be_unjudged(tmp_path: Path) -> None:
-    path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
-    findings, missing = judged(path)
+    findings, missing = judged(TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path))
     assert findings == ()
     assert {gap.id for gap in missing} == set(FINDING_IDS)
 
 
 def test_users_can_name_their_own_communication_kernels(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 10, "exchange(int)").kernel(10, 20).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().kernel(0, 10, "exchange(int)").kernel(10, 20).write(tmp_path)
     analysis = closed_analysis(path, communication_kernels=["exch.*=AllToAll"])
     assert analysis.result.breakdown[0].whole.communication_ns == 10
     (use,) = analysis.result.collectives[0].uses

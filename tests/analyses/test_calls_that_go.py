@@ -80,7 +80,7 @@ def test_time_between_launches_of_others_goes_with_a_call(tmp_path: Path) -> Non
     for begin, end in ((1, 3), (5, 6), (9, 11), (14, 15)):
         trace.kernel(100 * US + begin, 101 * US + begin, launch=(begin * US, end * US))
     trace.api("cudaEventRecord_v3020", 7 * US, 8 * US)
-    with ranks_of(trace.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(trace.write(tmp_path)) as (rank,):
         assert rank.calls is not None
         chosen = (rank.calls.start_ns == 1 * US) | (rank.calls.start_ns == 9 * US)
         time = between_launches(rank, rank.calls, chosen)

@@ -30,7 +30,7 @@ def results(path: Path, window: Window | None = None) -> list[CollectivesResult]
 def result(
     builder: TraceBuilder, tmp_path: Path, window: Window | None = None
 ) -> CollectivesResult:
-    (found,) = results(builder.write(tmp_path / "t.sqlite"), window)
+    (found,) = results(builder.write(tmp_path), window)
     return found
 
 

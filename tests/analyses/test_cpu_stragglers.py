@@ -139,7 +139,7 @@ def test_a_call_without_a_flight_is_done_if_another_flew_later(tmp_path: Path) -
     builder.label(f"all_reduce {facts} seq=1", 20, 40, in_flight=True)
     builder.label(f"all_reduce {facts} seq=2", 50, 52)  # cut off, or synchronous: nothing tells
     builder.label("barrier group=0 rank=0 size=2 seq=3", 60, 70)
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(builder.write(tmp_path)) as (rank,):
         result = arrivals.run(rank, rank.window)
     assert result.sequence.tolist() == [0, 1, 3]
     assert result.end_ns.tolist() == [10, 40, 70]
@@ -155,7 +155,7 @@ def test_time_is_spent_by_the_ranges_and_the_rest_is_other(tmp_path: Path) -> No
     builder.label(f"all_reduce {facts} seq=1", 50, 52)
     builder.label(f"all_reduce {facts} seq=1", 50, 90, in_flight=True)
     builder.label("barrier group=0 rank=0 size=2 seq=2", 110, 120)
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(builder.write(tmp_path)) as (rank,):
         result = arrivals.run(rank, rank.window)
     at = dict.fromkeys(arrivals.TIME_CATEGORIES, 0)
     first = at | {"compute": 5, "data loading": 10, "other": 5}

@@ -62,7 +62,7 @@ def reasons(found: Finding) -> dict[str, Any]:
 
 
 def judged(builder: TraceBuilder, tmp_path: Path) -> Finding:
-    return finding(builder.write(tmp_path / "t.sqlite"))
+    return finding(builder.write(tmp_path))
 
 
 # -- each reason, by hand -------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def test_late_input_is_what_perfect_overlap_can_gain(tmp_path: Path, reduction_m
     A step cannot take less than its reductions; all that is exposed beyond is too late.
     """
     machine = Program(reducing(reduction_ms * MS, 1), "").run(1, num_steps=14)
-    found = finding(machine.write(tmp_path / "t.sqlite"))
+    found = finding(machine.write(tmp_path))
     gain_ns = 14 * (machine.step_ns(2, 11) - 4 * reduction_ms * MS)
     late_ns, queued_ns = found.metrics["late_input_ns"], found.metrics["queued_ns"]
     assert isinstance(late_ns, int)
@@ -256,7 +256,7 @@ def two_ranks(builder: TraceBuilder, pid: int, start: int) -> TraceBuilder:
 
 def test_waiting_for_a_rank_of_the_same_report(tmp_path: Path) -> None:
     builder = two_ranks(two_ranks(TraceBuilder(), 100, 10 * MS), 200, 40 * MS)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     found = finding(path)
     # Before the first one only 10 ms of compute could have hidden its 20 ms.
     assert reasons(found) == {"waiting": 90 * MS, "late_input": 50 * MS, "transfer": 10 * MS}
@@ -282,7 +282,7 @@ def test_a_slow_link_is_not_said_of_waits(tmp_path: Path, first: int, is_said: b
             how: dict[str, Any] = {"launch": (at + 3, at + 4), "stream": 20, "pid": pid}
             builder.kernel(at + start * MS, at + 41 * MS, ALL_REDUCE, **how)
             builder.kernel(at + 41 * MS, at + 90 * MS, launch=(at + 10, at + 11), pid=pid)
-    found = finding(builder.write(tmp_path / "t.sqlite"))
+    found = finding(builder.write(tmp_path))
     assert found.metrics["busbw_gb_per_s"] == pytest.approx(1.05, abs=0.01)
     assert found.metrics["peak_gb_per_s"] == 300
     assert ("; AllReduce moves 1.05 GB/s, 0.3 % of its link's 300 GB/s" in found.title) == is_said
@@ -307,7 +307,7 @@ def test_ranks_that_are_missing_make_waiting_unknown(tmp_path: Path) -> None:
         for index in range(3):
             text = f"all_reduce bytes=64 group=0 rank={rank} size=3 seq={index}"
             builder.label(text, index * 100 * MS + 2, index * 100 * MS + 3, pid=pid)
-    found = finding(builder.write(tmp_path / "t.sqlite"))
+    found = finding(builder.write(tmp_path))
     # 50 ms each, and 10, 40 and 40 ms of compute before them
     assert reasons(found) == {"waiting": None, "late_input": 90 * MS, "transfer": 60 * MS}
 
@@ -326,8 +326,7 @@ def test_ranks_that_are_missing_make_waiting_unknown(tmp_path: Path) -> None:
 def test_waits_that_clocks_cannot_tell(
     tmp_path: Path, uncertainty: list[int], known: int | None
 ) -> None:
-    path = two_ranks(TraceBuilder(), 100, 10 * MS).write(tmp_path / "t.sqlite")
-    with ranks_of(path) as (rank,):
+    with ranks_of(two_ranks(TraceBuilder(), 100, 10 * MS).write(tmp_path)) as (rank,):
         operations = exposed_communication.run(rank, rank.window).operations
     assert operations is not None
     waits = RankWaits(
@@ -447,7 +446,7 @@ def generated(seed: int) -> TraceBuilder:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", long_after(2, range(60)))
 def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
-    path = generated(seed).write(tmp_path / "t.sqlite")
+    path = generated(seed).write(tmp_path)
     assert_agreement(path)
     assert_agreement(path, Window(20_000, 120_000))
 
@@ -457,8 +456,7 @@ def test_generated_exports_have_all_reasons(tmp_path: Path) -> None:
     """Otherwise their agreement would say little."""
     total = dict.fromkeys(Reason, 0)
     for seed in range(60):
-        path = generated(seed).write(tmp_path / f"{seed}.sqlite")
-        with ranks_of(path) as (rank,):
+        with ranks_of(generated(seed).write(tmp_path / f"{seed}.sqlite")) as (rank,):
             result = exposed_communication.run(rank, rank.window)
         assert result.operations is not None
         for reason, ns in zip(Reason, result.operations.by_reason().sum(axis=1), strict=True):

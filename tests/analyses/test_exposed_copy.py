@@ -209,7 +209,7 @@ def findings_of(path: Path, window: tuple[int, int] | None = None) -> list[Findi
 
 
 def only(builder: TraceBuilder, tmp_path: Path) -> Finding:
-    (finding,) = findings_of(builder.write(tmp_path / "t.sqlite"))
+    (finding,) = findings_of(builder.write(tmp_path))
     return finding
 
 
@@ -324,7 +324,7 @@ def test_a_batch_before_the_first_kernel_is_no_upload(tmp_path: Path) -> None:
 
 def test_hidden_copies_make_no_finding(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 200, GEMM).memcpy(10, 190, stream=9).memcpy(199, 201)
-    assert findings_of(builder.write(tmp_path / "t.sqlite")) == []
+    assert findings_of(builder.write(tmp_path)) == []
 
 
 def test_the_cost_that_pageable_copy_counts_too_is_told(tmp_path: Path) -> None:
@@ -334,8 +334,7 @@ def test_the_cost_that_pageable_copy_counts_too_is_told(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 100, GEMM)
     builder.memcpy(150, 250, pageable=True, launch=(120, 240))
     builder.kernel(200, 400, GEMM, stream=8, launch=(0, 1))
-    path = builder.write(tmp_path / "t.sqlite")
-    with ranks_of(path) as (rank,):
+    with ranks_of(builder.write(tmp_path)) as (rank,):
         (pageable,) = pageable_copy.findings(pageable_copy.run(rank, rank.window))
         copies = exposed_copy.run(rank, rank.window)
     assert isinstance(pageable, Finding)
@@ -402,7 +401,7 @@ def test_json_says_what_ran_beside_what(tmp_path: Path) -> None:
     #           |= copy 50-150 =|             |= memset 180-230 =|
     builder = TraceBuilder().kernel(0, 100, GEMM).kernel(120, 200, ALL_REDUCE, stream=8)
     builder.memcpy(50, 150, "DtoH", stream=9).memset(180, 230, stream=10)
-    document = json.loads(json_report.render(analyzed(builder.write(tmp_path / "t.sqlite"))))
+    document = json.loads(json_report.render(analyzed(builder.write(tmp_path))))
     zero = {f"{kind}_ns": 0 for kind in beside.ALL}
     expected = {
         "compute": {"compute_ns": 100, "copy_ns": 50, "d2h_ns": 50, "alone_ns": 50},

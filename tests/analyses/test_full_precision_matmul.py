@@ -73,7 +73,7 @@ def program(name: str = SGEMM, *, gpu: str | None = A100, torch: bool = True) ->
 
 
 def test_the_finding(tmp_path: Path) -> None:
-    finding = only_finding(judged(program().write(tmp_path / "t.sqlite")))
+    finding = only_finding(judged(program().write(tmp_path)))
     assert (finding.id, finding.severity) == ("full-precision-matmul", Severity.HIGH)
     assert finding.metrics == {
         "kernel_ns": 5000,
@@ -99,7 +99,7 @@ def test_the_finding(tmp_path: Path) -> None:
 
 def test_of_tf32_and_attention_the_limit_goes_by_their_rates(tmp_path: Path) -> None:
     builder = program(TF32).kernel(10_000, 14_000, ATTENTION)
-    finding = only_finding(judged(builder.write(tmp_path / "t.sqlite")))
+    finding = only_finding(judged(builder.write(tmp_path)))
     parts = ("kernel_ns", "attention_ns", "tf32_ns", "precision", "convolution_ns")
     assert [finding.metrics[part] for part in parts] == [9000, 4000, 5000, "tf32", 0]
     # An A100 multiplies BF16 16 times as fast as FP32 and twice as fast as TF32.
@@ -113,12 +113,12 @@ def test_of_tf32_and_attention_the_limit_goes_by_their_rates(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", [BF16, "gemm", "my_matmul_kernel", "triton_tem_fused_mm_1"])
 def test_other_formats_and_names_that_do_not_tell_are_none(tmp_path: Path, name: str) -> None:
-    assert judged(program(name).write(tmp_path / "t.sqlite")) == []
+    assert judged(program(name).write(tmp_path)) == []
 
 
 def test_what_names_do_not_tell_is_not_covered(tmp_path: Path) -> None:
     builder = program().kernel(20_000, 25_000, "my_matmul_kernel")
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    (result,) = assert_agreement(builder.write(tmp_path))
     assert (result.matrix_ns, result.known_ns, result.coverage) == (10_000, 5000, 0.5)
 
 
@@ -138,7 +138,7 @@ def test_the_impact_is_bounded_by_the_gpus_tensor_cores(
     tmp_path: Path, gpu: str, impact_ns: int | None
 ) -> None:
     name = "volta_sgemm_64x64_nn" if "GTX" in gpu else "sgemm_32x32x32_NN_vec"
-    found = judged(program(name, gpu=gpu).write(tmp_path / "t.sqlite"))
+    found = judged(program(name, gpu=gpu).write(tmp_path))
     if impact_ns is None:
         assert found == []
     else:
@@ -147,13 +147,12 @@ def test_the_impact_is_bounded_by_the_gpus_tensor_cores(
 
 
 def test_without_a_gpus_name_kernels_tell_what_it_is_at_least(tmp_path: Path) -> None:
-    finding = only_finding(judged(program(gpu=None).write(tmp_path / "t.sqlite")))
+    finding = only_finding(judged(program(gpu=None).write(tmp_path)))
     assert finding.metrics["compute_capability"] == "8.0"
 
 
 def test_an_unknown_gpu_may_have_no_tensor_cores(tmp_path: Path) -> None:
-    path = program("sgemm_32x32x32_NN_vec", gpu=None).write(tmp_path / "t.sqlite")
-    missing = only_gap(judged(path))
+    missing = only_gap(judged(program("sgemm_32x32x32_NN_vec", gpu=None).write(tmp_path)))
     assert "compute capability" in missing.how_to_collect
     little = program("sgemm_32x32x32_NN_vec", gpu=None).kernel(10**7, 2 * 10**7, "add")
     assert judged(little.write(tmp_path / "u.sqlite")) == []
@@ -173,7 +172,7 @@ def test_an_unknown_gpu_may_have_no_tensor_cores(tmp_path: Path) -> None:
 def test_advice_fits_gpu_program_and_kernels(
     tmp_path: Path, builder: TraceBuilder, said: str, unsaid: str
 ) -> None:
-    finding = only_finding(judged(builder.write(tmp_path / "t.sqlite")))
+    finding = only_finding(judged(builder.write(tmp_path)))
     advice = " ".join(finding.advice)
     assert said in advice
     assert unsaid not in advice
@@ -181,12 +180,12 @@ def test_advice_fits_gpu_program_and_kernels(
 
 def test_kernels_that_coincide_count_once(tmp_path: Path) -> None:
     builder = program().kernel(100, 400, SGEMM, stream=8)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    (result,) = assert_agreement(builder.write(tmp_path))
     assert (result.kernel_ns, result.num_kernels) == (5000, 11)
 
 
 def test_a_window_cuts_kernels(tmp_path: Path) -> None:
-    path = program().write(tmp_path / "t.sqlite")
+    path = program().write(tmp_path)
     (result,) = assert_agreement(path, (250, 2100))
     assert (result.kernel_ns, result.num_kernels) == (250 + 500 + 100, 2)
     (result,) = assert_agreement(path, (5000, 5000))
@@ -236,7 +235,7 @@ def test_known_answers(traces: Path, name: str, severity: Severity | None) -> No
 def test_the_smaller_step_comes_first_where_it_is_fast(
     tmp_path: Path, gpu: str, place: int
 ) -> None:
-    finding = only_finding(judged(program(gpu=gpu).write(tmp_path / "t.sqlite")))
+    finding = only_finding(judged(program(gpu=gpu).write(tmp_path)))
     assert "TF32" in finding.advice[place]
 
 
@@ -247,6 +246,6 @@ def test_tf32_is_advised_as_far_as_it_is_not_in_use(
     builder = program()
     for start in range(10_000, 10_000 + 500 * num_rounded, 500):
         builder.kernel(start, start + 500, TF32)
-    advice = only_finding(judged(builder.write(tmp_path / "t.sqlite"))).advice
+    advice = only_finding(judged(builder.write(tmp_path))).advice
     places = [index for index, line in enumerate(advice) if "set_float32_matmul" in line]
     assert places == ([] if place is None else [place])

@@ -25,7 +25,7 @@ def opened(path: Path) -> Rank:
 
 
 def judged(tmp_path: Path, builder: TraceBuilder, window: Window | None = None) -> GpuIdleResult:
-    rank = opened(builder.write(tmp_path / "t.sqlite"))
+    rank = opened(builder.write(tmp_path))
     result = gpu_idle.run(rank, window or rank.window)
     assert sum(result.by_cause.values()) == result.metrics.idle_ns
     return result
@@ -50,7 +50,7 @@ def test_a_gpu_that_works_for_another_process_is_not_lost(tmp_path: Path) -> Non
         for turn in range(6):
             start = (100 * turn + 50 * (place % 2)) * US
             builder.kernel(start, start + 40 * US, pid=pid, launch=(start, start + US))
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     first, second, alone = (
         gpu_idle.run(rank, rank.window) for rank in open_run([open_trace(path)]).ranks
     )

@@ -156,7 +156,7 @@ def test_what_held_a_thread_up(
     trace = TraceBuilder()
     launched(trace)
     add(trace)
-    (finding,) = judged(trace.write(tmp_path / "t.sqlite"))
+    (finding,) = judged(trace.write(tmp_path))
     assert finding.metrics["held_up_by"] == reason
     assert finding.metrics["num_calls"] == (2 if reason == "whole process" else 1)
     assert finding.metrics["others_wait_ns"] == 0
@@ -179,7 +179,7 @@ def test_what_doctor_left_beside_a_report(
 ) -> None:
     trace = TraceBuilder()
     launched(trace)
-    path = trace.write(tmp_path / "t.sqlite")
+    path = trace.write(tmp_path)
     document = {"host": "node7", "cores": asdict(cores)}
     (tmp_path / "doctor-node7.json").write_text(json.dumps(document))
     (finding,) = judged(path)
@@ -193,12 +193,12 @@ def test_a_thread_that_launches_nothing_of_a_rank_does_not_count(tmp_path: Path)
     for number in range(20):
         start = number * MS
         trace.api("cudaEventQuery", start, start + (9 * MS if number == 19 else US), tid=1001)
-    assert judged(trace.write(tmp_path / "t.sqlite")) == []
+    assert judged(trace.write(tmp_path)) == []
 
 
 def test_without_calls_it_is_not_known(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, MS, launch=False).kernel(2 * MS, 3 * MS, launch=False)
-    analysis = closed_analysis(trace.write(tmp_path / "t.sqlite"))
+    analysis = closed_analysis(trace.write(tmp_path))
     (gap,) = (gap for gap in analysis.not_applicable if gap.id == ID)
     assert "CUDA API calls" in gap.reason
 

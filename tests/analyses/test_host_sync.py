@@ -40,7 +40,7 @@ def two_reads() -> TraceBuilder:
 
 
 def test_reads_in_steps(tmp_path: Path) -> None:
-    (result,) = judged(two_reads().write(tmp_path / "t.sqlite"))
+    (result,) = judged(two_reads().write(tmp_path))
     expected = (2, "cudaMemcpyAsync", 254 * US)
     assert (result.metrics.num_syncs, result.metrics.api, result.metrics.api_blocked_ns) == expected
     assert result.metrics.blocked_ns == (102 + 2 + 152 + 2) * US
@@ -66,7 +66,7 @@ def test_synchronizing_outside_steps_does_not_count(tmp_path: Path) -> None:
     builder = TraceBuilder().nvtx("step 0", 0, 10).nvtx("step 1", 140, 500)
     builder.kernel(0, 100, launch=(0, 5)).kernel(200, 300, launch=(150, 160))
     builder.api("cudaDeviceSynchronize_v3020", 20, 105)
-    (result,) = judged(builder.write(tmp_path / "t.sqlite"))
+    (result,) = judged(builder.write(tmp_path))
     assert (result.metrics.num_syncs, result.idle_ns, result.metrics.api) == (0, 0, None)
     assert host_sync.findings(result) == []
 
@@ -80,7 +80,7 @@ def one_wait(name: str = "cudaDeviceSynchronize_v3020") -> TraceBuilder:
 
 def test_without_steps_all_in_the_window_count(tmp_path: Path) -> None:
     builder = one_wait().api("cudaDeviceSynchronize_v3020", 300 * US, 305 * US)  # after the window
-    (result,) = judged(builder.write(tmp_path / "t.sqlite"))
+    (result,) = judged(builder.write(tmp_path))
     finding = only_finding(host_sync.findings(result))
     assert (finding.metrics["num_syncs"], finding.metrics["in_steps"]) == (1, 0)
     assert "synchronized once, mostly in" in finding.title
@@ -108,32 +108,31 @@ def test_a_read_with_the_drivers_calls_counts_once(tmp_path: Path) -> None:
     builder.api("cuMemcpyDtoHAsync_v2", 11, 111)
     builder.api("cudaStreamSynchronize_v3020", 113, 120).api("cuStreamSynchronize", 114, 119)
     builder.kernel(160, 300, launch=(130, 135))
-    (result,) = judged(builder.write(tmp_path / "t.sqlite"))
+    (result,) = judged(builder.write(tmp_path))
     assert (result.metrics.num_syncs, result.metrics.blocked_ns) == (1, 102 + 7)
 
 
 def test_what_a_wait_before_the_window_costs_inside_counts(tmp_path: Path) -> None:
-    path = one_wait().write(tmp_path / "t.sqlite")
-    (result,) = judged(path, Window(120 * US, 300 * US))
+    (result,) = judged(one_wait().write(tmp_path), Window(120 * US, 300 * US))
     assert (result.metrics.num_syncs, result.idle_ns) == (0, 80 * US)
 
 
 def test_threads_that_launch_nothing_do_not_count(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 100, launch=(0, 5)).kernel(200, 300, launch=(150, 160))
     builder.api("cudaEventSynchronize_v3020", 20, 105, tid=77)
-    assert judged(builder.write(tmp_path / "t.sqlite"))[0].metrics.num_syncs == 0
+    assert judged(builder.write(tmp_path))[0].metrics.num_syncs == 0
 
 
 def test_waiting_for_a_busy_gpu_is_silent(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 1000, launch=(0, 5)).kernel(1000, 9000, launch=(6, 9))
     builder.api("cudaStreamSynchronize_v3020", 10, 8000)
-    (result,) = judged(builder.write(tmp_path / "t.sqlite"))
+    (result,) = judged(builder.write(tmp_path))
     assert (result.metrics.num_syncs, result.metrics.blocked_ns, result.idle_ns) == (1, 7990, 0)
     assert host_sync.findings(result) == []
 
 
 def test_allocating_is_another_cause(tmp_path: Path) -> None:
-    (result,) = judged(one_wait("cudaFree_v3020").write(tmp_path / "t.sqlite"))
+    (result,) = judged(one_wait("cudaFree_v3020").write(tmp_path))
     assert (result.metrics.num_syncs, result.idle_ns) == (0, 0)
 
 
@@ -154,7 +153,7 @@ def test_advice_fits_the_program(
     for number in range(reads):
         at = (320 + 10 * number) * US
         builder.memcpy(at, at + US, "DtoH", launch=(198 * US, 199 * US))
-    finding = only_finding(host_sync.findings(judged(builder.write(tmp_path / "t.sqlite"))[0]))
+    finding = only_finding(host_sync.findings(judged(builder.write(tmp_path))[0]))
     assert first in finding.advice[0]
     assert unsaid not in " ".join(finding.advice)
 
@@ -164,7 +163,7 @@ def test_no_pinning_where_copies_are_pinned(tmp_path: Path, *, pageable: bool) -
     builder = one_wait("cudaStreamSynchronize_v3020")
     builder.kernel(300 * US, 310 * US, "at::native::add", launch=(196 * US, 197 * US))
     builder.memcpy(310 * US, 311 * US, pageable=pageable, launch=(198 * US, 199 * US))
-    finding = only_finding(host_sync.findings(judged(builder.write(tmp_path / "t.sqlite"))[0]))
+    finding = only_finding(host_sync.findings(judged(builder.write(tmp_path))[0]))
     assert ("pin_memory" in " ".join(finding.advice)) == pageable
 
 
@@ -173,7 +172,7 @@ def test_a_copy_and_a_later_synchronization_are_two(tmp_path: Path) -> None:
     builder.memcpy(100, 110, "DtoH", pageable=True, launch=(10, 112))
     builder.kernel(160, 300, launch=(120, 125))
     builder.api("cudaStreamSynchronize_v3020", 126, 290)
-    assert judged(builder.write(tmp_path / "t.sqlite"))[0].metrics.num_syncs == 2
+    assert judged(builder.write(tmp_path))[0].metrics.num_syncs == 2
 
 
 @pytest.mark.parametrize("edge", ["no calls", "disagreeing clocks"])
@@ -182,7 +181,7 @@ def test_what_cannot_be_judged_is_said(tmp_path: Path, edge: str) -> None:
         builder = TraceBuilder().kernel(0, 9).without("CUPTI_ACTIVITY_KIND_RUNTIME")
     else:
         builder = TraceBuilder().kernel(0, 9, launch=(9_000_000, 9_000_010))
-    (result,) = judged(builder.write(tmp_path / "t.sqlite"))
+    (result,) = judged(builder.write(tmp_path))
     missing = only_gap(host_sync.findings(result))
     assert missing.id == "host-sync"
     assert result.metrics == host_sync.HostSyncMetrics(0, 0, None, 0, None, 0, 0.0)

@@ -128,6 +128,6 @@ def test_agreement_on_generated_exports(
 ) -> None:
     def check(builder: TraceBuilder, cut: tuple[float, float] | None) -> None:
         folder = tmp_path_factory.mktemp("generated")
-        assert_agreement(builder.write(folder / "t.sqlite"), *([cut] if cut else []))
+        assert_agreement(builder.write(folder), *([cut] if cut else []))
 
     for_examples(num_examples, check, exports(), CUTS)

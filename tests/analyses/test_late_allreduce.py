@@ -101,7 +101,7 @@ def test_until_the_last_rank_has_come_a_rank_waits(name: str) -> None:
 def test_one_bucket_after_the_backward(tmp_path: Path) -> None:
     # compute  |0      600|             |900 990|
     # nccl                  |610    880|
-    finding = only_finding(judged(steps_of([(610, 880)]).write(tmp_path / "t.sqlite")))
+    finding = only_finding(judged(steps_of([(610, 880)]).write(tmp_path)))
     assert (finding.id, finding.severity) == ("late-allreduce", Severity.MEDIUM)
     assert finding.impact_ns == 3 * 270
     assert finding.impact_fraction == 810 / 3990
@@ -143,7 +143,7 @@ def test_several_buckets_that_all_wait_for_the_end_are_late(tmp_path: Path) -> N
     # After each bucket DDP copies it into the gradients: that is not a backward to hide behind.
     compute = ((0, 300), (300, 600), (700, 710), (800, 810), (900, 990))
     builder = steps_of([(600, 700), (700, 800), (800, 880)], compute=compute)
-    finding = only_finding(judged(builder.write(tmp_path / "t.sqlite")))
+    finding = only_finding(judged(builder.write(tmp_path)))
     assert finding.metrics["num_buckets"] == 3
     assert finding.metrics["tail_ns"] == 3 * 260
     assert "when the backward is almost over" in finding.title
@@ -153,8 +153,7 @@ def test_several_buckets_that_all_wait_for_the_end_are_late(tmp_path: Path) -> N
 def test_late_is_after_nine_tenths_of_the_compute(
     tmp_path: Path, start: int, *, is_late: bool
 ) -> None:
-    path = steps_of([(start, 700), (700, 880)]).write(tmp_path / "t.sqlite")
-    (result,) = assert_agreement(path)
+    (result,) = assert_agreement(steps_of([(start, 700), (700, 880)]).write(tmp_path))
     assert result.steps.is_late.tolist() == [is_late] * 3
 
 
@@ -168,13 +167,13 @@ def test_most_steps_must_be_late(tmp_path: Path) -> None:
         builder.kernel(1000 * step, 1000 * step + 900)
         builder.kernel(1000 * step + 300, 1000 * step + 400, NCCL, stream=20)
         builder.kernel(1000 * step + 600, 1000 * step + 700, NCCL, stream=20)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    (result,) = assert_agreement(builder.write(tmp_path))
     assert (result.metrics.num_late_steps, result.metrics.num_steps) == (2, 4)
     assert late_allreduce.findings(result) == []
 
 
 def test_a_tail_of_less_than_a_hundredth_is_not_worth_a_word(tmp_path: Path) -> None:
-    assert judged(steps_of([(610, 620)]).write(tmp_path / "t.sqlite")) == []
+    assert judged(steps_of([(610, 620)]).write(tmp_path)) == []
 
 
 @pytest.mark.parametrize(
@@ -198,7 +197,7 @@ def test_a_tail_of_less_than_a_hundredth_is_not_worth_a_word(tmp_path: Path) -> 
 def test_what_cannot_be_judged_says_how_to_collect_it(
     tmp_path: Path, builder: TraceBuilder, why: str, how: str
 ) -> None:
-    assert_missing(judged(builder.write(tmp_path / "t.sqlite")), why, how)
+    assert_missing(judged(builder.write(tmp_path)), why, how)
 
 
 # -- generated, simulated and real exports --------------------------------------------------------
@@ -226,7 +225,7 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
         else:
             builder.kernel(start, end, name, pid=pid, launch=(call, call + 1))
     builder.graph(300, 320, pid=1)
-    path = builder.shuffled(seed).write(tmp_path / "t.sqlite")
+    path = builder.shuffled(seed).write(tmp_path)
     assert sum(len(answer.steps.number) for answer in assert_agreement(path)) > 5
     first, last = sorted(chance.randrange(1300) for _ in range(2))
     assert_agreement(path, (first, last))

@@ -169,7 +169,7 @@ def test_a_step_of_the_second_simulator_gains_no_more(
     run = program(is_late=True).run(seed)
     last = second.NUM_STEPS - 2
     gain_ns = run.step_ns(1, last) - program(is_late=False).run(seed).step_ns(1, last)
-    assert_none_gains_more(late_on(run.write(tmp_path / "t.sqlite")), gain_ns)
+    assert_none_gains_more(late_on(run.write(tmp_path)), gain_ns)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +204,6 @@ def test_gradients_begin_with_the_backward(
             builder.kernel(begin + start, begin + start + 90, launch=launch, tid=tid)
         launch = begin + 595, begin + 599
         builder.kernel(begin + 610, begin + 880, ALL_REDUCE, stream=20, launch=launch, tid=1)
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(builder.write(tmp_path)) as (rank,):
         steps = late_allreduce.run(rank, rank.window).steps
     assert (steps.ready_ns % 1000).tolist() == [ready_ns] * 3

@@ -240,7 +240,7 @@ def planted(
 def test_the_cap_is_learned(tmp_path: Path, cap: int) -> None:
     builder = TraceBuilder()
     *stalls, _ = planted(builder, cap + 200, cap)
-    path = builder.shuffled(1).write(tmp_path / "t.sqlite")
+    path = builder.shuffled(1).write(tmp_path)
     assert_agreement(path)
     finding = only_finding(judged(path))
     assert finding.metrics["queue_cap"] == finding.metrics["max_queue_depth"] == cap
@@ -265,7 +265,7 @@ def test_what_is_launched_late_on_an_idle_stream(tmp_path: Path, others: str) ->
         builder.memcpy(start, end, **how)
     else:
         builder.kernel(start, end, NCCL if others == "communicate" else "gemm", **how)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     assert_agreement(path)
     (result,) = results(path)
     assert (result.metrics.num_late_launches, result.metrics.late_launch_ns) == (1, sum(stalls))
@@ -287,7 +287,7 @@ def test_what_waits_for_an_event_is_not_late_by_its_launch(tmp_path: Path) -> No
     *_, called = planted(builder, CAP + 300)
     start = called + 60_000
     builder.kernel(start, start + 9_000, NCCL, stream=20, launch=(called, called + 5_000))
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     assert_agreement(path)
     assert results(path)[0].metrics.num_late_launches == 0
 
@@ -313,7 +313,7 @@ def test_long_calls_that_are_no_stalls(tmp_path: Path) -> None:
             9_000_000 + index, 9_100_000 + index, "DtoH", stream=8, tid=10 + index,
             launch=(called, 9_110_000),
         )  # fmt: skip
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     assert_agreement(path)
     assert judged(path) == []
     assert results(path)[0].metrics.max_queue_depth > 400
@@ -322,7 +322,7 @@ def test_long_calls_that_are_no_stalls(tmp_path: Path) -> None:
 def test_what_was_queued_when_the_capture_began(tmp_path: Path) -> None:
     complete = TraceBuilder()
     *stalls, _ = planted(complete, CAP + 400)
-    path = complete.write(tmp_path / "t.sqlite")
+    path = complete.write(tmp_path)
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         cut = "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId <= ?"
         database.execute(cut, [CAP])
@@ -338,7 +338,7 @@ def test_what_was_queued_when_the_capture_began(tmp_path: Path) -> None:
 
 def test_the_series_begins_with_what_was_queued(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(50, 60, launch=False).kernel(60, 70, launch=False)
-    path = builder.kernel(80, 90, launch=(10, 20)).write(tmp_path / "t.sqlite")
+    path = builder.kernel(80, 90, launch=(10, 20)).write(tmp_path)
     (answer,) = assert_agreement(path, (0, 100))
     assert answer.series == [(19, 2), (20, 3), (60, 2), (70, 1), (90, 0)]
     with ranks_of(path) as (rank,):
@@ -351,7 +351,7 @@ def test_the_series_begins_with_what_was_queued(tmp_path: Path) -> None:
 def test_what_the_end_of_the_capture_cut_off(tmp_path: Path) -> None:
     complete = TraceBuilder()
     *stalls, _ = planted(complete, CAP + 400)
-    path = complete.write(tmp_path / "t.sqlite")
+    path = complete.write(tmp_path)
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         cut = "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId > ?"
         database.execute(cut, [CAP + 200])
@@ -371,7 +371,7 @@ def test_records_count_before_inference(tmp_path: Path) -> None:
         "CUPTI_ACTIVITY_KIND_OVERHEAD", globalTid=global_tid(), correlationId=900, nameId=1,
         **columns,
     )  # fmt: skip
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     assert_agreement(path)
     finding = only_finding(judged(path))
     assert finding.metrics["source"] == "overhead-records"
@@ -384,7 +384,7 @@ def test_records_count_before_inference(tmp_path: Path) -> None:
 def test_deep_queues_without_long_launches_are_silent(tmp_path: Path) -> None:
     builder = TraceBuilder()
     planted(builder, 900, cap=2000)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     assert judged(path) == []
     change(path, "INSERT INTO StringIds VALUES (99999, 'Command Buffer Full')")
     missing = only_gap(judged(path))
@@ -392,7 +392,7 @@ def test_deep_queues_without_long_launches_are_silent(tmp_path: Path) -> None:
 
 
 def test_without_api_calls(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 9, launch=False).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().kernel(0, 9, launch=False).write(tmp_path)
     with closing(analyze(path, options=Options(only=[launch_queue.ID]))) as analysis:
         assert analysis.of(launch_queue) == ()
         assert analysis.findings == ()
@@ -435,7 +435,7 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
             start = chance.randrange(60_000_000)
             name = chance.choice(["cudaDeviceSynchronize_v3020", "cudaMalloc_v3020"])
             builder.api(name, start, start + chance.choice([9, 4_000_000]), pid=pid)
-    path = builder.shuffled(seed).write(tmp_path / "t.sqlite")
+    path = builder.shuffled(seed).write(tmp_path)
     found = assert_agreement(path)
     low = min(answer.series[0][0] for answer in found if answer.series)
     assert_agreement(path, (low + 5_000_000, low + 30_000_000))

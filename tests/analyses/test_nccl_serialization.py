@@ -32,7 +32,7 @@ def results(path: Path, window: Window | None = None) -> list[SerializationResul
 
 
 def result(builder: TraceBuilder, tmp_path: Path, window: Window | None = None) -> Any:
-    (found,) = results(builder.write(tmp_path / "t.sqlite"), window)
+    (found,) = results(builder.write(tmp_path), window)
     return found
 
 
@@ -278,7 +278,7 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
             event, streams = random_.randrange(3), random_.sample([7, 20, 21], 2)
             wait(record(builder, event, streams[0], host), event, streams[1], host + 1)
         host += random_.choice([20, 30_000])
-    assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    assert_agreement(builder.write(tmp_path))
 
 
 def test_real_exports_agree_with_the_reference(real_trace: Path) -> None:

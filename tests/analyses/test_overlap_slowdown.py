@@ -86,14 +86,13 @@ def run_of(*, alone: int = 100, beside: int = 150, times: int = 30, gap: int = 0
 
 def test_touching_communication_leaves_a_kernel_alone(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(100, 200, NCCL, stream=20)
-    path = builder.kernel(0, 100).kernel(200, 300).write(tmp_path / "t.sqlite")
-    (result,) = assert_agreement(path)
+    (result,) = assert_agreement(builder.kernel(0, 100).kernel(200, 300).write(tmp_path))
     assert result.num_beside == 0
     assert overlap_slowdown.findings(result) == []
 
 
 def test_kernels_count_in_the_window_that_they_start_in(tmp_path: Path) -> None:
-    path = run_of().write(tmp_path / "t.sqlite")
+    path = run_of().write(tmp_path)
     (result,) = assert_agreement(path, (1000, 4000))
     assert (result.comparison.num_alone, result.comparison.num_overlapped) == (20, 7)
     # The last one starts at 3900 and reaches beyond the window: its excess lies outside.
@@ -107,7 +106,7 @@ def test_without_grids_kernels_are_told_apart_by_name(tmp_path: Path) -> None:
     builder = run_of()
     for column in ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"):
         builder.without("CUPTI_ACTIVITY_KIND_KERNEL", column)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    (result,) = assert_agreement(builder.write(tmp_path))
     assert result.signatures[0].grid is None
     assert result.num_sms_taken is None
     assert result.comparison.slowdown == 1.5
@@ -117,7 +116,7 @@ def test_kernels_without_length(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(5, 50, NCCL, stream=20)
     for start in (0, 0, 1, 10, 60):
         builder.kernel(start, start)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    (result,) = assert_agreement(builder.write(tmp_path))
     assert result.num_half == 0  # nothing can communicate during no time
     builder.kernel(12, 13)
     (result,) = assert_agreement(builder.write(tmp_path / "u.sqlite"))
@@ -128,7 +127,7 @@ def test_kernels_without_length(tmp_path: Path) -> None:
 
 def test_whole_graphs_beside_communication_are_not_judged(tmp_path: Path) -> None:
     builder = run_of(times=31).graph(7700, 7720).graph(9000, 9100)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    (result,) = assert_agreement(builder.write(tmp_path))
     assert (result.num_beside, result.comparison.num_overlapped) == (32, 30)
     assert result.num_disturbed == 1  # the kernel that ran beside the graph
     assert result.coverage == 30 / 32
@@ -141,7 +140,7 @@ def test_other_processes_on_the_same_gpu_disturb(
     builder = run_of().kernel(3010, 3020, "infer", pid=2000)
     for pid, name in ((1000, "GPU-1"), (2000, uuid)):
         builder.raw("TARGET_INFO_CUDA_DEVICE", gpuId=0, cudaId=0, pid=pid, uuid=name)
-    first, other = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    first, other = assert_agreement(builder.write(tmp_path))
     assert first.comparison.num_overlapped == num_compared
     assert other.num_beside == 0
 
@@ -172,8 +171,7 @@ def steps_of(*kernels: tuple[int, int, bool], num_steps: int = 8) -> TraceBuilde
 def test_other_places_lose_at_the_rate_that_was_measured(tmp_path: Path) -> None:
     # Each step: one of 100 ns alone, and in odd steps of 150 ns beside communication; one of 300 ns
     # that always is beside: it would take 200 ns alone.
-    path = steps_of((100, 50, True), (300, 0, True)).write(tmp_path / "t.sqlite")
-    (result,) = assert_agreement(path)
+    (result,) = assert_agreement(steps_of((100, 50, True), (300, 0, True)).write(tmp_path))
     assert (result.comparison.num_alone, result.comparison.num_overlapped) == (4, 12)
     assert result.comparison.excess_ns == 4 * 50 + 8 * 100
     assert result.comparison.slowdown == 1.5
@@ -186,7 +184,7 @@ def test_kernels_that_coincide_cost_nothing_that_is_known(tmp_path: Path) -> Non
     builder = run_of()
     for index in range(30):
         builder.kernel(3000 + 150 * index, 3150 + 150 * index, grid=(8, 1, 1), stream=8)
-    missing = only_gap(judged(builder.write(tmp_path / "t.sqlite")))
+    missing = only_gap(judged(builder.write(tmp_path)))
     assert "60 ran beside other compute" in missing.reason
 
 
@@ -194,7 +192,7 @@ def test_kernels_that_coincide_cost_nothing_that_is_known(tmp_path: Path) -> Non
 
 
 def test_a_slowdown_says_what_it_costs_and_gains(tmp_path: Path) -> None:
-    finding = only_finding(judged(run_of().write(tmp_path / "t.sqlite")))
+    finding = only_finding(judged(run_of().write(tmp_path)))
     assert (finding.id, finding.severity) == ("overlap-slowdown", Severity.MEDIUM)
     assert (finding.impact_ns, finding.impact_fraction) == (1500, 0.2)
     assert finding.metrics == {
@@ -253,15 +251,14 @@ def test_what_chance_explains_is_not_claimed(tmp_path: Path) -> None:
         builder.kernel(20_000 * index, 20_000 * index + length)
         if index % 4 == 0:
             builder.kernel(20_000 * index, 20_000 * index + length, NCCL, stream=20)
-    path = builder.write(tmp_path / "t.sqlite")
-    (result,) = assert_agreement(path)
+    (result,) = assert_agreement(builder.write(tmp_path))
     assert (result.comparison.slowdown or 0) > 5
     assert overlap_slowdown.findings(result) == []
 
 
 @pytest.mark.parametrize(("beside", "claimed"), [(103, False), (108, True)])
 def test_a_small_slowdown_is_not_claimed(tmp_path: Path, beside: int, *, claimed: bool) -> None:
-    found = judged(run_of(beside=beside).write(tmp_path / "t.sqlite"))
+    found = judged(run_of(beside=beside).write(tmp_path))
     assert [isinstance(claim, Finding) for claim in found] == [True] * claimed
 
 
@@ -279,7 +276,7 @@ def test_a_small_slowdown_is_not_claimed(tmp_path: Path, beside: int, *, claimed
 def test_what_cannot_be_judged_says_how_to_collect_it(
     tmp_path: Path, builder: TraceBuilder, why: str, how: str
 ) -> None:
-    assert_missing(judged(builder.write(tmp_path / "t.sqlite")), why, how)
+    assert_missing(judged(builder.write(tmp_path)), why, how)
 
 
 # -- generated, simulated and real exports --------------------------------------------------------
@@ -304,7 +301,7 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
             builder.graph(start, end, **where)  # type: ignore[arg-type]
         else:
             builder.memcpy(start, end, "PtoP" if kind == "peer" else "HtoD", **where)  # type: ignore[arg-type]
-    path = builder.shuffled(seed).write(tmp_path / "t.sqlite")
+    path = builder.shuffled(seed).write(tmp_path)
     assert sum(answer.comparison.num_overlapped for answer in assert_agreement(path)) > 20
     first, last = sorted(chance.randrange(4100) for _ in range(2))
     assert_agreement(path, (first, last))

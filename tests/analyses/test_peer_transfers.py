@@ -78,7 +78,7 @@ def staged(
 
 def test_two_legs_are_one_copy(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 50).kernel(250, 300, device=1)
-    path = staged(builder, 100, 77).write(tmp_path / "t.sqlite")
+    path = staged(builder, 100, 77).write(tmp_path)
     assert_agreement(path)
     first, second = results(path)
     assert first.staged is not None
@@ -96,12 +96,12 @@ def test_two_legs_are_one_copy(tmp_path: Path) -> None:
 
 def test_the_receivers_compute_hides_it(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 400).kernel(90, 310, device=1)
-    assert judged(staged(builder, 100, 77).write(tmp_path / "t.sqlite")) == []
+    assert judged(staged(builder, 100, 77).write(tmp_path)) == []
 
 
 def test_a_leg_alone(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 50).kernel(0, 50, device=1)
-    path = staged(builder, 100, 77).write(tmp_path / "t.sqlite")
+    path = staged(builder, 100, 77).write(tmp_path)
     for kind, device in ((1, 0), (2, 1)):
         other = tmp_path / f"{kind}.sqlite"
         other.write_bytes(path.read_bytes())
@@ -116,7 +116,7 @@ def test_without_kinds_of_memory_nothing_is_ruled_out(tmp_path: Path) -> None:
     builder = TraceBuilder().memcpy(0, 10)
     for column in ("srcKind", "dstKind"):
         builder.without("CUPTI_ACTIVITY_KIND_MEMCPY", column)
-    missing = only_gap(judged(builder.write(tmp_path / "t.sqlite")))
+    missing = only_gap(judged(builder.write(tmp_path)))
     assert missing.id == "peer-copy-through-host"
 
 
@@ -153,8 +153,7 @@ def sending(durations: list[int], label: str = "send dst=1 bytes=4194304") -> Tr
 
 
 def test_a_slow_send(tmp_path: Path) -> None:
-    path = sending([3_000_000, 2_000_000, 4_000_000]).write(tmp_path / "t.sqlite")
-    (finding,) = judged(path)
+    (finding,) = judged(sending([3_000_000, 2_000_000, 4_000_000]).write(tmp_path))
     assert finding.id == "nccl-p2p-slower-than-copy"
     assert finding.metrics["nccl_gb_per_s"] == 4 * MIB / 2_000_000  # the one that waited least
     assert finding.metrics["copy_gb_per_s"] == 4 * MIB / 1_000_000
@@ -164,7 +163,7 @@ def test_a_slow_send(tmp_path: Path) -> None:
 
 
 def test_waiting_is_not_slow(tmp_path: Path) -> None:
-    assert judged(sending([30_000_000, 1_000_000]).write(tmp_path / "t.sqlite")) == []
+    assert judged(sending([30_000_000, 1_000_000]).write(tmp_path)) == []
 
 
 @pytest.mark.parametrize(
@@ -179,20 +178,20 @@ def test_waiting_is_not_slow(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_compared(tmp_path: Path, label: str, says: str) -> None:
-    missing = only_gap(judged(sending([2_000_000], label).write(tmp_path / "t.sqlite")))
+    missing = only_gap(judged(sending([2_000_000], label).write(tmp_path)))
     assert says in missing.reason
 
 
 def test_one_label_around_two_kernels_sizes_neither(tmp_path: Path) -> None:
     builder = sending([2_000_000])
     builder.kernel(3_000_000, 5_000_000, SEND, launch=(1020, 1030), stream=9)
-    (missing,) = judged(builder.write(tmp_path / "t.sqlite"))
+    (missing,) = judged(builder.write(tmp_path))
     assert "bytes and peers" in missing.reason
 
 
 def test_sends_queued_before_the_capture_are_not_sized(tmp_path: Path) -> None:
     builder = sending([2_000_000]).kernel(500, 900, SEND, launch=False, stream=9)
-    (finding,) = judged(builder.write(tmp_path / "t.sqlite"))
+    (finding,) = judged(builder.write(tmp_path))
     assert finding.metrics["coverage"] == 0.5
 
 
@@ -201,17 +200,16 @@ def test_ranks_that_all_see_device_0_do_not_tell_the_way(tmp_path: Path) -> None
     builder.nvtx("send dst=1 bytes=4194304", 0, 50, domain="traceprof")
     builder.kernel(100, 2_000_000, SEND, launch=(10, 40))
     builder.memcpy(2_000_000, 3_000_000, "PtoP", bytes=4 * MIB, source=0, destination=1)
-    only_gap(judged(builder.write(tmp_path / "t.sqlite")))
+    only_gap(judged(builder.write(tmp_path)))
 
 
 def test_without_a_copy_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
-    (missing,) = judged(TraceBuilder().kernel(0, 10, SEND).write(tmp_path / "t.sqlite"))
+    (missing,) = judged(TraceBuilder().kernel(0, 10, SEND).write(tmp_path))
     assert "no copy between devices" in missing.reason
 
 
 def test_an_empty_window(tmp_path: Path) -> None:
-    path = staged(sending([2_000_000]), 100, 99).write(tmp_path / "t.sqlite")
-    with ranks_of(path) as ranks:
+    with ranks_of(staged(sending([2_000_000]), 100, 99).write(tmp_path)) as ranks:
         result = peer_transfers.run(ranks[0], Window(10, 10))
     assert (result.staged, result.comparisons, result.num_send_recv) == (None, (), 0)
     assert peer_transfers.findings(result) == []

@@ -12,8 +12,7 @@ def test_rates_and_peers(tmp_path: Path) -> None:
     builder.memcpy(50, 150, "PtoP", bytes=500, source=0, destination=1, stream=8)
     builder.memcpy(200, 300, "PtoP", bytes=100, source=2, destination=0)
     builder.memcpy(300, 400, "DtoD", bytes=10).memcpy(400, 500, "HtoD", bytes=2000)
-    path = builder.write(tmp_path / "t.sqlite")
-    analysis = closed_analysis(path)
+    analysis = closed_analysis(builder.write(tmp_path))
     (result,) = analysis.result.links
     uses = [
         (use.link, use.direction, use.peer, use.bytes, use.busy_ns, use.gb_per_s)
@@ -29,6 +28,6 @@ def test_rates_and_peers(tmp_path: Path) -> None:
 
 def test_only_copies_that_start_in_the_window_count(tmp_path: Path) -> None:
     builder = TraceBuilder().memcpy(0, 100, bytes=1).memcpy(90, 200, bytes=2)
-    path = builder.memcpy(200, 300, bytes=4).write(tmp_path / "t.sqlite")
+    path = builder.memcpy(200, 300, bytes=4).write(tmp_path)
     analysis = closed_analysis(path, time_range=(90, 200))
     assert [use.bytes for use in analysis.result.links[0].uses] == [2]

@@ -103,7 +103,7 @@ def row(*names: str, each: int = 100, builder: TraceBuilder | None = None) -> Tr
 def test_one_kernel_of_a_chain_stays(
     tmp_path: Path, names: tuple[str, ...], num_chains: int, saved_ns: int
 ) -> None:
-    (result,) = assert_agreement(row(*names).write(tmp_path / "t.sqlite"))
+    (result,) = assert_agreement(row(*names).write(tmp_path))
     assert (result.metrics.num_chains, result.saved_ns) == (num_chains, saved_ns)
 
 
@@ -129,14 +129,13 @@ def test_one_kernel_of_a_chain_stays(
 def test_attention_is_a_softmax_between_multiplications(
     tmp_path: Path, names: tuple[str, ...], attention_ns: int
 ) -> None:
-    (result,) = assert_agreement(row(*names).write(tmp_path / "t.sqlite"))
+    (result,) = assert_agreement(row(*names).write(tmp_path))
     assert result.metrics.attention_ns == attention_ns <= result.saved_ns
 
 
 def test_the_finding_of_attention(tmp_path: Path) -> None:
     """Nothing of a chain in it is counted twice, and advice begins with what costs more."""
-    path = row(SGEMM, MUL, SOFTMAX, ADD, SGEMM, LAYOUT).write(tmp_path / "t.sqlite")
-    (result,) = assert_agreement(path)
+    (result,) = assert_agreement(row(SGEMM, MUL, SOFTMAX, ADD, SGEMM, LAYOUT).write(tmp_path))
     (finding,) = unfused_kernels.findings(result)
     assert isinstance(finding, Finding)
     assert finding.impact_ns == finding.metrics["attention_ns"] == 600
@@ -157,8 +156,7 @@ def test_the_finding_of_attention(tmp_path: Path) -> None:
 
 def test_the_finding(tmp_path: Path) -> None:
     # 3 of 4 kernels are a chain: 100 + 110 of (3000 + 130) ns could go.
-    path = row(MUL, ADD, LAYOUT, SGEMM).write(tmp_path / "t.sqlite")
-    (result,) = assert_agreement(path)
+    (result,) = assert_agreement(row(MUL, ADD, LAYOUT, SGEMM).write(tmp_path))
     (finding,) = unfused_kernels.findings(result)
     assert isinstance(finding, Finding)
     assert finding.severity == Severity.LOW
@@ -197,15 +195,14 @@ def test_advice_fits_what_ran(tmp_path: Path, names: tuple[str, ...], gap: int, 
     builder = TraceBuilder()
     for index, name in enumerate(names):
         builder.kernel((100 + gap) * index, (100 + gap) * index + 100, name)
-    (result,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    (result,) = assert_agreement(builder.write(tmp_path))
     (finding,) = unfused_kernels.findings(result)
     assert isinstance(finding, Finding)
     assert first in finding.advice[0]
 
 
 def test_other_programs_get_no_advice_for_pytorch(tmp_path: Path) -> None:
-    path = row("loop_add", "input_reduce", "EigenMetaKernel").write(tmp_path / "t.sqlite")
-    (result,) = assert_agreement(path)
+    (result,) = assert_agreement(row("loop_add", "input_reduce", "EigenMetaKernel").write(tmp_path))
     eigen = row(*(f"EigenMetaKernel<{index}>" for index in range(3)))
     (result,) = assert_agreement(eigen.write(tmp_path / "eigen.sqlite"))
     (finding,) = unfused_kernels.findings(result)
@@ -230,7 +227,7 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
     if seed % 2:
         builder.nvtx("optimizer step", 100_000, 140_000, pid=1)
         builder.nvtx("optimizer step", 250_000, 900_000, pid=1)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     assert all(result.metrics.num_chains for result in assert_agreement(path))
     first, last = sorted(chance.randrange(400_000) for _ in range(2))
     assert_agreement(path, (first, last))

@@ -224,7 +224,7 @@ def test_info_names_ranges_that_may_be_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     builder = TraceBuilder().nvtx("my epoch 1", 0, 90).kernel(10, 20)
-    assert run("info", builder.write(tmp_path / "t.sqlite")) == EXIT_DONE
+    assert run("info", builder.write(tmp_path)) == EXIT_DONE
     assert "'my epoch 1'" in capsys.readouterr().out
 
 

@@ -64,7 +64,7 @@ def test_text_says_first_what_is_not_comparable(
     for step in range(4):
         trace.nvtx(f"step {step}", 100 * step, 100 * step + 90)
         trace.kernel(100 * step + 10, 100 * step + 80)
-    path = trace.write(tmp_path / "t.sqlite")
+    path = trace.write(tmp_path)
     same = "compare", path, path
     assert run(*same) == EXIT_DONE
     lines = capsys.readouterr().out.splitlines()

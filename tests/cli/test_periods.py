@@ -37,7 +37,7 @@ def document(traceprof: Command, path: Path, *options: str) -> dict[str, Any]:
 def test_a_report_says_from_where_to_where_a_step_goes(
     format_: str, tmp_path: Path, traceprof: Command
 ) -> None:
-    path = solver(30).write(tmp_path / "t.sqlite")
+    path = solver(30).write(tmp_path)
     shown = " ".join(traceprof("analyze", path, "--format", format_, "-o", "-").split())
     assert "A step takes 148 µs on rank 0 (mean of 29; 1 left out)" in shown
     assert "No range marks steps; a step is from one norm to the next (4 kernels)" in shown
@@ -46,7 +46,7 @@ def test_a_report_says_from_where_to_where_a_step_goes(
 
 
 def test_json(tmp_path: Path, traceprof: Command) -> None:
-    path = solver(30).write(tmp_path / "t.sqlite")
+    path = solver(30).write(tmp_path)
     found = document(traceprof, path)
     headline = found["headline"]
     assert headline["steps_source"] == "period"
@@ -78,13 +78,13 @@ def test_info_says_what_steps_are(
     trace = solver(30)
     for name in marks:
         trace.nvtx(name, 0, 10 * _ITERATION)
-    shown = traceprof("info", trace.write(tmp_path / "t.sqlite"))
+    shown = traceprof("info", trace.write(tmp_path))
     assert f", {said}\n" in shown
     assert "training steps:" not in shown  # nothing about them that cannot be analysed
 
 
 def test_what_if(tmp_path: Path, traceprof: Command) -> None:
-    path = solver(30).write(tmp_path / "t.sqlite")
+    path = solver(30).write(tmp_path)
     asked = ("whatif", path, "--format", "json", "--assume", "kernel:norm=0.5x")
     found = json.loads(traceprof(*asked))
     assert found["baseline"]["step_ns"] == _ITERATION

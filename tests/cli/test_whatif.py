@@ -30,7 +30,7 @@ def test_without_steps_the_training_takes_its_time(
 ) -> None:
     trace = TraceBuilder().kernel(5 * US, 9 * US, launch=(0, US))
     trace.kernel(80 * US, 99 * US, launch=(70 * US, 71 * US))
-    assert run("whatif", trace.write(tmp_path / "t.sqlite"), "--assume", "launch=0") == 0
+    assert run("whatif", trace.write(tmp_path), "--assume", "launch=0") == 0
     text = capsys.readouterr().out
     assert "The training takes 94 µs (all that is known)." in text
     assert "A step takes" not in text

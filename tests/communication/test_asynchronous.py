@@ -36,7 +36,7 @@ def test_ranks_without_a_gpu_that_only_send_and_receive(tmp_path: Path) -> None:
     builder.label("send dst=1 bytes=8 group=0 rank=0 size=2 seq=0", 200, 800)
     builder.label("barrier group=0 rank=0 size=2 seq=1", 800, 810)
     advice = []
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(builder.write(tmp_path)) as (rank,):
         for window in (rank.window, Window(100, 900)):
             finding = only_finding(
                 exposed_communication.findings(exposed_communication.run(rank, window))

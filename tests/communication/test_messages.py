@@ -14,7 +14,7 @@ from traceprof.errors import TraceFormatError
 
 
 def read(builder: TraceBuilder, tmp_path: Path) -> list[Messages]:
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as ranks:
+    with ranks_of(builder.write(tmp_path)) as ranks:
         return [messages(rank) for rank in ranks]
 
 

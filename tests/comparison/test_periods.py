@@ -92,7 +92,7 @@ def test_phases_are_compared_each_with_itself(
 
 
 def test_the_document_says_what_a_step_is(tmp_path: Path) -> None:
-    path = phases((40, 60)).write(tmp_path / "t.sqlite")
+    path = phases((40, 60)).write(tmp_path)
     compared = compare(path, path, options=_OPTIONS)
     assert compared.step.verdict == "not comparable"  # the same recording
     without = compare(path, path, options=Options(savings=False, period=False))

@@ -306,8 +306,7 @@ def test_names_are_no_formulas_in_csv(page: Page, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_every_page_of_a_run_without_gpu_work(page: Page, tmp_path: Path) -> None:
-    path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
-    with serving(path) as url:
+    with serving(TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path)) as url:
         shown(page, url)
         for module in PAGES:
             menu = page.get_by_role("navigation")

@@ -17,8 +17,7 @@ def test_what_needs_api_calls_says_that_there_are_none(tmp_path: Path) -> None:
         for id_ in analysis.findings
     }
     assert {"host-sync", "launch-queue-stall"} <= ids
-    path = TraceBuilder().kernel(0, 9, launch=False).write(tmp_path / "t.sqlite")
-    with closing(analyze(path)) as analysis:
+    with closing(analyze(TraceBuilder().kernel(0, 9, launch=False).write(tmp_path))) as analysis:
         missing = {gap.id: gap for gap in analysis.not_applicable if gap.id in ids}
         assert not ids & {finding.id for finding in analysis.findings}
     assert {*missing} == ids
@@ -28,6 +27,5 @@ def test_what_needs_api_calls_says_that_there_are_none(tmp_path: Path) -> None:
 
 
 def test_with_api_calls_nothing_is_missing_for_want_of_them(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(10, 19, launch=(0, 5)).write(tmp_path / "t.sqlite")
-    with closing(analyze(path)) as analysis:
+    with closing(analyze(TraceBuilder().kernel(10, 19, launch=(0, 5)).write(tmp_path))) as analysis:
         assert not [gap for gap in analysis.not_applicable if "no CUDA API calls" in gap.reason]

@@ -123,5 +123,5 @@ def test_errors_are_those_of_the_analysis(tmp_path: Path, monkeypatch: pytest.Mo
         analyze(SAMPLE, options=Options(time_range=(5, 4)), listener=listener)
     path = TraceBuilder().kernel(0, 10).without("CUPTI_ACTIVITY_KIND_KERNEL", "start")
     with pytest.raises(TraceFormatError, match="start"):
-        analyze(path.write(tmp_path / "t.sqlite"), listener=listener)
+        analyze(path.write(tmp_path), listener=listener)
     assert listener.partials == []

@@ -162,7 +162,7 @@ def test_what_is_not_told_is_missing(tmp_path: Path) -> None:
         .nvtx("open", 90, None)
         .nvtx("closed", 95, 99)
     )
-    with traceprof.open_run(builder.write(tmp_path / "t.sqlite")) as run:
+    with traceprof.open_run(builder.write(tmp_path)) as run:
         kernels, copies, ranges = run.kernels(0), run.copies(0), run.ranges(0)
         communication = run.communication(0)
     assert [*kernels.columns] == KERNEL_COLUMNS
@@ -190,7 +190,7 @@ def test_unknown_sizes_of_copies_are_missing(tmp_path: Path) -> None:
         builder.raw("CUPTI_ACTIVITY_KIND_MEMCPY", start=start, end=start + 50, copyKind=kind,
                     srcKind=1, dstKind=2, srcDeviceId=0, dstDeviceId=peer, bytes=None, deviceId=0,
                     streamId=7, globalPid=1 << 48 | 1000 << 24)  # fmt: skip
-    with traceprof.open_run(builder.write(tmp_path / "t.sqlite")) as run:
+    with traceprof.open_run(builder.write(tmp_path)) as run:
         copies, communication = run.copies(0), run.communication(0)
     assert [*copies["kind"]] == ["h2d", "h2d", "p2p"]
     assert [*copies["bytes"].isna()] == [False, True, True]
@@ -213,7 +213,7 @@ def test_a_report_of_a_process_without_a_gpu_has_the_same_columns() -> None:
 
 def test_calls_of_a_process_with_two_devices_stand_once(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(10, 20).kernel(10, 20, device=1)
-    with traceprof.open_run(builder.write(tmp_path / "t.sqlite")) as run:
+    with traceprof.open_run(builder.write(tmp_path)) as run:
         assert len(run.ranks) == 2
         assert len(run.api_calls()) == len(run.api_calls(1)) == 2
         assert len(run.kernels()) == 2

@@ -31,7 +31,7 @@ def test_calls_that_count(tmp_path: Path) -> None:
         trace.kernel(now + 10 * US, now + 20 * US, launch=(now, now + 5 * US))
         for place, name in enumerate(names):
             trace.api(name, now + (30 + place) * US, now + (31 + place) * US)
-    with ranks_of(trace.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(trace.write(tmp_path)) as (rank,):
         assert allocations(rank, rank.window) == Allocations(9, 9, is_hip=False)
         assert allocations(rank, Window(30 * US, 130 * US)) == Allocations(1, 1, is_hip=False)
 

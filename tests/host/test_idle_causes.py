@@ -169,7 +169,7 @@ def test_a_range_belongs_to_the_thread_that_ended_it(tmp_path: Path) -> None:
     trace.raw("NVTX_EVENTS", globalTid=global_tid(tid=77), endGlobalTid=global_tid(), **row)
     row |= {"start": 5 * MS, "end": 7 * MS}
     trace.raw("NVTX_EVENTS", globalTid=global_tid(), endGlobalTid=global_tid(tid=77), **row)
-    path = trace.write(tmp_path / "t.sqlite")
+    path = trace.write(tmp_path)
     assert_agreement(path)
     with ranks_of(path) as (rank,):
         window = rank.window.start_ns, rank.window.end_ns
@@ -183,7 +183,7 @@ def test_what_goes_away_without_waits(tmp_path: Path) -> None:
     trace.api("cudaStreamSynchronize", 10 * MS + 20 * US, 10 * MS + 435 * US)  # takes 0.4 ms
     start = 11 * MS + 500 * US
     trace.kernel(start, start + MS, launch=(10 * MS + 440 * US, start))
-    with ranks_of(trace.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(trace.write(tmp_path)) as (rank,):
         causes, window = idle_causes(rank), rank.window
         costs = causes.attributable.costs
         assert costs.cost_ns.tolist() == [1000 * US, 400 * US]
@@ -200,4 +200,4 @@ def test_stalls_are_found_without_calls_of_operations(tmp_path: Path) -> None:
     for start in range(8):
         trace.api("cudaEventQuery", (2 + start) * MS, (2 + start) * MS + 5 * US)
     trace.api("cudaEventQuery", 20 * MS, 90 * MS)
-    assert_agreement(trace.write(tmp_path / "t.sqlite"))
+    assert_agreement(trace.write(tmp_path))

@@ -85,7 +85,7 @@ def test_ranges_of_emit_nvtx_and_of_modules_are_read(tmp_path: Path) -> None:
     builder.nvtx("mine", 12, 48).kernel(300, 340, "gemm", launch=(20, 25))
     backward = "autograd::engine::evaluate_function: MmBackward0, seq = 9"
     builder.nvtx(backward, 400, 500, tid=2000).kernel(500, 560, "grad", launch=(450, 455), tid=2000)
-    made = launched(builder.write(tmp_path / "t.sqlite"))
+    made = launched(builder.write(tmp_path))
     assert made.by_name["gemm"][:3] == ("aten::mm", "net.mlp", None)
     assert made.by_name["grad"][:3] == (backward.partition(",")[0], "net.mlp", None)
     assert [use[:5] for use in made.modules] == [
@@ -186,7 +186,7 @@ def test_labels_of_kernels_of_graphs_name_their_module(
 
 
 def test_without_code_nothing_is_known(tmp_path: Path) -> None:
-    made = launched(TraceBuilder().kernel(0, 10).nvtx("step 0", 0, 5).write(tmp_path / "t.sqlite"))
+    made = launched(TraceBuilder().kernel(0, 10).nvtx("step 0", 0, 5).write(tmp_path))
     assert (made.by_name, made.modules) == ({}, ())
     assert made.of("gemm") == Launcher()
     path = write(tmp_path / "t.json", profile())

@@ -64,7 +64,7 @@ def test_what_was_spent_until_each_operation(tmp_path: Path) -> None:
     trace.api("cudaDeviceSynchronize", 33 * MS, 34 * MS + 15 * US)
     kernel(35, 36)
     kernel(36, 38, NCCL, stream=20)
-    with ranks_of(trace.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(trace.write(tmp_path)) as (rank,):
         found = run(rank, rank.window)
     before = {"compute": 10 * MS}
     between = {"compute": 12 * MS, "communication": 2 * MS}

@@ -24,7 +24,7 @@ def test_passes_end_where_messages_are_called(tmp_path: Path) -> None:
         trace.memcpy(
             start * US, end * US, "PtoP", source=0, destination=1, stream=20, launch=launch
         )  # fmt: skip
-    with ranks_of(trace.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(trace.write(tmp_path)) as (rank,):
         found = passes.rank_passes(rank, rank.window)
     times = {
         "launched_ns": [5, 60, 95, 905],

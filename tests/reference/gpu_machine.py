@@ -152,7 +152,8 @@ class Machine:
         return (begun[1] - begun[0]) / (last + 1 - first)
 
     def write(self, path: Path) -> Path:
-        """Write an export of what happened."""
+        """Write an export of what happened, or `t.sqlite` in a folder."""
+        path = path / "t.sqlite" if path.is_dir() else path
         with NsightWriter(path) as writer:
             for table, rows in self.rows.items():
                 add_rows(writer, table, rows)

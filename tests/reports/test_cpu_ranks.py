@@ -56,8 +56,7 @@ def document(analysis: Analysis) -> dict[str, Any]:
 
 
 def test_json(tmp_path: Path) -> None:
-    path = training(TraceBuilder(), 0, 1).write(tmp_path / "t.sqlite")
-    found = document(closed_analysis(path))
+    found = document(closed_analysis(training(TraceBuilder(), 0, 1).write(tmp_path)))
     assert found["ranks"] == [
         {"rank": rank, "report": 0, "pid": 100 + rank, "device": None, "gpu": None}
         for rank in (0, 1)
@@ -95,8 +94,7 @@ def test_json(tmp_path: Path) -> None:
 
 
 def test_text(tmp_path: Path) -> None:
-    path = training(TraceBuilder(), 0, 1).write(tmp_path / "t.sqlite")
-    shown = text.render(closed_analysis(path).result)
+    shown = text.render(closed_analysis(training(TraceBuilder(), 0, 1).write(tmp_path)).result)
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert any(line.startswith("0 CPU 190 ms") for line in lines)
     assert "0 AllReduce 0-1 2 51.2 kB 17 ms 17 ms" in lines
@@ -109,7 +107,7 @@ def test_text(tmp_path: Path) -> None:
 
 def test_a_receive_tells_from_whom(tmp_path: Path) -> None:
     builder = TraceBuilder().label("recv src=3 group=pp rank=0 size=4 seq=0", 0, MS)
-    shown = text.render(closed_analysis(builder.write(tmp_path / "t.sqlite")).result)
+    shown = text.render(closed_analysis(builder.write(tmp_path)).result)
     assert "Recv from 3" in shown
 
 
@@ -117,7 +115,7 @@ def test_many_groups_are_cut_short(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for group in range(60):
         builder.label(f"all_reduce bytes=4 group={group} rank=0 size=2 seq=0", group, group + 1)
-    shown = text.render(closed_analysis(builder.write(tmp_path / "t.sqlite")).result)
+    shown = text.render(closed_analysis(builder.write(tmp_path)).result)
     assert "… and 36 more rows: --format json has them all" in shown
 
 
@@ -125,7 +123,7 @@ def test_html_and_dashboard(tmp_path: Path) -> None:
     hostile = "<script>alert(1)</script>"
     builder = training(TraceBuilder(), 0, 1)
     builder.label(f"all_reduce bytes=4 group={hostile} rank=0 size=2 seq=0", 0, 1, pid=100)
-    with closing(analyze(builder.write(tmp_path / "t.sqlite"))) as analysis:
+    with closing(analyze(builder.write(tmp_path))) as analysis:
         page = html.render(analysis.result)
         assert create_app(analysis).server.test_client().get("/").status_code == 200
         assert trees.text(overview.layout(analysis, Address())).count("CPU") == 2
@@ -137,7 +135,7 @@ def test_ranks_with_and_without_a_gpu(tmp_path: Path) -> None:
     builder = training(TraceBuilder(), 1)
     builder.kernel(0, 60 * MS, pid=50).kernel(60 * MS, 90 * MS, NCCL, stream=20, pid=50)
     builder.label("all_reduce bytes=4 group=0 rank=0 size=2 seq=0", 0, 5, pid=50)
-    analysis = closed_analysis(builder.write(tmp_path / "t.sqlite"))
+    analysis = closed_analysis(builder.write(tmp_path))
     assert [(rank.rank, rank.device) for rank in analysis.run.ranks] == [(0, 0), (1, None)]
     assert [row.rank for row in analysis.of(breakdown)] == [0, 1]
     assert [row.rank for row in analysis.of(gpu_idle)] == [0]
@@ -167,8 +165,7 @@ def test_no_communication_range_and_no_compute_range(tmp_path: Path) -> None:
 
 
 def test_exposed_communication_of_a_host_advises_hosts(tmp_path: Path) -> None:
-    path = training(TraceBuilder(), 0, 1).write(tmp_path / "t.sqlite")
-    finding = closed_analysis(path).findings[0]
+    finding = closed_analysis(training(TraceBuilder(), 0, 1).write(tmp_path)).findings[0]
     assert (finding.id, finding.severity) == ("exposed-communication", Severity.MEDIUM)
     assert finding.metrics["per_step_ns"] == 22 * MS
     assert "async_op=True" in " ".join(finding.advice)
@@ -180,7 +177,7 @@ def test_exposed_communication_of_a_host_advises_hosts(tmp_path: Path) -> None:
 
 def test_labels_of_gpu_copies_ask_for_the_gpus_trace(tmp_path: Path) -> None:
     builder = training(TraceBuilder(), 0).label("to h2d bytes=4 pinned=1", 0, 1, pid=100)
-    notes = [note for _, note in closed_analysis(builder.write(tmp_path / "t.sqlite")).notes]
+    notes = [note for _, note in closed_analysis(builder.write(tmp_path)).notes]
     assert any(
         "record the GPU's work with nsys profile --trace=cuda,nvtx" in note for note in notes
     )
@@ -195,15 +192,14 @@ def info(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_info(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = training(TraceBuilder(), 0, 1).write(tmp_path / "t.sqlite")
-    out = info(path, capsys)
+    out = info(training(TraceBuilder(), 0, 1).write(tmp_path), capsys)
     assert "rank 1: process 101 without GPU work, 190 ms from 0.000000 s, 2 training steps" in out
     assert "cannot analyse" not in out
     assert "no GPU operation was recorded of these processes" in out
 
 
 def test_info_where_nothing_is_labelled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = info(TraceBuilder().label("forward", 0, 9).write(tmp_path / "t.sqlite"), capsys)
+    out = info(TraceBuilder().label("forward", 0, 9).write(tmp_path), capsys)
     assert "communication: no range of instrument names any" in out
     assert "'forward'" in out  # one of the longest ranges, which might be a step
 
@@ -216,7 +212,7 @@ def test_info_warns_of_a_domain_without_ranges(
     for number, domain in enumerate((name, "NCCL", "cuBLAS"), 1):
         row = {"start": 0, "eventType": schema.NVTX_DOMAIN, "globalTid": global_tid()}
         builder.raw("NVTX_EVENTS", **row, domainId=number, text=domain)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     out = info(path, capsys)
     assert f"nothing was recorded of the NVTX domain '{name}'" in out
     assert "nvtx==0.2.11" in out
@@ -231,4 +227,4 @@ def test_info_is_silent_about_a_domain_with_any_event(
 ) -> None:
     builder = TraceBuilder().kernel(0, 9)
     builder.nvtx("x", 0, 5, domain="my-program", event_type=event_type)
-    assert "nothing was recorded" not in info(builder.write(tmp_path / "t.sqlite"), capsys)
+    assert "nothing was recorded" not in info(builder.write(tmp_path), capsys)

@@ -67,8 +67,7 @@ def test_it_never_reaches_the_terminal(
 
 
 def test_long_names_are_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = TraceBuilder().gpu("G" * 5000).kernel(0, 9).write(tmp_path / "t.sqlite")
-    assert run("analyze", path) == EXIT_DONE
+    assert run("analyze", TraceBuilder().gpu("G" * 5000).kernel(0, 9).write(tmp_path)) == EXIT_DONE
     shown = capsys.readouterr().out
     assert "GGGG" in shown
     assert max(map(len, shown.splitlines())) <= 200

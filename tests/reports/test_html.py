@@ -116,8 +116,7 @@ def test_text_of_reports_is_never_markup(tmp_path: Path) -> None:
         builder.nvtx(HOSTILE, start, start + 900_000)
         builder.kernel(start + 1000, start + 300_000, f"gemm {HOSTILE}")
         builder.kernel(start + 300_000, start + 800_000, "ncclDevKernel_AllReduce", stream=20)
-    path = builder.write(tmp_path / "<b>t.sqlite")
-    with analysis_of(path) as analysis:
+    with analysis_of(builder.write(tmp_path / "<b>t.sqlite")) as analysis:
         made = scenes(analysis.result, Options())
         page = html.render(analysis.result, scenes=made, shows_kernels=True)
     read = _Page(page)

@@ -37,8 +37,7 @@ def test_metrics_of_findings_are_those_of_their_analyses(path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["rank", "schema", "run", "steps", "sync_ns"])
 def test_nothing_may_be_missing(tmp_path: Path, key: str) -> None:
-    path = TraceBuilder().kernel(0, 10).kernel(900, 1000).write(tmp_path / "t.sqlite")
-    found = document(path)
+    found = document(TraceBuilder().kernel(0, 10).kernel(900, 1000).write(tmp_path))
     places = {"rank": found["breakdown"][0], "sync_ns": found["findings"][0]["metrics"]}
     del places.get(key, found)[key]
     with pytest.raises(jsonschema.ValidationError):
@@ -46,7 +45,7 @@ def test_nothing_may_be_missing(tmp_path: Path, key: str) -> None:
 
 
 def test_nothing_may_be_added_to_a_row(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 10).kernel(900, 1000).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().kernel(0, 10).kernel(900, 1000).write(tmp_path)
     for rows in ("reports", "ranks", "breakdown", "findings"):
         found = document(path)
         found[rows][0]["more"] = 1
@@ -70,8 +69,7 @@ def test_the_sample_gives_valid_json_that_holds_its_truth() -> None:
 
 
 def test_what_cannot_be_known_is_null(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 10).kernel(900, 1000).write(tmp_path / "t.sqlite")
-    found = document(path)
+    found = document(TraceBuilder().kernel(0, 10).kernel(900, 1000).write(tmp_path))
     (rank,) = found["ranks"]
     assert rank == {"rank": 0, "report": 0, "pid": 1000, "device": 0, "gpu": None}
     idle = next(finding for finding in found["findings"] if finding["id"] == "gpu-idle")
@@ -81,7 +79,7 @@ def test_what_cannot_be_known_is_null(tmp_path: Path) -> None:
 
 def test_only_and_skip_choose_findings(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 10).kernel(900, 1000).graph(20, 900)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     assert document(path, only=["exposed-communication"])["findings"] == []
     assert document(path, skip=["gpu-idle"])["findings"] == []
     only = document(path, only=["exposed-communication"])["not_applicable"]

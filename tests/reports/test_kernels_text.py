@@ -49,14 +49,14 @@ def test_what_the_table_leaves_out_has_a_line(tmp_path: Path) -> None:
 
 def test_of_several_ranks_the_busiest_is_shown(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 10, device=0).kernel(0, 20, "relu", device=1)
-    result = analyze_reports([builder.write(tmp_path / "t.sqlite")])
+    result = analyze_reports([builder.write(tmp_path)])
     shown = text.render(result, shows_kernels=True)
     assert "rank 1, whose kernels take longest together (20 ns)" in shown
     assert [row.name for row in document(result).kernels] == ["gemm", "relu"]
 
 
 def test_without_kernels_it_says_so(tmp_path: Path) -> None:
-    path = TraceBuilder().memcpy(0, 100).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().memcpy(0, 100).write(tmp_path)
     assert "No kernel ran." in text.render(analyze_reports([path]), shows_kernels=True)
 
 

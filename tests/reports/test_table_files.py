@@ -91,7 +91,7 @@ def test_ranks_of_several_reports_are_in_one_table(tmp_path: Path, simulated: li
 
 def test_names_stay_names(tmp_path: Path) -> None:
     name = 'a, "b"\nc; =1+1'
-    path = TraceBuilder().kernel(0, 10, name).kernel(20, 30).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().kernel(0, 10, name).kernel(20, 30).write(tmp_path)
     for ending in ("parquet", "csv"):
         assert run("export", ending, path, "-o", tmp_path / ending) == 0
     assert pd.read_csv(tmp_path / "csv" / "kernels.csv")["name"].tolist() == [name, "gemm"]

@@ -38,7 +38,7 @@ def many_ranks(tmp_path: Path, count: int) -> Path:
     for rank in range(count):
         builder.kernel(0, 500, device=rank, pid=rank + 1)
         builder.kernel(500, 900 + rank, NCCL, stream=20, device=rank, pid=rank + 1)
-    return builder.write(tmp_path / "t.sqlite")
+    return builder.write(tmp_path)
 
 
 def _smallest_first(paths: Iterable[Path]) -> list[Path]:
@@ -109,8 +109,7 @@ def test_what_matters_least_is_left_out_first(tmp_path: Path) -> None:
 
 
 def test_a_short_report_leaves_out_nothing(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 1000).write(tmp_path / "t.sqlite")
-    with analysis_of(path) as analysis:
+    with analysis_of(TraceBuilder().kernel(0, 1000).write(tmp_path)) as analysis:
         assert text.render(analysis.result) == text.render(analysis.result, is_verbose=True)
 
 
@@ -173,7 +172,7 @@ def test_what_costs_nothing_is_never_first_and_saves_nothing() -> None:
 
 def test_a_single_step_is_no_median(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(10, 500).nvtx("step 1", 0, 600)
-    assert "(one step); the training is" in shown(builder.write(tmp_path / "t.sqlite"))
+    assert "(one step); the training is" in shown(builder.write(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +193,7 @@ def test_time_before_the_only_step_is_named(
         builder.nvtx(f"step {step}", begin, begin + 900_000)
         # It waits for others in the queue, which is not the host's time.
         builder.kernel(begin + 400_000, begin + 900_000, launch=launch)
-    assert said in " ".join(shown(builder.write(tmp_path / "t.sqlite")).split())
+    assert said in " ".join(shown(builder.write(tmp_path)).split())
 
 
 def test_the_same_finding_on_many_ranks_is_told_once(tmp_path: Path) -> None:
@@ -206,8 +205,7 @@ def test_the_same_finding_on_many_ranks_is_told_once(tmp_path: Path) -> None:
 
 def test_a_table_in_a_pipe_is_as_wide_as_its_content(tmp_path: Path) -> None:
     name = f"NVIDIA {'long ' * 12}name"
-    path = TraceBuilder().gpu(name).kernel(0, 500).kernel(700, 900).write(tmp_path / "t.sqlite")
-    shown_text = shown(path)
+    shown_text = shown(TraceBuilder().gpu(name).kernel(0, 500).kernel(700, 900).write(tmp_path))
     assert name in shown_text
     (line,) = (line for line in shown_text.splitlines() if name in line)
     assert line.endswith(" -")  # the last column stands there, too
@@ -215,8 +213,7 @@ def test_a_table_in_a_pipe_is_as_wide_as_its_content(tmp_path: Path) -> None:
 
 def test_the_bar_draws_the_identity(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 500).kernel(500, 750, NCCL).memcpy(750, 850)
-    path = builder.memset(999, 1000).write(tmp_path / "t.sqlite")
-    assert "██████████▒▒▒▒▒░░···" in shown(path)
+    assert "██████████▒▒▒▒▒░░···" in shown(builder.memset(999, 1000).write(tmp_path))
 
 
 def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path) -> None:
@@ -228,7 +225,7 @@ def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path) -> None:
 
 def test_a_report_without_gpu_work_says_what_it_holds(tmp_path: Path) -> None:
     path = TraceBuilder().nvtx("step 0", 0, 9).api("cudaMalloc_v3020", 1, 2)
-    shown_text = shown(path.write(tmp_path / "t.sqlite"))
+    shown_text = shown(path.write(tmp_path))
     assert "no GPU operation, so no rank; it holds 1 CUDA API call, 1 NVTX event" in shown_text
     assert "nsys profile --trace=cuda,nvtx" in shown_text
 
@@ -240,8 +237,7 @@ def test_every_field_of_the_detail_belongs_to_a_section() -> None:
 @pytest.mark.long
 def test_names_are_neither_markup_nor_terminal_codes(tmp_path: Path) -> None:
     name = "[red]\x1b[31m<script_gemm"
-    path = TraceBuilder().kernel(0, 10, name).kernel(900, 999).write(tmp_path / "t.sqlite")
-    result = analyze_reports([path])
+    result = analyze_reports([TraceBuilder().kernel(0, 10, name).kernel(900, 999).write(tmp_path)])
     shown_text = text.render(result)
     assert "\x1b" not in shown_text
     assert r"after [red]\x1b[31m<script_gemm before gemm" in shown_text

@@ -23,7 +23,7 @@ def call(seq: int = 0, *, rank: int = 0, group: str = "0", size: int = 400) -> s
 
 
 def whole(builder: TraceBuilder, tmp_path: Path) -> Measures:
-    (result,) = closed_analysis(builder.write(tmp_path / "t.sqlite")).result.breakdown
+    (result,) = closed_analysis(builder.write(tmp_path)).result.breakdown
     return result.whole
 
 
@@ -122,8 +122,7 @@ def test_only_the_backward_that_holds_the_last_bucket_waits(tmp_path: Path) -> N
 def test_ranges_that_were_open_when_the_capture_ended(tmp_path: Path) -> None:
     builder = TraceBuilder().label("step 0", 0, 1000).label("forward", 0, 50)
     builder.label(call(), 60, None).machine(end=1000)  # the step was open, too
-    path = builder.label("data loading", 50, 200, tid=OTHER).write(tmp_path / "t.sqlite")
-    analysis = closed_analysis(path)
+    analysis = closed_analysis(builder.label("data loading", 50, 200, tid=OTHER).write(tmp_path))
     (result,) = analysis.result.breakdown
     assert (result.whole.window_ns, *parts(result.whole)) == (200, 50, 140, 140, 10)
     assert [(step.number, step.measures.window_ns) for step in result.steps] == [(0, 200)]
@@ -137,8 +136,7 @@ def test_a_call_that_was_made_again_with_the_same_text(tmp_path: Path) -> None:
     for start, end in ((10, 12), (20, 22), (40, 42)):
         builder.label(call(), start, end)
     builder.label(call(), 10, 21, in_flight=True).label(call(), 40, 60, in_flight=True)
-    path = builder.write(tmp_path / "t.sqlite")
-    (groups,) = closed_analysis(path).result.collectives
+    (groups,) = closed_analysis(builder.write(tmp_path)).result.collectives
     (use,) = groups.uses
     assert (use.count, use.total_ns) == (3, 11 + 2 + 20)
 
@@ -153,7 +151,7 @@ def test_one_range_without_length(tmp_path: Path) -> None:
 
 def ranks(builder: TraceBuilder, tmp_path: Path) -> list[tuple[int, int, int | None]]:
     """Return (rank, pid, device) of each."""
-    analysis = closed_analysis(builder.write(tmp_path / "t.sqlite"))
+    analysis = closed_analysis(builder.write(tmp_path))
     return [(rank.rank, rank.pid, rank.device) for rank in analysis.run.ranks]
 
 
@@ -223,7 +221,7 @@ def three_steps() -> TraceBuilder:
 
 
 def test_steps_follow_each_other_and_the_last_ends_with_its_range(tmp_path: Path) -> None:
-    analysis = closed_analysis(three_steps().shuffled(4).write(tmp_path / "t.sqlite"))
+    analysis = closed_analysis(three_steps().shuffled(4).write(tmp_path))
     for result in analysis.result.breakdown:
         found = [(step.number, step.measures.window_ns) for step in result.steps]
         assert found == [(0, 100), (1, 100), (2, 80)]
@@ -236,14 +234,14 @@ def test_an_optimizer_step_that_the_capture_cuts_off_closes_no_step(tmp_path: Pa
     builder = TraceBuilder().machine(end=100)
     for start, end in ((0, 40), (40, 100)):
         builder.label("forward", start, start + 20).label("optimizer step", start + 20, end)
-    path = builder.label(call(), 60, 70).write(tmp_path / "t.sqlite")
+    path = builder.label(call(), 60, 70).write(tmp_path)
     (result,) = closed_analysis(path).result.breakdown
     assert [(step.number, step.measures.window_ns) for step in result.steps] == [(0, 40)]
     assert_agreement(path)
 
 
 def test_steps_and_time_ranges_can_be_chosen(tmp_path: Path) -> None:
-    path = three_steps().write(tmp_path / "t.sqlite")
+    path = three_steps().write(tmp_path)
     analysis = closed_analysis(path, steps=(1, 2))
     assert [asdict(row.whole)["window_start_ns"] for row in analysis.result.breakdown] == [
         1100,
@@ -261,7 +259,7 @@ def test_steps_and_time_ranges_can_be_chosen(tmp_path: Path) -> None:
 def test_steps_that_the_user_names(tmp_path: Path) -> None:
     builder = TraceBuilder().label(call(), 0, 100)
     builder.nvtx("batch 7", 10, 30).nvtx("batch 8", 40, None)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     (result,) = closed_analysis(path, step_pattern=r"batch (\d+)").result.breakdown
     assert [(step.number, step.measures.window_ns) for step in result.steps] == [(7, 30), (8, 60)]
 

@@ -13,8 +13,7 @@ def test_ranks_on_the_same_gpu_are_named(tmp_path: Path) -> None:
         builder.kernel(pid, pid + 100, pid=pid, device=device)
         row = {"gpuId": ord(gpu), "cudaId": device, "pid": pid, "uuid": f"GPU-{gpu}"}
         builder.raw(schema.CUDA_DEVICES, **row)
-    path = builder.write(tmp_path / "run.sqlite")
-    result = analyze_reports([path], Options(savings=False))
+    result = analyze_reports([builder.write(tmp_path / "run.sqlite")], Options(savings=False))
     assert [note for _, note in result.notes if "same GPU" in note] == [
         "ranks 0, 2 run on the same GPU: while it is idle for one, it may work for another"
     ]

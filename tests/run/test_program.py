@@ -29,7 +29,7 @@ def programs(path: Path) -> list[Program]:
     ],
 )
 def test_kernels(kernel: str, is_pytorch: bool, tmp_path: Path) -> None:
-    [program] = programs(TraceBuilder().kernel(0, 10, kernel).write(tmp_path / "t.sqlite"))
+    [program] = programs(TraceBuilder().kernel(0, 10, kernel).write(tmp_path))
     assert program.is_pytorch == is_pytorch
     assert not program.uses_mpi
     assert len(program.evidence) == is_pytorch
@@ -42,20 +42,20 @@ def test_kernels(kernel: str, is_pytorch: bool, tmp_path: Path) -> None:
 def test_ranges_of_pytorch(name: str | None, is_pytorch: bool, tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, 10).nvtx("aten::add, seq = 12", 0, 5)
     trace.raw("PROCESSES", globalPid=global_pid(), pid=1000, name=name)
-    [program] = programs(trace.write(tmp_path / "t.sqlite"))
+    [program] = programs(trace.write(tmp_path))
     assert program.is_pytorch == is_pytorch
 
 
 def test_ranges_of_anything_else(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, 10).nvtx("step 1", 0, 5).nvtx("forward", 0, 5)
     trace.raw("PROCESSES", globalPid=global_pid(), pid=1000, name="python")
-    [program] = programs(trace.write(tmp_path / "t.sqlite"))
+    [program] = programs(trace.write(tmp_path))
     assert program == type(program)(is_pytorch=False, uses_mpi=False)
 
 
 def test_labels(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, 10).label("optimizer step", 0, 5)
-    [program] = programs(trace.write(tmp_path / "t.sqlite"))
+    [program] = programs(trace.write(tmp_path))
     assert program.is_pytorch
 
 
@@ -74,7 +74,7 @@ def test_commands(words: list[str], is_pytorch: bool, tmp_path: Path) -> None:
     names = ["COMMAND", *(f"ARGUMENT_{number}" for number in range(len(words)))]
     for name, word in zip(names, words, strict=False):
         trace.raw("META_DATA_CAPTURE", name=f"PROCESS_0:{name}", value=word)
-    [program] = programs(trace.write(tmp_path / "t.sqlite"))
+    [program] = programs(trace.write(tmp_path))
     assert program.is_pytorch == is_pytorch
 
 
@@ -83,7 +83,7 @@ def test_mpi_of_one_of_two_processes(tmp_path: Path) -> None:
     thread = global_tid(pid=2000)
     trace.raw("MPI_COLLECTIVES_EVENTS", start=1, end=2, globalTid=thread, textId=None)
     trace.raw("MPI_OTHER_EVENTS", start=1, end=2, globalTid=None, textId=None)
-    first, second = programs(trace.write(tmp_path / "t.sqlite"))
+    first, second = programs(trace.write(tmp_path))
     assert not first.uses_mpi
     assert second.uses_mpi
     assert second.evidence == ("calls of MPI",)

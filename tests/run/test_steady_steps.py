@@ -49,7 +49,7 @@ _BEGIN, _END = (_AT + 1) * _STEP, (_AT + 1) * _STEP + _LONG
 def test_a_rare_step_is_told_from_a_stall(
     builder: TraceBuilder, is_rare: bool, tmp_path: Path
 ) -> None:
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(builder.write(tmp_path)) as (rank,):
         found = steady_steps(rank, training_window(rank))
         uses = [StepUse(use) for use in found.uses.tolist()]
         assert uses[-1] is StepUse.CUT
@@ -65,6 +65,6 @@ def test_one_of_two_steps_at_the_same_time_is_no_step(tmp_path: Path) -> None:
         for inside in (0, 1):
             builder.nvtx(f"step {step}", begin + inside, begin + _STEP - 1 - inside)
         builder.kernel(begin + 10, begin + _STEP)
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(builder.write(tmp_path)) as (rank,):
         found = steady_steps(rank, training_window(rank))
         assert (found.end_ns - found.start_ns).tolist() == [_STEP] * 4

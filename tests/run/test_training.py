@@ -140,7 +140,7 @@ KNOWN_MS = {
 
 @pytest.mark.parametrize("name", MADE)
 def test_made_trainings(name: str, tmp_path: Path) -> None:
-    (training,) = check_all(MADE[name].write(tmp_path / "t.sqlite"))
+    (training,) = check_all(MADE[name].write(tmp_path))
     found = training.start_ns / MS, training.end_ns / MS
     assert KNOWN_MS.get(name, found) == found
 
@@ -150,13 +150,13 @@ def test_two_devices_of_a_process(tmp_path: Path) -> None:
     trace = by_optimizer("optimizer step")
     trace.kernel(6 * MS, 7 * MS, "gemm", device=1, launch=(5 * MS, 6 * MS))
     trace.kernel(36 * MS, 37 * MS, "gemm", device=1, launch=(35 * MS, 36 * MS))
-    trainings = check_all(trace.write(tmp_path / "t.sqlite"))
+    trainings = check_all(trace.write(tmp_path))
     assert [training.start_ns for training in trainings] == [10 * MS, 6 * MS]
 
 
 def test_an_optimizer_step_that_the_capture_cuts_off_closes_no_step(tmp_path: Path) -> None:
     """Nsight lets ranges that are open when the capture ends end with it."""
-    with ranks_of(MADE["an optimizer cut off"].write(tmp_path / "t.sqlite")) as ranks:
+    with ranks_of(MADE["an optimizer cut off"].write(tmp_path)) as ranks:
         steps = ranks[0].steps
     assert steps is not None
     assert steps.number.tolist() == [0, 1, 2]
@@ -164,7 +164,7 @@ def test_an_optimizer_step_that_the_capture_cuts_off_closes_no_step(tmp_path: Pa
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     trace = MADE["warm-up, then distorted"]
-    with ranks_of(trace.write(tmp_path / "t.sqlite")) as ranks:
+    with ranks_of(trace.write(tmp_path)) as ranks:
         training = training_of(ranks[0])
     assert (training.num_warm_up, training.num_distorted) == (1, 1)
     assert training.num_left_out == 2

@@ -22,7 +22,7 @@ def test_a_rank_without_work_in_the_window_has_an_empty_one(
     tmp_path: Path, time_range: Range
 ) -> None:
     builder = TraceBuilder().machine(end=3000).kernel(1200, 1300, pid=1).kernel(1500, 1600, pid=1)
-    result = analyzed(time_range, builder.kernel(1000, 1990, pid=2).write(tmp_path / "t.sqlite"))
+    result = analyzed(time_range, builder.kernel(1000, 1990, pid=2).write(tmp_path))
     assert [measured.rank for measured in result.breakdown] == [0, 1]
     first = result.breakdown[0].whole
     assert first.compute_ns == 0
@@ -44,7 +44,7 @@ def test_what_lies_outside_of_all_captures_is_an_error(tmp_path: Path) -> None:
 def test_a_capture_in_utc_begins_with_its_session(tmp_path: Path) -> None:
     start = 1_700_000_000_000_000_000
     builder = TraceBuilder().machine(start_utc=start).kernel(start + 1000, start + 1100)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     assert len(analyzed((start, start + 10), path).breakdown) == 1
     with pytest.raises(UsageError, match=f"the capture lasts from {start} to {start + 1100} ns"):
         analyzed((0, 1_000_000_000), path)
@@ -66,7 +66,7 @@ def test_copies_that_run_ahead_begin_no_step(tmp_path: Path) -> None:
             builder.kernel(start, end, stream=7, launch=(at, at + 5))
     builder.nvtx("step 10", 1_100, 1_190)
     builder.memcpy(20_000, 20_500, stream=9, launch=(1_101, 1_102))
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     (rank,) = reference(path)
     (steps,) = [one.steps for one in analyze_reports([path]).breakdown]
     windows = [(one.number, one.measures.window_start_ns, one.measures.window_ns) for one in steps]

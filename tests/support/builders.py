@@ -222,7 +222,8 @@ class TraceBuilder:
         return self
 
     def write(self, path: Path) -> Path:
-        """Write the export, which must be new, and return its path."""
+        """Write the export, which must be new, or `t.sqlite` in a folder, and return its path."""
+        path = path / "t.sqlite" if path.is_dir() else path
         with NsightWriter(path, self._schema_version) as writer:
             for table, rows in self._rows.items():
                 add_rows(writer, table, rows)

@@ -39,7 +39,7 @@ def found(
 
     The reference must say the same.
     """
-    path = trace.write(folder / "t.sqlite")
+    path = trace.write(folder)
     export = Export(path)
     result = RankIdle(export, Evidence(export), *min(export.ranks)).answer(window)
     assert sum(result.causes.values()) == result.idle_ns

@@ -14,7 +14,7 @@ from traceprof.cli.main import _run
 
 
 def export(folder: Path) -> Path:
-    return TraceBuilder().kernel(0, 100).kernel(50, 150, NCCL, stream=20).write(folder / "t.sqlite")
+    return TraceBuilder().kernel(0, 100).kernel(50, 150, NCCL, stream=20).write(folder)
 
 
 def fifo(folder: Path) -> Path:

@@ -20,8 +20,7 @@ Event = tuple[int, int, str]
 @contextmanager
 def timelines(trace: TraceBuilder, folder: Path) -> Iterator[list[RankTimeline]]:
     """Write a trace and yield the timelines of its ranks."""
-    path = trace.write(folder / "t.sqlite")
-    with analysis_of(path) as analysis:
+    with analysis_of(trace.write(folder)) as analysis:
         steps = {row.rank: row.steps for row in analysis.result.breakdown}
         yield [with_host(read_gpu(rank, steps.get(rank.rank, ()))) for rank in analysis.run.ranks]
 

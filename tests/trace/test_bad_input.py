@@ -116,7 +116,7 @@ def of_many_processes(folder: Path) -> Path:
     export = TraceBuilder()
     for pid in range(1, 1500):
         export.kernel(pid, pid + 1, pid=pid, launch=False)
-    return export.write(folder / "t.sqlite")
+    return export.write(folder)
 
 
 # What is given, what the line must say of the reason, and of what to do.

@@ -39,7 +39,7 @@ def of_nsight(folder: Path, size: int) -> Path:
     trace = TraceBuilder().kernel(0, 100)
     for start in (200, 300):
         trace.memcpy(start, start + 50, "HtoD", bytes=size if start == 200 else 1000)
-    return trace.write(folder / "t.sqlite")
+    return trace.write(folder)
 
 
 def of_kineto(folder: Path, size: int) -> Path:
@@ -108,7 +108,7 @@ def test_shapes_that_no_tensor_has(shape: list[object]) -> None:
 
 
 def test_names_of_megabytes_are_cut(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 100, "k" * 10_000_000).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().kernel(0, 100, "k" * 10_000_000).write(tmp_path)
     (name,) = open_trace(path).kernel_names.values()
     assert (len(name), name[-2:]) == (MAX_TEXT, "k…")
     events = [kernel(0, 100, name="k" * 10_000_000), annotation("a" * 10_000_000, 0, 100)]
@@ -128,7 +128,7 @@ def test_numbers_in_texts(text: str | None, number: int | None) -> None:
 def test_ranks_of_mpi_that_are_none(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, 100).thread_name(f"MPI Rank {'9' * 5000}", pid=1000)
     trace.raw(schema.MPI_RANKS, globalTid=1 << 24, rank=-5)
-    assert attempt(trace.write(tmp_path / "t.sqlite")).code == EXIT_DONE
+    assert attempt(trace.write(tmp_path)).code == EXIT_DONE
 
 
 @pytest.mark.parametrize(

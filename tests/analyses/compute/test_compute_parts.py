@@ -60,7 +60,7 @@ def test_of_kernels_at_once_the_one_that_began_first_counts(tmp_path: Path) -> N
     # graph                  205---------230
     builder = TraceBuilder().kernel(0, 100, NAMES[0]).kernel(90, 120, "relu", stream=8)
     builder.kernel(0, 300, NCCL, stream=20).kernel(200, 210, NAMES[0]).graph(205, 230, stream=9)
-    (measured,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    (measured,) = assert_agreement(builder.write(tmp_path))
     assert rows_of(measured) == [
         ("matmul", "fp32", 110, 2),
         ("graph", None, 20, None),
@@ -75,12 +75,12 @@ def test_of_kernels_at_once_the_one_that_began_first_counts(tmp_path: Path) -> N
 @pytest.mark.parametrize("window", [(5, 25), (10, 20), (20, 20), (30, 40), (0, 30)])
 def test_kernels_are_cut_by_the_window(tmp_path: Path, window: tuple[int, int]) -> None:
     builder = TraceBuilder().kernel(0, 10).kernel(10, 20, "relu").kernel(20, 20).kernel(20, 30)
-    assert_agreement(builder.write(tmp_path / "t.sqlite"), window)
+    assert_agreement(builder.write(tmp_path), window)
 
 
 def test_without_compute_there_are_no_rows(tmp_path: Path) -> None:
     builder = TraceBuilder().memcpy(0, 10).kernel(20, 30, NCCL)
-    (measured,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    (measured,) = assert_agreement(builder.write(tmp_path))
     assert (measured.parts, measured.largest, measured.total_ns) == ((), (), 0)
 
 
@@ -99,7 +99,7 @@ def test_peaks_are_those_of_the_gpu(tmp_path: Path) -> None:
     builder = TraceBuilder().gpu("NVIDIA A100-SXM4-80GB")
     for index, name in enumerate((*NAMES, "sm80_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n")):
         builder.kernel(100 * index, 100 * index + 50, name)
-    (measured,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    (measured,) = assert_agreement(builder.write(tmp_path))
     peaks = {(row.precision, row.category): row.peak_flops_per_s for row in measured.parts}
     assert peaks["fp32", "matmul"] == 19.5e12
     assert peaks["fp16", "matmul"] == 312e12
@@ -120,7 +120,7 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
             name, grid = chance.choice(NAMES), (chance.choice([1, 2]), 1, 1)
             end = start + chance.randrange(60)
             builder.kernel(start, end, name, launch=False, grid=grid, pid=pid, stream=stream)
-    path = builder.shuffled(seed).write(tmp_path / "t.sqlite")
+    path = builder.shuffled(seed).write(tmp_path)
     assert all(measured.parts for measured in assert_agreement(path))
     first, last = sorted(chance.randrange(3100) for _ in range(2))
     assert_agreement(path, (first, last))

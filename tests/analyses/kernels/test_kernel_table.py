@@ -61,7 +61,7 @@ def assert_steps_agree(
 def test_names_add_up_whatever_their_grids(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 10, grid=(1, 1, 1)).kernel(20, 50, grid=(2, 1, 1))
     builder.kernel(60, 65, "relu").kernel(70, 170, NCCL, stream=20)
-    (measured,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    (measured,) = assert_agreement(builder.write(tmp_path))
     assert [(use.name, use.count, use.total_ns, use.median_ns) for use in measured] == [
         (NCCL, 1, 100, 100),
         ("gemm", 2, 40, 20),
@@ -79,7 +79,7 @@ def test_a_median_between_two_is_rounded_down(
     builder = TraceBuilder()
     for index, length in enumerate(lengths):
         builder.kernel(100 * index, 100 * index + length)
-    (measured,) = assert_agreement(builder.write(tmp_path / "t.sqlite"))
+    (measured,) = assert_agreement(builder.write(tmp_path))
     assert [use.median_ns for use in measured] == [median]
 
 
@@ -87,7 +87,7 @@ def test_kernels_count_where_they_start(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for start in range(0, 1000, 100):
         builder.kernel(start, start + 150)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     (measured,) = assert_agreement(path, (100, 300))
     assert [(use.count, use.total_ns) for use in measured] == [(2, 300)]
     (measured,) = assert_agreement(path, (101, 200))
@@ -99,7 +99,7 @@ def test_per_step_is_the_mean_of_the_steps_in_the_window(tmp_path: Path) -> None
     for step in range(4):
         builder.nvtx(f"step {step}", 1000 * step, 1000 * step + 900)
         builder.kernel(1000 * step + 100, 1000 * step + 200 + step)
-    path = builder.kernel(5000, 5077).write(tmp_path / "t.sqlite")
+    path = builder.kernel(5000, 5077).write(tmp_path)
     (measured,) = assert_agreement(path)
     (use,) = measured
     assert (use.count, use.total_ns) == (5, 4 * 100 + 6 + 77)
@@ -109,7 +109,7 @@ def test_per_step_is_the_mean_of_the_steps_in_the_window(tmp_path: Path) -> None
 
 
 def test_a_rank_without_kernels_has_an_empty_table(tmp_path: Path) -> None:
-    (measured,) = assert_agreement(TraceBuilder().memcpy(0, 10).write(tmp_path / "t.sqlite"))
+    (measured,) = assert_agreement(TraceBuilder().memcpy(0, 10).write(tmp_path))
     assert list(measured) == []
 
 
@@ -125,7 +125,7 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
             start, start + chance.randrange(60), name, launch=False,
             pid=chance.choice([1, 2]), device=chance.choice([0, 1]),
         )  # fmt: skip
-    path = builder.shuffled(seed).write(tmp_path / "t.sqlite")
+    path = builder.shuffled(seed).write(tmp_path)
     assert sum(len(measured.names) for measured in assert_agreement(path)) == 4 * 6
     first, last = sorted(chance.randrange(5100) for _ in range(2))
     assert_agreement(path, (first, last))

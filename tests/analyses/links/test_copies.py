@@ -29,7 +29,7 @@ def copying(size: int, nanoseconds: int, **how: Any) -> TraceBuilder:
 
 
 def test_a_link_at_its_limit(tmp_path: Path) -> None:
-    path = copying(30_000_000, 1_000_000).write(tmp_path / "t.sqlite")
+    path = copying(30_000_000, 1_000_000).write(tmp_path)
     (finding,) = judged(path)
     assert (finding.id, finding.severity) == ("link-saturated", Severity.HIGH)
     assert finding.impact_ns == 1_000_000
@@ -44,8 +44,7 @@ def test_a_link_at_its_limit(tmp_path: Path) -> None:
 
 
 def test_a_link_far_below_its_peak(tmp_path: Path) -> None:
-    path = copying(8_000_000, 1_000_000).write(tmp_path / "t.sqlite")
-    (finding,) = judged(path)
+    (finding,) = judged(copying(8_000_000, 1_000_000).write(tmp_path))
     assert (finding.id, finding.metrics["direction"]) == ("link-underused", "h2d")
     assert finding.metrics["coverage"] == 1.0
 
@@ -59,16 +58,16 @@ def test_a_link_far_below_its_peak(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_underused_link(tmp_path: Path, size: int, how: dict[str, Any]) -> None:
-    assert judged(copying(size, 1_000_000, **how).write(tmp_path / "t.sqlite")) == []
+    assert judged(copying(size, 1_000_000, **how).write(tmp_path)) == []
 
 
 def test_hidden_copies_cost_nothing(tmp_path: Path) -> None:
     builder = copying(8_000_000, 1_000_000).kernel(10_000, 1_010_000, stream=9)
-    assert judged(builder.write(tmp_path / "t.sqlite")) == []
+    assert judged(builder.write(tmp_path)) == []
 
 
 def test_without_the_gpus_name_nothing_is_claimed(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 10).memcpy(10, 1000, bytes=8 << 20).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().kernel(0, 10).memcpy(10, 1000, bytes=8 << 20).write(tmp_path)
     found = judged(path)
     assert [claim.id for claim in found] == ["link-saturated", "link-underused"]
     assert all(isinstance(claim, NotApplicable) for claim in found)
@@ -77,12 +76,11 @@ def test_without_the_gpus_name_nothing_is_claimed(tmp_path: Path) -> None:
 
 def test_the_host_of_a_grace_hopper_is_not_behind_pcie(tmp_path: Path) -> None:
     builder = TraceBuilder().gpu("NVIDIA GH200 480GB").memcpy(0, 1_000_000, bytes=8_000_000)
-    path = builder.write(tmp_path / "t.sqlite")
-    assert judged(path) == []
+    assert judged(builder.write(tmp_path)) == []
 
 
 def test_no_window_no_claim(tmp_path: Path) -> None:
-    path = TraceBuilder().gpu(A100).memcpy(5, 5).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().gpu(A100).memcpy(5, 5).write(tmp_path)
     assert judged(path) == []
     with ranks_of(path) as (rank,):
         (use,) = link_usage.run(rank, rank.window).uses

@@ -42,7 +42,7 @@ def test_requests_and_responses_are_added_up(tmp_path: Path) -> None:
                      dict.fromkeys(times, 6), 3)  # fmt: skip
     metric(builder, "NVLink TX Responses User Data [Throughput %]", dict.fromkeys(times, 5), 4)
     metric(builder, "NVLink TX Requests Protocol Data [Throughput %]", dict.fromkeys(times, 99), 5)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     assert_counters_agree(path)
     with ranks_of(path) as (rank,):
         (use,) = link_counters.run(rank, rank.window).counters
@@ -70,8 +70,7 @@ def test_requests_and_responses_are_added_up(tmp_path: Path) -> None:
 )
 def test_names_of_all_versions(tmp_path: Path, name: str, link: str, direction: str) -> None:
     samples = dict.fromkeys(range(100, 1001, 100), 50)
-    path = metric(communicating(), name, samples, 0).write(tmp_path / "t.sqlite")
-    with ranks_of(path) as (rank,):
+    with ranks_of(metric(communicating(), name, samples, 0).write(tmp_path)) as (rank,):
         found = [(use.link, use.direction) for use in link_counters.run(rank, rank.window).uses]
     assert found == ([(link, direction)] if link else [])
 
@@ -79,7 +78,7 @@ def test_names_of_all_versions(tmp_path: Path, name: str, link: str, direction: 
 def test_what_is_no_sample_is_left_out(tmp_path: Path) -> None:
     samples: dict[int, Any] = dict.fromkeys(range(100, 1001, 100), 50)
     samples |= {-37_928: 80, 350: None, 450: -1_964_454_041, 550: 101}
-    path = metric(communicating(), "PCIe RX Throughput", samples, 0).write(tmp_path / "t.sqlite")
+    path = metric(communicating(), "PCIe RX Throughput", samples, 0).write(tmp_path)
     assert_counters_agree(path)
     with ranks_of(path) as (rank,):
         (use,) = link_counters.run(rank, rank.window).counters
@@ -90,7 +89,7 @@ def test_what_is_no_sample_is_left_out(tmp_path: Path) -> None:
 
 def test_lost_samples_are_not_stretched(tmp_path: Path) -> None:
     samples = dict.fromkeys((100, 200, 300, 900, 1000), 50)
-    path = metric(communicating(), "PCIe RX Throughput", samples, 0).write(tmp_path / "t.sqlite")
+    path = metric(communicating(), "PCIe RX Throughput", samples, 0).write(tmp_path)
     assert_counters_agree(path)
     with ranks_of(path) as (rank,):
         (use,) = link_counters.run(rank, rank.window).counters
@@ -100,7 +99,7 @@ def test_lost_samples_are_not_stretched(tmp_path: Path) -> None:
 def test_an_idle_nvlink_may_read_as_full(tmp_path: Path) -> None:
     builder = communicating(500).kernel(900, 1000, NCCL)
     samples = dict.fromkeys(range(100, 1001, 100), 95) | {500: 20}
-    path = metric(builder, "NVLink RX Requests User Data", samples, 0).write(tmp_path / "t.sqlite")
+    path = metric(builder, "NVLink RX Requests User Data", samples, 0).write(tmp_path)
     assert_counters_agree(path)
     with ranks_of(path) as (rank,):
         (use,) = link_counters.run(rank, rank.window).counters
@@ -125,7 +124,7 @@ def test_a_busier_link_excuses_another(tmp_path: Path) -> None:
     times = range(100, 1001, 100)
     builder = metric(communicating(), "NVLink TX Requests User Data", dict.fromkeys(times, 2), 0)
     metric(builder, "PCIe TX Throughput", dict.fromkeys(times, 60), 1)
-    assert judged(builder.write(tmp_path / "t.sqlite"), link_counters) == []
+    assert judged(builder.write(tmp_path), link_counters) == []
 
 
 def test_two_gpus_with_ids_of_their_own(tmp_path: Path) -> None:
@@ -134,7 +133,7 @@ def test_two_gpus_with_ids_of_their_own(tmp_path: Path) -> None:
     metric(builder, "PCIe TX Throughput", dict.fromkeys(times, 10), 7, gpu=0)
     metric(builder, "PCIe RX Throughput", dict.fromkeys(times, 20), 8, gpu=0)
     metric(builder, "PCIe TX Throughput", dict.fromkeys(times, 30), 8, gpu=1)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     assert_counters_agree(path)
     with ranks_of(path) as ranks:
         found = [
@@ -146,7 +145,7 @@ def test_two_gpus_with_ids_of_their_own(tmp_path: Path) -> None:
 
 
 def test_no_counters(tmp_path: Path) -> None:
-    found = judged(communicating().write(tmp_path / "t.sqlite"), link_counters)
+    found = judged(communicating().write(tmp_path), link_counters)
     assert [claim.id for claim in found] == ["link-saturated", "link-underused"]
     assert all("--gpu-metrics-devices=cuda-visible" in claim.how_to_collect for claim in found)
     assert not any("nic" in claim.how_to_collect for claim in found)
@@ -157,7 +156,7 @@ def test_an_inventory_of_nics_is_no_traffic(tmp_path: Path) -> None:
         schema.NIC_INFO, GUID=-1, stateName="", nicId=0, name="mlx5_0", deviceId=1, vendorId=1,
         linkLayer=2,
     )  # fmt: skip
-    found = judged(builder.write(tmp_path / "t.sqlite"), link_counters)
+    found = judged(builder.write(tmp_path), link_counters)
     assert all(
         "mlx5_0" in claim.reason and "--nic-metrics" in claim.how_to_collect for claim in found
     )
@@ -178,7 +177,7 @@ def nic(builder: TraceBuilder, unit: str = "bytes/ms", **more: Any) -> TraceBuil
 
 def test_rates_of_nics_are_integrated(tmp_path: Path) -> None:
     builder = nic(TraceBuilder().gpu(A100).kernel(500_000, 9_500_000, NCCL))
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     with ranks_of(path) as (rank,):
         (use,) = link_counters.run(rank, rank.window).uses
     assert (use.bytes, use.busy_ns, use.gb_per_s) == (180_000_000, 9_000_000, 20.0)
@@ -189,8 +188,7 @@ def test_rates_of_nics_are_integrated(tmp_path: Path) -> None:
 
 
 def test_a_unit_that_is_not_known_is_no_rate(tmp_path: Path) -> None:
-    path = nic(communicating(10_000_000), unit="ticks/ms").write(tmp_path / "t.sqlite")
-    with ranks_of(path) as (rank,):
+    with ranks_of(nic(communicating(10_000_000), unit="ticks/ms").write(tmp_path)) as (rank,):
         assert link_counters.run(rank, rank.window).counters == ()
 
 

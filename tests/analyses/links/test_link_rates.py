@@ -45,8 +45,7 @@ def test_bytes_of_copies_are_spread_over_their_time(tmp_path: Path) -> None:
     #   copies        [50-------150)                  1000 bytes
     #                              [160-180)          600 bytes
     builder = TraceBuilder().memcpy(50, 150, bytes=1000).memcpy(160, 180, bytes=600).kernel(0, 300)
-    path = builder.write(tmp_path / "t.sqlite")
-    with closing(analyze(path)) as analysis:
+    with closing(analyze(builder.write(tmp_path))) as analysis:
         (rates,) = link_rates(
             analysis.run.ranks[0], Window(0, 300), np.array([0, 100, 200, 300], np.int64)
         )
@@ -57,7 +56,7 @@ def test_bytes_of_copies_are_spread_over_their_time(tmp_path: Path) -> None:
 
 
 def test_a_copy_without_length_counts_where_it_is(tmp_path: Path) -> None:
-    path = TraceBuilder().memcpy(20, 20, bytes=40).kernel(0, 40).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().memcpy(20, 20, bytes=40).kernel(0, 40).write(tmp_path)
     with closing(analyze(path)) as analysis:
         (rates,) = link_rates(analysis.run.ranks[0], Window(0, 40), np.array([0, 20, 40], np.int64))
     assert rates.mean.tolist() == [0, 2]

@@ -34,7 +34,7 @@ FACTS = "dtype=float32 group=dp rank=0 size=4"
 
 
 def uses(builder: TraceBuilder, tmp_path: Path, **options: Any) -> list[OperationUse]:
-    result = closed_analysis(builder.write(tmp_path / "t.sqlite"), **options).result
+    result = closed_analysis(builder.write(tmp_path), **options).result
     return list(result.collectives[0].uses)
 
 
@@ -85,9 +85,7 @@ def test_groups_have_the_description_that_the_user_gave_them(tmp_path: Path) -> 
     builder = TraceBuilder()
     builder.label("all_reduce bytes=8 group=1 desc=tensor_parallel rank=0 size=2 seq=0", 0, 10)
     builder.label("all_reduce bytes=8 group=0 rank=0 size=2 seq=0", 20, 25)
-    with closing(
-        analyze(builder.write(tmp_path / "t.sqlite"), options=Options(savings=False))
-    ) as analysis:
+    with closing(analyze(builder.write(tmp_path), options=Options(savings=False))) as analysis:
         described = [
             (use.communicator, use.description) for use in analysis.result.collectives[0].uses
         ]
@@ -151,7 +149,7 @@ def test_only_operations_that_begin_in_the_window_count(tmp_path: Path) -> None:
 
 
 def test_a_rank_with_a_gpu_is_refused(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 9).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().kernel(0, 9).write(tmp_path)
     with ranks_of(path) as (rank,), pytest.raises(TypeError, match="rank 0 has a GPU"):
         process_groups.run(rank, rank.window)
 
@@ -160,7 +158,7 @@ def test_a_rank_with_a_gpu_is_refused(tmp_path: Path) -> None:
 
 
 def buckets(builder: TraceBuilder, tmp_path: Path) -> list[BucketUse]:
-    analysis = closed_analysis(builder.write(tmp_path / "t.sqlite"))
+    analysis = closed_analysis(builder.write(tmp_path))
     return list(analysis.result.buckets[0].uses)
 
 
@@ -196,7 +194,7 @@ def test_buckets_that_the_capture_cut(tmp_path: Path) -> None:
 
 
 def test_without_labels_there_are_no_buckets(tmp_path: Path) -> None:
-    with ranks_of(TraceBuilder().kernel(0, 9).write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(TraceBuilder().kernel(0, 9).write(tmp_path)) as (rank,):
         assert ddp_buckets.run(rank, Window(0, 9)).uses == ()
 
 
@@ -279,7 +277,7 @@ def test_phases_with_more_and_more_groups(tmp_path: Path) -> None:
     builder.machine(host="box", cores=2, start_utc=10**18)
     for rank in range(6):
         builder.threads("python", "pt_gloo_runloop", "gloo_tcp_loop", "[NSys]", pid=10 + rank)
-    (finding,), missing = judged(builder.write(tmp_path / "t.sqlite"))
+    (finding,), missing = judged(builder.write(tmp_path))
     assert not missing
     metrics = finding.metrics
     assert (metrics["num_groups"], metrics["us_per_operation"]) == (3, 500.0)
@@ -298,8 +296,7 @@ def test_phases_with_more_and_more_groups(tmp_path: Path) -> None:
 
 
 def test_what_each_rank_lost_over_all_phases(tmp_path: Path) -> None:
-    path = phases(TraceBuilder(), 200_000, 300_000, 500_000).write(tmp_path / "t.sqlite")
-    analysis = analyze(path)
+    analysis = analyze(phases(TraceBuilder(), 200_000, 300_000, 500_000).write(tmp_path))
     (host,) = process_group_scaling.run(analysis.result.measured)
     analysis.close()
     # A third of 30 ms and three fifths of 50 ms, for those that were there.
@@ -345,8 +342,7 @@ def test_reports_that_cannot_be_put_on_one_clock(
 
 
 def test_always_as_many_groups_tells_no_growth(tmp_path: Path) -> None:
-    path = pairs(TraceBuilder(), 3, 100_000).write(tmp_path / "t.sqlite")
-    findings, (missing,) = judged(path)
+    findings, (missing,) = judged(pairs(TraceBuilder(), 3, 100_000).write(tmp_path))
     assert findings == ()
     assert (missing.id, missing.rank) == ("process-group-scaling", None)
     assert "too few ran with fewer groups to compare" in missing.reason
@@ -365,13 +361,13 @@ def test_always_as_many_groups_tells_no_growth(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_finding(tmp_path: Path, builder: TraceBuilder) -> None:
-    assert judged(builder.write(tmp_path / "t.sqlite")) == ((), ())
+    assert judged(builder.write(tmp_path)) == ((), ())
 
 
 def test_large_operations_are_not_compared_with_small_ones(tmp_path: Path) -> None:
     builder = pairs(TraceBuilder(), 1, 100_000)
     pairs(builder, 3, 900_000, start=20 * MS, size=4096)  # another size: another signature
-    findings, (missing,) = judged(builder.write(tmp_path / "t.sqlite"))
+    findings, (missing,) = judged(builder.write(tmp_path))
     assert findings == ()
     assert "900 µs" in missing.reason
 
@@ -380,11 +376,11 @@ def test_what_compute_hides_costs_nothing(tmp_path: Path) -> None:
     builder = phases(TraceBuilder(), 200_000, 500_000)
     for rank in range(4):
         builder.label("backward", 0, 100 * MS, pid=10 + rank, tid=99)
-    assert judged(builder.write(tmp_path / "t.sqlite")) == ((), ())
+    assert judged(builder.write(tmp_path)) == ((), ())
 
 
 def test_only_operations_in_the_window_are_compared(tmp_path: Path) -> None:
-    path = phases(TraceBuilder(), 200_000, 500_000).write(tmp_path / "t.sqlite")
+    path = phases(TraceBuilder(), 200_000, 500_000).write(tmp_path)
     assert len(judged(path)[0]) == 1
     findings, (missing,) = judged(path, time_range=(20 * MS + 1, None))
     assert findings == ()
@@ -396,7 +392,7 @@ def test_operations_of_no_told_group_are_left_out(tmp_path: Path) -> None:
     for seq in range(100):
         start = 1000 * seq
         builder.label(f"all_reduce bytes=4 rank=0 size=2 seq={seq}", start, start + 900)
-    assert judged(builder.write(tmp_path / "t.sqlite")) == ((), ())
+    assert judged(builder.write(tmp_path)) == ((), ())
 
 
 def test_barriers_are_small(tmp_path: Path) -> None:
@@ -407,6 +403,6 @@ def test_barriers_are_small(tmp_path: Path) -> None:
                 text = f"barrier group={group} rank={group} size=2 seq={start // 10_000 + seq}"
                 builder.label(text, start + took * seq, start + took * (seq + 1), pid=10 + group)
         start += took * 101
-    (finding,), _ = judged(builder.write(tmp_path / "t.sqlite"))
+    (finding,), _ = judged(builder.write(tmp_path))
     assert finding.metrics["growth"] == 3.0
     assert finding.evidence[0].label == f"Barrier on group {finding.rank}, 2 groups at once"

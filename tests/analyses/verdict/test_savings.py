@@ -98,7 +98,7 @@ def test_what_happened_in_a_step_that_is_cut_costs_others_nothing(
             start = begin + place * 700 * US
             trace.kernel(start + 30 * US, start + 90 * US, launch=(start, start + 20 * US))
     add(trace, step * STEP + 9 * MS)
-    analysis = closed_analysis(trace.write(tmp_path / "t.sqlite"))
+    analysis = closed_analysis(trace.write(tmp_path))
     (finding,) = (one for one in analysis.findings if one.id == id_)
     assert finding.impact_ns > 5 * MS
     assert known(finding.saving).high_ns == pytest.approx(1.01 * share * finding.impact_ns, abs=1)

@@ -81,8 +81,7 @@ def test_kernels_reach_a_share_of_the_peak_where_shapes_say_it(tmp_path: Path) -
         profile.call(50, 51, number=3), profile.kernel(60, 69, name="unknown", number=3),
     ]  # fmt: skip
     gpu = {"deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-80GB"}]}
-    path = profile.write(tmp_path / "t.json", events, **gpu)
-    with analysis_of(path) as analysis:
+    with analysis_of(profile.write(tmp_path / "t.json", events, **gpu)) as analysis:
         shown = {row["title"]: row["reach"] for row in rows(analysis, Address())}
     assert shown == {
         "ampere_bf16_s16816gemm_bf16_128x128_nn": pytest.approx(
@@ -172,8 +171,7 @@ def test_every_kernel_leads_to_the_timeline_of_the_rank_where_it_takes_longest(
 
 
 def test_without_kernels_it_says_so(tmp_path: Path) -> None:
-    path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
-    with analysis_of(path) as none:
+    with analysis_of(TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path)) as none:
         assert "No kernel ran" in text(kernels.layout(none, Address()))
 
 

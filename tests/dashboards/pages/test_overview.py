@@ -207,16 +207,14 @@ def test_only_the_ranks_chosen_are_shown() -> None:
 
 
 def test_a_run_without_gpu_work(tmp_path: Path) -> None:
-    path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
-    with analysis_of(path) as analysis:
+    with analysis_of(TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path)) as analysis:
         shown = text(overview.layout(analysis, Address()))
     assert "there is no time to break down" in shown
     assert "no GPU operation" in shown
 
 
 def test_a_healthy_run_says_so(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 1000).write(tmp_path / "t.sqlite")
-    with analysis_of(path) as analysis:
+    with analysis_of(TraceBuilder().kernel(0, 1000).write(tmp_path)) as analysis:
         assert "No finding reaches 1 %" in text(overview.layout(analysis, Address()))
 
 

@@ -120,7 +120,7 @@ def test_neighbours_in_a_row(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(0, 5).kernel(20, 25).kernel(10, 12, stream=9)
     asked = [("0.op.0", "next"), ("0.op.0", "previous"), ("0.op.1", "next"), ("0.call.0", "next")]
     replies = ask(
-        trace.write(tmp_path / "t.sqlite"),
+        trace.write(tmp_path),
         *[("neighbour", {"id": event, "direction": way}) for event, way in asked],
         ("neighbour", {"id": "0.op.99", "direction": "next"}),
         ("neighbour", {"id": "9.op.0", "direction": "next"}),
@@ -133,6 +133,5 @@ def test_neighbours_in_a_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("event", ["0.op.0", "0.call.0", "0.op.99"])
 def test_what_meets_nobody_is_no_collective(tmp_path: Path, event: str) -> None:
-    path = TraceBuilder().kernel(0, 5).write(tmp_path / "t.sqlite")
-    ((status, _),) = ask(path, ("collective", {"id": event}))
+    ((status, _),) = ask(TraceBuilder().kernel(0, 5).write(tmp_path), ("collective", {"id": event}))
     assert status == 404

@@ -333,7 +333,7 @@ def test_names_are_never_markup(page: Page, tmp_path: Path) -> None:
     for index, name in enumerate(NAMES):
         trace.kernel(1000 * index, 1000 * index + 900, name)
         trace.nvtx(name, 1000 * index, 1000 * index + 950)
-    with serving(trace.write(tmp_path / "t.sqlite")) as url:
+    with serving(trace.write(tmp_path)) as url:
         timeline = Timeline(page, f"{url}/timeline?rank=0&search=%3Cimg")
         timeline.ask("t.select('0.op.1', {go: true})")
         page.locator(".timeline-detail h2").wait_for()
@@ -352,7 +352,7 @@ def test_names_are_never_markup(page: Page, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_times_of_the_clock(page: Page, tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(UTC, UTC + 1500, "a").kernel(UTC + 4001, UTC + 9003, "b")
-    with serving(trace.write(tmp_path / "t.sqlite")) as url:
+    with serving(trace.write(tmp_path)) as url:
         timeline = Timeline(page, f"{url}/timeline?start={UTC + 4000}&end={UTC + 4010}")
         assert timeline.view == pytest.approx((4000, 10))
         timeline.ask("t.select('0.op.1')")
@@ -384,7 +384,7 @@ def test_what_cannot_be_read_is_said(
 ) -> None:
     damage_host(monkeypatch)
     trace = TraceBuilder().kernel(0, 10).nvtx("a", 0, 9)
-    with serving(trace.write(tmp_path / "t.sqlite")) as url:
+    with serving(trace.write(tmp_path)) as url:
         own_page.goto(f"{url}/timeline")
         own_page.wait_for_function(
             f"() => {{ {FIND} return t?.rows?.some((row) => row.label.includes(\"'soon'\")); }}"

@@ -86,8 +86,7 @@ def test_the_step_at_a_time_is_asked_for(analysis: Analysis) -> None:
 
 
 def test_where_it_cannot_be_known_that_is_said(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 100, launch=False).write(tmp_path / "t.sqlite")
-    with analysis_of(path) as without_calls:
+    with analysis_of(TraceBuilder().kernel(0, 100, launch=False).write(tmp_path)) as without_calls:
         said = answer(without_calls, rank=0, at=0)
     assert said["state"] == "unknown"
     assert "API calls" in said["why"]

@@ -187,7 +187,7 @@ def test_names_of_marks_are_never_markup(page: Page, tmp_path: Path) -> None:
     name = "<img src=x onerror=document.title='evil'>"
     trace = TraceBuilder().kernel(0, 1000).api("cudaLaunchKernel", 0, 5)
     trace.nvtx(name, 10, None, event_type=schema.NVTX_MARK)
-    with serving(trace.write(tmp_path / "t.sqlite")) as url:
+    with serving(trace.write(tmp_path)) as url:
         timeline = Timeline(page, f"{url}/timeline?select=0.mark.0")
         expect(page.locator(".timeline-detail h2")).to_have_text(name)
         assert page.locator("#timeline img").count() == 0

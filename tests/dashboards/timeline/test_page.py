@@ -45,7 +45,7 @@ def test_another_address_makes_another_element() -> None:
 
 def test_times_of_the_clock_are_counted_from_the_run(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(UTC + 5, UTC + 9).api("early", UTC, UTC + 1)
-    with analysis_of(trace.write(tmp_path / "t.sqlite")) as analysis:
+    with analysis_of(trace.write(tmp_path)) as analysis:
         page = attributes_of(analysis, Address(timeline.PATH))
         assert page["base"] == str(UTC + 5)
         assert page["time"] == "time since the first GPU operation"
@@ -62,6 +62,5 @@ def test_the_axis_says_whose_time_it_is(tmp_path: Path) -> None:
 
 
 def test_without_gpu_work(tmp_path: Path) -> None:
-    path = TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path / "t.sqlite")
-    with analysis_of(path) as analysis:
+    with analysis_of(TraceBuilder().nvtx("step 0", 0, 9).write(tmp_path)) as analysis:
         assert "there is no rank to show" in text(timeline.layout(analysis, Address()))

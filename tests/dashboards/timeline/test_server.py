@@ -112,7 +112,7 @@ def test_a_view_of_everything_holds_every_event(sample: Get, columns: int) -> No
 
 def test_times_are_exact_however_late_the_clock(tmp_path: Path) -> None:
     trace = TraceBuilder().kernel(UTC, UTC + 3, "a").kernel(UTC + 5, UTC + 900_001, "b")
-    for get in client(trace.write(tmp_path / "t.sqlite")):
+    for get in client(trace.write(tmp_path)):
         rank = answer(get("rank", rank=0))
         assert (rank["start"], rank["end"]) == (str(UTC), str(UTC + 900_001))
         row = rank["rows"][0]["row"]
@@ -127,7 +127,7 @@ def test_names_are_data(tmp_path: Path) -> None:
     trace = TraceBuilder().thread_name(HOSTILE[1])
     for index, name in enumerate(HOSTILE):
         trace.kernel(100 * index, 100 * index + 90, name).nvtx(name, 100 * index, 100 * index + 95)
-    for get in client(trace.write(tmp_path / "t.sqlite")):
+    for get in client(trace.write(tmp_path)):
         answered = [get("rank", rank=0), get("search", rank=0, text="<", at=0, direction="next")]
         keys = ",".join(rows_of(get))
         answered.append(get("tiles", rows=keys, start=0, end=300, columns=1000))
@@ -149,7 +149,7 @@ def test_a_reply_stays_small_whatever_is_asked(tmp_path: Path) -> None:
             length = int(rng.integers(1, 50))
             name = f"{'é' * 150}{stream}_{start}"
             trace.kernel(start, start + length, name, stream=stream, launch=False)
-    for get in client(trace.write(tmp_path / "t.sqlite")):
+    for get in client(trace.write(tmp_path)):
         rows = rows_of(get)
         response = get("tiles", rows=",".join(rows), start=0, end=2000, columns=2000)
         assert len(response.get_data()) < 300_000
@@ -168,7 +168,7 @@ def test_what_one_row_does_not_need_is_for_the_others(
         trace.kernel(start, start + 3, launch=False)
     for stream in range(10, 20):
         trace.kernel(0, 4000, stream=stream, launch=False)
-    for get in client(trace.write(tmp_path / "t.sqlite")):
+    for get in client(trace.write(tmp_path)):
         keys = ",".join(rows_of(get))
         response = get("tiles", rows=keys, start=0, end=4000, columns=4000)
         assert len(response.get_data()) <= 20_000
@@ -187,7 +187,7 @@ def test_overlapping_events_are_merged_where_they_are_too_many(tmp_path: Path) -
     trace = TraceBuilder()
     for start in range(3000):
         trace.kernel(start, start + 5000, launch=False)
-    for get in client(trace.write(tmp_path / "t.sqlite")):
+    for get in client(trace.write(tmp_path)):
         row = rows_of(get)[-1]  # below the steps that its periods are
         reply = answer(get("tiles", rows=row, start=0, end=8000, columns=100))["rows"][row]
         assert reply["event"] == []
@@ -338,7 +338,7 @@ def test_a_report_that_is_damaged_where_the_analysis_did_not_look(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage_host(monkeypatch)
-    for get in client(TraceBuilder().kernel(0, 10).write(tmp_path / "t.sqlite")):
+    for get in client(TraceBuilder().kernel(0, 10).write(tmp_path)):
         with caplog.at_level(logging.ERROR):
             response = get("rank", rank=0)
         assert response.status_code == 500

@@ -50,7 +50,7 @@ def test_every_answer_is_that_worked_out_by_hand(tmp_path: Path) -> None:
         # The GPU is idle between operations only; before a copy for as long as is usual elsewhere.
         "no-kernel-sync": 900 + 3 * 1 + 1.5 - STEP_US,
     }
-    asked = whatif(program().write(tmp_path / "t.sqlite"), assume=[*changes_us]).whatif
+    asked = whatif(program().write(tmp_path), assume=[*changes_us]).whatif
     assert asked.refused is None
     assert asked.baseline is not None
     assert (asked.baseline.step_ns, asked.baseline.misfit) == (STEP_US * US, 0.0)
@@ -78,7 +78,7 @@ def test_half_precision_needs_known_kernels_and_gpus(
     gpu: str | None, why: str, tmp_path: Path
 ) -> None:
     trace = program() if gpu is None else program().gpu(gpu)
-    (answer,) = whatif(trace.write(tmp_path / "t.sqlite"), assume=["half-precision"]).whatif.answers
+    (answer,) = whatif(trace.write(tmp_path), assume=["half-precision"]).whatif.answers
     assert (answer.refused, answer.step_ns) == (why, None)
 
 
@@ -97,7 +97,7 @@ def test_only_launches_of_the_steps_must_be_known(
     trace = program()
     for begin, end in ((0, 1), (2, 3), (4, end_us)):
         trace.kernel(begin * US, end * US, "adamw", stream=8, launch=False)
-    asked = whatif(trace.write(tmp_path / "t.sqlite"), assume=["kernel:gemm=0.5x"]).whatif
+    asked = whatif(trace.write(tmp_path), assume=["kernel:gemm=0.5x"]).whatif
     assert asked.baseline is not None
     launches = next(gate for gate in asked.baseline.gates if gate.name == "launches")
     assert launches.value == pytest.approx(value)

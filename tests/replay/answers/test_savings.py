@@ -202,8 +202,7 @@ def test_a_report_without_calls_is_not_replayed(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for step in range(4):
         builder.kernel(1000 * step, 1000 * step + 500)
-    path = builder.write(tmp_path / "run.sqlite")
-    result = analyze_reports([path])
+    result = analyze_reports([builder.write(tmp_path / "run.sqlite")])
     assert by_finding(result)
     assert all(saving.basis is Basis.BOUND for _, saving in by_finding(result))
 

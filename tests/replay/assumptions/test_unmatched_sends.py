@@ -24,8 +24,7 @@ def test_waits_for_a_side_that_is_not_known_are_no_transfers(
             computing = at + 110_000 * rank
             builder.kernel(computing, computing + 100_000, **where)  # type: ignore[arg-type]
             builder.nvtx(f"step {step}", at - 200, at + 290_000, pid=pid)
-    path = builder.write(tmp_path / "t.sqlite")
-    asked = whatif(path, assume=["kernel:gemm=0.5x", "communication=0"]).whatif
+    asked = whatif(builder.write(tmp_path), assume=["kernel:gemm=0.5x", "communication=0"]).whatif
     reasons = [answer.refused or "" for answer in asked.answers[:2]]
     assert [
         "the other side of sends, receives and all-to-alls" in reason for reason in reasons

@@ -38,7 +38,7 @@ def test_what_held_each_operation(between: StreamWaits, crowded_us: int, tmp_pat
         trace.kernel(start * US, end * US, stream=stream, launch=launch)
     # A copy takes no room of kernels.
     trace.memcpy(200 * US, 262 * US, "DtoD", stream=11, launch=(195 * US, 198 * US))
-    with ranks_of(trace.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(trace.write(tmp_path)) as (rank,):
         calls = host_calls(rank, 0)
         found = measured_latencies(calls, gpu_work([(0, rank)], calls, 0), between)
     assert (found.launched_ns // US).tolist() == [5, 8, 15, 32, 42, 198]

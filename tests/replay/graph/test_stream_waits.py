@@ -95,9 +95,7 @@ def test_the_order_of_each_gpu_of_a_process_is_kept(
             builder.kernel(
                 begin, begin + 100, ALL_REDUCE, device=device, stream=20, launch=(at + 3, at + 5)
             )
-    with closing(
-        analyze(builder.write(tmp_path / "t.sqlite"), options=Options(savings=False))
-    ) as analysis:
+    with closing(analyze(builder.write(tmp_path), options=Options(savings=False))) as analysis:
         ranks = list(enumerate(analysis.run.ranks))
         work = gpu_work(ranks, host_calls(ranks[0][1], 0), 0)
         queued = queued_communication(ranks, work)

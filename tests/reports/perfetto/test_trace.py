@@ -171,7 +171,7 @@ def test_a_graph_has_an_arrow_to_each_of_its_kernels(tmp_path: Path) -> None:
     for start, end in kernels:
         builder.kernel(start, end, "inside", launch=False, correlation=500)
     builder.api("cudaGraphLaunch_v10000", 210, 220, correlation=500)
-    with analysis_of(builder.write(tmp_path / "t.sqlite")) as analysis:
+    with analysis_of(builder.write(tmp_path)) as analysis:
         arrows = launches_in(written(analysis))
     assert sorted(arrows.values()) == [
         (10, 100, "compute"), *((210, start, "compute") for start, _ in kernels),

@@ -26,7 +26,7 @@ _ITERATION = (20 + 4 * (30 + 2)) * US
 
 
 def test_an_iteration_of_a_solver_is_a_step(tmp_path: Path) -> None:
-    with ranks_of(solver(12).write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(solver(12).write(tmp_path)) as (rank,):
         assert rank.steps is not None
         assert rank.steps.found_by is StepsSource.PERIOD
         assert rank.steps.number.tolist() == list(range(12))
@@ -61,14 +61,14 @@ def by_optimizer(trace: TraceBuilder) -> TraceBuilder:
 @pytest.mark.parametrize("mark", [marked, by_optimizer])
 def test_where_ranges_mark_steps_there_are_no_periods(mark: object, tmp_path: Path) -> None:
     assert callable(mark)
-    with ranks_of(mark(solver(12)).write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(mark(solver(12)).write(tmp_path)) as (rank,):
         assert not rank.may_use_period
         assert rank.periods is None
         assert known(rank.steps).found_by is StepsSource.RANGES
 
 
 def test_the_option_goes_without(tmp_path: Path) -> None:
-    trace = open_trace(solver(12).write(tmp_path / "t.sqlite"))
+    trace = open_trace(solver(12).write(tmp_path))
     try:
         (rank,) = Options(period=False).ranks_of(trace)
         assert rank.steps is None
@@ -83,7 +83,7 @@ def test_phases_of_a_program(tmp_path: Path) -> None:
     builder = solver(40, ("sweep", "norm", "update"))
     begin = 40 * (20 + 3 * 32) * US + 500 * US
     solver(30, ("advect", "project"), builder=builder, begin_ns=begin)
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(builder.write(tmp_path)) as (rank,):
         assert rank.steps is not None
         assert rank.periods is not None
         assert [one.kernel for one in rank.periods.phases] == ["sweep", "advect"]
@@ -111,7 +111,7 @@ def test_the_busiest_stream_counts_where_others_take_turns(tmp_path: Path) -> No
     source = np.random.default_rng(1)
     for start in source.integers(0, 12 * _ITERATION, 60).tolist():
         builder.kernel(start, start + US, "decode(char*)", stream=20)
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(builder.write(tmp_path)) as (rank,):
         assert known(rank.periods).phases == (Period("norm", 4, is_only=True),)
 
 
@@ -120,7 +120,7 @@ def test_a_graph_that_is_traced_as_a_whole(tmp_path: Path) -> None:
     for number in range(40):
         at = number * 52 * US
         builder.graph(at + 3 * US, at + 19 * US, launch=(at, at + US))
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(builder.write(tmp_path)) as (rank,):
         (period,) = known(rank.periods).phases
         assert period == Period(GRAPH, 2, is_only=True)
         assert np.diff(known(rank.host_steps).start_ns).tolist() == [52 * US] * 38
@@ -128,7 +128,7 @@ def test_a_graph_that_is_traced_as_a_whole(tmp_path: Path) -> None:
 
 def test_launches_that_are_not_known(tmp_path: Path) -> None:
     builder = solver(12).without("CUPTI_ACTIVITY_KIND_RUNTIME")
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(builder.write(tmp_path)) as (rank,):
         assert rank.host_steps is None
         assert len(known(rank.steps)) == 12
 
@@ -140,7 +140,7 @@ def test_launches_in_another_order(tmp_path: Path) -> None:
         at = (number ^ (number % 8 == 1)) * 50 * US  # 2 and 3 of each eight change places
         call = number * 50 * US
         builder.kernel(at + 99 * US, at + 120 * US, stream=7 + number % 2, launch=(call, call + US))
-    with ranks_of(builder.write(tmp_path / "t.sqlite")) as (rank,):
+    with ranks_of(builder.write(tmp_path)) as (rank,):
         assert rank.host_steps is not None
         assert rank.host_steps.start_ns.tolist() == [number * 50 * US for number in range(40)]
 
@@ -150,7 +150,7 @@ def test_of_very_many_those_in_the_middle_are_steps(
 ) -> None:
     builder = solver(41, ("sweep", "norm", "update"))
     solver(30, ("advect",), builder=builder, begin_ns=41 * (20 + 3 * 32) * US + 500 * US)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     with ranks_of(path) as (rank,):
         assert rank.steps is not None
         span = int(rank.steps.start_ns[0]), int(rank.steps.end_ns[-1])

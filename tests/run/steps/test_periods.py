@@ -72,7 +72,7 @@ def test_operations_that_take_no_time_have_none(tmp_path: Path) -> None:
     trace = TraceBuilder()
     for start in (0, 0, 1, 10, 60):
         trace.kernel(start, start)
-    closed_analysis(trace.write(tmp_path / "t.sqlite"))
+    closed_analysis(trace.write(tmp_path))
 
 
 def test_an_insertion_makes_one_period_longer() -> None:

@@ -21,7 +21,7 @@ def steps_of(tmp_path: Path, *threads: list[Named]) -> tuple[list[int], int]:
             builder.nvtx(text, start, end, tid=1000 + number)
     for place in range(29):
         builder.kernel(10 * place + 3, 10 * place + 9, launch=(10 * place, 10 * place + 1))
-    path = builder.shuffled(1).write(tmp_path / "t.sqlite")
+    path = builder.shuffled(1).write(tmp_path)
     (expected,) = reference.read(path)
     with ranks_of(path) as (rank,):
         steps = rank.training_ranges.steps
@@ -59,7 +59,7 @@ def test_a_note_says_so(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for text, start, end in TRAINER + LIBRARY:
         builder.nvtx(text, start, end)
-    path = builder.kernel(3, 9, launch=(0, 1)).write(tmp_path / "t.sqlite")
+    path = builder.kernel(3, 9, launch=(0, 1)).write(tmp_path)
     analysis = analyze(path, options=Options(savings=False), jobs=1)
     assert any("are no steps (9 in one process)" in note for _, note in analysis.notes)
     analysis.close()

@@ -62,8 +62,7 @@ def test_ranks_whose_rows_stand_between_each_other(
         builder.kernel(start, end, pid=key[0], device=key[1], correlation=number)
         planted.setdefault(key, []).append((start, end, number))
     builder.memcpy(5, 7, pid=999)  # of a rank without kernels
-    path = builder.write(tmp_path / "t.sqlite")
-    with closing(open_trace(path, kernels_on_demand=on_demand)) as trace:
+    with closing(open_trace(builder.write(tmp_path), kernels_on_demand=on_demand)) as trace:
         (copying, *found) = trace.operations.items()
         assert (trace.pid(copying[0].process), len(copying[1]), copying[1].span_ns) == (
             999,
@@ -96,7 +95,7 @@ def test_an_outline_tells_what_the_whole_does(tmp_path: Path, runs: int) -> None
     unusable = {"deviceId": 0, "globalPid": global_pid(), "demangledName": 77_777}
     builder.raw(schema.KERNEL.name, start=8, end=3, **unusable)
     builder.raw(schema.KERNEL.name, start=None, end=3, **unusable)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     with (
         closing(open_trace(path)) as whole,
         closing(open_trace(path, kernels_on_demand=True)) as outline,
@@ -119,7 +118,7 @@ def test_an_outline_tells_what_the_whole_does(tmp_path: Path, runs: int) -> None
 def test_an_outline_leaves_kernels_until_they_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = TraceBuilder().kernel(3, 9).memcpy(1, 4).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().kernel(3, 9).memcpy(1, 4).write(tmp_path)
     columns_read: list[set[str]] = []
 
     def watched(

@@ -46,7 +46,7 @@ def rows(ranges: LabelRanges) -> list[tuple[int, int, bool, str]]:
 def test_pushed_and_started_ranges(tmp_path: Path) -> None:
     builder = TraceBuilder().label(f"{CALL} seq=1", 12, 14).label(f"{CALL} seq=0", 0, 5)
     builder.label(f"{CALL} seq=1", 11, 40, in_flight=True)
-    found = only(builder.shuffled(2).write(tmp_path / "t.sqlite"))
+    found = only(builder.shuffled(2).write(tmp_path))
     assert rows(found) == [
         (0, 5, True, f"{CALL} seq=0"),
         (11, 40, False, f"{CALL} seq=1"),
@@ -62,10 +62,7 @@ def test_texts_in_the_row_and_registered_ones(tmp_path: Path) -> None:
     builder = TraceBuilder().label("step 0", 0, 10)
     builder.nvtx("forward", 1, 2, domain="traceprof").nvtx("backward", 3, 4, domain="other")
     builder.nvtx("optimizer step", 5, 6)
-    assert rows(only(builder.write(tmp_path / "t.sqlite"))) == [
-        (0, 10, True, "step 0"),
-        (1, 2, True, "forward"),
-    ]
+    assert rows(only(builder.write(tmp_path))) == [(0, 10, True, "step 0"), (1, 2, True, "forward")]
 
 
 def test_a_number_of_the_domain_that_another_process_gave_to_its_own(tmp_path: Path) -> None:
@@ -75,7 +72,7 @@ def test_a_number_of_the_domain_that_another_process_gave_to_its_own(tmp_path: P
             "NVTX_EVENTS", start=start, end=30, eventType=kind, text=text, domainId=1,
             globalTid=global_tid(2),
         )  # fmt: skip
-    assert list(ranges_of(builder.write(tmp_path / "t.sqlite"))) == [global_pid(1)]
+    assert list(ranges_of(builder.write(tmp_path))) == [global_pid(1)]
 
 
 def test_ends_that_are_not_known(tmp_path: Path) -> None:
@@ -83,7 +80,7 @@ def test_ends_that_are_not_known(tmp_path: Path) -> None:
     builder = TraceBuilder().label("step 0", 0, 100).label("step 1", 50, None)
     # On a busy machine what is open outlasts the capture, which then ends with its last event.
     builder.label("step 2", 60, 99).label("step 3", 70, 250).machine(end=100)
-    found = only(builder.write(tmp_path / "t.sqlite"))
+    found = only(builder.write(tmp_path))
     assert found.end_ns.tolist() == [OPEN_END, OPEN_END, 99, OPEN_END]
 
 
@@ -91,8 +88,7 @@ def test_the_captures_end_in_utc(tmp_path: Path) -> None:
     epoch = 1_795_181_992_641_883_397
     builder = TraceBuilder().machine(end=100, start_utc=epoch)
     builder.label("step 0", epoch, epoch + 100).label("step 1", epoch + 1, epoch + 99)
-    path = builder.write(tmp_path / "t.sqlite")
-    assert only(path).end_ns.tolist() == [epoch + 100, epoch + 99]
+    assert only(builder.write(tmp_path)).end_ns.tolist() == [epoch + 100, epoch + 99]
     builder.raw(schema.EXPORT_METADATA[0], name=schema.TIME_NORMALIZED, value="true")
     normalized = only(builder.write(tmp_path / "n.sqlite"))
     assert normalized.end_ns.tolist() == [OPEN_END, epoch + 99]
@@ -106,8 +102,7 @@ def test_without_the_domain_nothing_is_read() -> None:
 @pytest.mark.parametrize("column", ["domainId", "textId"])
 def test_exports_without_a_column(tmp_path: Path, column: str) -> None:
     builder = TraceBuilder().label("step 0", 0, 9).nvtx("step 1", 9, 19, domain="traceprof")
-    path = builder.without(schema.NVTX.name, column).write(tmp_path / "t.sqlite")
-    found = ranges_of(path)
+    found = ranges_of(builder.without(schema.NVTX.name, column).write(tmp_path))
     assert [row[3] for ranges in found.values() for row in rows(ranges)] == (
         ["step 1"] if column == "textId" else []
     )
@@ -121,7 +116,7 @@ def test_rows_that_mean_nothing(tmp_path: Path) -> None:
     builder.raw("NVTX_EVENTS", **row, start=1, end=3)
     builder.raw("NVTX_EVENTS", **row, start=1, end=3, text="two\0texts")
     builder.raw("NVTX_EVENTS", **row, start=5, end=3, text="ends before it starts")
-    assert [row[:2] for row in rows(only(builder.write(tmp_path / "t.sqlite")))] == [(0, 9), (5, 5)]
+    assert [row[:2] for row in rows(only(builder.write(tmp_path)))] == [(0, 9), (5, 5)]
 
 
 @pytest.mark.parametrize("column", ["start", "globalTid", "domainId"])
@@ -129,13 +124,13 @@ def test_text_where_an_integer_belongs(tmp_path: Path, column: str) -> None:
     builder = TraceBuilder().label("step 0", 0, 9)
     row = {"start": 0, "end": 9, "eventType": 59, "domainId": 1, "globalTid": global_tid()}
     builder.raw("NVTX_EVENTS", **(row | {column: "1x"}), text="step 1")
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     with pytest.raises(TraceFormatError, match="where an integer belongs"):
         ranges_of(path)
 
 
 def test_times_beyond_any_clock(tmp_path: Path) -> None:
-    path = TraceBuilder().label("step 0", 0, 1 << 62).write(tmp_path / "t.sqlite")
+    path = TraceBuilder().label("step 0", 0, 1 << 62).write(tmp_path)
     with pytest.raises(TraceFormatError, match="beyond any clock"):
         ranges_of(path)
 
@@ -199,8 +194,7 @@ def test_running_numbers_are_read_from_texts_and_from_payloads_alike(tmp_path: P
         builder.label(labels.cut("step 3"), 395, 395)
         # Not ours to complete: a user's own payloads.
         builder.nvtx("batch", 5, 6, registered=True, payload=7)
-        path = builder.write(tmp_path / f"{has_payloads}.sqlite")
-        trace = open_trace(path)
+        trace = open_trace(builder.write(tmp_path / f"{has_payloads}.sqlite"))
         table = known(trace.range_table(global_pid()))
         (steps,) = trace.ranges(re.compile(r"\Astep (\d+)\Z")).values()
         (calls,) = trace.ranges(re.compile("seq=1[01]")).values()
@@ -224,7 +218,7 @@ def test_running_numbers_are_read_from_texts_and_from_payloads_alike(tmp_path: P
 def test_labels_without_sizes_are_counted_and_said(tmp_path: Path) -> None:
     builder = TraceBuilder(has_payloads=True).label("step 0", 0, 100).label("forward", 1, 9)
     builder.label(f"{CALL} seq=0", 10, 20).label(labels.without_size(f"{CALL} seq=1"), 30, 40)
-    with closing(analyze(builder.write(tmp_path / "t.sqlite"))) as analysis:
+    with closing(analyze(builder.write(tmp_path))) as analysis:
         (result,) = analysis.result.collectives
         uses = [(use.operation, use.bytes, use.count) for use in result.uses]
         assert uses == [("AllReduce", None, 2)]

@@ -39,8 +39,7 @@ def test_names_come_from_the_row_or_from_the_strings(tmp_path: Path) -> None:
     builder.nvtx("registered", 5, 20, registered=True, domain="NCCL").nvtx("outer", 60, 70, tid=7)
     builder.nvtx("copy", 8, 90, event_type=schema.NVTX_START_END)
     builder.nvtx("other process", 1, 2, pid=2000).thread_name("MPI Rank 1").shuffled(3)
-    path = builder.write(tmp_path / "t.sqlite")
-    assert tables(path) == {
+    assert tables(builder.write(tmp_path)) == {
         1000: [
             (0, 50, "outer", 1000, True),
             (5, 20, "registered", 1000, True),
@@ -53,7 +52,7 @@ def test_names_come_from_the_row_or_from_the_strings(tmp_path: Path) -> None:
 
 def test_longer_ones_come_first_and_open_ones_are_the_longest(tmp_path: Path) -> None:
     builder = TraceBuilder().nvtx("short", 0, 5).nvtx("open", 0, None).nvtx("long", 0, 9)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     assert [row[:3] for row in tables(path)[1000]] == [
         (0, OPEN_END, "open"),
         (0, 9, "long"),
@@ -68,7 +67,7 @@ def test_rows_without_start_thread_or_name(tmp_path: Path) -> None:
     builder.raw(schema.NVTX.name, **{**known, "globalTid": None}, start=3, end=9, text="no thread")
     builder.raw(schema.NVTX.name, **known, start=4, end=9, text=None, textId=None)
     builder.raw(schema.NVTX.name, **known, start=5, end=9, text="", textId=987_654)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     assert [row[:3] for row in tables(path)[1000]] == [
         (1, 2, "a"),
         (4, 9, "(unnamed)"),
@@ -78,7 +77,7 @@ def test_rows_without_start_thread_or_name(tmp_path: Path) -> None:
 
 def test_texts_of_any_letters(tmp_path: Path) -> None:
     builder = TraceBuilder().nvtx("zero\0byte", 1, 2).nvtx("with, comma", 3, 4)
-    path = builder.nvtx("ünïcode 🚀", 5, 6).nvtx("new\nline", 7, 8).write(tmp_path / "t.sqlite")
+    path = builder.nvtx("ünïcode 🚀", 5, 6).nvtx("new\nline", 7, 8).write(tmp_path)
     names = [name for _, _, name, _, _ in tables(path)[1000]]
     # A text ends where C ends it.
     assert names == ["zero", "with, comma", "ünïcode 🚀", "new\nline"]
@@ -89,25 +88,25 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     builder = TraceBuilder().raw(schema.NVTX.name, **known, start=1, end=9, text=b"\xff\x00\xfe")
     builder.raw(schema.NVTX.name, **known, start=2, end=9, text=17)
     builder.raw(schema.NVTX.name, **known, start=3, end=9, text="x" * 5000)
-    path = builder.write(tmp_path / "t.sqlite")
+    path = builder.write(tmp_path)
     names = [name for _, _, name, _, _ in tables(path)[1000]]
     assert names == ["�\0�", "17", "x" * 1000]
 
 
 def test_only_ids_of_strings(tmp_path: Path) -> None:
     builder = TraceBuilder().nvtx("a", 1, 2, registered=True).nvtx("b", 3, 4, registered=True)
-    path = builder.without(schema.NVTX.name, "text").write(tmp_path / "t.sqlite")
+    path = builder.without(schema.NVTX.name, "text").write(tmp_path)
     assert [name for _, _, name, _, _ in tables(path)[1000]] == ["a", "b"]
 
 
 def test_neither_texts_nor_ids(tmp_path: Path) -> None:
     builder = TraceBuilder().nvtx("a", 1, 2).without(schema.NVTX.name, "text")
-    path = builder.without(schema.NVTX.name, "textId").write(tmp_path / "t.sqlite")
+    path = builder.without(schema.NVTX.name, "textId").write(tmp_path)
     assert [name for _, _, name, _, _ in tables(path)[1000]] == ["(unnamed)"]
 
 
 def test_no_ranges(tmp_path: Path) -> None:
-    assert tables(TraceBuilder().kernel(0, 1).write(tmp_path / "t.sqlite")) == {}
+    assert tables(TraceBuilder().kernel(0, 1).write(tmp_path)) == {}
 
 
 def test_many_rows_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +114,7 @@ def test_many_rows_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     builder = TraceBuilder()
     for index in range(100):
         builder.nvtx(f"range {index % 10}", index, index + 1, registered=index % 3 == 0)
-    found = tables(builder.write(tmp_path / "t.sqlite"))[1000]
+    found = tables(builder.write(tmp_path))[1000]
     assert [(start, name) for start, _, name, _, _ in found] == [
         (index, f"range {index % 10}") for index in range(100)
     ]
@@ -125,7 +124,7 @@ def test_a_time_that_is_no_number_is_an_error(tmp_path: Path) -> None:
     path = (
         TraceBuilder()
         .raw(schema.NVTX.name, eventType=59, globalTid=global_tid(), start="soon", end=9, text="a")
-        .write(tmp_path / "t.sqlite")
+        .write(tmp_path)
     )
     with pytest.raises(TraceFormatError, match="soon"):
         tables(path)
@@ -136,8 +135,7 @@ def test_threads_are_named_by_nvtx_or_by_the_system(tmp_path: Path) -> None:
     builder.raw(schema.THREAD_NAMES, nameId=900, priority=0, globalTid=global_tid(tid=5))
     builder.raw(schema.THREAD_NAMES, nameId=900, priority=0, globalTid=global_tid(tid=6))
     builder.raw(schema.THREAD_NAMES, nameId=901, priority=0, globalTid=global_tid(tid=7))
-    path = builder.raw(schema.STRINGS, id=900, value="pt_autograd_0").write(tmp_path / "t.sqlite")
-    trace = NsightTrace(path)
+    trace = NsightTrace(builder.raw(schema.STRINGS, id=900, value="pt_autograd_0").write(tmp_path))
     assert dict(trace.thread_names) == {
         global_tid(tid=5): "MPI Rank 3",
         global_tid(tid=6): "pt_autograd_0",
@@ -152,8 +150,7 @@ def test_marks_are_moments_of_their_threads(tmp_path: Path) -> None:
     builder.nvtx("early", 30, 30, event_type=schema.NVTX_MARK, domain="NCCL")
     builder.nvtx("elsewhere", 5, None, event_type=schema.NVTX_MARK, pid=2000)
     builder.raw(schema.NVTX.name, start=60, eventType=schema.NVTX_MARK).shuffled(5)
-    path = builder.write(tmp_path / "t.sqlite")
-    trace = NsightTrace(path)
+    trace = NsightTrace(builder.write(tmp_path))
     found = {pid: trace.marks(global_pid(pid)) for pid in (1000, 2000, 3000)}
     ranges = trace.range_table(global_pid())
     trace.close()
@@ -175,14 +172,14 @@ def test_marks_are_moments_of_their_threads(tmp_path: Path) -> None:
 
 
 def test_without_marks_there_are_none(tmp_path: Path) -> None:
-    trace = NsightTrace(TraceBuilder().nvtx("a", 0, 5).write(tmp_path / "t.sqlite"))
+    trace = NsightTrace(TraceBuilder().nvtx("a", 0, 5).write(tmp_path))
     assert trace.marks(global_pid()) is None
     trace.close()
 
 
 def test_tables_are_made_again_when_they_were_let_go_of(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 9).nvtx("b", 5, 8).nvtx("a", 5, 9).nvtx("c", 1, 2, pid=2000)
-    trace = NsightTrace(builder.write(tmp_path / "t.sqlite"))
+    trace = NsightTrace(builder.write(tmp_path))
     table = known(trace.range_table(global_pid()))
     assert trace.range_table(global_pid()) is table
     trace.release()
