@@ -12,7 +12,7 @@ from dashboards.widgets.terms import meaning
 from traceprof.analyses import breakdown
 from traceprof.errors import one_line
 from traceprof.findings import by_id, worst_of
-from traceprof.reports.headline_text import limits_text, same_time
+from traceprof.reports.headline_text import beyond_gains, limits_text, same_time
 from traceprof.reports.time_text import about_steps, where_it_went
 from traceprof.run.steps.period_steps import about_periods
 from traceprof.units import between, duration, percent, ranks_text
@@ -94,7 +94,15 @@ def _could_take(view: View, found: Headline, what_if: str) -> Component:
             _finding_link(gain.finding),
         ]
     return html.P(
-        ["It could take ", html.Strong(possible), span, *gains, ". ", source, asking],
+        [
+            "It could take ",
+            html.Strong(possible),
+            span,
+            *gains,
+            f".{beyond_gains(view.analysis.findings, savings)} ",
+            source,
+            asking,
+        ],
         className="could-take",
     )
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    Change = Callable[..., Callable[[], object]]
+
 ROUNDS, ROUND_S, WARM_UP, RECORDED = 10, 0.25, 9, 9
 CUDA = "cuda"
 cuda: Any = torch.cuda  # in parts without types
@@ -355,7 +357,7 @@ def scalars(*, changed: bool) -> Callable[[], object]:
     return step
 
 
-CHANGES: dict[str, Callable[..., Callable[[], object]]] = {
+CHANGES: dict[str, Change] = {
     change.__name__: change
     for change in (
         read_loss, synchronize, pinned, prefetch, autocast, tf32, graph, attention, activation,
@@ -429,7 +431,7 @@ def collected(folder: Path, name: str) -> list[float]:
     return steps
 
 
-def main() -> None:
+def main(changes: dict[str, Change]) -> None:
     """Time and record all changes, or those named."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -438,8 +440,8 @@ def main() -> None:
     asked.folder.mkdir(parents=True, exist_ok=True)
     nvtx_ranges.annotate_in_profiler()
     times: dict[str, dict[str, list[float]]] = {}
-    for name in asked.names or CHANGES:
-        before, after = (CHANGES[name](changed=changed) for changed in (False, True))
+    for name in asked.names or changes:
+        before, after = (changes[name](changed=changed) for changed in (False, True))
         times[name] = time_change(before, after)
         switch.enable()
         record(asked.folder / f"{name}-before", before)
@@ -456,4 +458,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(CHANGES)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from traceprof.analyses.breakdown import judged_kind
 from traceprof.analyses.verdict.headline import MAX_CAUSES, largest_limit
 from traceprof.errors import one_line
+from traceprof.findings import Basis
 from traceprof.reports.time_text import CAUSE_WORDS, where_it_went
 from traceprof.run.steps.period_steps import about_periods
 from traceprof.units import between, duration, percent
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.analyses.verdict.savings import Replay, Savings
     from traceprof.findings import Finding
+
+_FAR_MORE = 2
 
 
 def headline_lines(analysis: RunResult) -> list[str]:
@@ -40,7 +43,8 @@ def headline_lines(analysis: RunResult) -> list[str]:
         lines.append(f"What to act on first, with its share of the {kind}: {causes}.")
     if headline.savings.replay is not None:
         limits = limits_text(analysis.findings, headline.step_ns)
-        lines.append(_what_it_could_take(headline.savings, headline.savings.replay, limits))
+        could_take = _what_it_could_take(headline.savings, headline.savings.replay, limits)
+        lines.append(could_take + beyond_gains(analysis.findings, headline.savings))
     return lines
 
 
@@ -114,6 +118,30 @@ def limits_text(findings: Sequence[Finding], step_ns: int) -> str:
         return removed[0].upper() + removed[1:]
     most = duration(saving.high_ns or 0)
     return f"At most {most} less without {first.id}, which no replay can remove here; {removed}"
+
+
+def beyond_gains(findings: Sequence[Finding], savings: Savings) -> str:
+    """Name the finding whose limit is far more than all gains that a replay estimates.
+
+    Args:
+        findings: of the run, with their savings.
+        savings: of the run.
+
+    Returns:
+        A sentence after a space, or nothing: no gain is estimated, or no limit is larger.
+    """
+    limits = {
+        finding.id: finding.saving.high_ns
+        for finding in findings
+        if finding.saving is not None
+        and finding.saving.basis is Basis.BOUND
+        and finding.saving.high_ns is not None
+    }
+    gained_ns = sum(gain.gain_ns for gain in savings.gains)
+    largest = max(limits, key=lambda name: limits[name], default=None)
+    if not savings.gains or largest is None or limits[largest] <= _FAR_MORE * gained_ns:
+        return ""
+    return f" The largest limit: at most {duration(limits[largest])} less without {largest}."
 
 
 def _cause(finding: Finding, rank: int) -> str:

@@ -13,8 +13,10 @@ from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLES
 from traceprof.analyses.verdict.order import in_order
 from traceprof.analyses.verdict.run_result import RunResult
+from traceprof.analyses.verdict.savings import Gain, Savings
 from traceprof.findings import Basis, Finding, Saving, Severity, by_id
 from traceprof.reports import markdown, text
+from traceprof.reports.headline_text import beyond_gains
 
 STEP_NS = 1000
 
@@ -58,6 +60,21 @@ def test_a_wait_that_hardly_costs_anything_is_not_put_first_as_it_may_set_the_pa
         made("straggler", Saving.at_most(11)),
     ]
     assert [one.id for one in in_order(findings, STEP_NS)] == ["straggler", "gpu-idle"]
+
+
+@pytest.mark.parametrize(
+    ("limit_ns", "gain_ns", "named"),
+    [(400, 150, True), (400, 200, False), (400, None, False), (None, 10, False)],
+)
+def test_a_limit_far_above_all_gains_is_named_beside_them(
+    limit_ns: int | None, gain_ns: int | None, *, named: bool
+) -> None:
+    findings = [made("host-sync", replayed(500, 450, 550))]  # an estimate is no limit
+    if limit_ns is not None:
+        findings.append(made("full-precision-matmul", Saving.at_most(limit_ns, "half-precision")))
+    gains = () if gain_ns is None else (Gain("host-sync", "no-sync", gain_ns, STEP_NS - gain_ns),)
+    said = " The largest limit: at most 400 ns less without full-precision-matmul."
+    assert beyond_gains(findings, Savings(gains=gains)) == (said if named else "")
 
 
 def test_ranks_of_a_finding_stay_together_where_the_first_is() -> None:

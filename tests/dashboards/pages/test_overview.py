@@ -26,6 +26,7 @@ from traceprof.analyses import breakdown
 from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.findings import Basis, Saving, by_id, worst_of
+from traceprof.reports.headline_text import beyond_gains
 from traceprof.units import duration
 
 
@@ -119,6 +120,7 @@ def test_what_a_step_could_take_is_said_with_what_brings_it_there(analysis: Anal
         assert f"It could take {duration(savings.possible_step_ns)}" in shown
         for gain in savings.gains:
             assert f"−{duration(gain.gain_ns)} without {gain.finding}" in shown
+        assert f".{beyond_gains(analysis.findings, savings)} By a replay" in shown
     for group in by_id(analysis.findings):
         assert saving_text(worst_of(group).saving) in shown
 
