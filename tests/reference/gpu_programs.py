@@ -154,6 +154,23 @@ def reducing(ns: float, num_layers: int) -> Start:
     return ranks(step, 2)
 
 
+def accumulating(thread: Thread, _: int) -> Steps:
+    """Gradients accumulate over two micro-batches, and DDP reduces them in both.
+
+    No kernel but the optimizer's is ever alone at its place, and some are beside a reduction for
+    less than half of their time only.
+    """
+    compute, nccl = thread.device.stream(COMPUTE), thread.device.stream(NCCL)
+    for _ in range(2):
+        yield from thread.launch(compute, *LAYER * 2)
+        for bucket in range(4):
+            yield from thread.launch(compute, *LAYER)
+            yield from thread.follow(nccl, compute, 100 + bucket)
+            yield from thread.collective(nccl, "0", 2, 0.5 * MS)
+        yield from thread.follow(compute, nccl, 200)
+    yield from thread.launch(compute, ADAM)
+
+
 def sometimes_reducing(thread: Thread, number: int) -> Steps:
     """Gradients are reduced in three of four steps, beside products that are longer than others.
 
@@ -514,6 +531,7 @@ PROGRAMS = {
     ),
     "not-slowed": Program(reducing(0.9 * MS, 2), f"{BESIDE} {_GEMM}"),
     "sometimes-slowed": Program(ranks(sometimes_reducing, 2), BESIDE, slowdown=1.4),
+    "accumulating": Program(ranks(accumulating, 2), f"{BESIDE} communication=0", slowdown=1.4),
     "other-products": Program(ranks(sometimes_reducing, 2), BESIDE),
     "loader-steady": Program(
         ranks(partial(sleeping_loader, is_rare=False)), f"no-data-loading {_GEMM}"

@@ -53,8 +53,8 @@ KNOWN: dict[tuple[str, str], str] = {
 }
 # One of each kind always, all with `make verify`.
 _OFTEN = (
-    "launch-bound", "sometimes-slowed", "copies", "loader-steady", "loader-rare", "item-per-step",
-    "loader-stages-slow", "two-threads-slow", "worker-slow",
+    "launch-bound", "sometimes-slowed", "accumulating", "copies", "loader-steady", "loader-rare",
+    "item-per-step", "loader-stages-slow", "two-threads-slow", "worker-slow",
 )  # fmt: skip
 HOW = ("held", "wide", "refused", "missed")
 

@@ -59,6 +59,7 @@ class SlowedKernels(Record, frozen=True):
         rate: float64[n], by how much each is longer for each nanosecond of that; negative where
             its like were shorter by chance. Known from kernels at the same place of a step; where
             there are none, from all of the signature, if the difference is beyond noise; else 0.
+            From those beside communication for half of their time, where there are any.
         least: float64[n], the least that it may be: where only other places are known, nothing.
         most: float64[n].
     """
@@ -81,10 +82,13 @@ def _slowed_kernels(rank: Rank) -> SlowedKernels:
     beside = beside_communication(rank, computes)
     signature = kernels.packed_signature.at(computes)
     is_alone, is_half = beside.is_judged & ~beside.is_beside, beside.is_judged & beside.is_half
-    elsewhere = compare(beside.length_ns, beside.beside_ns, signature, is_alone, is_half, MIN_ALONE)
+    num_half = np.bincount(signature[is_half], minlength=int(signature.max(initial=0)) + 1)
+    is_over = np.where(num_half[signature] > 0, is_half, beside.is_judged & beside.is_beside)
+    elsewhere = compare(beside.length_ns, beside.beside_ns, signature, is_alone, is_over, MIN_ALONE)
     rates = np.zeros((3, int(signature.max(initial=0)) + 1))
     rate, error = elsewhere.rate, elsewhere.rate_error
-    rate = np.where(np.abs(rate) > _MIN_ERRORS * error, rate, 0.0)
+    # None loses more than the time that it spends beside communication.
+    rate = np.where(np.abs(rate) > _MIN_ERRORS * error, np.minimum(rate, 1.0), 0.0)
     rates[:, elsewhere.signature] = rate, np.minimum(rate, 0), np.maximum(rate, 0)
     rate, error = beside.compared.rate, _ERRORS * beside.compared.rate_error
     rates[:, beside.compared.signature] = rate, rate - error, rate + error
