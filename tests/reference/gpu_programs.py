@@ -531,7 +531,9 @@ PROGRAMS = {
     ),
     "not-slowed": Program(reducing(0.9 * MS, 2), f"{BESIDE} {_GEMM}"),
     "sometimes-slowed": Program(ranks(sometimes_reducing, 2), BESIDE, slowdown=1.4),
-    "accumulating": Program(ranks(accumulating, 2), f"{BESIDE} communication=0", slowdown=1.4),
+    "accumulating": Program(
+        ranks(accumulating, 2), f"{BESIDE} communication=0 {_GEMM}", slowdown=1.4
+    ),
     "other-products": Program(ranks(sometimes_reducing, 2), BESIDE),
     "loader-steady": Program(
         ranks(partial(sleeping_loader, is_rare=False)), f"no-data-loading {_GEMM}"

@@ -164,7 +164,7 @@ class Assumption(Record, frozen=True):
 
     def change(self, process: Process, durations: Durations) -> Durations:
         """Return the durations of a process's actions under the assumption."""
-        for atom in self.atoms:
+        for atom in sorted(self.atoms, key=lambda atom: atom.entry.comes_last):
             if atom.entry.change is not None:
                 durations = atom.entry.change(process, durations, *atom.value, *atom.of_run)
         return durations

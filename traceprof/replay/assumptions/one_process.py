@@ -17,7 +17,11 @@ from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.kernel_names import function_name
 from traceprof.replay.assumptions.run_change import CannotChange
-from traceprof.replay.assumptions.slowdown import with_shorter_communication, without_slowdown
+from traceprof.replay.assumptions.slowdown import (
+    still_slowed_ns,
+    with_shorter_communication,
+    without_slowdown,
+)
 from traceprof.replay.graph.columns import COMMUNICATION, COPY
 from traceprof.replay.graph.needed_waits import round_trips
 from traceprof.replay.graph.stream_waits import behind_communication
@@ -405,9 +409,18 @@ def _likeness(pattern: str, name: str) -> float:
 
 
 def with_faster_kernels(
-    process: Process, durations: Durations, expression: re.Pattern[str], factor: float
+    process: Process,
+    durations: Durations,
+    expression: re.Pattern[str],
+    factor: float,
+    *,
+    is_slowed_less: bool = False,
 ) -> Durations:
-    """Let kernels whose names match take `factor` times as long."""
+    """Let kernels whose names match take `factor` times as long.
+
+    Communication slows the GPU down for as long as it takes, whatever runs meanwhile: kernels keep
+    their slowdown, or it changes with them where there is no other compute to hide it.
+    """
     work = process.work
     chosen = np.zeros(len(work), np.bool_)
     for index, rank in process.ranks:
@@ -415,7 +428,14 @@ def with_faster_kernels(
         is_named = rank.operations.kernels.are_named(ids)
         rows = np.flatnonzero((work.rank == index) & (work.group == 0))
         chosen[rows] = is_named[work.place[rows]]
-    return _faster(durations, chosen, factor)
+    faster = _faster(durations, chosen, factor)
+    if is_slowed_less or not chosen.any():
+        return faster
+    own = work.length_ns * (work.kind == COMMUNICATION)
+    stays = 1 - float(own[chosen].sum() / max(own.sum(), 1.0))
+    kept = np.minimum(still_slowed_ns(process, durations), durations.length_ns) * stays
+    length = np.where(chosen, faster.length_ns + (1 - factor) * kept, faster.length_ns)
+    return replace(faster, length_ns=length)
 
 
 def _faster(durations: Durations, chosen: Mask, factor: float) -> Durations:

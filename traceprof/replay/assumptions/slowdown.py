@@ -36,19 +36,33 @@ def with_shorter_communication(
     """
     work, before = process.work, durations.unslowed_ns
     before = np.zeros(len(work)) if before is None else before
-    unslowed = before.copy()
-    for index, rank in process.ranks:
-        slowed = slowed_kernels(rank)
-        row = work.rows_of_kernels(index, rank)[slowed.kernel]
-        known = row >= 0
-        lost = getattr(slowed, reading) * slowed.beside_ns
-        lost *= 1 - _still_beside(rank, slowed.kernel, share)
-        row, lost = row[known], lost[known]
-        unslowed[row] = np.where(np.abs(lost) > np.abs(before[row]), lost, before[row])
+    lost = _slowed_ns(process, reading, share)
+    unslowed = np.where(np.abs(lost) > np.abs(before), lost, before)
     # What is faster for another reason loses as much less.
     left = np.maximum(work.length_ns - unslowed, 0.0)
     length = durations.length_ns * (left / np.maximum(work.length_ns - before, 1.0))
     return replace(durations, length_ns=length, unslowed_ns=unslowed)
+
+
+def still_slowed_ns(process: Process, durations: Durations) -> Float64:
+    """Return how much longer communication makes each operation, float64[operations]."""
+    slowed = np.maximum(_slowed_ns(process, "rate"), 0.0)
+    return (
+        slowed if durations.unslowed_ns is None else np.maximum(slowed - durations.unslowed_ns, 0)
+    )
+
+
+def _slowed_ns(process: Process, reading: Reading, share: float = 0.0) -> Float64:
+    """Return by how much operations are longer than beside a share of the communication."""
+    lost_ns = np.zeros(len(process.work))
+    for index, rank in process.ranks:
+        slowed = slowed_kernels(rank)
+        row = process.work.rows_of_kernels(index, rank)[slowed.kernel]
+        known = row >= 0
+        lost = getattr(slowed, reading) * slowed.beside_ns
+        lost *= 1 - _still_beside(rank, slowed.kernel, share)
+        lost_ns[row[known]] = lost[known]
+    return lost_ns
 
 
 def _still_beside(rank: Rank, kernel: Int64, share: float) -> Float64:

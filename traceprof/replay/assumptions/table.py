@@ -91,6 +91,7 @@ class Entry(Record, frozen=True, kw_only=True):
         doubt: returns why it may gain nothing if it is assumed alone, None if it surely gains.
         frees_host: whether what else the host does may be faster then: it may have competed with
             what goes for cores and caches, by as much again at most.
+        comes_last: whether its `change` depends on what others leave of a slowdown.
         others: `change` by other readings of what is not known, which the interval spans; as many
             in all entries that have any.
     """
@@ -110,6 +111,7 @@ class Entry(Record, frozen=True, kw_only=True):
     is_at_least_communication: bool = False
     needs_waits: bool = True
     frees_host: bool = False
+    comes_last: bool = False
     others: tuple[Callable[..., Durations], ...] = ()
     refusal: Callable[..., CannotChange | None] | None = None
     changed: frozenset[str] = _GPU
@@ -318,7 +320,11 @@ ASSUMPTIONS = (
     Entry(
         form="kernel:REGEX=0.5x",
         meaning="kernels whose names match take this multiple of their time",
+        details="Kernels that communication slows down lose as much time to it as before, since"
+        " communication takes as long; the interval extends to a slowdown that changes with them.",
         change=with_faster_kernels,
+        comes_last=True,
+        others=(partial(with_faster_kernels, is_slowed_less=True), with_faster_kernels),
         value=pattern_and_factor,
         refusal=no_such_kernel,
         is_default=False,
