@@ -189,7 +189,7 @@ def host_buckets(ranges: LabelRanges) -> CpuBuckets:
     chosen = np.flatnonzero(_bucket_kinds(ranges)[ranges.kind])
     chosen = chosen[np.argsort(ranges.start_ns[chosen], kind="stable")]
     index, size = (
-        np.array([_fact(label, name) for label in ranges.kinds], np.int64)
+        np.array([number_of(label.facts.get(name)) for label in ranges.kinds], np.int64)
         for name in ("index", "bytes")
     )
     kind = ranges.kind[chosen]
@@ -206,10 +206,6 @@ def _role(label: Label, call: CallLabel | None) -> _Role:
     if _GPU_COPY.fullmatch(label.operation):
         return _Role.GPU_COPY
     return _Role.STEP if _STEP.fullmatch(label.operation) else _Role.OTHER
-
-
-def _fact(label: Label, name: str) -> int:
-    return number_of(label.facts.get(name))
 
 
 def _bucket_kinds(ranges: LabelRanges) -> Mask:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from traceprof.analyses.kernels.kernel_steps import InSteadyStep
     from traceprof.analyses.kernels.kernel_table import KernelUse
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.trace.model.parts import Part
 
 
 _breakdown_row = maker(measures.Breakdown, "rank")
@@ -79,7 +78,7 @@ def _reports(result: RunResult) -> Iterator[reports.Report]:
             product_version=report.product_version,
             schema_version=report.schema_version,
             command_line=[_encodable(word) for word in report.session.command_line],
-            recorded=[_name(part) for part in report.recorded],
+            recorded=[part.name.lower().replace("_", " ") for part in report.recorded],
         )
 
 
@@ -286,10 +285,6 @@ def _path(path: Path) -> str:
     JSON may hold that, and `os.fsencode` makes the bytes of it again.
     """
     return str(path)
-
-
-def _name(part: Part) -> str:
-    return part.name.lower().replace("_", " ")
 
 
 def _encodable(text: str) -> str:

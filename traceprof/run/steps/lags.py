@@ -63,7 +63,7 @@ def best_lag(names: Names) -> int | None:
     """
     lags = candidate_lags(names)
     tried = [lag for lag, share in lags.items() if share >= _MIN_OWN][:_NUM_TRIED]
-    alone = {lag: _match(names, lag) for lag in tried}
+    alone = {lag: float((names[lag:] == names[:-lag]).mean()) for lag in tried}
     matches = dict(alone)
     for lag in _fundamental(alone):
         matches[lag] = float(_returns_after(names, lag, lags).mean())
@@ -145,10 +145,6 @@ def _fundamental(matches: Mapping[int, float]) -> list[int]:
         if not any(_are_near(round(lag / one) * one, lag) for one in found):
             found.append(lag)
     return found
-
-
-def _match(names: Names, lag: int) -> float:
-    return float((names[lag:] == names[:-lag]).mean())
 
 
 def _are_near(lag: int, other: int) -> bool:
