@@ -1,7 +1,7 @@
 """All ranks of a run stand on one clock, on every page and in every reply."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from playwright.sync_api import Page
 from dashboards.address import Address
 from dashboards.pages import overview
 from dashboards.pages import timeline as timeline_page
-from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
 from dashboards.time_axis import Clock, RankClock
 from dashboards.view import View
 from tests.support.builders import TraceBuilder
+from tests.support.serving import asking
 from tests.support.timeline_page import Timeline, attributes_of
 from tests.support.trees import text as shown
 from traceprof.analyses import breakdown, straggler
@@ -27,19 +27,6 @@ from traceprof.findings import by_id, worst_of
 from traceprof.reports import text
 from traceprof.run.session_clocks import Clocks, MachineClock
 from traceprof.simulate import simulate_run
-
-Ask = Callable[..., Any]
-
-
-def asking(analysis: Analysis) -> Ask:
-    browser = create_app(analysis).server.test_client()
-
-    def ask(route: str, **parameters: object) -> Any:
-        response = browser.get(f"/timeline/{route}", query_string=parameters)
-        assert response.status_code == 200, response.get_data()
-        return json.loads(response.get_data())
-
-    return ask
 
 
 @pytest.fixture(scope="module")

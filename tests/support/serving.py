@@ -1,18 +1,35 @@
 """A server of the dashboard, in this process or in one of its own, for any report."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLE
-from traceprof.analysis import analyze
+from traceprof.analysis import Analysis, analyze
 
 Serve = Callable[[Path], str]
 """Serves a report and returns its address."""
+Ask = Callable[..., Any]
+"""Asks for a route of the timeline with parameters, and returns what the server answers."""
+
+
+def asking(analysis: Analysis) -> Ask:
+    """Return a function that asks the server of an analysis, which must have an answer."""
+    browser = create_app(analysis).server.test_client()
+
+    def ask(route: str, **parameters: object) -> Any:
+        reply = browser.get(f"/timeline/{route}", query_string=parameters)
+        assert reply.status_code == 200, reply.get_data()
+        return json.loads(reply.get_data())
+
+    return ask
 
 
 @contextmanager

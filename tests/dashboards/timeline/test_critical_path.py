@@ -1,6 +1,5 @@
 """The critical path on the timeline: it is that of the replay, and stands where it ran."""
 
-import json
 import re
 import time
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from dashboards.server.app import create_app
 from dashboards.timeline import critical_path as drawing
 from dashboards.timeline.critical_path import drawn, step_at
 from dashboards.timeline.source import TimelineSource
@@ -17,26 +15,25 @@ from dashboards.timeline.store import Timelines
 from tests.support.builders import TraceBuilder
 from tests.support.known import known
 from tests.support.opened import analysis_of
+from tests.support.serving import asking
 from tests.support.timeline_page import Timeline
+from tests.support.workers import until
 from traceprof.analysis import Analysis
 from traceprof.replay.answers.step_path import step_path
 
 STEP = 2
-_MAX_S = 120
 
 
 def answer(analysis: Analysis, **parameters: object) -> Any:
     """Return what the server answers once it has worked it out."""
-    browser = create_app(analysis).server.test_client()
-    end = time.monotonic() + _MAX_S
-    while time.monotonic() < end:
-        reply = browser.get("/timeline/path", query_string=parameters)
-        assert reply.status_code == 200
-        said = json.loads(reply.get_data())
-        if said["state"] != "asked":
-            return said
-        time.sleep(0.02)
-    raise AssertionError("no answer")
+    ask, replies = asking(analysis), list[Any]()
+
+    def is_answered() -> bool:
+        replies.append(ask("path", **parameters))
+        return bool(replies[-1]["state"] != "asked")
+
+    until(is_answered)
+    return replies[-1]
 
 
 def test_it_is_the_path_of_the_replay(analysis: Analysis) -> None:
@@ -120,7 +117,7 @@ def test_it_is_drawn_on_demand_and_a_link_shows_it_again(page: Page, sample_url:
     timeline = Timeline(page, f"{sample_url}/timeline")
     page.get_by_role("button", name="what the end of the step waited for").click()
     heading = page.get_by_role("heading", name="Critical path of step")
-    heading.wait_for(timeout=_MAX_S * 1000)
+    heading.wait_for()
     assert timeline.labels[0] == "critical path"
     parts = page.get_by_role("table", name="parts")
     parts.get_by_role("button", name="at::native").first.click()
@@ -143,4 +140,4 @@ def test_it_is_drawn_on_demand_and_a_link_shows_it_again(page: Page, sample_url:
     assert "critical path" not in again.labels
     again.wait_for("!new URLSearchParams(location.search).has('path')")
     again.page.keyboard.press("k")
-    expect(heading).to_be_visible(timeout=_MAX_S * 1000)
+    expect(heading).to_be_visible()

@@ -1,27 +1,17 @@
 """What the host ran: the code that launched a kernel, rows of operators, stalls."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from dashboards.server.app import create_app
 from dashboards.timeline.kinds import OPERATORS, STALLS
 from dashboards.timeline.model import OPERATOR, STALL
 from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from tests.support.opened import analysis_of
+from tests.support.serving import asking
 from tests.support.traces import SAMPLE
-from traceprof.analysis import Analysis
-
-
-def asked(analysis: Analysis, route: str, **parameters: object) -> Any:
-    browser = create_app(analysis).server.test_client()
-    reply = browser.get(f"/timeline/{route}", query_string=parameters)
-    assert reply.status_code == 200
-    return json.loads(reply.get_data())
 
 
 def test_stalls_of_the_host_have_a_row() -> None:
@@ -42,9 +32,9 @@ def test_stalls_of_the_host_have_a_row() -> None:
             expected = zip(stalls.start_ns.tolist(), stalls.end_ns.tolist(), strict=True)
             assert shown == sorted(expected)
         number = next(rank for rank, stalls in known.items() if len(stalls.start_ns))
-        event = asked(analysis, "event", id=f"{number}.{STALL}.0")
+        event = asking(analysis)("event", id=f"{number}.{STALL}.0")
         assert (event["label"], event["kind"]) == ("stalled", STALLS)
-        found = asked(analysis, "hits", text="kind:stall", start=0, end=1 << 60, columns=10)
+        found = asking(analysis)("hits", text="kind:stall", start=0, end=1 << 60, columns=10)
         assert found["columns"] != []
 
 
@@ -61,7 +51,7 @@ def test_the_launching_code_of_a_kernel_and_the_rows_of_operators(traces: Path) 
         once = [name for name in launched.by_name if of_kernel.count(name) == 1]
         assert once
         for name in once:  # a name that ran once was launched by what launched most of its time
-            event = asked(analysis, "event", id=f"{rank.rank}.op.{of_kernel.index(name)}")
+            event = asking(analysis)("event", id=f"{rank.rank}.op.{of_kernel.index(name)}")
             facts, expected = dict(event["facts"]), launched.of(name)
             assert facts.get("operator") == expected.operator
             assert facts.get("module") == expected.module
@@ -74,6 +64,6 @@ def test_the_launching_code_of_a_kernel_and_the_rows_of_operators(traces: Path) 
         assert operators is not None
         index = np.sort(np.concatenate([track.index for track in rows]))
         assert index.tolist() == list(range(len(operators)))
-        first = asked(analysis, "event", id=f"{rank.rank}.{OPERATOR}.0")
+        first = asking(analysis)("event", id=f"{rank.rank}.{OPERATOR}.0")
         assert int(first["start"]) == int(operators.start_ns[0])
         assert first["name"] == operators.names[int(operators.packed_name.values[0])]

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from dashboards.server.app import create_app
 from dashboards.timeline import viewport
 from dashboards.timeline.row import Row
 from tests.support.builders import TraceBuilder
 from tests.support.opened import analysis_of
-from tests.support.serving import Serve, serving
+from tests.support.serving import Ask, Serve, asking, serving
 from tests.support.timeline_page import Timeline
 from tests.support.traces import SAMPLE
 from traceprof.trace.nsight import schema
@@ -27,20 +26,13 @@ OF_RANK_0 = [mark for mark in TRUTH if mark["rank"] == 0]
 
 
 @pytest.fixture(scope="module")
-def ask() -> Iterator[Callable[..., Any]]:
+def ask() -> Iterator[Ask]:
     with analysis_of(MARKS) as analysis:
-        browser = create_app(analysis).server.test_client()
-
-        def asked(route: str, **parameters: object) -> Any:
-            response = browser.get(f"/timeline/{route}", query_string=parameters)
-            assert response.status_code == 200
-            return json.loads(response.get_data())
-
-        yield asked
+        yield asking(analysis)
 
 
 @pytest.fixture(scope="module")
-def row(ask: Callable[..., Any]) -> dict[str, Any]:
+def row(ask: Ask) -> dict[str, Any]:
     (row,) = (row for row in ask("rank", rank=0)["rows"] if row["source"] == "mark")
     return dict(row)
 
@@ -207,9 +199,7 @@ def test_real_marks_are_found(traces: Path) -> None:
         ((expected,),) = database.execute(query)
         ((marks,),) = database.execute(f"{query} AND eventType = 34")
     with analysis_of(report) as analysis:
-        browser = create_app(analysis).server.test_client()
-        matches: dict[str, Any] = {"is_all": False}
-        while not matches["is_all"]:
-            query = "/timeline/search?rank=0&text=ncclNetIrecv&at=0&direction=next"
-            matches = json.loads(browser.get(query).get_data())
+        ask, search = asking(analysis), {"text": "ncclNetIrecv", "at": 0, "direction": "next"}
+        while not (matches := ask("search", rank=0, **search))["is_all"]:
+            pass
     assert matches["count"] == expected > marks > 0

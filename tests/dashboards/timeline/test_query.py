@@ -1,13 +1,10 @@
 """The search by label and conditions: what is found, where, and in which columns."""
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dashboards.server.app import create_app
 from dashboards.timeline.kinds import COMMUNICATION, COPY
 from dashboards.timeline.model import OPERATION
 from dashboards.timeline.query import Query, parsed
@@ -15,25 +12,22 @@ from dashboards.timeline.search import hits
 from dashboards.timeline.source import TimelineSource
 from dashboards.timeline.store import Timelines
 from tests.support.opened import analysis_of
+from tests.support.serving import Ask, asking
 from tests.support.traces import SAMPLE
 from traceprof.analysis import Analysis
 from traceprof.communication.messages import messages
 from traceprof.intervals import even_limits
 from traceprof.units import size_text
 
-Search = Callable[..., Any]
 
-
-def searching(analysis: Analysis) -> Search:
-    browser = create_app(analysis).server.test_client()
+def searching(analysis: Analysis) -> Ask:
+    ask = asking(analysis)
 
     def searched(text: str, **given: object) -> Any:
         parameters = {"at": 0, "direction": "next", "text": text} | given
-        while True:
-            reply = browser.get("/timeline/search", query_string=parameters)
-            answer = json.loads(reply.get_data())
-            if answer["is_all"]:
-                return answer
+        while not (answer := ask("search", **parameters))["is_all"]:
+            pass
+        return answer
 
     return searched
 

@@ -1,14 +1,11 @@
 """Rows of sampled counters: the mean in each column is what the samples integrate to."""
 
-import json
-from typing import Any
-
 import numpy as np
 import pytest
 
-from dashboards.server.app import create_app
 from dashboards.timeline.samples import Samples
 from tests.support.opened import analysis_of
+from tests.support.serving import asking
 from tests.support.traces import SAMPLE
 from traceprof.trace.model.counters import BYTES_PER_MS, PERCENT, LinkSamples
 
@@ -52,13 +49,7 @@ def test_what_was_sampled_is_said_with_its_unit() -> None:
 
 def test_counters_are_rows_of_the_timeline_and_no_events() -> None:
     with analysis_of(SAMPLE.with_stem("link-counters")) as analysis:
-        browser = create_app(analysis).server.test_client()
-
-        def ask(route: str, **parameters: object) -> Any:
-            reply = browser.get(f"/timeline/{route}", query_string=parameters)
-            assert reply.status_code == 200
-            return json.loads(reply.get_data())
-
+        ask = asking(analysis)
         rank = ask("rank", rank=0)
         rows = [row for row in rank["rows"] if row["kind"] == "counter"]
         assert rows
