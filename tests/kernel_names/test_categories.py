@@ -12,267 +12,128 @@ from traceprof.kernel_names.categories import (
     kernel_kind,
 )
 
-NAMES = {
-    # cuBLAS, by age
-    "volta_sgemm_64x64_nn": ("matmul", "fp32", False),
-    "ampere_sgemm_128x64_tn": ("matmul", "fp32", False),
-    "sgemm_32x32x32_NN_vec": ("matmul", "fp32", False),
-    "void magma_sgemmEx_kernel<float, float, float, false, true>(int, int)": (
-        "matmul",
-        "fp32",
-        False,
-    ),
-    "volta_dgemm_64x64_nn": ("matmul", "fp64", False),
-    "volta_gcgemm_32x32_nt": ("matmul", "complex-fp32", False),
-    "volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn": ("matmul", "fp16", True),
-    "volta_h884gemm_128x64_ldg8_nn": ("matmul", "fp16", True),
-    "turing_fp16_s1688gemm_fp16_128x64_sliced1x2_ldg8_f2f_tn": ("matmul", "fp16", True),
-    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn": ("matmul", "bf16", True),
-    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_stage3_warpsize1x4x1_ffma_aligna4"
-    "_alignc4_execute_kernel__5x_cublas": ("matmul", "fp32", False),
-    "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_warpsize2x2x1_tensor16x8x8"
-    "_execute_kernel_cublas": ("matmul", "tf32", True),
-    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute"
-    "_segment_k_off_kernel__5x_cublas": ("matmul", "bf16", True),
-    "sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x64_stage4_tensor16x8x32_execute"
-    "_kernel_cublas": ("matmul", "fp8", True),
-    "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN": ("matmul", "bf16", True),
-    "nvjet_sm90_hsh_128x256_64x4_2x1_v_bz_coopA_NNT": ("matmul", "fp16", True),
-    "Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT128x160x64_MI16x16x1_SN_LDSB1_AFC1": (
-        "matmul",
-        "bf16",
-        True,
-    ),
-    "Cijk_Ailk_Bljk_HHS_BH_MT64x64x32_MI32x32x8x1_SN_1LDSB0": ("matmul", "fp16", True),
-    "Cijk_Ailk_Bljk_SB_MT64x64x16_SN_APM1": ("matmul", None, None),
-    "igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x256x32_wt32x32x8_ws1x2_wr2x2": (
-        "convolution",
-        "bf16",
-        True,
-    ),
-    "void splitKreduce_kernel<32, 16, int, float, float, float>(cublasSplitKParams<float>)": (
-        "matmul",
-        "fp32",
-        None,
-    ),
-    "void gemv2T_kernel_val<int, int, float, float, float, 128, 16, 4, 4, false>(float)": (
-        "matmul",
-        "fp32",
-        None,
-    ),
-    # CUTLASS
-    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(T1::Params)": (
-        "matmul",
-        "fp32",
-        False,
-    ),
-    "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x256_32x3_nn_align4>(T1::Params)": (
-        "matmul",
-        "tf32",
-        True,
-    ),
-    "void cutlass::Kernel<cutlass_75_tensorop_f16_s1688gemm_f16_256x128_nn_align8>(T1::Params)": (
-        "matmul",
-        "fp16",
-        True,
-    ),
-    "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_tn_align8>()": (
-        "matmul",
-        "bf16",
-        True,
-    ),
-    "void cutlass_cudnn_infer::Kernel<cutlass_tensorop_bf16_s16816fprop_optimized_bf16_128x128"
-    "_32x5_nhwc_align8>(T1::Params)": ("convolution", "bf16", True),
-    "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<flash::Collective<"
-    "cutlass::bfloat16_t, float>>>>(T1::Params)": ("attention", "bf16", True),
-    # attention
-    "fmha_cutlassF_f32_aligned_64x64_rf_sm80(Kernel<cutlass::arch::Sm80, float>::Params)": (
-        "attention",
-        "fp32",
-        True,  # three multiplications in TF32
-    ),
-    "fmha_cutlassB_f32_aligned_64x64_k64_sm75(Kernel<cutlass::arch::Sm75, float>::Params)": (
-        "attention",
-        "fp32",
-        False,
-    ),
-    "void pytorch_fmha::fmha_fwd_loop_kernel<FMHA_kernel_traits<256, __nv_bfloat16>, false>()": (
-        "attention",
-        "bf16",
-        True,
-    ),
-    "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, cutlass::half_t>, false>()": (
-        "attention",
-        "fp16",
-        True,
-    ),
-    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_3_64x64x64_4x1x1_kernel0": (
-        "attention",
-        "fp16",
-        True,
-    ),
-    "_attn_fwd": ("attention", None, None),
-    "void vllm::paged_attention_v1_kernel<unsigned short, 128>(unsigned short*)": (
-        "attention",
-        None,
-        None,
-    ),
-    # cuDNN
-    "volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1": ("convolution", "fp32", False),
-    "volta_fp16_scudnn_fp16_128x64_relu_medium_nn_v1": ("convolution", "fp16", False),
-    "volta_fp16_s884cudnn_fp16_256x128_ldg8_relu_f2f_exp_interior_nhwc2nchw_tn_v1": (
-        "convolution",
-        "fp16",
-        True,
-    ),
-    "void implicit_convolveNd_sgemm<float, (int)3, (int)1024, (bool)1>(int, const T1 *)": (
-        "convolution",
-        "fp32",
-        False,
-    ),
-    "void convolveNd_dgrad_float_engine<__half, (int)3, (int)512>(int, const T1 *, float)": (
-        "convolution",
-        "fp16",
-        False,
-    ),
-    "void xmma_cudnn::gemm::kernel<xmma_cudnn::implicit_gemm::wgrad_indexed::Kernel_traits<"
-    "xmma_cudnn::Ampere_hmma_tf32_traits<unsigned int, float>, (int)2>>(T1::Params)": (
-        "convolution",
-        "tf32",
-        True,
-    ),
-    "void xmma_cudnn::gemm::kernel<xmma_cudnn::implicit_gemm::fprop_indexed::Kernel_traits<"
-    "xmma_cudnn::Ampere_hmma_fp32_traits, (int)2>>(T1::Params)": ("convolution", "fp16", True),
-    "void cudnn::ops::nchwToNhwcKernel<float, float, float, (bool)0>(const T1 *, T2 *)": (
-        "elementwise",
-        "fp32",
-        False,
-    ),
-    "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1>(float)": (
-        "normalization",
-        "fp32",
-        False,
-    ),
-    # PyTorch
-    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
-    "at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>)": (
-        "elementwise",
-        "fp32",
-        False,
-    ),
-    "void at::native::elementwise_kernel<128, 4, at::native::AddFunctor<c10::BFloat16>>(int)": (
-        "elementwise",
-        "bf16",
-        False,
-    ),
-    "void at::native::unrolled_elementwise_kernel<MulFunctor<c10::Half, float>>(int)": (
-        "elementwise",
-        None,  # two formats
-        False,
-    ),
-    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(T3)": (
-        "reduction",
-        "fp32",
-        False,
-    ),
-    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int)": (
-        "normalization",
-        "fp32",
-        False,
-    ),
-    "void (anonymous namespace)::softmax_warp_forward<float, float, float, 6, true>(float*)": (
-        "normalization",
-        "fp32",
-        False,
-    ),
-    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<4>, "
-    "at::native::FusedAdamMathFunctor<float, 4>, float>(T1)": ("optimizer", "fp32", False),
-    "void multi_tensor_apply_kernel<TensorListMetadata<(int)4>, AdamFunctor<float>, float>(int)": (
-        "optimizer",
-        "fp32",
-        False,
-    ),
-    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<2>, "
-    "at::native::BinaryOpScalarFunctor<float, 2, 1, 1>>(T1)": ("elementwise", "fp32", False),
-    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<1>, "
-    "at::native::LpNormFunctor<float, (at::native::NormType)1, float, 1, 1, 0>>(T1)": (
-        "reduction",
-        "fp32",
-        False,
-    ),
-    # compilers
-    "triton_poi_fused_add_gelu_3": ("elementwise", None, False),
-    "triton_per_fused_native_layer_norm_1": ("normalization", None, False),
-    "triton_red_fused_sum_2": ("reduction", None, False),
-    "triton_tem_fused_addmm_5": ("matmul", None, None),
-    "triton_tem_fused_flex_attention_1": ("attention", None, None),
-    "input_reduce_fusion_7": ("reduction", None, False),
-    "loop_add_fusion_2": ("elementwise", None, False),
-    # communication
-    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": (
-        "communication",
-        "bf16",
-        False,
-    ),
-    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)": ("communication", "fp32", False),
-    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": ("communication", None, False),
-    # known, and none of these
-    "void dali::kernels::normalize_impl::NormalizeInvStdDevKernel<float>(const T1 *, float)": (
-        "other",
-        "fp32",
-        None,
-    ),
-    # nobody's
-    "jacobi_kernel(float*, float const*, float*, int, int, int)": ("other", "fp32", None),
-    "compute_tendencies_z_410_gpu": ("other", None, None),
-    "batched_transpose_32x32_half": ("elementwise", None, False),
-    "SubTensorOpWithCastTensor1d": ("elementwise", None, False),
-    "void thrust::cuda_cub::core::_kernel_agent<x>(int)": ("other", None, None),
-    "void split_embedding_codegen_forward_kernel<float>(int)": ("other", "fp32", None),
-    "kernel": ("other", None, None),
-    "": ("other", None, None),
-    # Batched multiplications of TensorRT-LLM: the formats of the product and of both factors
-    "bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1": (
-        "matmul",
-        "fp8",
-        True,
-    ),
-    "bmm_Bfloat16_E2m1E2m1_Fp32_t128x8x512_s4": ("matmul", None, True),
-    "bmm_Bfloat16_Bfloat16Bfloat16_Fp32_t128x8x128u2": ("matmul", "bf16", True),
-    "Custom_Cijk_Alik_Bljk_B_BS_BH_MT256x224x64_MI16x16x1_SN": ("matmul", "bf16", True),
-    "void marlin::Marlin<__nv_bfloat16, 256>(int4 const*)": ("matmul", "bf16", None),
-    "_sdd_kernel": ("matmul", None, None),
-    "void ck_tile::kentry<256, 2, ck_tile::FmhaFwdKernel<X>>(X)": ("attention", None, None),
-    "sage_fwd": ("attention", None, None),
-    "void cuComputePartGradGammaBeta<float, float, float, false>(long)": (
-        "normalization",
-        "fp32",
-        False,
-    ),
-    "liger_cross_entropy_kernel": ("normalization", None, False),
-    "_geglu_tanh_forward_kernel": ("elementwise", None, False),
-    "rotary_kernel": ("elementwise", None, False),
-    "wrapped_transpose": ("elementwise", None, False),
-    "input_concatenate_fusion_2": ("elementwise", None, False),
-    # Known, and of no other category: no chain of PyTorch's own operators is made of them
-    "void transformer_engine::(anonymous namespace)::cast_transpose_general_kernel<8>(int)": (
-        "other",
-        None,
-        None,
-    ),
-    "void transformer_engine::gated_kernels::cast_fp8_gated_kernel<true>(int)": (
-        "other",
-        None,
-        None,
-    ),
-    "void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(int)": ("other", "bf16", None),
-    "void selective_scan_fwd_kernel<X>(SSMParamsBase)": ("other", None, None),
-    "_chunk_scan_fwd_kernel": ("other", None, None),
-    "void cublasLt::epilogue::impl::globalKernel<8, float>(int)": ("other", "fp32", None),
-    "void epilogue::impl::globalKernel<8, float>(int)": ("other", "fp32", None),
-    "void vllm::reshape_and_cache_flash_kernel<X>(int)": ("other", None, None),
-    "__amd_rocclr_fillBufferAligned": ("other", None, None),
-}
+TABLE = """
+# category    format       tensor cores and name; ? is unknown
+# cuBLAS, by age
+matmul        fp32         no  volta_sgemm_64x64_nn
+matmul        fp32         no  ampere_sgemm_128x64_tn
+matmul        fp32         no  sgemm_32x32x32_NN_vec
+matmul        fp32         no  void magma_sgemmEx_kernel<float, float, float, false, true>(int, int)
+matmul        fp64         no  volta_dgemm_64x64_nn
+matmul        complex-fp32 no  volta_gcgemm_32x32_nt
+matmul        fp16         yes volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn
+matmul        fp16         yes volta_h884gemm_128x64_ldg8_nn
+matmul        fp16         yes turing_fp16_s1688gemm_fp16_128x64_sliced1x2_ldg8_f2f_tn
+matmul        bf16         yes ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn
+matmul        fp32         no  sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel__5x_cublas
+matmul        tf32         yes sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_warpsize2x2x1_tensor16x8x8_execute_kernel_cublas
+matmul        bf16         yes sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas
+matmul        fp8          yes sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x64_stage4_tensor16x8x32_execute_kernel_cublas
+matmul        bf16         yes nvjet_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN
+matmul        fp16         yes nvjet_sm90_hsh_128x256_64x4_2x1_v_bz_coopA_NNT
+matmul        bf16         yes Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT128x160x64_MI16x16x1_SN_LDSB1_AFC1
+matmul        fp16         yes Cijk_Ailk_Bljk_HHS_BH_MT64x64x32_MI32x32x8x1_SN_1LDSB0
+matmul        ?            ?   Cijk_Ailk_Bljk_SB_MT64x64x16_SN_APM1
+convolution   bf16         yes igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x256x32_wt32x32x8_ws1x2_wr2x2
+matmul        fp32         ?   void splitKreduce_kernel<32, 16, int, float, float, float>(cublasSplitKParams<float>)
+matmul        fp32         ?   void gemv2T_kernel_val<int, int, float, float, float, 128, 16, 4, 4, false>(float)
+# CUTLASS
+matmul        fp32         no  void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(T1::Params)
+matmul        tf32         yes void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x256_32x3_nn_align4>(T1::Params)
+matmul        fp16         yes void cutlass::Kernel<cutlass_75_tensorop_f16_s1688gemm_f16_256x128_nn_align8>(T1::Params)
+matmul        bf16         yes void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_tn_align8>()
+convolution   bf16         yes void cutlass_cudnn_infer::Kernel<cutlass_tensorop_bf16_s16816fprop_optimized_bf16_128x128_32x5_nhwc_align8>(T1::Params)
+attention     bf16         yes void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<flash::Collective<cutlass::bfloat16_t, float>>>>(T1::Params)
+# attention
+# The next: three multiplications in TF32
+attention     fp32         yes fmha_cutlassF_f32_aligned_64x64_rf_sm80(Kernel<cutlass::arch::Sm80, float>::Params)
+attention     fp32         no  fmha_cutlassB_f32_aligned_64x64_k64_sm75(Kernel<cutlass::arch::Sm75, float>::Params)
+attention     bf16         yes void pytorch_fmha::fmha_fwd_loop_kernel<FMHA_kernel_traits<256, __nv_bfloat16>, false>()
+attention     fp16         yes void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, cutlass::half_t>, false>()
+attention     fp16         yes cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_3_64x64x64_4x1x1_kernel0
+attention     ?            ?   _attn_fwd
+attention     ?            ?   void vllm::paged_attention_v1_kernel<unsigned short, 128>(unsigned short*)
+# cuDNN
+convolution   fp32         no  volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1
+convolution   fp16         no  volta_fp16_scudnn_fp16_128x64_relu_medium_nn_v1
+convolution   fp16         yes volta_fp16_s884cudnn_fp16_256x128_ldg8_relu_f2f_exp_interior_nhwc2nchw_tn_v1
+convolution   fp32         no  void implicit_convolveNd_sgemm<float, (int)3, (int)1024, (bool)1>(int, const T1 *)
+convolution   fp16         no  void convolveNd_dgrad_float_engine<__half, (int)3, (int)512>(int, const T1 *, float)
+convolution   tf32         yes void xmma_cudnn::gemm::kernel<xmma_cudnn::implicit_gemm::wgrad_indexed::Kernel_traits<xmma_cudnn::Ampere_hmma_tf32_traits<unsigned int, float>, (int)2>>(T1::Params)
+convolution   fp16         yes void xmma_cudnn::gemm::kernel<xmma_cudnn::implicit_gemm::fprop_indexed::Kernel_traits<xmma_cudnn::Ampere_hmma_fp32_traits, (int)2>>(T1::Params)
+elementwise   fp32         no  void cudnn::ops::nchwToNhwcKernel<float, float, float, (bool)0>(const T1 *, T2 *)
+normalization fp32         no  void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1>(float)
+# PyTorch
+elementwise   fp32         no  void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>)
+elementwise   bf16         no  void at::native::elementwise_kernel<128, 4, at::native::AddFunctor<c10::BFloat16>>(int)
+# The next: two formats
+elementwise   ?            no  void at::native::unrolled_elementwise_kernel<MulFunctor<c10::Half, float>>(int)
+reduction     fp32         no  void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(T3)
+normalization fp32         no  void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int)
+normalization fp32         no  void (anonymous namespace)::softmax_warp_forward<float, float, float, 6, true>(float*)
+optimizer     fp32         no  void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<4>, at::native::FusedAdamMathFunctor<float, 4>, float>(T1)
+optimizer     fp32         no  void multi_tensor_apply_kernel<TensorListMetadata<(int)4>, AdamFunctor<float>, float>(int)
+elementwise   fp32         no  void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<2>, at::native::BinaryOpScalarFunctor<float, 2, 1, 1>>(T1)
+reduction     fp32         no  void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<1>, at::native::LpNormFunctor<float, (at::native::NormType)1, float, 1, 1, 0>>(T1)
+# compilers
+elementwise   ?            no  triton_poi_fused_add_gelu_3
+normalization ?            no  triton_per_fused_native_layer_norm_1
+reduction     ?            no  triton_red_fused_sum_2
+matmul        ?            ?   triton_tem_fused_addmm_5
+attention     ?            ?   triton_tem_fused_flex_attention_1
+reduction     ?            no  input_reduce_fusion_7
+elementwise   ?            no  loop_add_fusion_2
+# communication
+communication bf16         no  ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)
+communication fp32         no  ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)
+communication ?            no  ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)
+# known, and none of these
+other         fp32         ?   void dali::kernels::normalize_impl::NormalizeInvStdDevKernel<float>(const T1 *, float)
+# nobody's
+other         fp32         ?   jacobi_kernel(float*, float const*, float*, int, int, int)
+other         ?            ?   compute_tendencies_z_410_gpu
+elementwise   ?            no  batched_transpose_32x32_half
+elementwise   ?            no  SubTensorOpWithCastTensor1d
+other         ?            ?   void thrust::cuda_cub::core::_kernel_agent<x>(int)
+other         fp32         ?   void split_embedding_codegen_forward_kernel<float>(int)
+other         ?            ?   kernel
+# Batched multiplications of TensorRT-LLM: the formats of the product and of both factors
+matmul        fp8          yes bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1
+matmul        ?            yes bmm_Bfloat16_E2m1E2m1_Fp32_t128x8x512_s4
+matmul        bf16         yes bmm_Bfloat16_Bfloat16Bfloat16_Fp32_t128x8x128u2
+matmul        bf16         yes Custom_Cijk_Alik_Bljk_B_BS_BH_MT256x224x64_MI16x16x1_SN
+matmul        bf16         ?   void marlin::Marlin<__nv_bfloat16, 256>(int4 const*)
+matmul        ?            ?   _sdd_kernel
+attention     ?            ?   void ck_tile::kentry<256, 2, ck_tile::FmhaFwdKernel<X>>(X)
+attention     ?            ?   sage_fwd
+normalization fp32         no  void cuComputePartGradGammaBeta<float, float, float, false>(long)
+normalization ?            no  liger_cross_entropy_kernel
+elementwise   ?            no  _geglu_tanh_forward_kernel
+elementwise   ?            no  rotary_kernel
+elementwise   ?            no  wrapped_transpose
+elementwise   ?            no  input_concatenate_fusion_2
+# Known, and of no other category: no chain of PyTorch's own operators is made of them
+other         ?            ?   void transformer_engine::(anonymous namespace)::cast_transpose_general_kernel<8>(int)
+other         ?            ?   void transformer_engine::gated_kernels::cast_fp8_gated_kernel<true>(int)
+other         bf16         ?   void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(int)
+other         ?            ?   void selective_scan_fwd_kernel<X>(SSMParamsBase)
+other         ?            ?   _chunk_scan_fwd_kernel
+other         fp32         ?   void cublasLt::epilogue::impl::globalKernel<8, float>(int)
+other         fp32         ?   void epilogue::impl::globalKernel<8, float>(int)
+other         ?            ?   void vllm::reshape_and_cache_flash_kernel<X>(int)
+other         ?            ?   __amd_rocclr_fillBufferAligned
+"""  # noqa: E501 - names are long
+_UNITS = {"yes": True, "no": False, "?": None}
+
+
+def _named(row: str) -> tuple[str, tuple[str, str | None, bool | None]]:
+    """Return a kernel's name, and its category, number format and use of tensor cores."""
+    category, precision, unit, name = row.split(maxsplit=3)
+    return name, (category, None if precision == "?" else precision, _UNITS[unit])
+
+
+_ROWS = [row for row in TABLE.splitlines() if row[:1] not in {"", "#"}]
+NAMES = {**dict(map(_named, _ROWS)), "": ("other", None, None)}
 
 
 @pytest.mark.parametrize("name", NAMES)
