@@ -408,28 +408,16 @@ def _sizes_unknown(result: CollectivesResult) -> NotApplicable:
 
 
 _ADVICE = (
-    (
-        "Merge them: one all-reduce of a flattened buffer"
-        " (torch._utils._flatten_dense_tensors), or"
-        " torch.distributed._coalescing_manager, which launches many calls at"
-        " once"
-    ),
-    (
-        "DDP: larger buckets (bucket_cap_mb, 25 by default);"
-        " broadcast_buffers=False if batch norm's statistics need no broadcast"
-        " in every forward"
-    ),
-    (
-        "FSDP2: apply fully_shard to larger blocks, so that each all-gather"
-        " carries a layer instead of a tensor"
-    ),
+    ("Merge them: one all-reduce of a flattened buffer (torch._utils._flatten_dense_tensors), or"
+     " torch.distributed._coalescing_manager, which launches many calls at once"),
+    ("DDP: larger buckets (bucket_cap_mb, 25 by default); broadcast_buffers=False if batch norm's"
+     " statistics need no broadcast in every forward"),
+    ("FSDP2: apply fully_shard to larger blocks, so that each all-gather carries a layer instead"
+     " of a tensor"),
     "Reduce metrics once per log line instead of once per step: keep them on the GPU until then",
-    (
-        "If operations must stay small, NCCL 2.27's symmetric kernels"
-        " (registered symmetric windows) or PyTorch's symmetric memory have"
-        " less latency"
-    ),
-)
+    ("If operations must stay small, NCCL 2.27's symmetric kernels (registered symmetric windows)"
+     " or PyTorch's symmetric memory have less latency"),
+)  # fmt: skip
 
 PAGE = {
     "large": str(LARGE_BYTES >> 20),

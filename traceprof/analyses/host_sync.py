@@ -337,22 +337,15 @@ _PIN = (
     " .to(device) from pageable memory synchronizes"
 )
 _TORCH_ADVICE = (
-    (
-        "Find the lines: torch.cuda.set_sync_debug_mode('warn') (PyTorch 1.10) warns at each"
-        " .item(), .cpu(), nonzero(), boolean mask and print of a tensor that waits"
-    ),
-    (
-        "Keep losses and metrics on the GPU and read them every N steps: sum them into a tensor,"
-        " and call .item() when you log"
-    ),
-    (
-        "If a value is needed in each step, read the previous one: copy to"
-        " pinned memory with non_blocking=True, record an event, and wait for"
-        " it a step later"
-    ),
+    ("Find the lines: torch.cuda.set_sync_debug_mode('warn') (PyTorch 1.10) warns at each"
+     " .item(), .cpu(), nonzero(), boolean mask and print of a tensor that waits"),
+    ("Keep losses and metrics on the GPU and read them every N steps: sum them into a tensor, and"
+     " call .item() when you log"),
+    ("If a value is needed in each step, read the previous one: copy to pinned memory with"
+     " non_blocking=True, record an event, and wait for it a step later"),
     _PIN,
     "Time with torch.cuda.Event(enable_timing=True) instead of torch.cuda.synchronize()",
-)
+)  # fmt: skip
 _READ_LATER = (
     "Read results one iteration later: cudaMemcpyAsync to pinned memory (cudaMallocHost), an event"
     " after it, and cudaEventSynchronize when the value is needed"

@@ -333,33 +333,20 @@ def _without_all_reduce(result: LateAllReduceResult) -> NotApplicable | None:
 
 
 ADVICE = (
-    (
-        "DDP: smaller buckets, the first of which is ready sooner (bucket_cap_mb, 25 by default);"
-        " a bucket as large as the model waits for the last gradient"
-    ),
-    (
-        "Let DDP overlap: it does so while loss.backward() runs. Calling"
-        " all_reduce yourself after backward(), or under no_sync(), loses that;"
-        " register_comm_hook changes what is sent and keeps the overlap"
-    ),
-    (
-        "Drop find_unused_parameters=True, or also give DDP static_graph=True"
-        " (torch 1.11 and later): otherwise it does not order its buckets by"
-        " which gradients are ready first"
-    ),
-    (
-        "Megatron: --overlap-grad-reduce; DeepSpeed: overlap_comm true and a smaller"
-        " reduce_bucket_size"
-    ),
-    (
-        "Record every rank and compare: exposed time may be waiting for a slower one, which no"
-        " bucket shortens"
-    ),
-    (
-        "Send half the bytes: torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
-        ".bf16_compress_hook"
-    ),
-)
+    ("DDP: smaller buckets, the first of which is ready sooner (bucket_cap_mb, 25 by default); a"
+     " bucket as large as the model waits for the last gradient"),
+    ("Let DDP overlap: it does so while loss.backward() runs. Calling all_reduce yourself after"
+     " backward(), or under no_sync(), loses that; register_comm_hook changes what is sent and"
+     " keeps the overlap"),
+    ("Drop find_unused_parameters=True, or also give DDP static_graph=True (torch 1.11 and"
+     " later): otherwise it does not order its buckets by which gradients are ready first"),
+    ("Megatron: --overlap-grad-reduce; DeepSpeed: overlap_comm true and a smaller"
+     " reduce_bucket_size"),
+    ("Record every rank and compare: exposed time may be waiting for a slower one, which no"
+     " bucket shortens"),
+    ("Send half the bytes:"
+     " torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook"),
+)  # fmt: skip
 ADVICE_WITH_ALL_RANKS = tuple(text for text in ADVICE if not text.startswith("Record every rank"))
 
 PAGE = {"min_of_longest": str(MIN_OF_LONGEST), "advice": bullets(ADVICE)}

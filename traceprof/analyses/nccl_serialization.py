@@ -272,27 +272,19 @@ def _advice(result: SerializationResult) -> tuple[str, ...]:
 
 
 _QUEUE_ADVICE = (
-    (
-        "Give operations that do not depend on each other process groups of their own"
-        " (torch.distributed.new_group, one for each pair of pipeline ranks and one for the"
-        " gradients): operations of one communicator run strictly in the order of their calls"
-    ),
-    (
-        "Send to and receive from several peers at once with torch.distributed.batch_isend_irecv:"
-        " one kernel, in which they progress together. Compare both: where the path goes through"
-        " the host, single isend and irecv calls were faster"
-    ),
-    (
-        "Let communicators overlap: NCCL 2.26 or later with NCCL_LAUNCH_ORDER_IMPLICIT=1 and CUDA"
-        " 12.3 or later (off by default); before, every rank must launch in the same order"
-    ),
-    (
-        "Send and receive outside the gradients' process group: with init_process_group("
-        "device_id=…) an unbatched send or receive uses the group's own communicator and waits for"
-        " its collectives"
-    ),
+    ("Give operations that do not depend on each other process groups of their own"
+     " (torch.distributed.new_group, one for each pair of pipeline ranks and one for the"
+     " gradients): operations of one communicator run strictly in the order of their calls"),
+    ("Send to and receive from several peers at once with torch.distributed.batch_isend_irecv:"
+     " one kernel, in which they progress together. Compare both: where the path goes through the"
+     " host, single isend and irecv calls were faster"),
+    ("Let communicators overlap: NCCL 2.26 or later with NCCL_LAUNCH_ORDER_IMPLICIT=1 and CUDA"
+     " 12.3 or later (off by default); before, every rank must launch in the same order"),
+    ("Send and receive outside the gradients' process group: with init_process_group(device_id=…)"
+     " an unbatched send or receive uses the group's own communicator and waits for its"
+     " collectives"),
     "Launch first what the next computation waits for",
-)
+)  # fmt: skip
 
 
 def _off_the_compute_stream(operations: Iterable[str]) -> str:

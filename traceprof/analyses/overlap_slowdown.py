@@ -334,26 +334,18 @@ def _evidence(result: OverlapSlowdownResult) -> tuple[Evidence, ...]:
 
 
 ADVICE = (
-    (
-        "Give NCCL fewer SMs: NCCL_MAX_CTAS (NCCL 2.17 and later; NCCL_MAX_NCHANNELS before), half"
-        " the present number at a time; for send and receive NCCL_MAX_P2P_NCHANNELS; measure the"
-        " step, since communication takes longer then"
-    ),
+    ("Give NCCL fewer SMs: NCCL_MAX_CTAS (NCCL 2.17 and later; NCCL_MAX_NCHANNELS before), half"
+     " the present number at a time; for send and receive NCCL_MAX_P2P_NCHANNELS; measure the"
+     " step, since communication takes longer then"),
     "Let NCCL choose fewer SMs itself: NCCL_CTA_POLICY=EFFICIENCY (NCCL 2.27 and later)",
-    (
-        "Move the bytes without SMs: copy-engine collectives (NCCL 2.28 and later,"
-        " NCCL_CTA_POLICY=ZERO, buffers registered as symmetric windows), or peer copies through"
-        " torch.distributed._symmetric_memory"
-    ),
-    (
-        "Halve the memory traffic: registered buffers (ncclCommRegister; NCCL 2.23 and later within"
-        " a node) skip NCCL's own copies, and the DDP hook bf16_compress_hook sends half the bytes"
-    ),
-    (
-        "Move communication beside kernels that it disturbs less: matrix multiplications bound by"
-        " arithmetic suffer less than elementwise kernels bound by memory"
-    ),
-)
+    ("Move the bytes without SMs: copy-engine collectives (NCCL 2.28 and later,"
+     " NCCL_CTA_POLICY=ZERO, buffers registered as symmetric windows), or peer copies through"
+     " torch.distributed._symmetric_memory"),
+    ("Halve the memory traffic: registered buffers (ncclCommRegister; NCCL 2.23 and later within"
+     " a node) skip NCCL's own copies, and the DDP hook bf16_compress_hook sends half the bytes"),
+    ("Move communication beside kernels that it disturbs less: matrix multiplications bound by"
+     " arithmetic suffer less than elementwise kernels bound by memory"),
+)  # fmt: skip
 
 PAGE = {
     "min_alone": str(MIN_ALONE),

@@ -241,32 +241,22 @@ def _evidence(rank: Rank, chosen: Int64) -> tuple[Evidence, ...]:
 
 
 _ADVICE = (
-    (
-        "Copy from pinned memory without waiting: DataLoader(pin_memory=True) and"
-        " .to(device, non_blocking=True); non_blocking alone does nothing for pageable memory"
-    ),
-    (
-        "Copy the next batch on a stream of its own while this one is computed, and let the compute"
-        " stream wait for its event (a prefetcher)"
-    ),
-    (
-        "Pin buffers that are used again once: tensor.pin_memory(), cudaHostAlloc or"
-        " cudaHostRegister; pinning anew for each copy costs more than it gains"
-    ),
+    ("Copy from pinned memory without waiting: DataLoader(pin_memory=True) and .to(device,"
+     " non_blocking=True); non_blocking alone does nothing for pageable memory"),
+    ("Copy the next batch on a stream of its own while this one is computed, and let the compute"
+     " stream wait for its event (a prefetcher)"),
+    ("Pin buffers that are used again once: tensor.pin_memory(), cudaHostAlloc or"
+     " cudaHostRegister; pinning anew for each copy costs more than it gains"),
     "Keep what does not change on the GPU, create tensors there (device='cuda'), copy fewer bytes",
-)
+)  # fmt: skip
 
 _CUDA_ADVICE = (
-    (
-        "Pin the host's side once, for all copies: cudaMallocHost, or cudaHostRegister for memory"
-        " that is there already; pinning anew for each copy costs more than it gains"
-    ),
-    (
-        "Then cudaMemcpyAsync on a second stream while kernels run, and cudaStreamWaitEvent before"
-        " its use"
-    ),
+    ("Pin the host's side once, for all copies: cudaMallocHost, or cudaHostRegister for memory"
+     " that is there already; pinning anew for each copy costs more than it gains"),
+    ("Then cudaMemcpyAsync on a second stream while kernels run, and cudaStreamWaitEvent before"
+     " its use"),
     "Keep what does not change on the GPU, and copy fewer bytes",
-)
+)  # fmt: skip
 PAGE = {
     "min_kib": str(MAX_STAGED_BYTES // 1024),
     "advice": bullets(_ADVICE),

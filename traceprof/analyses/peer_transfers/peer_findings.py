@@ -231,42 +231,25 @@ def _not_compared(result: PeerTransfersResult) -> NotApplicable | None:
 
 
 _HOST_ADVICE = (
-    (
-        "Check whether the GPUs can access each other: `nvidia-smi topo -p2p"
-        " rw`, and torch.cuda.can_device_access_peer(0, 1); PyTorch enables"
-        " access by itself where it is possible"
-    ),
-    (
-        "On servers turn PCIe ACS and the IOMMU off (bare metal), or put the two GPUs under one"
-        " switch: both keep peers apart"
-    ),
-    (
-        "GeForce boards have no peer access over PCIe: exchange over an NVLink"
-        " bridge (`nvidia-smi topo -m` shows NV#), and put the stages that"
-        " communicate most on bridged pairs"
-    ),
-    (
-        "If it must go through the host: split the tensor and send the parts in"
-        " turn on two streams, so that the legs of one overlap those of the"
-        " next"
-    ),
-)
+    ("Check whether the GPUs can access each other: `nvidia-smi topo -p2p rw`, and"
+     " torch.cuda.can_device_access_peer(0, 1); PyTorch enables access by itself where it is"
+     " possible"),
+    ("On servers turn PCIe ACS and the IOMMU off (bare metal), or put the two GPUs under one"
+     " switch: both keep peers apart"),
+    ("GeForce boards have no peer access over PCIe: exchange over an NVLink bridge (`nvidia-smi"
+     " topo -m` shows NV#), and put the stages that communicate most on bridged pairs"),
+    ("If it must go through the host: split the tensor and send the parts in turn on two streams,"
+     " so that the legs of one overlap those of the next"),
+)  # fmt: skip
 _SLOWER_ADVICE = (
-    (
-        "Within one machine, send by copy engine instead: tensor.copy_(…,"
-        " non_blocking=True) to the peer's memory (one process with several"
-        " GPUs, CUDA IPC, or torch.distributed._symmetric_memory from PyTorch"
-        " 2.5 on) also leaves the SMs to compute"
-    ),
-    (
-        "Find out why: NCCL_DEBUG=INFO says P2P or SHM for each channel; SHM goes through host"
-        " memory with kernels on both sides. Allow P2P with NCCL_P2P_LEVEL=SYS (or PHB) where the"
-        " GPUs may reach each other (`nvidia-smi topo -p2p rw`)"
-    ),
+    ("Within one machine, send by copy engine instead: tensor.copy_(…, non_blocking=True) to the"
+     " peer's memory (one process with several GPUs, CUDA IPC, or"
+     " torch.distributed._symmetric_memory from PyTorch 2.5 on) also leaves the SMs to compute"),
+    ("Find out why: NCCL_DEBUG=INFO says P2P or SHM for each channel; SHM goes through host"
+     " memory with kernels on both sides. Allow P2P with NCCL_P2P_LEVEL=SYS (or PHB) where the"
+     " GPUs may reach each other (`nvidia-smi topo -p2p rw`)"),
     "Have NCCL use the copy engines: NCCL_P2P_USE_CUDA_MEMCPY=1 (undocumented; measure it)",
-    (
-        "Give neighbouring stages GPUs with NVLink between them (`nvidia-smi topo -m`): reorder"
-        " ranks or CUDA_VISIBLE_DEVICES"
-    ),
-)
+    ("Give neighbouring stages GPUs with NVLink between them (`nvidia-smi topo -m`): reorder"
+     " ranks or CUDA_VISIBLE_DEVICES"),
+)  # fmt: skip
 PAGE = {"host_advice": bullets(_HOST_ADVICE), "slower_advice": bullets(_SLOWER_ADVICE)}

@@ -365,29 +365,19 @@ def _no_comparison(host: HostScaling) -> NotApplicable | None:
 
 
 _ADVICE = (
-    (
-        "Give each process one compute thread: OMP_NUM_THREADS=1, or torch.set_num_threads(1);"
-        " torchrun sets it, torch.multiprocessing.spawn does not"
-    ),
-    (
-        "Give each rank its own cores, including its group's threads: taskset"
-        " or numactl --physcpubind"
-    ),
-    (
-        "Send fewer, larger messages, since the cost is per operation: flatten small tensors into"
-        " one (torch._utils._flatten_dense_tensors), or torch.distributed._coalescing_manager"
-    ),
+    ("Give each process one compute thread: OMP_NUM_THREADS=1, or torch.set_num_threads(1);"
+     " torchrun sets it, torch.multiprocessing.spawn does not"),
+    ("Give each rank its own cores, including its group's threads: taskset or numactl"
+     " --physcpubind"),
+    ("Send fewer, larger messages, since the cost is per operation: flatten small tensors into"
+     " one (torch._utils._flatten_dense_tensors), or torch.distributed._coalescing_manager"),
     "Start $calls, compute meanwhile, and wait for them late",
     "Run fewer processes on the machine, each with more work",
-    (
-        "On one machine let Gloo use the loopback device, GLOO_SOCKET_IFNAME=lo, and connect only"
-        " ranks that talk to each other, TORCH_GLOO_LAZY_INIT=1"
-    ),
-    (
-        "If messages must stay small: a backend over shared memory (MPI, UCC),"
-        " or NCCL where there are GPUs"
-    ),
-)
+    ("On one machine let Gloo use the loopback device, GLOO_SOCKET_IFNAME=lo, and connect only"
+     " ranks that talk to each other, TORCH_GLOO_LAZY_INIT=1"),
+    ("If messages must stay small: a backend over shared memory (MPI, UCC), or NCCL where there"
+     " are GPUs"),
+)  # fmt: skip
 
 
 def _advice(operations: Iterable[str]) -> tuple[str, ...]:

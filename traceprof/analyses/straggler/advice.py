@@ -24,32 +24,24 @@ BECAUSE: dict[str, str] = {
 
 ADVICE: dict[str, tuple[str, ...]] = {
     SLOWER: (
-        (
-            "Compare the clocks and temperatures of its GPU with those of the others (nvidia-smi"
-            " -q -d CLOCK,PERFORMANCE,TEMPERATURE): power or thermal limits slow a GPU down"
-        ),
+        ("Compare the clocks and temperatures of its GPU with those of the others (nvidia-smi -q"
+         " -d CLOCK,PERFORMANCE,TEMPERATURE): power or thermal limits slow a GPU down"),
         "Look for another process on that GPU (nvidia-smi pmon)",
         "Run the job on another node, and see whether the straggler moves with it",
     ),
     MORE_WORK: (
-        (
-            "Balance the batches: sort or pack sequences by length, so that every rank gets as many"
-            " tokens"
-        ),
+        ("Balance the batches: sort or pack sequences by length, so that every rank gets as many"
+         " tokens"),
         "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
     ),
     QUEUE: (
-        (
-            "Launch the communication before the kernels that fill the queue, or from a thread of"
-            " its own"
-        ),
+        ("Launch the communication before the kernels that fill the queue, or from a thread of"
+         " its own"),
         "Fewer, larger launches: CUDA graphs, torch.compile, fused optimizers",
     ),
     "launch": (
-        (
-            "Look at its host: other processes on the same cores (pin ranks to cores: torchrun"
-            " --numa-binding, numactl), CPU frequency, garbage collection (gc.freeze())"
-        ),
+        ("Look at its host: other processes on the same cores (pin ranks to cores: torchrun"
+         " --numa-binding, numactl), CPU frequency, garbage collection (gc.freeze())"),
         "Launch less: CUDA graphs or torch.compile take the host out of the step",
     ),
     "sync": (
@@ -70,36 +62,27 @@ ADVICE: dict[str, tuple[str, ...]] = {
     ),
     "host code": (
         "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
-        (
-            "Look at its host: other processes on the same cores (pin ranks to cores: torchrun"
-            " --numa-binding, numactl), CPU frequency, garbage collection (gc.freeze())"
-        ),
+        ("Look at its host: other processes on the same cores (pin ranks to cores: torchrun"
+         " --numa-binding, numactl), CPU frequency, garbage collection (gc.freeze())"),
     ),
     "set-up": (
         "Look at steps after the first ones: set-up happens only at first use",
-        (
-            "Keep memory that will be reused:"
-            " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-            " (PYTORCH_HIP_ALLOC_CONF on ROCm)"
-        ),
+        ("Keep memory that will be reused: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+         " (PYTORCH_HIP_ALLOC_CONF on ROCm)"),
     ),
     "communication": (
         "Look at its other communicators: the wait matrix shows the ranks that it waits for",
     ),
     "other": ("Look at what its GPU ran before the operation, on the timeline",),
     SLOWER_COMPUTE: (
-        (
-            "Look at its machine: other processes on the same cores (pin ranks to cores: torchrun"
-            " --numa-binding, numactl), torch.get_num_threads(), CPU frequency"
-        ),
+        ("Look at its machine: other processes on the same cores (pin ranks to cores: torchrun"
+         " --numa-binding, numactl), torch.get_num_threads(), CPU frequency"),
         "Balance the batches: sequences sorted or packed by length",
     ),
     OUTSIDE: (
-        (
-            "Name what the step does besides forward, backward and optimizer, with"
-            " instrument.annotate('…') or data loading through a DataLoader, and record again"
-        ),
+        ("Name what the step does besides forward, backward and optimizer, with"
+         " instrument.annotate('…') or data loading through a DataLoader, and record again"),
         "Move what only one rank does (logging, checkpoints, evaluation) out of the step",
     ),
     UNEXPLAINED: ("Look at the intervals of the evidence on the timeline",),
-}
+}  # fmt: skip
