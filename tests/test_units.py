@@ -9,18 +9,11 @@ from traceprof.errors import UsageError
 @pytest.mark.parametrize(
     ("nanoseconds", "text"),
     [
-        (0, "0 ns"),
-        (999, "999 ns"),
-        (1_000, "1 µs"),
-        (1_234_567, "1.23 ms"),
-        (17_172_652, "17.2 ms"),
-        (299_848_812, "300 ms"),
-        (1_828_647_601, "1.83 s"),
-        (9_999_999, "10.0 ms"),
-        (3_600_000_000_000, "3600 s"),
-        (-1_500, "-1.50 µs"),
+        (0, "0 ns"), (999, "999 ns"), (1_000, "1 µs"), (1_234_567, "1.23 ms"),
+        (17_172_652, "17.2 ms"), (299_848_812, "300 ms"), (1_828_647_601, "1.83 s"),
+        (9_999_999, "10.0 ms"), (3_600_000_000_000, "3600 s"), (-1_500, "-1.50 µs"),
     ],
-)
+)  # fmt: skip
 def test_durations(nanoseconds: int, text: str) -> None:
     assert units.duration(nanoseconds) == text
 

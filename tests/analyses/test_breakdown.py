@@ -37,19 +37,11 @@ def test_every_part(tmp_path: Path) -> None:
     path = builder.memset(250, 260).write(tmp_path)
     assert_agreement(path)
     assert asdict(whole(path)) == {
-        "window_start_ns": 0,
-        "window_ns": 260,
-        "compute_ns": 100,
-        "communication_ns": 100,
-        "overlapped_communication_ns": 50,
-        "exposed_communication_ns": 50,
-        "copy_ns": 90,
-        "exposed_copy_ns": 60,
-        "idle_ns": 50,
-        "num_kernels": 1,
-        "num_communication": 1,
+        "window_start_ns": 0, "window_ns": 260, "compute_ns": 100, "communication_ns": 100,
+        "overlapped_communication_ns": 50, "exposed_communication_ns": 50, "copy_ns": 90,
+        "exposed_copy_ns": 60, "idle_ns": 50, "num_kernels": 1, "num_communication": 1,
         "num_copies": 2,
-    }
+    }  # fmt: skip
 
 
 def test_touching_operations_leave_no_gap(tmp_path: Path) -> None:

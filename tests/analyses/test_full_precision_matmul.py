@@ -76,16 +76,10 @@ def test_the_finding(tmp_path: Path) -> None:
     finding = only_finding(judged(program().write(tmp_path)))
     assert (finding.id, finding.severity) == ("full-precision-matmul", Severity.HIGH)
     assert finding.metrics == {
-        "kernel_ns": 5000,
-        "fraction": 0.5,
-        "num_kernels": 10,
-        "convolution_ns": 0,
-        "attention_ns": 0,
-        "tf32_ns": 0,
-        "precision": "fp32",
-        "compute_capability": "8.0",
+        "kernel_ns": 5000, "fraction": 0.5, "num_kernels": 10, "convolution_ns": 0,
+        "attention_ns": 0, "tf32_ns": 0, "precision": "fp32", "compute_capability": "8.0",
         "coverage": 1.0,
-    }
+    }  # fmt: skip
     # At the peak rate of FP16, which is 16 times that of FP32 on an A100, 312.5 ns remain.
     assert finding.impact_ns == 4687
     assert finding.impact_fraction == 0.4687

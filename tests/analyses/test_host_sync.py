@@ -54,12 +54,8 @@ def test_reads_in_steps(tmp_path: Path) -> None:
     assert (evidence.start_ns, evidence.end_ns) == (10 * US, 112 * US)
     assert evidence.label == "cudaMemcpyAsync: the GPU then idles for 50 µs"
     assert {
-        "num_syncs",
-        "blocked_ns",
-        "api",
-        "coverage",
-        "blocked_per_step_ns",
-    } <= finding.metrics.keys()
+        "num_syncs", "blocked_ns", "api", "coverage", "blocked_per_step_ns",
+    } <= finding.metrics.keys()  # fmt: skip
 
 
 def test_synchronizing_outside_steps_does_not_count(tmp_path: Path) -> None:

@@ -106,15 +106,9 @@ def test_one_bucket_after_the_backward(tmp_path: Path) -> None:
     assert finding.impact_ns == 3 * 270
     assert finding.impact_fraction == 810 / 3990
     assert finding.metrics == {
-        "tail_ns": 3 * 280,
-        "num_buckets": 1,
-        "exposed_ns": 3 * 270,
-        "waiting_ns": None,
-        "num_late_steps": 3,
-        "num_steps": 3,
-        "hideable_fraction": 0.0,
-        "coverage": 1.0,
-    }
+        "tail_ns": 3 * 280, "num_buckets": 1, "exposed_ns": 3 * 270, "waiting_ns": None,
+        "num_late_steps": 3, "num_steps": 3, "hideable_fraction": 0.0, "coverage": 1.0,
+    }  # fmt: skip
     assert [(seen.start_ns, seen.end_ns) for seen in finding.evidence] == [
         (1600, 1880),
         (2600, 2880),

@@ -196,22 +196,11 @@ def test_a_slowdown_says_what_it_costs_and_gains(tmp_path: Path) -> None:
     assert (finding.id, finding.severity) == ("overlap-slowdown", Severity.MEDIUM)
     assert (finding.impact_ns, finding.impact_fraction) == (1500, 0.2)
     assert finding.metrics == {
-        "slowdown": 1.5,
-        "excess_ns": 1500,
-        "num_overlapped": 30,
-        "num_alone": 30,
-        "matched_fraction": 1.0,
-        "num_disturbed": 0,
-        "communication_slowdown": None,
-        "sure_slowdown": 1.5,
-        "noise_ns": 0,
-        "hidden_ns": 4500,
-        "net_gain_ns": 3000,
-        "num_sms_taken": 24,
-        "max_sms_taken": 24,
-        "num_sms": None,
-        "coverage": 1.0,
-    }
+        "slowdown": 1.5, "excess_ns": 1500, "num_overlapped": 30, "num_alone": 30,
+        "matched_fraction": 1.0, "num_disturbed": 0, "communication_slowdown": None,
+        "sure_slowdown": 1.5, "noise_ns": 0, "hidden_ns": 4500, "net_gain_ns": 3000,
+        "num_sms_taken": 24, "max_sms_taken": 24, "num_sms": None, "coverage": 1.0,
+    }  # fmt: skip
     (evidence,) = finding.evidence
     assert (evidence.end_ns - evidence.start_ns, evidence.label) == (
         150,

@@ -162,17 +162,10 @@ def test_the_finding(tmp_path: Path) -> None:
     assert finding.severity == Severity.LOW
     assert finding.impact_ns == 210
     assert finding.metrics == {
-        "kernel_ns": 330,
-        "optimizer_ns": 0,
-        "attention_ns": 0,
-        "fraction": 330 / 460,
-        "num_kernels": 3,
-        "num_chains": 1,
-        "longest_chain": 3,
-        "layout_ns": 120,
-        "idle_ns": 900 + 890,
-        "coverage": 1.0,
-    }
+        "kernel_ns": 330, "optimizer_ns": 0, "attention_ns": 0, "fraction": 330 / 460,
+        "num_kernels": 3, "num_chains": 1, "longest_chain": 3, "layout_ns": 120,
+        "idle_ns": 900 + 890, "coverage": 1.0,
+    }  # fmt: skip
     (evidence,) = finding.evidence
     assert (evidence.start_ns, evidence.end_ns) == (0, 2120)
     assert evidence.label == (

@@ -196,18 +196,11 @@ def test_names_in_docstrings_exist() -> None:
 @pytest.mark.parametrize(
     "quoted",
     [
-        "Analysis.lost",
-        "RunResult.lost",
-        "traceprof.Analysis.lost",
-        "traceprof.analysis.not_there",
-        "no_such_function()",
-        "NoSuchClass",
-        "no_such_name",
-        "rank.no_such_attribute",
-        "os.no_such_function",
-        "trace/no_such_module.py",
+        "Analysis.lost", "RunResult.lost", "traceprof.Analysis.lost",
+        "traceprof.analysis.not_there", "no_such_function()", "NoSuchClass", "no_such_name",
+        "rank.no_such_attribute", "os.no_such_function", "trace/no_such_module.py",
     ],
-)
+)  # fmt: skip
 def test_names_that_do_not_exist_are_found(quoted: str) -> None:
     code, _ = our_code()
     tree = ast.parse(
@@ -219,15 +212,10 @@ def test_names_that_do_not_exist_are_found(quoted: str) -> None:
 @pytest.mark.parametrize(
     "quoted",
     [
-        "Analysis.result",
-        "traceprof.analyze",
-        "analyze()",
-        "os.fsencode",
-        "trace/open.py",
-        "-o FILE",
-        "a word",
+        "Analysis.result", "traceprof.analyze", "analyze()", "os.fsencode", "trace/open.py",
+        "-o FILE", "a word",
     ],
-)
+)  # fmt: skip
 def test_names_that_exist_pass(quoted: str) -> None:
     code, _ = our_code()
     assert code.knows(quoted)

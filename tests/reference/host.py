@@ -16,14 +16,9 @@ from tests.reference.spans import Span, covered, union, without
 TOLERANCE, LARGE = 1_000_000, 65_536
 PINNED, UNKNOWN = 1, 7  # of Nsight's ENUM_CUDA_MEM_KIND, whose ids never changed
 WAITING = {
-    "cudaDeviceSynchronize",
-    "cudaThreadSynchronize",
-    "cudaStreamSynchronize",
-    "cudaEventSynchronize",
-    "cuCtxSynchronize",
-    "cuStreamSynchronize",
-    "cuEventSynchronize",
-}
+    "cudaDeviceSynchronize", "cudaThreadSynchronize", "cudaStreamSynchronize",
+    "cudaEventSynchronize", "cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize",
+}  # fmt: skip
 
 
 class Answer(NamedTuple):

@@ -32,16 +32,11 @@ def written(folder: Path) -> Path:
 def diagnose(folder: Path, *, path: str, width: int = 8) -> None:
     gpus = [
         {
-            "index": index,
-            "name": GPU,
-            "uuid": f"GPU-{index}",
-            "pcie_generation": 4,
-            "pcie_width": width,
-            "num_nvlinks": 4,
-            "nvlink_gb_per_s": 14.0625,
+            "index": index, "name": GPU, "uuid": f"GPU-{index}", "pcie_generation": 4,
+            "pcie_width": width, "num_nvlinks": 4, "nvlink_gb_per_s": 14.0625,
         }
         for index in range(2)
-    ]
+    ]  # fmt: skip
     document = {"host": "node7", "gpus": gpus, "paths": [["X", path], [path, "X"]]}
     (folder / "doctor-node7.json").write_text(json.dumps(document))
 

@@ -38,15 +38,10 @@ def test_rates() -> None:
 @pytest.mark.parametrize(
     ("gpu_id", "index"),
     [
-        ("GPU-2", 2),
-        ("gpu-2", 2),
-        ("0000:03:00.0", 3),
-        ("00000000:03:00.0", 3),
-        ("03:00.0", 3),
-        ("GPU-9", None),
-        ("", None),
+        ("GPU-2", 2), ("gpu-2", 2), ("0000:03:00.0", 3), ("00000000:03:00.0", 3), ("03:00.0", 3),
+        ("GPU-9", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_gpus_are_found_by_uuid_or_place(gpu_id: str, index: int | None) -> None:
     found = PAIRED.gpu(gpu_id, "RTX")
     assert (None if found is None else found.index) == index

@@ -126,16 +126,10 @@ MADE = {
 
 
 KNOWN_MS = {
-    "steps": (10, 35),
-    "optimizer": (20, 75),
-    "by name": (20, 35),
-    "by time": (20, 45),
-    "warm-up": (30, 35),
-    "all warm-up": (10, 25),
-    "steps of warm-up": (20, 35),
-    "distorted": (20, 35),
-    "no compute": (1, 6),
-}
+    "steps": (10, 35), "optimizer": (20, 75), "by name": (20, 35), "by time": (20, 45),
+    "warm-up": (30, 35), "all warm-up": (10, 25), "steps of warm-up": (20, 35),
+    "distorted": (20, 35), "no compute": (1, 6),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -38,18 +38,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("labels", "x"),
-        ("labels", "[]"),
-        ("labels", '{"a": 1}'),
-        ("hosts", "5"),
-        ("hosts", "{}"),
-        ("hosts", "[1]"),
-        ("name", b"\0\xff"),
-        ("num_ranks", "many"),
-        ("step_ns", -1.5),
+        ("labels", "x"), ("labels", "[]"), ("labels", '{"a": 1}'), ("hosts", "5"), ("hosts", "{}"),
+        ("hosts", "[1]"), ("name", b"\0\xff"), ("num_ranks", "many"), ("step_ns", -1.5),
         ("saved_utc", "\x1b[2J"),
     ],
-)
+)  # fmt: skip
 def test_a_changed_row_of_a_run(saved: Path, tmp_path: Path, column: str, value: object) -> None:
     store = Path(shutil.copy(saved / "runs.db", tmp_path))
     change(store, f"UPDATE runs SET {column} = ?", value)

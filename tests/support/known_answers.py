@@ -115,15 +115,10 @@ def check_callbacks(events: Events, truth: Truth) -> None:
 
 
 CHECKS: dict[str, Callable[[Events, Truth], None]] = {
-    "ddp": check_ddp,
-    "fsdp2": check_training,
-    "compiled": check_training,
-    "graphs": check_graphs,
-    "exchange": check_exchange,
-    "copies": check_copies,
-    "unset_device": check_device,
+    "ddp": check_ddp, "fsdp2": check_training, "compiled": check_training, "graphs": check_graphs,
+    "exchange": check_exchange, "copies": check_copies, "unset_device": check_device,
     "callbacks": check_callbacks,
-}
+}  # fmt: skip
 
 
 def record_and_check(name: str, tool: str, folder: Path) -> dict[str, Any]:

@@ -148,16 +148,11 @@ def test_many_rows() -> None:
 @pytest.mark.parametrize(
     ("numbers", "size"),
     [
-        ([0, 255], 1),
-        ([0, 256], 2),
-        ([1 << 48, (1 << 48) + 255], 1),
-        ([-1, 1], 1),
-        ([LEAST, LEAST + 255], 1),
-        ([0, (1 << 32) - 1], 4),
-        ([-1, (1 << 32) - 1], 8),
+        ([0, 255], 1), ([0, 256], 2), ([1 << 48, (1 << 48) + 255], 1), ([-1, 1], 1),
+        ([LEAST, LEAST + 255], 1), ([0, (1 << 32) - 1], 4), ([-1, (1 << 32) - 1], 8),
         ([LEAST, 1], 8),
     ],
-)
+)  # fmt: skip
 def test_bytes_of_a_number(numbers: list[int], size: int) -> None:
     assert pack(np.array(numbers)).nbytes == built(numbers, 2).nbytes == 2 * size
     assert built(numbers, 1).nbytes == 2 * min(size, 4)  # each may have a base of its own

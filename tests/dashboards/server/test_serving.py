@@ -106,30 +106,13 @@ def test_a_wrong_option_is_said_before_anything_is_served(
 
 def test_options_that_change_what_is_found_are_those_of_analyze() -> None:
     others = {
-        "output_format",
-        "output",
-        "steps",
-        "time_range",
-        "jobs",
-        "scheduler",
-        "fail_on",
-        "is_strict",
-        "is_verbose",
-        "shows_kernels",
-        "store",
-        "name",
-        "labels",
-        "savings",
-    }
+        "output_format", "output", "steps", "time_range", "jobs", "scheduler", "fail_on",
+        "is_strict", "is_verbose", "shows_kernels", "store", "name", "labels", "savings",
+    }  # fmt: skip
     of_analyze = {param.name for param in analyze_command.params} - others
     assert of_analyze == {param.name for param in dashboard_command.params} - {
-        "host",
-        "port",
-        "opens",
-        "has_token",
-        "before",
-        "notes_path",
-    }
+        "host", "port", "opens", "has_token", "before", "notes_path",
+    }  # fmt: skip
 
 
 # While modules are imported by two threads, and while the report is read.

@@ -83,13 +83,9 @@ def test_threads_stand_below_with_their_ranges_and_calls(tmp_path: Path) -> None
             (other, "CUDA API", "host"),
         ]
         assert [track[3] for track in drawn(timeline)][1:7] == [
-            [(10, 60, "async")],
-            [(30, 80, "async")],
-            [(0, 90, "outer")],
-            [(5, 50, "inner")],
-            [(11, 15, "cudaLaunchKernel")],
-            [(12, 14, "cuLaunchKernel")],
-        ]
+            [(10, 60, "async")], [(30, 80, "async")], [(0, 90, "outer")], [(5, 50, "inner")],
+            [(11, 15, "cudaLaunchKernel")], [(12, 14, "cuLaunchKernel")],
+        ]  # fmt: skip
 
 
 def test_busy_threads_are_open_and_the_others_folded_below(tmp_path: Path) -> None:

@@ -79,14 +79,9 @@ def events(tile: dict[str, Any]) -> int:
 def test_the_rows_of_a_rank_and_the_evidence_of_its_findings(sample: Get) -> None:
     rank = answer(sample("rank", rank=1))
     assert rank["rows"][0] == {
-        "row": "1.0",
-        "group": "",
-        "label": "steps on the GPU",
-        "kind": "step",
-        "source": "step",
-        "events": 6,
-        "folded": False,
-    }
+        "row": "1.0", "group": "", "label": "steps on the GPU", "kind": "step", "source": "step",
+        "events": 6, "folded": False,
+    }  # fmt: skip
     with analysis_of(SAMPLE) as analysis:
         shown = [
             (interval["finding"], interval["evidence"], interval["start"])

@@ -295,15 +295,10 @@ def test_methods_take_what_they_took(recorded: list[str]) -> None:
     whole = f"bytes=16 dtype=float32 {SELF}"
     labels = [text for text in pushed(recorded) if not text.startswith("wait")]
     assert [text.rsplit(" ", 1)[0] for text in labels] == [
-        *[f"all_reduce {whole}"] * 2,
-        *[f"broadcast src=0 {whole}"] * 2,
-        f"reduce dst=0 {whole}",
-        *[f"all_gather {whole}"] * 2,
-        f"gather dst=0 {whole}",
-        f"scatter src=0 {whole}",
-        f"all_to_all_single {whole}",
-        f"barrier {SELF}",
-    ]
+        *[f"all_reduce {whole}"] * 2, *[f"broadcast src=0 {whole}"] * 2, f"reduce dst=0 {whole}",
+        *[f"all_gather {whole}"] * 2, f"gather dst=0 {whole}", f"scatter src=0 {whole}",
+        f"all_to_all_single {whole}", f"barrier {SELF}",
+    ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("alone")

@@ -46,19 +46,11 @@ def _to_meta_is_to_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "expected"),
     [
-        (CPU, CPU, None),
-        (CPU, CUDA, "h2d"),
-        (CPU, CUDA1, "h2d"),
-        (CUDA0, CPU, "d2h"),
-        (CUDA0, CUDA0, None),
-        (CUDA0, CUDA1, "p2p"),
-        (CUDA0, CUDA, "p2p"),
-        (CUDA1, CUDA, None),
-        (CUDA0, XPU, "d2d"),
-        (CPU, META, None),
-        (META, CUDA0, None),
+        (CPU, CPU, None), (CPU, CUDA, "h2d"), (CPU, CUDA1, "h2d"), (CUDA0, CPU, "d2h"),
+        (CUDA0, CUDA0, None), (CUDA0, CUDA1, "p2p"), (CUDA0, CUDA, "p2p"), (CUDA1, CUDA, None),
+        (CUDA0, XPU, "d2d"), (CPU, META, None), (META, CUDA0, None),
     ],
-)
+)  # fmt: skip
 def test_direction(source: torch.device, target: torch.device, expected: str | None) -> None:
     assert tensor_copies.direction(source, target) == expected
 

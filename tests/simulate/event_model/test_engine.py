@@ -95,15 +95,11 @@ def test_latencies_lie_between_cause_and_effect() -> None:
     event = Event()
     result = run(
         [
-            launch(10),
-            launch(10),
-            record(event),
-            wait(event, T),
-            launch(4, T),
+            launch(10), launch(10), record(event), wait(event, T), launch(4, T),
             Call("sync", 2, (), T),
         ],
         latencies=latencies,
-    )
+    )  # fmt: skip
     # launched at 1, 2; the event is reached at 128, the other stream goes on 30 later
     assert operations(result) == [(101, 111), (118, 128), (158, 162)]
     assert calls(result)[-1] == (5, 162 + 50)

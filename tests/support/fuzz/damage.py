@@ -68,15 +68,9 @@ def swapped_pages(data: bytearray, size: int, chosen: random.Random) -> None:
 
 
 DAMAGES: tuple[Damage, ...] = (
-    noise,
-    flipped_bits,
-    wrong_header,
-    wrong_schema,
-    wrong_pointers,
-    empty_page,
-    repeated_page,
+    noise, flipped_bits, wrong_header, wrong_schema, wrong_pointers, empty_page, repeated_page,
     swapped_pages,
-)
+)  # fmt: skip
 
 
 def alter_rows(path: Path, chosen: random.Random) -> None:

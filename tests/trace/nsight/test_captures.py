@@ -170,14 +170,10 @@ def planted_open_folder(temporary: Path) -> None:
 @pytest.mark.parametrize(
     ("plant", "num_left"),
     [
-        (planted_pipe, 2),
-        (planted_pipe_of_this_user, 0),
-        (planted_link, 4),
-        (planted_link_to_nothing, 1),
-        (planted_file, 1),
-        (planted_open_folder, 3),
+        (planted_pipe, 2), (planted_pipe_of_this_user, 0), (planted_link, 4),
+        (planted_link_to_nothing, 1), (planted_file, 1), (planted_open_folder, 3),
     ],
-)
+)  # fmt: skip
 def test_what_others_planted_in_the_temporary_folder_is_not_touched(
     report: Path,
     temporary: Path,

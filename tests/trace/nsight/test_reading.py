@@ -264,14 +264,9 @@ def test_rows_with_nothing_but_time_and_place(path: Path) -> None:
         export.raw(table.name, start=100 * index, end=100 * index + 50, **place)
     export.write(path)
     assert whole(path) == {
-        "window_ns": 350,
-        "compute_ns": 100,
-        "copy_ns": 100,
-        "exposed_copy_ns": 100,
-        "idle_ns": 150,
-        "num_kernels": 1,
-        "num_copies": 2,
-    }
+        "window_ns": 350, "compute_ns": 100, "copy_ns": 100, "exposed_copy_ns": 100, "idle_ns": 150,
+        "num_kernels": 1, "num_copies": 2,
+    }  # fmt: skip
     assert "1 memory copy without a size: counted as 0 bytes" in notes(path)
     assert any("kernels of these names are counted as compute" in note for note in notes(path))
 
@@ -452,18 +447,9 @@ def test_real_exports_without_gpu_work(traces: Path) -> None:
 # -- files ----------------------------------------------------------------------------------------
 
 NAMES = (
-    "no suffix",
-    "a\nb.sqlite",
-    "a?mode=rw#x%20%.sqlite",
-    "ümläut ☃.sqlite",
-    "\udcff\udc80.sqlite",
-    "'\"`$(touch x);&|.sqlite",
-    "[1]*.sqlite",
-    "-o",
-    "--help",
-    "\x1b[31mred",
-    "n" * 255,
-)
+    "no suffix", "a\nb.sqlite", "a?mode=rw#x%20%.sqlite", "ümläut ☃.sqlite", "\udcff\udc80.sqlite",
+    "'\"`$(touch x);&|.sqlite", "[1]*.sqlite", "-o", "--help", "\x1b[31mred", "n" * 255,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", long_after(3, NAMES))

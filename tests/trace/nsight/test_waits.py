@@ -73,13 +73,9 @@ def test_waits_are_told_by_the_names_of_calls(real_trace: Path) -> None:
                 expected.append((*times, row["correlationId"], int(kind), *ids))
             waits = known(trace.synchronizations(process))
             columns = (
-                waits.start_ns,
-                waits.end_ns,
-                waits.correlation,
-                waits.kind,
-                waits.stream,
+                waits.start_ns, waits.end_ns, waits.correlation, waits.kind, waits.stream,
                 waits.event,
-            )
+            )  # fmt: skip
             assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == sorted(
                 expected
             )

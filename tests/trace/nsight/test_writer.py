@@ -151,15 +151,9 @@ def test_tables_are_those_of_real_exports(path: Path, traces: Path, version: str
 
 
 HOST_TABLES = (
-    schema.EVENT_RECORD.name,
-    schema.SWITCHES,
-    schema.SAMPLES,
-    schema.CALL_CHAINS,
-    schema.OS_CALLS,
-    schema_layouts.MPI_CALLS,
-    schema.PROFILER_OVERHEAD,
-    schema.OVERHEAD,
-)
+    schema.EVENT_RECORD.name, schema.SWITCHES, schema.SAMPLES, schema.CALL_CHAINS, schema.OS_CALLS,
+    schema_layouts.MPI_CALLS, schema.PROFILER_OVERHEAD, schema.OVERHEAD,
+)  # fmt: skip
 # No real export of these versions with all of them was found: those of the next version that has
 # the same columns in every table that both have.
 LIKE = {"2.9.1": ("3.0.0", "3.1.2"), "3.7.2": ("3.7.2",), "3.25.0": ("3.24.7", "3.24.14", "3.25.0")}

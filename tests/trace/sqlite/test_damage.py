@@ -48,15 +48,10 @@ _INTEGERS = {
     if column != "shortName"  # not read where there is the demangled one
 }
 _VALUES = {
-    "null": "NULL",
-    "text": "'one\n1,2'",
-    "least": "-9223372036854775808",
-    "beyond": "4611686018427387904",
-    "real": "0.5",
-    "blank": "' '",
-    "blob": "x'ff00'",
+    "null": "NULL", "text": "'one\n1,2'", "least": "-9223372036854775808",
+    "beyond": "4611686018427387904", "real": "0.5", "blank": "' '", "blob": "x'ff00'",
     "greatest": "9223372036854775807",
-}
+}  # fmt: skip
 _NUM_PARTS = 2 * len(_VALUES)
 _NO_INTEGERS = ("real", "text", "blank", "blob")
 

@@ -20,22 +20,11 @@ Row = tuple[Any, ...]
 
 
 TYPES = ["INTEGER"] * 6 + [
-    "INT",
-    "BIGINT",
-    "UNSIGNED BIG INT",
-    "TEXT",
-    "REAL",
-    "BLOB",
-    "NUMERIC",
-    "",
-]
+    "INT", "BIGINT", "UNSIGNED BIG INT", "TEXT", "REAL", "BLOB", "NUMERIC", "",
+]  # fmt: skip
 CONSTRAINTS = [""] * 12 + [
-    " PRIMARY KEY",
-    " PRIMARY KEY DESC",
-    " UNIQUE",
-    " DEFAULT 5",
-    " DEFAULT NULL",
-]
+    " PRIMARY KEY", " PRIMARY KEY DESC", " UNIQUE", " DEFAULT 5", " DEFAULT NULL",
+]  # fmt: skip
 
 
 class Generated:

@@ -54,19 +54,10 @@ def values(path: Path, columns: list[str], texts: list[str]) -> list[int]:
 @pytest.mark.parametrize(
     ("place", "serial"),
     [
-        (0, 0),
-        (0, 9),
-        (0, 6),
-        (2, 0),
-        (2, 2),
-        (3, 1),
-        (4, 0x82),
-        (5, 0x57),
-        (6, 0),
-        (6, 9),
+        (0, 0), (0, 9), (0, 6), (2, 0), (2, 2), (3, 1), (4, 0x82), (5, 0x57), (6, 0), (6, 9),
         (6, 0x81),
     ],
-)
+)  # fmt: skip
 def test_malformed_for_sqlite_is_malformed(
     path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -280,18 +280,8 @@ def test_variable_length_integers(of: Sequence[int]) -> None:
 
 def test_texts_and_blobs(path: Path) -> None:
     values: list[object] = [
-        None,
-        "",
-        b"",
-        "x",
-        b"x",
-        "\0",
-        b"\0",
-        "\0\0",
-        "12345678",
-        "123456789",
-        "é" * 9,
-    ]
+        None, "", b"", "x", b"x", "\0", b"\0", "\0\0", "12345678", "123456789", "é" * 9,
+    ]  # fmt: skip
     values += ["a" * 250, "a" * 251, "a" * 250 + "b", "x" * 7 + "\0", b"\xff\xfe", "7", 7, 0.5]
     for some, expected in ((values[:-2], "read"), (values, "partly")):
         made(path, "CREATE TABLE t (a INTEGER, b TEXT, c BLOB, d)")
