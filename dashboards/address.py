@@ -261,14 +261,7 @@ _MEANINGS = {
     "rank-step": "a rank, or a rank and a step as in 0.12",
 }
 _READERS: dict[str, Callable[[str, str], object]] = {
-    "number": _number,
-    "index": _number,
-    "indices": _numbers,
-    "finding": _finding,
-    "text": _text,
-    "rows": _rows,
-    "step": _step,
-    "rank-step": _rank_step,
-    "scope": _scope,
-}
+    "number": _number, "index": _number, "indices": _numbers, "finding": _finding, "text": _text,
+    "rows": _rows, "step": _step, "rank-step": _rank_step, "scope": _scope,
+}  # fmt: skip
 """By the form of a parameter: how it is read once its pattern fits."""

@@ -24,19 +24,9 @@ if TYPE_CHECKING:
     from traceprof.trace.open import open_trace
 
 __all__ = [
-    "Analysis",
-    "Finding",
-    "Options",
-    "RunFrames",
-    "Severity",
-    "TraceprofError",
-    "__version__",
-    "analyze",
-    "compare",
-    "open_run",
-    "open_trace",
-    "whatif",
-]
+    "Analysis", "Finding", "Options", "RunFrames", "Severity", "TraceprofError", "__version__",
+    "analyze", "compare", "open_run", "open_trace", "whatif",
+]  # fmt: skip
 
 _LAZY = {
     "Analysis": "traceprof.analysis",

@@ -43,14 +43,8 @@ if TYPE_CHECKING:
     AnyPath = str | os.PathLike[str]
 
 __all__ = [
-    "FINDING_IDS",
-    "Analysis",
-    "Options",
-    "RunResult",
-    "analyze",
-    "analyze_captures",
-    "analyze_in_child",
-    "analyze_reports",
+    "FINDING_IDS", "Analysis", "Options", "RunResult", "analyze", "analyze_captures",
+    "analyze_in_child", "analyze_reports",
 ]  # fmt: skip
 
 _SHOWN = ["severity", "id", "rank", "title", "impact_ns", "impact_fraction"]

@@ -21,13 +21,8 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
 
 _COLORS = {
-    "h2d": BLUE,
-    "d2h": ORANGE,
-    "d2d": PURPLE,
-    "p2p": COMMUNICATION,
-    "rx": BLUE,
-    "tx": ORANGE,
-}
+    "h2d": BLUE, "d2h": ORANGE, "d2d": PURPLE, "p2p": COMMUNICATION, "rx": BLUE, "tx": ORANGE,
+}  # fmt: skip
 
 
 def way_text(link: str | None, direction: str, peer: int | None, name: str | None) -> str:

@@ -9,16 +9,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _KINDS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError,
+    RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 """Errors of reading unexpected arguments, or those of an unknown version of PyTorch."""
 
 

@@ -56,15 +56,9 @@ without_overrides: Callable[[], Any] = getattr(
 """Returns a context in which the user's modes see no calls."""
 
 __all__ = [
-    "compiler_of_thread",
-    "functions_are_overridden",
-    "is_compiling",
-    "is_within",
-    "outermost",
-    "suspend",
-    "untraced",
-    "without_overrides",
-]
+    "compiler_of_thread", "functions_are_overridden", "is_compiling", "is_within", "outermost",
+    "suspend", "untraced", "without_overrides",
+]  # fmt: skip
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -29,17 +29,10 @@ if TYPE_CHECKING:
 
 # Parts whose recording takes time: programs run differently with and without it.
 _COSTLY_PARTS = (
-    Part.API_CALLS,
-    Part.RANGES,
-    Part.GRAPH_KERNELS,
-    Part.EVENT_RECORDS,
-    Part.SAMPLES,
-    Part.THREAD_SWITCHES,
-    Part.SYSTEM_CALLS,
-    Part.MPI_CALLS,
-    Part.LINK_COUNTERS,
+    Part.API_CALLS, Part.RANGES, Part.GRAPH_KERNELS, Part.EVENT_RECORDS, Part.SAMPLES,
+    Part.THREAD_SWITCHES, Part.SYSTEM_CALLS, Part.MPI_CALLS, Part.LINK_COUNTERS,
     Part.NETWORK_COUNTERS,
-)
+)  # fmt: skip
 
 __all__ = ["CpuRank", "Mask", "Rank", "Run", "RunSummary", "Window", "open_report", "open_run"]
 

@@ -19,14 +19,9 @@ if TYPE_CHECKING:
     from traceprof.simulate.scenarios.runs import RUN_SCENARIOS, simulate_run
 
 __all__ = [
-    "RUN_SCENARIOS",
-    "SCENARIOS",
-    "SCHEMA_VERSIONS",
-    "simulate_ddp",
-    "simulate_gloo",
-    "simulate_run",
-    "simulate_scenario",
-]
+    "RUN_SCENARIOS", "SCENARIOS", "SCHEMA_VERSIONS", "simulate_ddp", "simulate_gloo",
+    "simulate_run", "simulate_scenario",
+]  # fmt: skip
 
 _LAZY = {
     "RUN_SCENARIOS": "traceprof.simulate.scenarios.runs",

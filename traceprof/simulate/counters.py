@@ -176,15 +176,10 @@ def _write_nic(writer: NsightWriter, carried: Sequence[Transfer]) -> None:
     writer.add(
         schema.NIC_INFO,
         {
-            "GUID": 0x5EED_0000_0000_00A0,
-            "stateName": "Local (CLI)",
-            "nicId": 0,
-            "name": "mlx5_0",
-            "deviceId": 4123,
-            "vendorId": 713,
-            "linkLayer": 2,
+            "GUID": 0x5EED_0000_0000_00A0, "stateName": "Local (CLI)", "nicId": 0, "name": "mlx5_0",
+            "deviceId": 4123, "vendorId": 713, "linkLayer": 2,
         },
-    )
+    )  # fmt: skip
     writer.add(schema.NIC_IDS, {"nicId": 0, "globalId": network})
     writer.add(
         schema.NIC_METRIC_NAMES,

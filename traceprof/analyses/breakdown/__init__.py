@@ -252,17 +252,9 @@ def _measure(rank: Rank, start_ns: Int64, end_ns: Int64, closed: Mask) -> list[M
     either = compute + communication - overlapped
     counts = _counts(rank, start_ns, end_ns, closed)
     columns = (
-        start_ns,
-        end_ns - start_ns,
-        compute,
-        communication,
-        overlapped,
-        communication - overlapped,
-        copy,
-        busy - either,
-        end_ns - start_ns - busy,
-        *counts,
-    )
+        start_ns, end_ns - start_ns, compute, communication, overlapped, communication - overlapped,
+        copy, busy - either, end_ns - start_ns - busy, *counts,
+    )  # fmt: skip
     return [Measures(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 

@@ -125,20 +125,9 @@ MEMSETS = Cause(
     "let the kernel that fills the memory write all of it, or cudaMemsetAsync on a second stream",
 )
 CAUSES = (
-    GRADIENTS,
-    SAME_STREAM_H2D,
-    OTHER_STREAM_H2D,
-    PAGEABLE_H2D,
-    SAME_STREAM_D2H,
-    OTHER_STREAM_D2H,
-    PAGEABLE_D2H,
-    SAME_STREAM_D2D,
-    OTHER_STREAM_D2D,
-    MEMSETS,
-    UNIFIED,
-    UNKNOWN_HOST,
-    UPLOAD,
-)
+    GRADIENTS, SAME_STREAM_H2D, OTHER_STREAM_H2D, PAGEABLE_H2D, SAME_STREAM_D2H, OTHER_STREAM_D2H,
+    PAGEABLE_D2H, SAME_STREAM_D2D, OTHER_STREAM_D2D, MEMSETS, UNIFIED, UNKNOWN_HOST, UPLOAD,
+)  # fmt: skip
 """All causes, in the order of the page."""
 _NOT_TO_HIDE = (GRADIENTS, UPLOAD)
 

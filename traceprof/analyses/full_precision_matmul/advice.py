@@ -53,16 +53,9 @@ _FRAMEWORKS = (
 _MIN_PLAIN = 0.1  # of the time: else TF32 is in use, or next to nothing to gain
 _SLOW_TF32 = 2.5  # times FP32 on the largest board of a generation; on others often 1
 ALL_ADVICE = (
-    _TORCH_BF16,
-    _TORCH_FP16,
-    _TORCH_TF32,
-    _TORCH_ATTENTION,
-    _TORCH_CONVOLUTION,
-    _BLAS_TF32,
-    _BLAS_HALF,
-    _DNN,
-    _FRAMEWORKS,
-)
+    _TORCH_BF16, _TORCH_FP16, _TORCH_TF32, _TORCH_ATTENTION, _TORCH_CONVOLUTION, _BLAS_TF32,
+    _BLAS_HALF, _DNN, _FRAMEWORKS,
+)  # fmt: skip
 
 
 def advice(

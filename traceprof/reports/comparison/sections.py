@@ -267,13 +267,9 @@ _RUNGS = {
 def _kernel(kernel: KernelChange) -> tuple[str, ...]:
     names = [function_name(name) for name in (kernel.before, kernel.after) if name is not None]
     return (
-        change_text(kernel.change_ns),
-        duration(kernel.before_ns),
-        duration(kernel.after_ns),
-        kernel.rung,
-        kernel.category,
-        " → ".join(dict.fromkeys(names)),
-    )
+        change_text(kernel.change_ns), duration(kernel.before_ns), duration(kernel.after_ns),
+        kernel.rung, kernel.category, " → ".join(dict.fromkeys(names)),
+    )  # fmt: skip
 
 
 def _communication(changes: Sequence[CommunicationChange]) -> Section:

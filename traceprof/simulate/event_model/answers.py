@@ -26,14 +26,9 @@ if TYPE_CHECKING:
 _TO_HOST, _PEER_TO_PEER = 2, 10  # copyKind
 _DIRECTIONS = {1: "h2d", _TO_HOST: "d2h"}
 _SUMS = (
-    "compute_ns",
-    "communication_ns",
-    "overlapped_communication_ns",
-    "exposed_communication_ns",
-    "copy_ns",
-    "exposed_copy_ns",
-    "idle_ns",
-)
+    "compute_ns", "communication_ns", "overlapped_communication_ns", "exposed_communication_ns",
+    "copy_ns", "exposed_copy_ns", "idle_ns",
+)  # fmt: skip
 _CLASSES = ("compute", "communication", "copy")
 # An operation that starts later than this after its predecessor waited for something else.
 _FOLLOWS_NS = 20_000

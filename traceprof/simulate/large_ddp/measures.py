@@ -16,13 +16,9 @@ if TYPE_CHECKING:
     from traceprof.simulate.large_ddp.timeline import StepTimeline
 
 _SUMS = (
-    "compute_ns",
-    "communication_ns",
-    "overlapped_communication_ns",
-    "exposed_communication_ns",
-    "copy_ns",
-    "exposed_copy_ns",
-)
+    "compute_ns", "communication_ns", "overlapped_communication_ns", "exposed_communication_ns",
+    "copy_ns", "exposed_copy_ns",
+)  # fmt: skip
 _COUNTS = ("num_kernels", "num_communication", "num_copies")
 
 

@@ -59,14 +59,9 @@ RUNNING = 1  # COMPOSITE_EVENTS.threadState
 PRODUCTS = {"2.9.1": "2022.1.3.3", "3.7.2": "2023.4.4.54", "3.25.0": "2026.2.1.210"}
 # In 3.25.0, not yet in 3.7.2.
 LATER_TABLES = (
-    schema.OVERHEAD,
-    schema.OVERHEAD_TYPES,
-    schema.CUDA_DEVICES,
-    schema.PAYLOAD_SCHEMAS,
-    schema.PAYLOAD_ENTRIES,
-    schema.PAYLOAD_ENUMS,
-    schema.PAYLOAD_ENUM_ENTRIES,
-)
+    schema.OVERHEAD, schema.OVERHEAD_TYPES, schema.CUDA_DEVICES, schema.PAYLOAD_SCHEMAS,
+    schema.PAYLOAD_ENTRIES, schema.PAYLOAD_ENUMS, schema.PAYLOAD_ENUM_ENTRIES,
+)  # fmt: skip
 
 # In 3.7.2, not yet in 2.9.1, which has another name for the table of its metadata.
 LATER_THAN_2 = (schema.EXPORT_METADATA[0], schema.CAPTURE_METADATA, *ENUMERATIONS)
