@@ -91,7 +91,7 @@ FINDINGS = {
 # One step may be an accident, or cut.
 MIN_STEPS = 2
 _LITTLE = 0.1  # of what moved: so much waiting is not worth words
-_LIMITED_BY = "what the backward can hide"
+_LIMITED_BY = ("what the backward can hide", "what the last backward can hide")
 
 
 class LateAllReduceResult(RankResult, frozen=True):
@@ -251,6 +251,7 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
     one = int((result.steps.num_buckets[result.steps.is_late] == 1).sum())
     beside = f", beside {duration(waiting_ns)} of waiting for other ranks"
     beside = beside if waiting_ns > _LITTLE * impact_ns else ""
+    limited_by = _LIMITED_BY[result.steps.accumulates]
     how = "in one bucket" if 2 * one > num_late else "when the backward is almost over"
     return [
         Finding(
@@ -264,7 +265,7 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
             metrics.by_name(),
             result.worst,
             ADVICE if metrics.waiting_ns is None else ADVICE_WITH_ALL_RANKS,
-            Saving.at_most(most_ns, limited_by=_LIMITED_BY if most_ns < spent_ns else None),
+            Saving.at_most(most_ns, limited_by=limited_by if most_ns < spent_ns else None),
         )
     ]
 

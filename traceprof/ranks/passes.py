@@ -31,11 +31,8 @@ OTHER, FORWARD, BACKWARD, WEIGHTS = range(4)
 """Kinds of passes: `WEIGHTS` is the part of a backward that no other stage waits for."""
 # `instrument`; torch.distributed.pipelining (`Forward 3`, `PP:0F3`); Megatron-LM; DeepSpeed.
 BACKWARD_NAMES = rf"{labels.BACKWARD}|Backward \d+|PP:\d+[BI]\d*|backward_step|_exec_backward_pass"
-_RANGES = {
-    FORWARD: rf"{labels.FORWARD}|Forward \d+|PP:\d+F\d*|forward_step|_exec_forward_pass",
-    BACKWARD: BACKWARD_NAMES,
-    WEIGHTS: r"PP:\d+W\d*",
-}
+FORWARD_NAMES = rf"{labels.FORWARD}|Forward \d+|PP:\d+F\d*|forward_step|_exec_forward_pass"
+_RANGES = {FORWARD: FORWARD_NAMES, BACKWARD: BACKWARD_NAMES, WEIGHTS: r"PP:\d+W\d*"}
 _ANY_RANGE = lazy(rf"\A(?:{'|'.join(_RANGES.values())})\Z")
 _NOTHING = np.empty(0, np.int64)
 _COMPILED = {kind: lazy(rf"\A(?:{text})\Z") for kind, text in _RANGES.items()}

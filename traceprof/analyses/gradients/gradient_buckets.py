@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.analyses.gradients.accumulation import BACKWARD, last_backwards
 from traceprof.communication.messages import messages
 from traceprof.patterns import lazy
-from traceprof.ranks.passes import BACKWARD_NAMES
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
 from traceprof.trace.model.special_values import UNKNOWN
@@ -25,11 +25,8 @@ _IN_TEN = 10
 # Beside gradients a step reduces scalars (a loss, a flag): what is 20 times shorter is no bucket.
 MIN_OF_LONGEST = 20
 
-# Those of passes; people's own and Lightning's; parts of a backward, by PyTorch's `emit_nvtx`.
-_BACKWARD = lazy(
-    rf"\A(?:{BACKWARD_NAMES}|autograd::engine::evaluate_function: .*"
-    r"|(?i:(?:\[Strategy\]\w+\.|loss[ ._])?(?:backward|bwd)(?:[ _-]?(?:pass|step))?))\Z"
-)
+# Whole ones, and parts of one by PyTorch's `emit_nvtx`.
+_BACKWARD = lazy(rf"\A(?:{BACKWARD}|autograd::engine::evaluate_function: .*)\Z")
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -46,8 +43,9 @@ class StepTails(Record, frozen=True):
         tail_end_ns: int64[n], the end of the last bucket to end, or `tail_start_ns` if later.
         is_late: bool[n], whether there is one bucket, or all are late.
         ready_ns: int64[n], before which no gradient was there: when the backward's first kernel
-            started, or that of the step where the backward is not known. If no step is late, when
-            the first bucket started.
+            started, of the last backward where gradients accumulate, or that of the step where the
+            backward is not known. If no step is late, when the first bucket started.
+        accumulates: whether that is of the last one of several backwards in a step.
         is_steady: bool[n], whether the step is steady.
     """
 
@@ -58,6 +56,7 @@ class StepTails(Record, frozen=True):
     tail_end_ns: Int64
     is_late: Mask
     ready_ns: Int64
+    accumulates: bool
     is_steady: Mask
 
 
@@ -118,7 +117,9 @@ def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: 
     buckets, begin = _buckets(rank, step, reduces, inside)
     if len(buckets) == 0 or ranges is None:
         none, number = np.empty(0, np.bool_), _NOTHING.astype(np.float64)
-        return StepTails(_NOTHING, _NOTHING, number, _NOTHING, _NOTHING, none, _NOTHING, none)
+        return StepTails(
+            _NOTHING, _NOTHING, number, _NOTHING, _NOTHING, none, _NOTHING, False, none
+        )
     group = _Groups(step[buckets])
     start, last = kernels.start_ns[buckets], group.first + group.num - 1
     end = np.maximum.reduceat(kernels.ends(buckets), group.first)
@@ -133,8 +134,9 @@ def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: 
     running = np.searchsorted(rank.compute.start_ns, start[first_late], side="left") - 1
     tail_start = rank.compute.end_ns[running]
     is_late, ready = (group.num == 1) | is_late_bucket[group.first], start[group.first]
+    accumulates = False
     if is_late.any():
-        ready = _ready(rank, group.id, ready)
+        ready, accumulates = _ready(rank, group.id, ready)
     return StepTails(
         number=ranges.number[group.id],
         num_buckets=group.num,
@@ -143,6 +145,7 @@ def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: 
         tail_end_ns=np.maximum(end, tail_start),
         is_late=is_late,
         ready_ns=ready,
+        accumulates=accumulates,
         is_steady=np.isin(group.id, _steady(rank, window)),
     )
 
@@ -152,8 +155,8 @@ def _steady(rank: Rank, window: Window) -> Int64:
     return _NOTHING if rank.steps is None else rank.steps.source[steady_steps(rank, window).step]
 
 
-def _ready(rank: Rank, step: Int64, reduced: Int64) -> Int64:
-    """Return before which time no gradient of a step was there, int64[n].
+def _ready(rank: Rank, step: Int64, reduced: Int64) -> tuple[Int64, bool]:
+    """Return before which time no gradient of a step was there, int64[n], and if they accumulate.
 
     Args:
         rank: the rank.
@@ -162,7 +165,7 @@ def _ready(rank: Rank, step: Int64, reduced: Int64) -> Int64:
     """
     kernels, graphs, ranges = rank.operations.kernels, rank.operations.graphs, rank.step_ranges
     if ranges is None or rank.calls is None:
-        return reduced
+        return reduced, False
     columns = []
     for group, launched_by, chosen in (
         (kernels, rank.launched_by[0], np.flatnonzero(~rank.is_communication_kernel)),
@@ -182,7 +185,7 @@ def _ready(rank: Rank, step: Int64, reduced: Int64) -> Int64:
     ready = first[place]
     backward = rank.trace.ranges(_BACKWARD, rank.process).get(rank.process)
     if backward is None:
-        return ready
+        return ready, False
     at = np.searchsorted(backward.start_ns, begin)
     called = np.append(backward.start_ns, intervals.BEYOND_NS)[at]
     opened_by = np.append(backward.thread, UNKNOWN)[at]
@@ -192,7 +195,10 @@ def _ready(rank: Rank, step: Int64, reduced: Int64) -> Int64:
         before = np.minimum(called, own[np.searchsorted(own, begin)])
         called = np.where((opened_by == one) & (thread[place] != one), before, called)
     of_backward = first[np.searchsorted(launch, called)]
-    return np.where((called < end) & (of_backward <= reduced), of_backward, ready)
+    ready = np.where((called < end) & (of_backward <= reduced), of_backward, ready)
+    last = first[np.searchsorted(launch, last_backwards(rank, begin, end))]
+    adds = (last <= reduced) & (last > ready)
+    return np.where(adds, last, ready), bool(adds.any())
 
 
 def _buckets(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> tuple[Int64, Int64]:
