@@ -201,10 +201,28 @@ class CheckedReplay(Record, frozen=True):
         changes = assumption.run_changes(self.analysis, graph)
         if isinstance(changes, CannotChange):
             return changes
+        return self._changed(graph, changes)
+
+    def _changed(self, graph: RunGraph, changes: Sequence[RunChange]) -> StepsUnder | CannotChange:
+        """Return the steps with changes of how ranks meet, and by other ways to read them."""
+        others = [
+            [*changes[:index], other, *changes[index + 1 :]]
+            for index, change in enumerate(changes)
+            for other in change.otherwise
+        ]
+        ways = range(graph.weights.num)
         try:
-            return _changed_steps(graph, changes)
+            steps, *otherwise = [changed_steps(graph, ways, some) for some in (changes, *others)]
         except CircularError:
             return CannotChange("the ranks would wait for each other forever")
+        known = ~np.isnan(steps[:, 0])
+        if not self.share[known].any():
+            return CannotChange("the ranks that count have none of the steps that count")
+        for some in (steps, *otherwise):  # what is not known changes as the rest in the mean
+            change = np.average((some - self.as_it_is)[known], 0, self.share[known])
+            some[~known] = self.as_it_is[~known] + change
+        orders = tuple(order for change in changes for order in change.orders)
+        return StepsUnder(steps, tuple(otherwise), orders)
 
     def least_ns(self, place: int, assumption: Assumption) -> float:
         """Return the least time of a step under one of the assumptions.
@@ -326,21 +344,6 @@ def _with_others(assumptions: Sequence[Assumption]) -> tuple[list[Assumption], t
         others.append(range(len(replayed), len(replayed) + len(one.others)))
         replayed += one.others
     return replayed, tuple(others)
-
-
-def _changed_steps(graph: RunGraph, changes: Sequence[RunChange]) -> StepsUnder:
-    """Return how long steps take with changes of how ranks meet, and by other ways to read them."""
-    others = [
-        [*changes[:index], other, *changes[index + 1 :]]
-        for index, change in enumerate(changes)
-        for other in change.otherwise
-    ]
-    ways = range(graph.weights.num)
-    return StepsUnder(
-        changed_steps(graph, ways, changes),
-        tuple(changed_steps(graph, ways, other) for other in others),
-        tuple(order for change in changes for order in change.orders),
-    )
 
 
 def _impossible(analysis: OpenAnalysis) -> Refusal | None:

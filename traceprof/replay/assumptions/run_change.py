@@ -115,7 +115,7 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
         for name in ("source", "target", "added")
     )
     left_out = frozenset().union(*(change.left_out for change in changes))
-    marks = tuple(mark for mark in graph.marks if mark.rank not in left_out)
+    marks = tuple(replace(mark, counts=mark.rank not in left_out) for mark in graph.marks)
     if len(source) == 0:
         return replace(graph, weights=WeightSets.of_columns(weights), marks=marks)
     # What holds nothing back must not close a circle either: it comes from the beginning instead.
@@ -148,6 +148,8 @@ def _from_root(edges: Sequence[EdgeList], gone: Int64) -> list[EdgeList]:
 
 def changed_steps(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange]) -> Float64:
     """Return how long steps take with all of some changes, by end, ns, float64[s, columns].
+
+    Steps that only ranks have that are left out are not a number.
 
     Raises:
         CircularError: with the edges that are added, something would wait for itself.

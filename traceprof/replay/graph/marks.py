@@ -34,6 +34,7 @@ class Marks(Record, frozen=True):
         is_marked: whether the report has steps.
         others: int64[o], where the work of each stream is over, without steps: the training ends
             with the last of them, whichever that is then.
+        counts: whether its steps count; what only ranks have whose steps do not is unknown.
     """
 
     rank: int
@@ -44,6 +45,7 @@ class Marks(Record, frozen=True):
     launched_ns: Int64
     is_marked: bool
     others: Int64
+    counts: bool = True
 
     def compared(self, sample: Sample) -> Marks:
         """Return the marks of the steps of a sample that are compared."""

@@ -119,13 +119,15 @@ def by_number(marks: Sequence[Marks], values: Sequence[Float64]) -> Float64:
         values: float64[s, k] of each.
 
     Returns:
-        float64[steps, k]; where numbers are used twice, steps go by their order.
+        float64[steps, k]; where numbers are used twice, steps go by their order. Those of no rank
+        whose steps count are not a number.
     """
     steps, place = np.unique(np.concatenate(_numbers(marks)), return_inverse=True)
+    counts = np.repeat([mark.counts for mark in marks], [*map(len, values)])
     sums = np.zeros((len(steps), values[0].shape[1]))
-    np.add.at(sums, place, np.concatenate(values))
-    means: Float64 = sums / np.bincount(place, minlength=len(steps))[:, np.newaxis]
-    return means
+    np.add.at(sums, place[counts], np.concatenate(values)[counts])
+    num = np.bincount(place[counts], minlength=len(steps))[:, np.newaxis]
+    return np.divide(sums, num, out=np.full_like(sums, np.nan), where=num > 0)
 
 
 def _numbers(marks: Sequence[Marks]) -> list[Int64]:
