@@ -54,6 +54,8 @@ def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[Detail, ...]:
         window: the time to look at.
         cause: the cause of the idle time.
     """
+    if cause is IdleCause.TURNAROUND:  # it is the GPU's own time
+        return ()
     evidence = host_evidence(rank)
     idle = intervals.clip(idle_causes(rank).of(cause), window.start_ns, window.end_ns)
     if evidence is None or not len(idle):

@@ -10,6 +10,7 @@ import traceprof
 from tests.reference.gpu_machine import Machine
 from tests.reference.gpu_programs import PROGRAMS
 from traceprof.analysis import Options, analyze
+from traceprof.host.launch_stalls import find_stalls
 from traceprof.replay.graph.process_graph import Observed, observe
 from traceprof.trace.nsight import schema
 
@@ -18,7 +19,8 @@ def observed(machine: Machine, folder: Path) -> Observed:
     """Write what a machine did, and read it again."""
     path = machine.write(folder / "run.sqlite")
     with closing(analyze(path, options=Options(savings=False))) as analysis:
-        return observe(list(enumerate(analysis.run.ranks)), 0)
+        ranks = list(enumerate(analysis.run.ranks))
+        return observe(ranks, 0, find_stalls(ranks[0][1]))
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from traceprof.host.late_launches import LateLaunches
     from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64, Intervals
-    from traceprof.run.opening import Rank, Window
+    from traceprof.run.opening import Mask, Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
 ID = "launch-queue-stall"
@@ -116,7 +116,8 @@ class LaunchQueueResult(RankResult, frozen=True):
     Attributes:
         window: what was looked at.
         metrics: the numbers of its finding.
-        stalls: those of launches for this rank that begin in the window, ordered by start.
+        of_process: the stalls of its process, ordered by start.
+        is_here: bool[n], which are of launches for this rank and begin in the window.
         costly: when something of this rank waited for a blocked thread.
         share_per_step: the share of it that the mean steady step holds; None without steps.
         holders: what the rank's GPU ran during its stalls, most first.
@@ -128,7 +129,8 @@ class LaunchQueueResult(RankResult, frozen=True):
 
     window: Window
     metrics: LaunchQueueStallMetrics
-    stalls: Stalls
+    of_process: Stalls
+    is_here: Mask
     costly: Intervals
     share_per_step: float | None
     holders: tuple[Holder, ...]
@@ -136,6 +138,11 @@ class LaunchQueueResult(RankResult, frozen=True):
     has_unexported: bool
     longest: tuple[Evidence, ...]
     how_to_collect: HowToCollect
+
+    @property
+    def stalls(self) -> Stalls:
+        """The stalls of launches for this rank that begin in the window, ordered by start."""
+        return self.of_process.chosen(self.is_here)
 
 
 def run(rank: Rank, window: Window) -> LaunchQueueResult:
@@ -148,10 +155,10 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
         raise ValueError(f"rank {rank.rank}: the report has no API calls")
     of_process = find_stalls(rank)
     queue = launch_queue(rank)
-    is_of_rank = of_process.device == rank.key.device
-    stalls = of_process.chosen(
-        is_of_rank if window.is_whole else is_of_rank & window.holds_start(of_process.start_ns)
-    )
+    is_here = of_process.device == rank.key.device
+    if not window.is_whole:
+        is_here &= window.holds_start(of_process.start_ns)
+    stalls = of_process.chosen(is_here)
     blocked = intervals.union(stalls.start_ns, stalls.end_ns)
     late = late_launches(rank, rank.calls, of_process, window) if len(of_process) else None
     max_depth = queue.deepest_within(window.start_ns, window.end_ns)
@@ -178,7 +185,8 @@ def run(rank: Rank, window: Window) -> LaunchQueueResult:
         how_to_collect=rank.trace.how_to_collect,
         window=window,
         metrics=metrics,
-        stalls=stalls,
+        of_process=of_process,
+        is_here=is_here,
         costly=costly,
         share_per_step=share_per_step(rank, window, costly),
         holders=holders,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.host.launch_stalls import find_stalls
 from traceprof.replay.graph.columns import COPY, gpu_work, host_calls
 from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS, event_waits, lost_records
 from traceprof.replay.graph.hidden_host_waits import api_names, hidden_host_waits
@@ -35,6 +34,7 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.hidden_host_waits import HiddenWaits
@@ -180,18 +180,20 @@ class Edges(Record, frozen=True):
 
 
 def observe(
-    ranks: Sequence[tuple[int, Rank]], shift_ns: int, span: tuple[int, int] | None = None
+    ranks: Sequence[tuple[int, Rank]],
+    shift_ns: int,
+    stalls: Stalls,
+    span: tuple[int, int] | None = None,
 ) -> Observed:
     """Return the actions and waits of a process.
 
     Args:
         ranks: of the process, each with its index among those of the run.
         shift_ns: what to add to times of the report.
+        stalls: launches of the process that a full queue blocked.
         span: of the host's time, in the report's own; all of it where not given.
     """
     first = ranks[0][1]
-    stalls = find_stalls(first)
-    first.process_cache.release()  # the launch queue of the whole process takes much memory
     calls = host_calls(first, shift_ns, span)
     work = gpu_work(ranks, calls, shift_ns, span)
     lost = lost_records(first, calls)

@@ -20,6 +20,7 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64
     from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.marks import Marks
@@ -133,6 +134,7 @@ def _moved(nodes: Int64, by: int) -> Int64:
 def process_part(
     ranks: Sequence[tuple[int, Rank]],
     shift: int,
+    stalls: Stalls,
     number: int,
     matched_places: Sequence[Int64],
     members: Sequence[Sequence[int]],
@@ -145,6 +147,7 @@ def process_part(
     Args:
         ranks: of the process, each with its index among those of the run.
         shift: what to add to times of the report, ns.
+        stalls: launches of the process that a full queue blocked.
         number: the index of the process.
         matched_places: by group, the operations in which its members wait for each other.
         members: by group, the indices of its members.
@@ -152,7 +155,8 @@ def process_part(
         sample: the steps to replay; all where None.
         left_out: int64[l], the numbers of steps of its first rank that are not steady.
     """
-    observed = observe(ranks, shift, None if sample is None else sample.span_of(ranks[0][1]))
+    span = None if sample is None else sample.span_of(ranks[0][1])
+    observed = observe(ranks, shift, stalls, span)
     rows = {index: observed.work.rows_of_kernels(index, rank) for index, rank in ranks}
     of_ranks = [step_operations(rank, index, observed, shift, sample) for index, rank in ranks]
     places = [
@@ -176,7 +180,7 @@ def process_part(
     process = in_pieces(observed, np.concatenate(alone), FIRST_NODE, limits_ns, is_steady)
     del observed
     for _, rank in ranks:
-        rank.release()
+        rank.operations.release()
     edges = edges_of(number, process, is_member)
     marks = [
         marks_of(rank, process, steps) for (_, rank), steps in zip(ranks, of_ranks, strict=True)

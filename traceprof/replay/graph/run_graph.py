@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from traceprof.analyses import breakdown
+from traceprof.analyses import breakdown, launch_queue
+from traceprof.host.launch_stalls import find_stalls
 from traceprof.progress import UNHEARD
 from traceprof.replay.graph.longest_path import schedule
 from traceprof.replay.graph.matched import Matched, group_members, matched_places, transfer_weights
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64
     from traceprof.progress import Progress
     from traceprof.replay.graph.longest_path import Schedule
@@ -129,8 +131,10 @@ def run_graph(
     def part_of(process: tuple[int, list[tuple[int, Rank]]]) -> ProcessPart:
         number, ranks = process
         shift = clock_shift(analysis, ranks[0][1])
-        left_out = steps_left_out(analysis, ranks[0][1])
-        part = process_part(ranks, shift, number, places, members, variants, sample, left_out)
+        stalls, left_out = stalls_of(analysis, ranks[0][1]), steps_left_out(analysis, ranks[0][1])
+        part = process_part(
+            ranks, shift, stalls, number, places, members, variants, sample, left_out
+        )
         progress.advance(1)
         return part if keeps_processes else replace(part, kept=None)
 
@@ -208,6 +212,12 @@ def steps_left_out(analysis: OpenAnalysis, rank: Rank) -> Int64:
     steps = next((one.steps for one in results), ())
     apart = [step.number for step in steps if step.use not in (StepUse.STEADY, None)]
     return np.array(apart, np.int64)
+
+
+def stalls_of(analysis: OpenAnalysis, rank: Rank) -> Stalls:
+    """Return the launches of a rank's process that a full queue blocked, as they were measured."""
+    known = {one.rank: one.of_process for one in analysis.measured.of(launch_queue)}
+    return known[rank.rank] if rank.rank in known else find_stalls(rank)
 
 
 def clock_shift(analysis: OpenAnalysis, rank: Rank) -> int:
