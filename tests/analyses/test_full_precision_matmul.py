@@ -119,15 +119,11 @@ def test_what_names_do_not_tell_is_not_covered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gpu", "impact_ns"),
     [
-        ("Tesla V100-SXM2-16GB", 4372),
-        ("NVIDIA GeForce RTX 3090", 2492),
-        ("NVIDIA A10G", 3750),
-        ("NVIDIA H100 80GB HBM3", 4661),
-        ("NVIDIA B200", 4833),
-        ("Tesla P100-SXM2-16GB", None),
+        ("Tesla V100-SXM2-16GB", 4372), ("NVIDIA GeForce RTX 3090", 2492), ("NVIDIA A10G", 3750),
+        ("NVIDIA H100 80GB HBM3", 4661), ("NVIDIA B200", 4833), ("Tesla P100-SXM2-16GB", None),
         ("NVIDIA GeForce GTX 1660 Ti", None),
     ],
-)
+)  # fmt: skip
 def test_the_impact_is_bounded_by_the_gpus_tensor_cores(
     tmp_path: Path, gpu: str, impact_ns: int | None
 ) -> None:

@@ -70,13 +70,10 @@ def test_tensor_cores() -> None:
 @pytest.mark.parametrize(
     ("gpu", "tf32", "half"),
     [
-        ("NVIDIA A100-SXM4-80GB", 8, 16),
-        ("NVIDIA GeForce RTX 3090", 1, 2),
-        ("NVIDIA H20", 1.7, 3.4),
-        ("Tesla T4", None, 8),
-        ("AMD Instinct MI300X VF", 4, 8),
+        ("NVIDIA A100-SXM4-80GB", 8, 16), ("NVIDIA GeForce RTX 3090", 1, 2),
+        ("NVIDIA H20", 1.7, 3.4), ("Tesla T4", None, 8), ("AMD Instinct MI300X VF", 4, 8),
     ],
-)
+)  # fmt: skip
 def test_rates_of_a_known_board(gpu: str, tf32: float | None, half: float) -> None:
     cores = tensor_cores(None, gpu)
     assert cores is not None

@@ -41,14 +41,10 @@ def found(late: dict[str, Any], usual: dict[str, Any]) -> Cause | None:
 @pytest.mark.parametrize(
     ("part", "told"),
     [
-        ("launch", "launch"),
-        ("sync", "sync"),
-        ("blocking copy", "blocking copy"),
-        ("copy", "blocking copy"),
-        ("data loading", "data loading"),
-        ("other", "other"),
+        ("launch", "launch"), ("sync", "sync"), ("blocking copy", "blocking copy"),
+        ("copy", "blocking copy"), ("data loading", "data loading"), ("other", "other"),
     ],
-)
+)  # fmt: skip
 def test_what_takes_the_time_is_the_cause(part: str, told: str) -> None:
     usual = {"spent": {"compute": [0, 10 * MS]}}
     cause = found({"spent": {"compute": [0, 10 * MS], part: [0, 6 * MS]}}, usual)

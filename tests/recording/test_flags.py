@@ -74,12 +74,9 @@ def chosen(manual: str, machine: Machine = NODE, **asked: bool) -> Flags:
 
 def test_options_are_read_from_the_help() -> None:
     assert list(parse_options(OLD)) == [
-        "capture-range",
-        "cuda-graph-trace",
-        "gpu-metrics-device",
-        "ib-switch-metrics-device",
+        "capture-range", "cuda-graph-trace", "gpu-metrics-device", "ib-switch-metrics-device",
         "nic-metrics",
-    ]
+    ]  # fmt: skip
     assert "'node'" in parse_options(OLD)["cuda-graph-trace"]
     assert parse_options("") == {}
 

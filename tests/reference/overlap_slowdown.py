@@ -29,13 +29,9 @@ from tests.reference.spans import Span, covered, length, union
 from tests.reference.streams import COMMUNICATION, read
 
 _GROUPS = {
-    ("KERNEL", False): "kernels",
-    ("KERNEL", True): "communication",
-    ("MEMCPY", False): "copies",
-    ("MEMCPY", True): "peers",
-    ("MEMSET", False): "copies",
-    ("GRAPH_TRACE", False): "graphs",
-}
+    ("KERNEL", False): "kernels", ("KERNEL", True): "communication", ("MEMCPY", False): "copies",
+    ("MEMCPY", True): "peers", ("MEMSET", False): "copies", ("GRAPH_TRACE", False): "graphs",
+}  # fmt: skip
 """By the table of an operation, and whether it communicates."""
 
 

@@ -53,13 +53,10 @@ def test_first_launches(name: str, call: int, expected: dict[str, float], tmp_pa
 @pytest.mark.parametrize(
     ("name", "is_setup"),
     [
-        ("Warm-up Step 1", True),
-        ("ncclCommInitRankConfig", True),
-        ("compilation", True),
-        ("Torch-Compiled Region: 0/0", False),
-        ("decompiled", False),
+        ("Warm-up Step 1", True), ("ncclCommInitRankConfig", True), ("compilation", True),
+        ("Torch-Compiled Region: 0/0", False), ("decompiled", False),
     ],
-)
+)  # fmt: skip
 def test_setup_ranges(name: str, is_setup: bool, tmp_path: Path) -> None:
     trace = late(begun().nvtx(name, END - MS, END + 5 * MS), MS, call=MS)
     assert found(trace, tmp_path) == {"setup" if is_setup else "launch_bound": 1000}

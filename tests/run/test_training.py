@@ -13,12 +13,9 @@ from traceprof.run.training import Basis, Training, training_of
 
 MS = 1_000_000
 _BASIS = {
-    Basis.STEPS: "steps",
-    Basis.OPTIMIZER: "optimizer",
-    Basis.PERIODS: "periods",
-    Basis.MAIN_COMPUTE: "main compute",
-    Basis.WINDOW: "window",
-}
+    Basis.STEPS: "steps", Basis.OPTIMIZER: "optimizer", Basis.PERIODS: "periods",
+    Basis.MAIN_COMPUTE: "main compute", Basis.WINDOW: "window",
+}  # fmt: skip
 
 
 def check_all(path: Path) -> list[Training]:

@@ -95,12 +95,9 @@ def test_busy_threads_are_open_and_the_others_folded_below(tmp_path: Path) -> No
     trace.kernel(300, 350, tid=4).kernel(400, 450, tid=4).kernel(500, 550, tid=6)
     with timelines(trace, tmp_path) as (timeline,):
         assert [(track.group, track.is_folded) for track in timeline.tracks] == [
-            ("GPU 0", False),
-            ("thread 5", False),
-            ("thread 4", False),
-            ("thread 6", True),
+            ("GPU 0", False), ("thread 5", False), ("thread 4", False), ("thread 6", True),
             ("thread 9", True),
-        ]
+        ]  # fmt: skip
 
 
 def test_a_range_that_never_closed_ends_with_the_capture(tmp_path: Path) -> None:

@@ -140,19 +140,12 @@ def test_what_was_lost_is_what_the_references_find(name: str, version: str, made
 
 
 CAUSES = {
-    "host-sync": "sync_ns",
-    "lost-run-ahead": "sync_ns",
-    "launch-bound": "launch_bound_ns",
-    "data-loading": "data_loading_ns",
-    "sleeping-loader": "data_loading_ns",
-    "sleeping-checkpoint": "waiting_ns",
-    "mpi-wait": "mpi_ns",
-    "initialisation": "setup_ns",
-    "allocation-in-steps": "allocation_ns",
-    "busy-python": "host_code_ns",
-    "turnaround": "turnaround_ns",
-    "host-stall": "stalled_ns",
-}
+    "host-sync": "sync_ns", "lost-run-ahead": "sync_ns", "launch-bound": "launch_bound_ns",
+    "data-loading": "data_loading_ns", "sleeping-loader": "data_loading_ns",
+    "sleeping-checkpoint": "waiting_ns", "mpi-wait": "mpi_ns", "initialisation": "setup_ns",
+    "allocation-in-steps": "allocation_ns", "busy-python": "host_code_ns",
+    "turnaround": "turnaround_ns", "host-stall": "stalled_ns",
+}  # fmt: skip
 REASONS = {
     "compute-stream-collective": "same_stream_ns",
     "exposed-late-launch": "late_launch_ns",

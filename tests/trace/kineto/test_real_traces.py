@@ -22,12 +22,9 @@ from traceprof.trace.open import open_trace
 TRACES = sorted(REAL_FOLDER.glob("kineto/**/*.json.gz")) if REAL_FOLDER else []
 LONG_BYTES = 500_000  # packed
 KINDS = {
-    CopyKind.HOST_TO_DEVICE: "htod",
-    CopyKind.DEVICE_TO_HOST: "dtoh",
-    CopyKind.DEVICE_TO_DEVICE: "dtod",
-    CopyKind.PEER_TO_PEER: "ptop",
-    NULL: "",
-}
+    CopyKind.HOST_TO_DEVICE: "htod", CopyKind.DEVICE_TO_HOST: "dtoh",
+    CopyKind.DEVICE_TO_DEVICE: "dtod", CopyKind.PEER_TO_PEER: "ptop", NULL: "",
+}  # fmt: skip
 
 
 def is_long(path: Path) -> bool:

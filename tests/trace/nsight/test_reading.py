@@ -275,12 +275,9 @@ def test_times_at_the_limits(path: Path) -> None:
     latest = (1 << 62) - 1
     TraceBuilder().kernel(-latest, -latest + 1).kernel(latest - 1, latest, stream=8).write(path)
     assert whole(path) == {
-        "window_start_ns": -latest,
-        "window_ns": 2 * latest,
-        "compute_ns": 2,
-        "idle_ns": 2 * latest - 2,
-        "num_kernels": 2,
-    }
+        "window_start_ns": -latest, "window_ns": 2 * latest, "compute_ns": 2,
+        "idle_ns": 2 * latest - 2, "num_kernels": 2,
+    }  # fmt: skip
 
 
 def test_sums_at_the_limits(path: Path) -> None:

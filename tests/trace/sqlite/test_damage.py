@@ -27,12 +27,9 @@ _HEADER = 100
 _TABLE_LEAF = 13
 # Small ones of five schema versions, so that much of each is structure.
 _REAL = (
-    "dlprof_altered_columns",
-    "no_metadata_2021_b",
-    "non_utf8_metadata_3.24.7",
-    "streams_3.0.0",
+    "dlprof_altered_columns", "no_metadata_2021_b", "non_utf8_metadata_3.24.7", "streams_3.0.0",
     "tiny_3.24.14",
-)
+)  # fmt: skip
 _COLUMNS = [
     (table, column)
     for table, columns in (
