@@ -47,8 +47,8 @@ class StepBars(NamedTuple):
     shortest_ms: Float64
 
 
-def step_bars(result: BreakdownResult, most: int = MAX_BARS) -> StepBars:
-    """Group the steps of a rank into at most this many bars."""
+def step_bars(result: BreakdownResult) -> StepBars:
+    """Group the steps of a rank into at most MAX_BARS bars."""
     steps = result.steps
     numbers = np.array([step.number for step in steps], np.int64)
     if (np.diff(numbers) <= 0).any():  # where numbers come again, the order counts
@@ -57,7 +57,7 @@ def step_bars(result: BreakdownResult, most: int = MAX_BARS) -> StepBars:
         [[getattr(step.measures, measure) for measure, *_ in PARTS] for step in steps], np.float64
     ).reshape(-1, len(PARTS))
     windows = np.array([step.measures.window_ns for step in steps], np.float64)
-    first = group_starts(len(steps), most)
+    first = group_starts(len(steps), MAX_BARS)
     stop = np.append(first[1:], len(steps))[: len(first)]
     if len(first) == 0:
         nothing = np.empty(0)
@@ -194,8 +194,8 @@ class StepGrid(NamedTuple):
     last: Int64
 
 
-def step_grid(results: Sequence[BreakdownResult], most: int = MAX_BARS) -> StepGrid:
-    """Group the steps of ranks by number into at most this many columns.
+def step_grid(results: Sequence[BreakdownResult]) -> StepGrid:
+    """Group the steps of ranks by number into at most MAX_BARS columns.
 
     Many ranks have fewer columns, as a reply limits the number of all cells. If step numbers of a
     rank repeat, they do not identify steps, and the order in which steps ran counts for all ranks.
@@ -204,7 +204,7 @@ def step_grid(results: Sequence[BreakdownResult], most: int = MAX_BARS) -> StepG
     if any((np.diff(row) <= 0).any() for row in numbers):
         numbers = [np.arange(len(row)) for row in numbers]
     known = np.unique(np.concatenate(numbers))
-    most = min(most, max(_MAX_CELLS // len(results), 1))
+    most = min(MAX_BARS, max(_MAX_CELLS // len(results), 1))
     starts = group_starts(len(known), most)
     stops = np.append(starts[1:], len(known))[: len(starts)]
     begin, end = known[starts], known[stops - 1]

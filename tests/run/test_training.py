@@ -24,7 +24,7 @@ def check_all(path: Path) -> list[Training]:
     with ranks_of(path) as opened:
         ranks = [rank for rank in opened if rank.device is not None]
         for rank in ranks:
-            expected = expected_training(export, *_key(rank))
+            expected = expected_training(export, rank.key.process, rank.key.device)
             result = training_of(rank)
             assert _BASIS[result.basis] == expected.basis
             assert (result.start_ns, result.end_ns) == (expected.start, expected.end)
@@ -49,10 +49,6 @@ def check_launches(rank: Rank, launches: tuple[int | None, ...]) -> None:
     assert rank.host_steps is not None
     assert rank.host_steps.start_ns.tolist() == known
     assert rank.host_steps.end_ns.tolist()[:-1] == known[1:]
-
-
-def _key(rank: Rank) -> tuple[int, int]:
-    return rank.key.process, rank.key.device
 
 
 def test_real_trainings(real_trace: Path) -> None:

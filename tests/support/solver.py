@@ -15,7 +15,6 @@ def solver(
     *,
     builder: TraceBuilder | None = None,
     begin_ns: int = 0,
-    gap_us: int = 20,
     length_us: int = 30,
     noise: float = 0.0,
     seed: int = 0,
@@ -27,7 +26,6 @@ def solver(
         kernels: of an iteration.
         builder: to which they are added.
         begin_ns: when the first one begins.
-        gap_us: idle time before each iteration.
         length_us: of each kernel.
         noise: standard deviation of the length of an iteration's kernels, as a share.
         seed: of the noise.
@@ -35,7 +33,7 @@ def solver(
     trace, at = builder or TraceBuilder(), begin_ns
     source = np.random.default_rng(seed)
     for _ in range(num):
-        at += gap_us * US
+        at += 20 * US  # idle
         length = int(length_us * US * (1 + noise * source.normal()))
         for name in kernels:
             trace.kernel(at, at + length, f"{name}(float*)", launch=(at - 5 * US, at - 4 * US))

@@ -51,10 +51,6 @@ def test_conditions_stand_anywhere_between_words(written: str, query: Query) -> 
     assert parsed(written) == query
 
 
-def kernels(analysis: Analysis, rank: int) -> Any:
-    return analysis.run.ranks[rank].operations.kernels
-
-
 def test_the_word_on_a_bar_is_found() -> None:
     with analysis_of(SAMPLE.with_stem("training")) as analysis:
         search, said = searching(analysis), messages(analysis.run.ranks[0])
@@ -79,7 +75,7 @@ def test_the_word_on_a_bar_is_found() -> None:
 
 def test_conditions_are_counted_event_by_event(analysis: Analysis) -> None:
     search = searching(analysis)
-    of_rank = kernels(analysis, 1)
+    of_rank = analysis.run.ranks[1].operations.kernels
     length, stream = of_rank.ends(np.arange(len(of_rank))) - of_rank.start_ns, of_rank.stream
     limit = int(np.median(length))
     (first, *_) = np.unique(stream).tolist()

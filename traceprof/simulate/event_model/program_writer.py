@@ -225,16 +225,14 @@ class Host:
             self.to_host(stream, 4, pageable=True)
             self.synchronize(stream)
 
-    def peer_copy(
-        self, stream: Stream, size: int, source: int, destination: int, *, link: str = ""
-    ) -> None:
+    def peer_copy(self, stream: Stream, size: int, source: int, destination: int) -> None:
         """Copy from device to device directly; the executing stream's device pushes or pulls."""
         work = CopyWork(
             kind=10,
             bytes=size,
             work_ns=_copy_ns(size, self.rates.peer),
             engine=f"{source}:d2h",
-            link=link or f"{source}:{destination}",
+            link=f"{source}:{destination}",
             source_kind=schema.MEM_DEVICE,
             destination_kind=schema.MEM_DEVICE,
             source=source,
