@@ -105,6 +105,12 @@ def test_a_pattern_that_is_no_expression() -> None:
         user_patterns(["(unclosed"])
 
 
+_LAMBDA = (
+    "at::native::sqrt_kernel_cuda(at::TensorIteratorBase&)::{lambda()#2}::operator()() const::"
+    "{lambda(float)#1}"
+)
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -115,31 +121,12 @@ def test_a_pattern_that_is_no_expression() -> None:
         ("std::enable_if<(((8)>(0)))&&a::b<c>::d, void>::type e::f<c, 8>(c*)", "e::f"),
         ("void f<(bool)(1<2), g<3>>(int)", "f"),
         ("void f<(bool)(2>1)>(int)", "f"),
+        ("void (anonymous namespace)::f<int>(int)", "{unnamed}::f"),
+        # Kernels of lambdas name the lambda's operator() in template arguments and parameters.
+        (f"void a::elementwise_kernel<4, {_LAMBDA}>(int, {_LAMBDA})", "a::elementwise_kernel"),
         ("gemm", "gemm"),
         ("void broken<(int)", "broken<"),
     ],
 )
 def test_function_names(name: str, expected: str) -> None:
     assert function_name(name) == expected
-
-
-_LAMBDA = (
-    "at::native::sqrt_kernel_cuda(at::TensorIteratorBase&)::{lambda()#2}::operator()() const::"
-    "{lambda(float)#1}"
-)
-
-
-@pytest.mark.parametrize(
-    ("demangled", "function"),
-    [
-        ("void f<A<int>>(int, A<int>)", "f"),
-        ("void (anonymous namespace)::f<int>(int)", "{unnamed}::f"),
-        # Kernels of lambdas name the lambda's operator() in template arguments and parameters.
-        (
-            f"void at::native::vectorized_elementwise_kernel<4, {_LAMBDA}>(int, {_LAMBDA})",
-            "at::native::vectorized_elementwise_kernel",
-        ),
-    ],
-)
-def test_the_function_of_a_kernel(demangled: str, function: str) -> None:
-    assert function_name(demangled) == function

@@ -90,7 +90,7 @@ def test_every_export_tells_its_version_and_enumerations(
 ) -> None:
     with NsightWriter(path, version):
         pass
-    present = {name for (name,) in query(path, "SELECT name FROM sqlite_master")}
+    present = tables_of(path)
     (table,) = present & set(schema.EXPORT_METADATA)
     metadata = dict(query(path, f"SELECT name, value FROM {table}"))
     assert metadata[schema.SCHEMA_VERSION] == version
@@ -106,7 +106,7 @@ def test_older_versions_lack_later_tables_and_columns(path: Path) -> None:
     with NsightWriter(path, "3.7.2") as writer:
         writer.add(schema.CUDA_DEVICES, {"gpuId": 0, "cudaId": 0, "pid": 1})
         writer.add(schema.KERNEL.name, {"start": [1], "end": [2], "clusterX": 0})
-    tables = {name for (name,) in query(path, "SELECT name FROM sqlite_master")}
+    tables = tables_of(path)
     assert schema.CUDA_DEVICES not in tables
     assert schema.OVERHEAD_TYPES not in tables
     names = [name for name, *_ in columns_of(path, schema.KERNEL.name)]
@@ -119,15 +119,6 @@ def tables_of(path: Path) -> set[str]:
 
 
 def version_of(path: Path) -> str | None:
-    """Return the schema version of an export that says it where exports since 3.2 do."""
-    if schema.EXPORT_METADATA[0] not in tables_of(path):
-        return None
-    metadata = dict(query(path, "SELECT name, CAST(value AS BLOB) FROM META_DATA_EXPORT"))
-    version: str = metadata[schema.SCHEMA_VERSION].decode()
-    return version
-
-
-def any_version_of(path: Path) -> str | None:
     for table in tables_of(path) & set(schema.EXPORT_METADATA):
         metadata = dict(query(path, f"SELECT name, CAST(value AS BLOB) FROM {table}"))
         return str(metadata[schema.SCHEMA_VERSION].decode())
@@ -168,7 +159,7 @@ def test_tables_of_the_host_are_those_of_real_exports(
             writer.create(table)
     compared = set()
     for export in traces.rglob("*.sqlite"):
-        if any_version_of(export) in LIKE[version]:
+        if version_of(export) in LIKE[version]:
             for table in tables_of(export) & tables_of(path) & set(HOST_TABLES):
                 assert columns_of(export, table) == columns_of(path, table), (export, table)
                 compared.add(table)
