@@ -1,13 +1,11 @@
 """What findings would save: beside the simulator's run without their cause, and together."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -26,29 +24,22 @@ from traceprof.analyses.explanations.page import explanation
 from traceprof.analyses.gpu_idle.assumptions import BY_CAUSE, FASTEST_LAUNCHES
 from traceprof.analyses.registry import FINDING_IDS, FINDINGS
 from traceprof.analyses.verdict.headline import largest_limit
-from traceprof.analysis import Options, analyze, analyze_reports
+from traceprof.analyses.verdict.run_result import RunResult, Verdict
+from traceprof.analyses.verdict.savings import Replay, Savings
+from traceprof.analysis import Analysis, Options, analyze, analyze_reports
 from traceprof.execution import children
 from traceprof.execution.children import run_in_children
-from traceprof.findings import Basis
+from traceprof.findings import Basis, Finding, Saving
 from traceprof.replay.answers.savings import with_savings
 from traceprof.replay.assumptions.assumption import Variant, parse
 from traceprof.replay.graph.run_graph import in_this_process, reweighed, run_graph
-from traceprof.replay.graph.sample import MIN_LEAD, MIN_STEPS, sample_of
+from traceprof.replay.graph.sample import MIN_LEAD, MIN_STEPS, Sample, sample_of
 from traceprof.replay.graph.step_lengths import measured_steps, replayed_steps
 from traceprof.reports.text import render
 from traceprof.run.steps.steady_rules import StepUse
 from traceprof.simulate import SCENARIOS, simulate_scenario
 from traceprof.simulate.large_ddp.ddp import simulate_ddp
 from traceprof.units import duration
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.analyses.verdict.run_result import RunResult, Verdict
-    from traceprof.analyses.verdict.savings import Replay, Savings
-    from traceprof.analysis import Analysis
-    from traceprof.findings import Finding, Saving
-    from traceprof.replay.graph.sample import Sample
 
 _NO_REPLAY = Options(savings=False)
 _CHOSEN = {

@@ -1,10 +1,8 @@
 """A replay with equal stages, against pipelines simulated with equal stages."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,19 +17,14 @@ from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses.pipeline_bubble import ID
 from traceprof.analysis import Options, analyze, analyze_reports
 from traceprof.findings import Basis
-from traceprof.replay.answers.answers import answered
+from traceprof.ranks.passes import RankPasses
+from traceprof.replay.answers.answers import Answer, answered
 from traceprof.replay.answers.checked_replay import CheckedReplay, checked_replay
 from traceprof.replay.assumptions.assumption import Way, parse
 from traceprof.replay.assumptions.equal_work import equal_stages, stage_factors
 from traceprof.reports.text import render
 from traceprof.simulate.scenarios.pipelines import Plan, pipeline
 from traceprof.units import duration, percent
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from traceprof.ranks.passes import RankPasses
-    from traceprof.replay.answers.answers import Answer
 
 _NO_REPLAY = Options(savings=False)
 _PLAN = Plan("1f1b", 4, 4, (1.0, 1.4, 1.0, 1.0), 4)

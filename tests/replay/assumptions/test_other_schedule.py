@@ -1,10 +1,9 @@
 """Pipelines with more micro-batches or in another order, and what cannot be said of them."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +13,9 @@ from tests.support.changes import recorded, step_ns
 from tests.support.long import long_after, rows_long_after
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.errors import UsageError
+from traceprof.replay.answers.answers import WhatIf
 from traceprof.run.pipeline_orders import ORDERS
 from traceprof.simulate.scenarios.pipelines import Plan, pipeline
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from traceprof.replay.answers.answers import WhatIf
 
 _PLAN = Plan("1f1b", 4, 4, (1.0, 1.3, 1.0, 1.0), 4)
 _MANY = (1.0, 1.0, 1.3, 1.0, 0.7, 1.0, 1.2, 1.0)

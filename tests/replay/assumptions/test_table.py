@@ -1,9 +1,6 @@
 """The table of assumptions: what is made from it."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,10 +10,7 @@ from tests.support.traces import SAMPLE_FOLDER
 from traceprof.analyses.gpu_idle.assumptions import BY_CAUSE, FASTEST_LAUNCHES
 from traceprof.analyses.registry import FINDINGS
 from traceprof.replay.assumptions.assumption import combined, parse
-from traceprof.replay.assumptions.table import ASSUMPTIONS, markdown
-
-if TYPE_CHECKING:
-    from traceprof.replay.assumptions.table import Entry
+from traceprof.replay.assumptions.table import ASSUMPTIONS, Entry, markdown
 
 PAGE = Path(__file__).parents[3] / "docs" / "whatif.md"
 

@@ -1,25 +1,18 @@
 """Damaged exports: an answer or one line, whatever bytes are wrong; never a traceback or a hang."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.support.attempts import EVENTS, SMALL_TABLES, alter, attempt, everything
 from tests.support.databases import query
-from tests.support.fuzz.damage import DAMAGES, page_size
+from tests.support.fuzz.damage import DAMAGES, Damage, page_size
 from tests.support.long import in_turn, long_after
 from tests.support.traces import REAL_TRACES
 from traceprof.cli.main import EXIT_DONE, EXIT_ERROR
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.database import quote
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.fuzz.damage import Damage
 
 pytestmark = pytest.mark.slow
 
