@@ -15,7 +15,7 @@ from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import closed_analysis, ranks_of
 from traceprof import labels
 from traceprof.analyses.breakdown import Measures
-from traceprof.analysis import FINDING_IDS, Options, analyze
+from traceprof.analysis import FINDING_IDS
 from traceprof.errors import UsageError
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.steady_steps import steady_steps
@@ -89,11 +89,10 @@ def test_graphs_traced_as_a_whole_are_compute_of_unknown_content(tmp_path: Path)
     path = TraceBuilder().kernel(0, 10).graph(10, 90).write(tmp_path)
     assert_agreement(path)
     assert (whole(path).compute_ns, whole(path).num_kernels) == (90, 1)
-    analysis = analyze(path)
+    analysis = closed_analysis(path)
     missing = next(e for e in analysis.not_applicable if e.id == "exposed-communication")
     assert "--cuda-graph-trace=node" in missing.how_to_collect
     assert any("--cuda-graph-trace=node" in note for _, note in analysis.notes)
-    analysis.close()
 
 
 def test_two_processes_that_reuse_correlation_ids(tmp_path: Path) -> None:
@@ -112,26 +111,22 @@ def test_two_processes_that_reuse_correlation_ids(tmp_path: Path) -> None:
 def test_two_devices_of_one_process_are_two_ranks(tmp_path: Path) -> None:
     path = TraceBuilder().kernel(0, 5, device=1).kernel(3, 9, device=0).write(tmp_path)
     assert [row[1] for row in assert_agreement(path)] == [0, 1]
-    analysis = analyze(path)
-    assert [(rank.rank, rank.device) for rank in analysis.run.ranks] == [(0, 0), (1, 1)]
-    analysis.close()
+    ranks = closed_analysis(path).run.ranks
+    assert [(rank.rank, rank.device) for rank in ranks] == [(0, 0), (1, 1)]
 
 
 def test_ranks_are_numbered_as_mpi_says(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 5, pid=1).kernel(0, 5, pid=2)
     builder.thread_name("MPI Rank 7", pid=1).thread_name("MPI Rank 3", pid=2)
-    analysis = analyze(builder.write(tmp_path))
-    assert [(rank.pid, rank.rank) for rank in analysis.run.ranks] == [(2, 3), (1, 7)]
-    analysis.close()
+    ranks = closed_analysis(builder.write(tmp_path)).run.ranks
+    assert [(rank.pid, rank.rank) for rank in ranks] == [(2, 3), (1, 7)]
 
 
 def test_ranks_are_numbered_in_order_where_mpi_contradicts_itself(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 5, pid=1).kernel(0, 5, pid=2)
     for pid in (1, 2):
         builder.raw("MPI_RANKS", globalTid=global_pid(pid) | pid, rank=4)
-    analysis = analyze(builder.write(tmp_path))
-    assert [rank.rank for rank in analysis.run.ranks] == [0, 1]
-    analysis.close()
+    assert [rank.rank for rank in closed_analysis(builder.write(tmp_path)).run.ranks] == [0, 1]
 
 
 # -- steps ----------------------------------------------------------------------------------------
@@ -257,7 +252,7 @@ def test_step_numbers_that_repeat_cannot_be_asked_for_by_number(tmp_path: Path) 
         builder.kernel(4000 + 100 * step, 4050 + 100 * step)
     path = builder.write(tmp_path)
     with pytest.raises(UsageError, match="more than once"):
-        analyze(path, options=Options(steps=(1, 2)))
+        closed_analysis(path, steps=(1, 2))
 
 
 # -- generated exports ----------------------------------------------------------------------------

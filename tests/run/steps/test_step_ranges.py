@@ -6,8 +6,7 @@ import pytest
 
 from tests.reference import breakdown as reference
 from tests.support.builders import TraceBuilder
-from tests.support.opened import ranks_of
-from traceprof.analysis import Options, analyze
+from tests.support.opened import closed_analysis, ranks_of
 
 Named = tuple[str, int, int]
 TRAINER = [("step 5", 0, 96), ("step 6", 96, 192), ("step 7", 192, 290)]
@@ -59,7 +58,5 @@ def test_a_note_says_so(tmp_path: Path) -> None:
     builder = TraceBuilder()
     for text, start, end in TRAINER + LIBRARY:
         builder.nvtx(text, start, end)
-    path = builder.kernel(3, 9, launch=(0, 1)).write(tmp_path)
-    analysis = analyze(path, options=Options(savings=False), jobs=1)
+    analysis = closed_analysis(builder.kernel(3, 9, launch=(0, 1)).write(tmp_path))
     assert any("are no steps (9 in one process)" in note for _, note in analysis.notes)
-    analysis.close()
