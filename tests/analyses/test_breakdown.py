@@ -23,8 +23,7 @@ from traceprof.run.steps.steady_rules import StepUse
 
 
 def whole(path: Path) -> Measures:
-    analysis = closed_analysis(path)
-    (result,) = analysis.result.breakdown
+    (result,) = closed_analysis(path).result.breakdown
     return result.whole
 
 

@@ -186,8 +186,7 @@ def small_ones(number: int, *, hidden: bool = False) -> TraceBuilder:
 
 
 def test_many_small_ones(tmp_path: Path) -> None:
-    found = result(small_ones(20), tmp_path)
-    finding = only_finding(collectives.findings(found))
+    finding = only_finding(collectives.findings(result(small_ones(20), tmp_path)))
     assert dict(finding.metrics) == {
         "num_operations": 20,
         "median_bytes": 4096,

@@ -255,8 +255,7 @@ def two_ranks(builder: TraceBuilder, pid: int, start: int) -> TraceBuilder:
 
 
 def test_waiting_for_a_rank_of_the_same_report(tmp_path: Path) -> None:
-    builder = two_ranks(two_ranks(TraceBuilder(), 100, 10 * MS), 200, 40 * MS)
-    path = builder.write(tmp_path)
+    path = two_ranks(two_ranks(TraceBuilder(), 100, 10 * MS), 200, 40 * MS).write(tmp_path)
     found = finding(path)
     # Before the first one only 10 ms of compute could have hidden its 20 ms.
     assert reasons(found) == {"waiting": 90 * MS, "late_input": 50 * MS, "transfer": 10 * MS}

@@ -309,8 +309,7 @@ def test_an_upload_before_anything_computes_is_called_so(tmp_path: Path) -> None
     for number in range(20):
         builder.memcpy(10 * number, 10 * number + 10, pageable=True)
     builder.kernel(200, 400, GEMM).memcpy(400, 410).kernel(410, 500, GEMM)
-    finding = only(builder, tmp_path)
-    assert "before anything computes" in finding.advice[0]
+    assert "before anything computes" in only(builder, tmp_path).advice[0]
     path = tmp_path / "t.sqlite"
     # The training begins with the first kernel: the upload is none of it.
     (later,) = findings_of(path, (200, 500))

@@ -132,8 +132,7 @@ def test_the_impact_is_bounded_by_the_gpus_tensor_cores(
     if impact_ns is None:
         assert found == []
     else:
-        finding = only_finding(found)
-        assert finding.impact_ns == impact_ns
+        assert only_finding(found).impact_ns == impact_ns
 
 
 def test_without_a_gpus_name_kernels_tell_what_it_is_at_least(tmp_path: Path) -> None:
@@ -162,8 +161,7 @@ def test_an_unknown_gpu_may_have_no_tensor_cores(tmp_path: Path) -> None:
 def test_advice_fits_gpu_program_and_kernels(
     tmp_path: Path, builder: TraceBuilder, said: str, unsaid: str
 ) -> None:
-    finding = only_finding(judged(builder.write(tmp_path)))
-    advice = " ".join(finding.advice)
+    advice = " ".join(only_finding(judged(builder.write(tmp_path))).advice)
     assert said in advice
     assert unsaid not in advice
 
@@ -225,8 +223,7 @@ def test_known_answers(traces: Path, name: str, severity: Severity | None) -> No
 def test_the_smaller_step_comes_first_where_it_is_fast(
     tmp_path: Path, gpu: str, place: int
 ) -> None:
-    finding = only_finding(judged(program(gpu=gpu).write(tmp_path)))
-    assert "TF32" in finding.advice[place]
+    assert "TF32" in only_finding(judged(program(gpu=gpu).write(tmp_path))).advice[place]
 
 
 @pytest.mark.parametrize(("num_rounded", "place"), [(6, 0), (30, 1), (120, None)])

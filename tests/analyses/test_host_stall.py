@@ -33,8 +33,7 @@ ID = "host-stall"
 
 
 def judged(*paths: Path) -> list[Finding]:
-    analysis = closed_analysis(*paths)
-    return [finding for finding in analysis.findings if finding.id == ID]
+    return [finding for finding in closed_analysis(*paths).findings if finding.id == ID]
 
 
 # -- planted stalls -------------------------------------------------------------------------------

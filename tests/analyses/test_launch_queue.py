@@ -170,8 +170,7 @@ def test_each_stream_has_a_queue_of_its_own(traces: Path) -> None:
     # Two models in turn on two streams: 1550 pending in all, and each stream full at 1022.
     (result,) = results(traces / "inference_no_mangled_names.sqlite")
     assert (result.stalls.cap, result.metrics.max_queue_depth) == (CAP, 1550)
-    finding = only_finding(launch_queue.findings(result))
-    assert finding.severity is Severity.INFO
+    assert only_finding(launch_queue.findings(result)).severity is Severity.INFO
 
 
 # -- simulated ones -------------------------------------------------------------------------------
@@ -436,6 +435,5 @@ def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -
             name = chance.choice(["cudaDeviceSynchronize_v3020", "cudaMalloc_v3020"])
             builder.api(name, start, start + chance.choice([9, 4_000_000]), pid=pid)
     path = builder.shuffled(seed).write(tmp_path)
-    found = assert_agreement(path)
-    low = min(answer.series[0][0] for answer in found if answer.series)
+    low = min(answer.series[0][0] for answer in assert_agreement(path) if answer.series)
     assert_agreement(path, (low + 5_000_000, low + 30_000_000))

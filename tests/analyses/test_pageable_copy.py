@@ -76,8 +76,7 @@ def test_copies_that_start_outside_the_window_do_not_count(tmp_path: Path) -> No
 
 def test_copies_without_a_launch_tell_no_host_time(tmp_path: Path) -> None:
     builder = TraceBuilder().memcpy(0, 100, "HtoD", pageable=True, launch=False).kernel(100, 101)
-    finding = one(judged(builder.write(tmp_path))[0])
-    assert finding.metrics["host_blocked_ns"] is None
+    assert one(judged(builder.write(tmp_path))[0]).metrics["host_blocked_ns"] is None
 
 
 def test_unknown_kinds_of_memory_are_said(tmp_path: Path) -> None:

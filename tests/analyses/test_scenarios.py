@@ -107,8 +107,7 @@ def test_other_seeds_and_schema_versions(tmp_path: Path, name: str, version: str
             {**finding, "metrics": _without_payloads(finding["metrics"])}
             for finding in truth["findings"]
         ]
-    analysis = closed_analysis(path)
-    assert_true(analysis, truth)
+    assert_true(closed_analysis(path), truth)
 
 
 def _without_payloads(metrics: dict[str, Any]) -> dict[str, Any]:

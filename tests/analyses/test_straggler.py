@@ -87,8 +87,7 @@ def test_a_planted_straggler_is_found(runs: Runs, name: str, how: int) -> None:
     # Operations that follow another at once are last, too; the one at a step's end is not.
     assert 0.5 <= float(found.metrics["share_last"] or 0) <= 0.8
     assert not analysis.ranks.unmatched
-    document = json.loads(json_report.render(analysis.result))
-    validator().validate(document)
+    validator().validate(json.loads(json_report.render(analysis.result)))
     assert_clocks(truth, analysis, error_ns=100_000, uncertainty_ns=100_000)
 
 

@@ -12,8 +12,7 @@ def test_rates_and_peers(tmp_path: Path) -> None:
     builder.memcpy(50, 150, "PtoP", bytes=500, source=0, destination=1, stream=8)
     builder.memcpy(200, 300, "PtoP", bytes=100, source=2, destination=0)
     builder.memcpy(300, 400, "DtoD", bytes=10).memcpy(400, 500, "HtoD", bytes=2000)
-    analysis = closed_analysis(builder.write(tmp_path))
-    (result,) = analysis.result.links
+    (result,) = closed_analysis(builder.write(tmp_path)).result.links
     uses = [
         (use.link, use.direction, use.peer, use.bytes, use.busy_ns, use.gb_per_s)
         for use in result.uses

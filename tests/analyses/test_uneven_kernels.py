@@ -402,8 +402,7 @@ def test_clocks_are_read_without_those_that_overflowed() -> None:
 
 
 def test_the_clock_of_the_slow_rank_is_its_share_of_the_others() -> None:
-    analysis = closed_analysis(SAMPLE_FOLDER / "uneven-clock.sqlite")
-    measured = analysis.measured
+    measured = closed_analysis(SAMPLE_FOLDER / "uneven-clock.sqlite").measured
     clocks = (1.4e9, 1.42e9, 1.2e9)
     placed = tuple(
         replace(one, clock_hz=clock) for one, clock in zip(measured.placed, clocks, strict=True)

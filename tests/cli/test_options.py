@@ -72,7 +72,6 @@ def test_several_files_are_not_written_to_stdout(
 def test_a_folder_is_made_in_one_that_exists(tmp_path: Path) -> None:
     report = export(tmp_path)
     for _ in range(2):
-        outcome = in_process("export", "csv", report, "-o", tmp_path / "new")
-        assert outcome.code == EXIT_DONE
+        assert in_process("export", "csv", report, "-o", tmp_path / "new").code == EXIT_DONE
     (tmp_path / "file").touch()
     assert "it is not a folder" in in_process("export", "csv", report, "-o", tmp_path / "file").line

@@ -56,8 +56,7 @@ def test_other_names_match_by_place(ddp: Document) -> None:
         key=lambda kernel: kernel.total_ns,
     )
     other = renamed(ddp, lambda name: "another_library_gemm" if name == largest.name else name)
-    found = rungs(ddp, other)
-    assert set(found) == {"name", "place in the step"}
+    assert set(rungs(ddp, other)) == {"name", "place in the step"}
     placed = [c for c in kernels([ddp], [other], 0).changes if c.rung == "place in the step"]
     assert [(c.before, c.after, c.change_ns) for c in placed] == [
         (largest.name, "another_library_gemm", 0)

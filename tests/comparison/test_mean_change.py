@@ -86,8 +86,7 @@ def test_too_few_steps_have_no_interval(num: int) -> None:
 
 
 def test_equal_steps_change_by_exactly_their_difference() -> None:
-    result = change(np.full(9, 2.0), np.full(12, 3.0))
-    assert result == (1.0, (1.0, 1.0), None)
+    assert change(np.full(9, 2.0), np.full(12, 3.0)) == (1.0, (1.0, 1.0), None)
 
 
 def test_the_mean_decides_where_the_shares_of_the_kinds_differ() -> None:

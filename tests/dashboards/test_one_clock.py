@@ -164,8 +164,7 @@ def test_ranks_that_cannot_be_compared_stand_apart(tmp_path: Path) -> None:
         # They begin together, so that one sees them.
         ask = asking(analysis)
         assert {ask("event", id=f"{rank}.op.0")["start"] for rank in range(3)} == {"0"}
-        shown = attributes_of(analysis, Address(timeline_page.PATH))
-        clocks = json.loads(shown["clocks"])
+        clocks = json.loads(attributes_of(analysis, Address(timeline_page.PATH))["clocks"])
         assert [panel["ranks"] for panel in clocks["panels"]] == [[0], [1], [2]]
         assert "does not say when the recording began" in clocks["panels"][1]["why"]
 

@@ -44,8 +44,7 @@ def follow(checkout: Path, title: str, table: str) -> None:
             place.write_text(blocks[0], encoding="utf-8")
             continue
         imported, entry = blocks
-        text = place.read_text(encoding="utf-8")
-        first, opening, rest = text.partition(f"\n{table}")
+        first, opening, rest = place.read_text(encoding="utf-8").partition(f"\n{table}")
         assert opening
         body, closing, rest = rest.partition("\n)\n")
         assert closing

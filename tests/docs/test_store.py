@@ -25,8 +25,7 @@ _DELETION = re.compile(r"^```sql\n(PRAGMA .*?)^```$", re.MULTILINE | re.DOTALL)
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "runs.db"
     for name, sample in (("baseline", "late-allreduce"), ("better", "ddp")):
-        result = analyze_reports([ROOT / "sample_traces" / f"{sample}.sqlite"])
-        save(path, result, name)
+        save(path, analyze_reports([ROOT / "sample_traces" / f"{sample}.sqlite"]), name)
     return path
 
 

@@ -132,8 +132,7 @@ def test_damaged_reports_are_left_out_and_said_to_be(
     assert err.splitlines() == [f"traceprof: left out: {report['reason']}" for report in lost]
     assert all(report["path"] in report["reason"] for report in lost)
     assert run("analyze", *mixed) == EXIT_DONE
-    text = " ".join(capsys.readouterr().out.split())
-    assert text.count("left out: ") == 3
+    assert " ".join(capsys.readouterr().out.split()).count("left out: ") == 3
     assert run("analyze", "--fail-on", "low", *mixed) == EXIT_FINDINGS
 
 

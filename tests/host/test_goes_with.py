@@ -41,8 +41,7 @@ def test_operators_around_a_wait_go_unless_they_launch_something_else(tmp_path: 
         call(400, 420, name=wait, number=5), operator("beside", 390, 450, thread=2),
         operator("empty", 500, 510),
     ]  # fmt: skip
-    path = write(tmp_path / "t.json", events)
-    assert spans(path) == [(100, 160), (240, 280), (400, 420)]
+    assert spans(write(tmp_path / "t.json", events)) == [(100, 160), (240, 280), (400, 420)]
 
 
 def test_without_operators_the_calls_go_and_without_waits_nothing(tmp_path: Path) -> None:

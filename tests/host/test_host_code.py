@@ -77,8 +77,7 @@ def rank_with(tmp_path: Path, *events: dict[str, object]) -> Rank:
         kernel(100, 200), kernel(4200, 4300, number=2),
         call(80, 85), call(4190, 4195, number=2),
     ]  # fmt: skip
-    path = write(tmp_path / "trace.json", [*around, *events])
-    with ranks_of(path) as (rank,):
+    with ranks_of(write(tmp_path / "trace.json", [*around, *events])) as (rank,):
         return rank
 
 

@@ -44,8 +44,7 @@ def _record(nsys: str, traced: str, folder: Path) -> None:
     export = [nsys, "export", "--type=sqlite", "--output"]
     output_of(*export, sqlite, folder / "run.nsys-rep", env=environment)
     analyze = [sys.executable, "-m", "traceprof", "analyze", "--format", "json"]
-    report = output_of(*analyze, sqlite, env=environment)
-    (folder / "report.json").write_text(report)
+    (folder / "report.json").write_text(output_of(*analyze, sqlite, env=environment))
 
 
 Recorded = tuple[dict[str, Any], list[dict[str, Any]]]

@@ -36,5 +36,4 @@ def test_tensor_cores(names: tuple[str, ...], said: str, tmp_path: Path) -> None
     trace = TraceBuilder()
     for number, name in enumerate(names):
         trace.kernel(number * 1000, number * 1000 + 990, name)
-    lines = compute_lines(analyze(trace.write(tmp_path)).result)
-    assert lines[1].startswith(said)
+    assert compute_lines(analyze(trace.write(tmp_path)).result)[1].startswith(said)

@@ -107,8 +107,7 @@ def test_text(tmp_path: Path) -> None:
 
 def test_a_receive_tells_from_whom(tmp_path: Path) -> None:
     builder = TraceBuilder().label("recv src=3 group=pp rank=0 size=4 seq=0", 0, MS)
-    shown = text.render(closed_analysis(builder.write(tmp_path)).result)
-    assert "Recv from 3" in shown
+    assert "Recv from 3" in text.render(closed_analysis(builder.write(tmp_path)).result)
 
 
 def test_many_groups_are_cut_short(tmp_path: Path) -> None:
@@ -148,8 +147,7 @@ def test_ranks_with_and_without_a_gpu(tmp_path: Path) -> None:
     # What is missing of all ranks with a GPU is said of the run, once.
     assert [gap for gap in found["not_applicable"] if gap["rank"] is not None] == []
     assert "rank 1: no GPU operation was recorded of this process" in found["notes"][0]["note"]
-    shown = text.render(analysis.result)
-    assert " CPU " in shown
+    assert " CPU " in text.render(analysis.result)
 
 
 def test_no_communication_range_and_no_compute_range(tmp_path: Path) -> None:
@@ -217,8 +215,7 @@ def test_info_warns_of_a_domain_without_ranges(
     assert f"nothing was recorded of the NVTX domain '{name}'" in out
     assert "nvtx==0.2.11" in out
     assert out.count("nothing was recorded") == 1  # libraries make domains that they never use
-    analysis = closed_analysis(path)
-    assert (len(analysis.notes) == 1) == (name == "traceprof")
+    assert (len(closed_analysis(path).notes) == 1) == (name == "traceprof")
 
 
 @pytest.mark.parametrize("event_type", [schema.NVTX_PUSH_POP, 60, schema.NVTX_MARK])

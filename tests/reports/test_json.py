@@ -78,8 +78,7 @@ def test_what_cannot_be_known_is_null(tmp_path: Path) -> None:
 
 
 def test_only_and_skip_choose_findings(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 10).kernel(900, 1000).graph(20, 900)
-    path = builder.write(tmp_path)
+    path = TraceBuilder().kernel(0, 10).kernel(900, 1000).graph(20, 900).write(tmp_path)
     assert document(path, only=["exposed-communication"])["findings"] == []
     assert document(path, skip=["gpu-idle"])["findings"] == []
     only = document(path, only=["exposed-communication"])["not_applicable"]

@@ -150,8 +150,7 @@ def test_an_optimizer_step_that_the_capture_cuts_off_closes_no_step(tmp_path: Pa
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
-    trace = MADE["warm-up, then distorted"]
-    with ranks_of(trace.write(tmp_path)) as ranks:
+    with ranks_of(MADE["warm-up, then distorted"].write(tmp_path)) as ranks:
         training = training_of(ranks[0])
     assert (training.num_warm_up, training.num_distorted) == (1, 1)
     assert training.num_left_out == 2

@@ -163,5 +163,4 @@ def test_the_command_writes_a_trace_for_each_rank(arguments: list[str], tmp_path
     assert len(traces) > 1
     assert json.loads((tmp_path / "x.truth.json").read_text())["schema"] == "traceprof.truth/1"
     assert run("simulate", *arguments, "-o", target) == EXIT_ERROR  # they are there already
-    result = analyzed(traces)
-    assert [rank.rank for rank in result.run.ranks] == [*range(len(traces))]
+    assert [rank.rank for rank in analyzed(traces).run.ranks] == [*range(len(traces))]

@@ -96,8 +96,7 @@ def test_integers_of_400_digits(tmp_path: Path, key: str, is_odd: bool) -> None:
     place[key] = HUGE
     odd = [{"ph": "X", "cat": "kernel", "name": float("nan"), "ts": 1}] if is_odd else []
     path = write(tmp_path / "t.json", [call(0, 5), kernel(10, 20), large, *odd])
-    document = attempt(path).document
-    assert [rank["rank"] for rank in document["ranks"]] == [0]
+    assert [rank["rank"] for rank in attempt(path).document["ranks"]] == [0]
 
 
 @pytest.mark.parametrize("shape", [[HUGE], [1 << 62, 4], [-1, 5], [0.5], ["x"], [[2]]])

@@ -176,8 +176,7 @@ def nic(builder: TraceBuilder, unit: str = "bytes/ms", **more: Any) -> TraceBuil
 
 
 def test_rates_of_nics_are_integrated(tmp_path: Path) -> None:
-    builder = nic(TraceBuilder().gpu(A100).kernel(500_000, 9_500_000, NCCL))
-    path = builder.write(tmp_path)
+    path = nic(TraceBuilder().gpu(A100).kernel(500_000, 9_500_000, NCCL)).write(tmp_path)
     with ranks_of(path) as (rank,):
         (use,) = link_counters.run(rank, rank.window).uses
     assert (use.bytes, use.busy_ns, use.gb_per_s) == (180_000_000, 9_000_000, 20.0)

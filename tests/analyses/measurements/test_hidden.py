@@ -71,8 +71,7 @@ def unknown(result: RunResult, words: str) -> dict[str, str]:
 
 
 def test_what_graphs_hide_is_not_applicable(tmp_path: Path) -> None:
-    result = analyzed(in_graphs(), tmp_path / "t.sqlite")
-    gaps = unknown(result, "traced as a whole")
+    gaps = unknown(analyzed(in_graphs(), tmp_path / "t.sqlite"), "traced as a whole")
     assert gaps.keys() == ALL - OF_RUNS
     assert all("--cuda-graph-trace=node" in how for how in gaps.values())
 
@@ -88,8 +87,7 @@ def test_graphs_too_short_for_a_finding_hide_none(
 
 
 def test_what_is_seen_beside_graphs_is_found(tmp_path: Path) -> None:
-    builder = steps_of().graph(12_000, 60_000)
-    result = analyzed(builder, tmp_path / "t.sqlite")
+    result = analyzed(steps_of().graph(12_000, 60_000), tmp_path / "t.sqlite")
     found = {finding.id for finding in result.findings}
     gaps = unknown(result, "traced as a whole")
     assert "exposed-communication" in found
@@ -154,8 +152,7 @@ def test_a_warning_hides_nothing_where_every_launch_has_its_operation(tmp_path: 
 def test_a_warning_counts_where_calls_are_lost_too(tmp_path: Path) -> None:
     builder = steps_of(8).raw("DIAGNOSTIC_EVENT", text=WARNING)
     builder.kernel(800_000, 801_000, "gemm", launch=False)
-    result = analyzed(builder, tmp_path / "run.sqlite")
-    assert "gpu-idle" in unknown(result, "lost events")
+    assert "gpu-idle" in unknown(analyzed(builder, tmp_path / "run.sqlite"), "lost events")
 
 
 def _without_half_of_the_kernels(path: Path, folder: Path) -> Path:

@@ -154,8 +154,7 @@ def test_without_a_comparison_there_is_no_other_side(analysis: Analysis) -> None
 
 
 def test_without_another_side_it_says_how(analysis: Analysis) -> None:
-    shown = text(compare.layout(analysis, Address("/compare")))
-    assert "--before" in shown
+    assert "--before" in text(compare.layout(analysis, Address("/compare")))
 
 
 @pytest.mark.long

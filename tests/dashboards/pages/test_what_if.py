@@ -139,7 +139,6 @@ def test_in_the_browser_assumptions_are_ticked(page: Page, sample_url: str, aske
     page.wait_for_url("**/what-if?assume=no-sync*")
     both = page.locator("table.what-if tr", has_text="no-sync + link=4x")
     expect(both).to_be_visible()
-    answer = asked.answers[-1]
-    expect(both.locator("td").first).to_have_text(duration(answer.step_ns or 0))
+    expect(both.locator("td").first).to_have_text(duration(asked.answers[-1].step_ns or 0))
     page.go_back()
     expect(page.get_by_label("other assumptions")).to_have_value("")

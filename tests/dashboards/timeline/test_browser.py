@@ -383,8 +383,7 @@ def test_what_cannot_be_read_is_said(
     own_page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage_host(monkeypatch)
-    trace = TraceBuilder().kernel(0, 10).nvtx("a", 0, 9)
-    with serving(trace.write(tmp_path)) as url:
+    with serving(TraceBuilder().kernel(0, 10).nvtx("a", 0, 9).write(tmp_path)) as url:
         own_page.goto(f"{url}/timeline")
         own_page.wait_for_function(
             f"() => {{ {FIND} return t?.rows?.some((row) => row.label.includes(\"'soon'\")); }}"

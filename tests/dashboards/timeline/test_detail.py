@@ -119,8 +119,7 @@ def test_there_is_no_such_event(timeline: RankTimeline, event: tuple[str, int]) 
 
 
 def test_without_api_calls(tmp_path: Path) -> None:
-    trace = TraceBuilder().kernel(0, 10, launch=False)
-    with timelines(trace, tmp_path) as (timeline,):
+    with timelines(TraceBuilder().kernel(0, 10, launch=False), tmp_path) as (timeline,):
         launched_by = event_of(timeline, "op", 0)["facts"]["launched by"]
         assert launched_by == "not known: the report holds no API calls"
 

@@ -103,8 +103,7 @@ def test_busy_threads_are_open_and_the_others_folded_below(tmp_path: Path) -> No
 def test_a_range_that_never_closed_ends_with_the_capture(tmp_path: Path) -> None:
     trace = TraceBuilder().nvtx("open", 5, None).kernel(10, 70).nvtx("late", 90, None)
     with timelines(trace, tmp_path) as (timeline,):
-        shown = drawn(timeline)[1][3]
-        assert shown == [(5, 70, "open"), (90, 90, "late")]
+        assert drawn(timeline)[1][3] == [(5, 70, "open"), (90, 90, "late")]
 
 
 def test_steps_stand_above_all(tmp_path: Path) -> None:
@@ -142,8 +141,7 @@ def test_every_rank_has_its_own_process_and_device(tmp_path: Path) -> None:
 
 
 def test_without_calls_or_ranges(tmp_path: Path) -> None:
-    trace = TraceBuilder().kernel(0, 10, launch=False)
-    with timelines(trace, tmp_path) as (timeline,):
+    with timelines(TraceBuilder().kernel(0, 10, launch=False), tmp_path) as (timeline,):
         assert [track.kind for track in timeline.tracks] == ["compute"]
 
 

@@ -325,8 +325,7 @@ def test_the_extremes_that_are_allowed(served: Get) -> None:
 
 def test_nothing_else_is_below_the_timeline(served: Get) -> None:
     # Every other path is the page itself: Dash's, which shows that there is no such view.
-    response = served("../../pyproject.toml")
-    assert b"[project]" not in response.get_data()
+    assert b"[project]" not in served("../../pyproject.toml").get_data()
 
 
 def test_a_report_that_is_damaged_where_the_analysis_did_not_look(

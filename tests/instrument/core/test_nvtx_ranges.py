@@ -126,8 +126,7 @@ tool = ctypes.CDLL(os.environ["NVTX_INJECTION64_PATH"])
 print(*((ctypes.c_char * 9).in_dll(tool, name).value for name in ("last_text", "last_domain")))
 """
     )
-    printed = run(code, **{nvtx_package.VARIABLE: str(tool)})
-    assert printed == f"{written!r} b'traceprof'"
+    assert run(code, **{nvtx_package.VARIABLE: str(tool)}) == f"{written!r} b'traceprof'"
 
 
 def test_nothing_grows_under_nsight_systems_that_captures_nothing(

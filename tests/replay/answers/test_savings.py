@@ -81,8 +81,7 @@ def test_a_finding_saves_what_the_simulator_gives_without_it(scenario: str, tmp_
     setup = SCENARIOS[scenario].build(np.random.default_rng(0))
     gain = step_ns(setup.run()) - step_ns(without_waits(setup))
     simulate_scenario(scenario, tmp_path / "run.sqlite", seed=0)
-    result = analyze_reports([tmp_path / "run.sqlite"])
-    saving = saving_of(result, "host-sync")
+    saving = saving_of(analyze_reports([tmp_path / "run.sqlite"]), "host-sync")
     assert saving.basis is Basis.REPLAY
     assert saving.assume == "no-sync"
     assert saving.step_ns == pytest.approx(gain, rel=0.05)
@@ -232,8 +231,7 @@ def test_what_no_answer_is_known_of_is_unknown(tmp_path: Path) -> None:
     lacks = f"the report lacks the calls that launched {100 * lost:.1f} % of the operations"
     assert lacks in (replay.refused or "")
     assert any(gate.name == "launches" and gate.value == lost for gate in replay.gates)
-    text = " ".join(render(result).split())
-    assert f"What it could take is unknown: {lacks}" in text
+    assert f"What it could take is unknown: {lacks}" in " ".join(render(result).split())
 
 
 @pytest.mark.parametrize("jobs", long_after(1, [2, 1]))

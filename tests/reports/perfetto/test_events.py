@@ -44,8 +44,7 @@ def test_every_event_comes_back(spans: list[tuple[int, int]]) -> None:
     ]
     writer.slices(lambda: writer.track(process, "stream 7"), noted(events))
     writer.flush()
-    trace = read(file.getvalue())
-    shown = trace.events(process, "stream 7")
+    shown = read(file.getvalue()).events(process, "stream 7")
     assert sorted((event.start_ns, event.end_ns) for event in shown) == sorted(expected)
     for event in shown:
         assert event.name == f"{event.start_ns} {event.end_ns}"

@@ -62,8 +62,7 @@ def test_it_begins_after_the_longest_gap_of_a_name_that_returns_once() -> None:
 
 def test_names_that_all_return_twice_are_told_apart_by_those_before() -> None:
     body = [1, 2, 3, 3, 2, 1]
-    found = find_periods(items([*body * 20]))
-    assert begins(found) == [(6, [6])]
+    assert begins(find_periods(items([*body * 20]))) == [(6, [6])]
 
 
 def test_operations_that_take_no_time_have_none(tmp_path: Path) -> None:
@@ -112,7 +111,6 @@ def test_a_period_drifts() -> None:
     source = np.random.default_rng(3)
     sequence = [name for _ in range(80) for name in drawn(60, 40) if source.random() > 0.002]
     start = np.cumsum(np.arange(len(sequence)) + 20) - 15
-    found = known(find_periods(Items(named(sequence), start, start + 5)))
-    (phase,) = found.phases
+    (phase,) = known(find_periods(Items(named(sequence), start, start + 5))).phases
     assert phase.lag == 60
     assert 78 <= len(phase.begins) <= 80

@@ -63,8 +63,7 @@ def notes(path: Path) -> list[str]:
 
 def of_three(path: Path) -> Path:
     """Write an export whose three kernels have the rowids 1, 2 and 3."""
-    export = TraceBuilder().kernel(0, 10).kernel(20, 40, NCCL).kernel(30, 90)
-    return export.write(path)
+    return TraceBuilder().kernel(0, 10).kernel(20, 40, NCCL).kernel(30, 90).write(path)
 
 
 @pytest.fixture(scope="module")

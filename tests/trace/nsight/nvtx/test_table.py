@@ -88,8 +88,7 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     builder = TraceBuilder().raw(schema.NVTX.name, **known, start=1, end=9, text=b"\xff\x00\xfe")
     builder.raw(schema.NVTX.name, **known, start=2, end=9, text=17)
     builder.raw(schema.NVTX.name, **known, start=3, end=9, text="x" * 5000)
-    path = builder.write(tmp_path)
-    names = [name for _, _, name, _, _ in tables(path)[1000]]
+    names = [name for _, _, name, _, _ in tables(builder.write(tmp_path))[1000]]
     assert names == ["�\0�", "17", "x" * 1000]
 
 
