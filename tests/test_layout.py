@@ -8,7 +8,7 @@ ROOT = TESTS.parent
 PACKAGES = ("dashboards", "instrument")
 # The references' own tests, those of the scripts in dashboards/assets, and what only a GPU shows.
 OF_NO_PACKAGE = {Path("reference"), Path("dashboards/javascript"), Path("gpu")}
-SHARED = ("tests.support", "tests.reference")
+SHARED = ("tests.support", "tests.reference", "tests.gpu.changes")  # the last by another program
 
 
 def imported(path: Path) -> set[str]:

@@ -65,8 +65,12 @@ def test_what_the_profiler_costs_is_written_as_it_was_measured(validation: Modul
 @pytest.mark.parametrize("name", long_after(1, ["load", "pinned", "prefetch", "autocast"]))
 def test_a_change_on_a_gpu_is_in_its_page(validation: ModuleType, name: str) -> None:
     times = json.loads((validation.RECORDINGS / "times.json").read_text(encoding="utf-8"))
+    report, change = (
+        validation.RECORDINGS / f"{name}.pt.trace.json.gz",
+        validation.GPU_CHANGES[name],
+    )
     written = validation.GPU_PAGE.read_text(encoding="utf-8")
-    assert {*validation._of_gpu(name, times[name])} <= {*written.splitlines()}
+    assert {*validation._of_gpu(report, change, times[name])} <= {*written.splitlines()}
 
 
 @pytest.mark.long
