@@ -21,14 +21,11 @@ CLOSE_NS = 1_000  # by which intervals may miss therefore, and bounds be beaten
 NUM_STEPS_OF = dict.fromkeys(("pipeline", "pipeline-unlabelled", "two-stages", "four-stages"), 6)
 SAME = 0.001  # of a step, by which bounds may be beaten besides
 LARGE, MAX_WIDTH = 0.05, 0.5  # of a step; of the true change
-_UNMATCHED = "refused: which send belongs to which receive is not in the recording"
 _UNSEEN = "wide: whether a loader without calls keeps up is not recorded"
 _BESIDE = "wide: whether a process beside loads the data is not recorded"
 _PACED = "threads that wait for each other by locks are not modelled"
 # What is missed, or refused although the recording is intact, and why.
 KNOWN: dict[tuple[str, str], str] = {
-    ("pipeline-unlabelled", "link=2x"): _UNMATCHED,
-    ("pipeline-unlabelled", "kernel:gemm=0.5x"): _UNMATCHED,
     ("serialized", "no-serialization"): "wide: whether what follows waits for all is not recorded",
     (
         "serialized-unlabelled",

@@ -3,6 +3,8 @@
 Operations are sorted by a key that they have on all ranks (`operation_keys`). If only their order
 distinguishes them, captures that begin at different operations are aligned first (`alignment`).
 Kind and size must agree on all ranks; where they do not, the group is given up, with the reason.
+Sends and receives of more than two ranks without peers are of the two streams whose operations all
+end at the same times, on one clock, and no other's.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ _UNEVEN = ("AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter", "SendR
 _AGREE = 0.99  # of the operations of a group
 # Other ranks with which a rank is aligned before it is given up, and passes over those given up.
 _MAX_TRIED, _PASSES = 4, 2
+_MIN_PAIRED, _SAME_END_NS = 10, 10_000  # operations of two streams, and how far apart they end
 _WHO = "with more than two ranks it is unknown who sends to whom"
 _NO_WAY = (
     "the ranks were captured at different operations, and either no"
@@ -179,6 +182,7 @@ def match(
                     num_ranks=_num_ranks(key, of_rank.world_size[at], largest[runs[member]]),
                 )
             )
+    _pair_streams(parts, domains)
     groups, unmatched = [], []
     for (_, key), of_key in parts.items():
         if len(of_key) > 1:
@@ -196,6 +200,43 @@ def match(
                 ranks = tuple(arrivals[member].rank for member in apart)
                 unmatched.append(Unmatched(key.name, ranks, reason))
     return groups, unmatched
+
+
+def _pair_streams(parts: dict[tuple[int, Key], list[_Part]], domains: Sequence[int]) -> None:
+    """Give both sides of sends and receives that only the order of a stream tells a key of theirs.
+
+    Args:
+        parts: by run and key, which changes.
+        domains: of each rank's clock.
+    """
+    of_run: dict[int, list[tuple[Key, _Part]]] = defaultdict(list)
+    for (run, key), of_key in parts.items():
+        if key.source == "order" and key.kind == EXCHANGE:
+            of_run[run] += [(key, part) for part in of_key]
+    for run, streams in of_run.items():
+        if len({part.member for _, part in streams}) < 3:
+            continue
+        alike = [
+            [place for place, (_, other) in enumerate(streams) if _end_alike(part, other, domains)]
+            for _, part in streams
+        ]
+        for place, others in enumerate(alike):
+            if len(others) == 1 and place < others[0] and alike[others[0]] == [place]:
+                both = [streams[at] for at in (place, others[0])]
+                for key, part in both:
+                    parts[run, key] = [one for one in parts[run, key] if one is not part]
+                number = len(streams) + place  # no stream's
+                parts[run, Key("order", None, EXCHANGE, number)] = [part for _, part in both]
+
+
+def _end_alike(part: _Part, other: _Part, domains: Sequence[int]) -> bool:
+    """Return whether the operations of two ranks' streams end at the same times."""
+    if part.member == other.member or domains[part.member] != domains[other.member]:
+        return False
+    if len(part.at) != len(other.at) or len(part.at) < _MIN_PAIRED:
+        return False
+    apart = np.abs(part.end_ns - other.end_ns)
+    return bool(np.mean(apart <= _SAME_END_NS) >= _AGREE)
 
 
 def _num_ranks(key: Key, world_size: Int64, largest: int) -> int:
