@@ -69,7 +69,7 @@ def test_waits_are_told_by_the_names_of_calls(real_trace: Path) -> None:
                 assert len(calls) <= 1  # else this computation does not say which
                 kind = KINDS.get(calls[0][1], 0) if calls else SynchronizationKind.UNKNOWN
                 times = row["start"], max(row["start"], row["end"])
-                ids = known(row["streamId"]), known(row["eventId"])
+                ids = id_or_null(row["streamId"]), id_or_null(row["eventId"])
                 expected.append((*times, row["correlationId"], int(kind), *ids))
             waits = known(trace.synchronizations(process))
             columns = (
@@ -93,7 +93,11 @@ def test_event_records_have_the_times_of_their_calls(real_trace: Path) -> None:
                 calls = export.calls.get((process, row["correlationId"]), [])
                 assert len(calls) <= 1
                 asked = calls[0][0] if calls else NULL
-                ids = known(row["streamId"]), known(row["eventId"]), known(row.get("eventSyncId"))
+                ids = (
+                    id_or_null(row["streamId"]),
+                    id_or_null(row["eventId"]),
+                    id_or_null(row.get("eventSyncId")),
+                )
                 expected.append((asked, row["correlationId"], *ids))
             records = known(trace.event_records(process))
             columns = (
