@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict
 
 from tests.support.agreement import analyzed, assert_agreement
-from tests.support.builders import TraceBuilder, global_pid
+from tests.support.builders import TraceBuilder
 from tests.support.databases import change
 from tests.support.long import few_and_many, for_examples
 from tests.support.nccl import ALL_REDUCE as NCCL
@@ -41,23 +41,6 @@ def test_every_part(tmp_path: Path) -> None:
         "exposed_copy_ns": 60, "idle_ns": 50, "num_kernels": 1, "num_communication": 1,
         "num_copies": 2,
     }  # fmt: skip
-
-
-def test_touching_operations_leave_no_gap(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 10).kernel(10, 20).memcpy(20, 30).write(tmp_path)
-    assert whole(path).idle_ns == 0
-    assert whole(path).exposed_copy_ns == 10
-
-
-def test_equal_operations_count_once_in_time_and_twice_in_number(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 10).kernel(0, 10, stream=8).write(tmp_path)
-    assert (whole(path).compute_ns, whole(path).num_kernels) == (10, 2)
-
-
-def test_one_operation_without_length(tmp_path: Path) -> None:
-    measures = assert_agreement(TraceBuilder().kernel(5, 5).write(tmp_path))[0][2]
-    assert (measures["window_start_ns"], measures["window_ns"]) == (5, 0)
-    assert (measures["num_kernels"], measures["idle_ns"]) == (1, 0)
 
 
 def test_operations_without_length_at_both_ends(tmp_path: Path) -> None:
@@ -107,25 +90,11 @@ def test_two_processes_that_reuse_correlation_ids(tmp_path: Path) -> None:
     assert [[step[1]["window_ns"] for step in row[3]] for row in rows] == [[50, 35], [50, 35]]
 
 
-def test_two_devices_of_one_process_are_two_ranks(tmp_path: Path) -> None:
-    path = TraceBuilder().kernel(0, 5, device=1).kernel(3, 9, device=0).write(tmp_path)
-    assert [row[1] for row in assert_agreement(path)] == [0, 1]
-    ranks = closed_analysis(path).run.ranks
-    assert [(rank.rank, rank.device) for rank in ranks] == [(0, 0), (1, 1)]
-
-
 def test_ranks_are_numbered_as_mpi_says(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 5, pid=1).kernel(0, 5, pid=2)
     builder.thread_name("MPI Rank 7", pid=1).thread_name("MPI Rank 3", pid=2)
     ranks = closed_analysis(builder.write(tmp_path)).run.ranks
     assert [(rank.pid, rank.rank) for rank in ranks] == [(2, 3), (1, 7)]
-
-
-def test_ranks_are_numbered_in_order_where_mpi_contradicts_itself(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 5, pid=1).kernel(0, 5, pid=2)
-    for pid in (1, 2):
-        builder.raw("MPI_RANKS", globalTid=global_pid(pid) | pid, rank=4)
-    assert [rank.rank for rank in closed_analysis(builder.write(tmp_path)).run.ranks] == [0, 1]
 
 
 # -- steps ----------------------------------------------------------------------------------------
@@ -352,11 +321,6 @@ def test_the_five_longest_stretches_are_shown(tmp_path: Path) -> None:
     (idle,) = judged(builder.write(tmp_path), "gpu-idle")[0]
     lengths = [seen.end_ns - seen.start_ns for seen in idle.evidence]
     assert lengths == [18, 17, 16, 15, 14]
-
-
-def test_hidden_communication_and_a_busy_gpu_are_silent(tmp_path: Path) -> None:
-    builder = TraceBuilder().kernel(0, 1000).kernel(200, 500, NCCL, stream=20)
-    assert judged(builder.write(tmp_path), "exposed-communication", "gpu-idle") == ((), ())
 
 
 def test_just_below_the_threshold_nothing_is_said(tmp_path: Path) -> None:
