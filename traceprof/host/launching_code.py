@@ -148,9 +148,8 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         return None
     captured = captures(rank, rank.calls)
     call = np.concatenate((rank.launched_by[0][kernels], captured.call))
-    thread = np.where(call >= 0, rank.calls.packed_thread.at(np.maximum(call, 0)), NULL)
     around = np.full((5, len(call)), -1, np.int32)
-    sequence = np.full(len(call), NULL, np.int64)
+    joining: list[tuple[Int64, Int64]] = []
     forward: list[tuple[Int64, Int64, Int64, Int64]] = []
     paths = _Paths([*texts.known[_MODULES]], are_whole=rank.trace.operators(rank.process) is None)
     for number in np.unique(spans.thread).tolist():
@@ -168,14 +167,14 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
         numbers = np.where(kind == _OPERATOR, spans.sequence[rows], NULL)
         joins = nest.inherited(np.where(numbers >= 0, numbers, -1))
         forward.append((numbers, nest.start_ns, inherited[_MODULES], inherited[_LINES]))
-        here = np.flatnonzero(thread == number)
+        here = np.flatnonzero(rank.calls.packed_thread.isin([number])[call] & (call >= 0))
         inner = _innermost(nest, rank.calls.start_ns[call[here]])
         here, inner = here[inner >= 0], inner[inner >= 0]
         for of, values in enumerate(inherited):
             if values.max(initial=-1) >= 0:
                 around[of, here] = values[inner]
-        sequence[here] = joins[inner]
-    is_backward = _join(around, sequence, forward)
+        joining.append((here, joins[inner]))
+    is_backward = _join(around, joining, forward)
     for played, like in replays(rank, rank.calls, kernels, call[: len(kernels)], captured):
         _name_replays(around, is_backward, played, len(kernels) + captured.first[:-1][like])
     around, is_backward = around[:, : len(kernels)], is_backward[: len(kernels)]
@@ -187,7 +186,11 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     )  # fmt: skip
 
 
-def _join(around: Int32, sequence: Int64, forward: list[tuple[Int64, Int64, Int64, Int64]]) -> Mask:
+def _join(
+    around: Int32,
+    joining: list[tuple[Int64, Int64]],
+    forward: list[tuple[Int64, Int64, Int64, Int64]],
+) -> Mask:
     """Give kernels of the backward the module and line of the forward's operator, in place.
 
     Of several operators with one number the last one made the gradient's node.
@@ -200,6 +203,9 @@ def _join(around: Int32, sequence: Int64, forward: list[tuple[Int64, Int64, Int6
     is_backward: Mask = np.zeros(around.shape[1], np.bool_)
     if len(known) == 0:
         return is_backward
+    sequence = np.full(around.shape[1], NULL, np.int64)
+    for here, joins in joining:
+        sequence[here] = joins
     place = np.searchsorted(number[known], sequence, side="right") - 1
     joined = known[np.maximum(place, 0)]
     is_joined = (place >= 0) & (number[joined] == sequence) & (around[_MODULES] < 0)
@@ -297,7 +303,7 @@ def _spans(rank: Rank, texts: _Texts) -> _Spans | None:
     parts = [*_of_profiler(rank, texts)] or [*_of_nvtx(rank, texts)]
     if not parts:
         return None
-    return _Spans(*map(np.concatenate, zip(*parts, strict=True)))
+    return parts[0] if len(parts) == 1 else _Spans(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _of_profiler(rank: Rank, texts: _Texts) -> list[_Spans]:

@@ -80,7 +80,7 @@ def _slowed_kernels(rank: Rank) -> SlowedKernels:
     kernels = rank.operations.kernels
     computes = np.flatnonzero(~rank.is_communication_kernel)
     beside = beside_communication(rank, computes)
-    signature = kernels.packed_signature.at(computes)
+    signature = kernels.packed_signature.kept[computes]
     is_alone, is_half = beside.is_judged & ~beside.is_beside, beside.is_judged & beside.is_half
     num_half = np.bincount(signature[is_half], minlength=int(signature.max(initial=0)) + 1)
     is_over = np.where(num_half[signature] > 0, is_half, beside.is_judged & beside.is_beside)
