@@ -13,27 +13,16 @@ from traceprof.kernel_names.tensor_cores import (
 @pytest.mark.parametrize(
     ("gpu", "capability"),
     [
-        ("NVIDIA A100-SXM4-40GB", (8, 0)),
-        ("NVIDIA A10G", (8, 6)),
-        ("NVIDIA A10", (8, 6)),
-        ("NVIDIA H100 80GB HBM3", (9, 0)),
-        ("NVIDIA GH200 480GB", (9, 0)),
-        ("NVIDIA GB200", (10, 0)),
-        ("NVIDIA L40S", (8, 9)),
-        ("NVIDIA RTX 6000 Ada Generation", (8, 9)),
-        ("NVIDIA GeForce RTX 4070 SUPER", (8, 9)),
-        ("NVIDIA GeForce RTX 5090", (12, 0)),
-        ("NVIDIA GeForce RTX 2070 SUPER", (7, 5)),
-        ("TITAN RTX", (7, 5)),
-        ("Quadro RTX 6000", (7, 5)),
-        ("Tesla T4", (7, 5)),
-        ("Tesla V100-PCIE-32GB", (7, 0)),
-        ("Tesla P100-PCIE-16GB", (6, 0)),
-        ("AMD Instinct MI300X", None),
-        ("", None),
-        (None, None),
+        ("NVIDIA A100-SXM4-40GB", (8, 0)), ("NVIDIA A10G", (8, 6)), ("NVIDIA A10", (8, 6)),
+        ("NVIDIA H100 80GB HBM3", (9, 0)), ("NVIDIA GH200 480GB", (9, 0)),
+        ("NVIDIA GB200", (10, 0)), ("NVIDIA L40S", (8, 9)),
+        ("NVIDIA RTX 6000 Ada Generation", (8, 9)), ("NVIDIA GeForce RTX 4070 SUPER", (8, 9)),
+        ("NVIDIA GeForce RTX 5090", (12, 0)), ("NVIDIA GeForce RTX 2070 SUPER", (7, 5)),
+        ("TITAN RTX", (7, 5)), ("Quadro RTX 6000", (7, 5)), ("Tesla T4", (7, 5)),
+        ("Tesla V100-PCIE-32GB", (7, 0)), ("Tesla P100-PCIE-16GB", (6, 0)),
+        ("AMD Instinct MI300X", None), ("", None), (None, None),
     ],
-)
+)  # fmt: skip
 def test_boards(gpu: str | None, capability: tuple[int, int] | None) -> None:
     assert capability_of_board(gpu) == capability
 

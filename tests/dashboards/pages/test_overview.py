@@ -236,17 +236,12 @@ def test_a_rank_may_be_without_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "written"),
     [
-        ("stall_ns", 1_500_000, "1.50 ms"),
-        ("median_bytes", 12_345, "12.3 kB"),
-        ("gb_per_s", 12.345, "12.35 GB/s"),
-        ("matched_fraction", 0.5, "50.0 %"),
-        ("coverage", 1.0, "100.0 %"),
-        ("num_stalls", 7, "7"),
-        ("slowdown", 1.23456, "1.23"),
-        ("api", "cuda\nMemcpy", "cuda\\nMemcpy"),
-        ("communication_slowdown", None, "not known"),
+        ("stall_ns", 1_500_000, "1.50 ms"), ("median_bytes", 12_345, "12.3 kB"),
+        ("gb_per_s", 12.345, "12.35 GB/s"), ("matched_fraction", 0.5, "50.0 %"),
+        ("coverage", 1.0, "100.0 %"), ("num_stalls", 7, "7"), ("slowdown", 1.23456, "1.23"),
+        ("api", "cuda\nMemcpy", "cuda\\nMemcpy"), ("communication_slowdown", None, "not known"),
     ],
-)
+)  # fmt: skip
 def test_metrics_have_the_unit_that_their_name_tells(
     name: str, value: float | str | None, written: str
 ) -> None:
