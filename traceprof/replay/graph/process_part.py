@@ -179,9 +179,9 @@ def process_part(
     limits_ns, is_steady = of_ranks[0].limits_ns, ~np.isin(of_ranks[0].number, left_out)
     process = in_pieces(observed, np.concatenate(alone), FIRST_NODE, limits_ns, is_steady)
     del observed
-    edges = edges_of(number, process, is_member)
     for _, rank in ranks:
-        rank.release()
+        rank.operations.release()
+    edges = edges_of(number, process, is_member)
     marks = [
         marks_of(rank, process, steps) for (_, rank), steps in zip(ranks, of_ranks, strict=True)
     ]
