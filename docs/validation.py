@@ -273,11 +273,13 @@ also removes the norm itself, 99 µs of kernels in a step, which `no-sync` does 
 PyTorch 2.11, CUDA 13.0, driver 580, 16 cores of a virtual machine, November 2026."""
 
 _MODELS_INTRO = """\
-Seven changes of [models.py](../tests/gpu/models.py), recorded when traceprof was as it is here: it
-had not seen them before. The models are those of transformers and torchvision. The program times
-ten more, whose recordings were lost before anyone analyzed them. On this machine the host sets the
-pace of most. Held: {} of {}. Of one GPT-2 in FP32, one round took three times as long as the
-others, which makes its interval wide."""
+Seven changes of [models.py](../tests/gpu/models.py), recorded and timed in the same way, which
+traceprof had never seen: nothing in it was made with them in view. The models are those of
+transformers and torchvision. The program has ten more, whose recordings were lost before they were
+analyzed. Held: {} of {}.
+
+On this machine the host sets the pace of most. Of GPT-2 in FP32, one round took three times as long
+as the others, which makes its interval wide."""
 
 
 def _of_gpu(report: Path, named: Change, rounds: dict[str, list[float]]) -> list[str]:
