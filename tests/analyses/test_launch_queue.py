@@ -17,7 +17,6 @@ from tests.support.long import long_after
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.analyses import launch_queue
-from traceprof.analyses.launch_queue.advice import HEALTHY_ADVICE
 from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.host.queue_depth import launch_queue as queue_of
@@ -249,7 +248,7 @@ def test_the_cap_is_learned(tmp_path: Path, cap: int) -> None:
     assert (finding.severity, finding.impact_ns) == (Severity.INFO, 0)
     assert (finding.metrics["source"], finding.metrics["coverage"]) == ("inferred", 1.0)
     assert "no other work waited" in finding.title
-    assert finding.advice[: len(HEALTHY_ADVICE)] == HEALTHY_ADVICE
+    assert finding.advice[: len(launch_queue._HEALTHY_ADVICE)] == launch_queue._HEALTHY_ADVICE
     lengths = [seen.end_ns - seen.start_ns for seen in finding.evidence]
     assert lengths == sorted(lengths, reverse=True)
 
