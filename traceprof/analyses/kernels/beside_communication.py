@@ -81,11 +81,17 @@ def _slowed_kernels(rank: Rank) -> SlowedKernels:
     computes = np.flatnonzero(~rank.is_communication_kernel)
     beside = beside_communication(rank, computes)
     signature = kernels.packed_signature.kept[computes]
-    is_alone, is_half = beside.is_judged & ~beside.is_beside, beside.is_judged & beside.is_half
-    num_half = np.bincount(signature[is_half], minlength=int(signature.max(initial=0)) + 1)
-    is_over = np.where(num_half[signature] > 0, is_half, beside.is_judged & beside.is_beside)
-    elsewhere = compare(beside.length_ns, beside.beside_ns, signature, is_alone, is_over, MIN_ALONE)
     rates = np.zeros((3, int(signature.max(initial=0)) + 1))
+    is_unknown = np.ones(rates.shape[1], np.bool_)
+    is_unknown[beside.compared.signature] = False
+    rest = np.flatnonzero(is_unknown[signature] & beside.is_judged)
+    is_beside, is_half = beside.is_beside[rest], beside.is_half[rest]
+    num_half = np.bincount(signature[rest[is_half]], minlength=rates.shape[1])
+    is_over = np.where(num_half[signature[rest]] > 0, is_half, is_beside)
+    elsewhere = compare(
+        beside.length_ns[rest], beside.beside_ns[rest], signature[rest], ~is_beside, is_over,
+        MIN_ALONE,
+    )  # fmt: skip
     rate, error = elsewhere.rate, elsewhere.rate_error
     # None loses more than the time that it spends beside communication.
     rate = np.where(np.abs(rate) > _MIN_ERRORS * error, np.minimum(rate, 1.0), 0.0)
