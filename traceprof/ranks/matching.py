@@ -216,11 +216,15 @@ def _pair_streams(parts: dict[tuple[int, Key], list[_Part]], domains: Sequence[i
     for run, streams in of_run.items():
         if len({part.member for _, part in streams}) < 3:
             continue
-        alike = [
-            [place for place, (_, other) in enumerate(streams) if _end_alike(part, other, domains)]
-            for _, part in streams
-        ]
-        for place, others in enumerate(alike):
+        like = defaultdict(list)  # of one clock and as many operations
+        for place, (_, part) in enumerate(streams):
+            like[domains[part.member], len(part.at)].append(place)
+        alike = {
+            place: [other for other in others if _end_alike(streams[place][1], streams[other][1])]
+            for others in like.values()
+            for place in others
+        }
+        for place, others in sorted(alike.items()):
             if len(others) == 1 and place < others[0] and alike[others[0]] == [place]:
                 both = [streams[at] for at in (place, others[0])]
                 for key, part in both:
@@ -229,11 +233,9 @@ def _pair_streams(parts: dict[tuple[int, Key], list[_Part]], domains: Sequence[i
                 parts[run, Key("order", None, EXCHANGE, number)] = [part for _, part in both]
 
 
-def _end_alike(part: _Part, other: _Part, domains: Sequence[int]) -> bool:
-    """Return whether the operations of two ranks' streams end at the same times."""
-    if part.member == other.member or domains[part.member] != domains[other.member]:
-        return False
-    if len(part.at) != len(other.at) or len(part.at) < _MIN_PAIRED:
+def _end_alike(part: _Part, other: _Part) -> bool:
+    """Return whether as many operations of two ranks' streams end at the same times."""
+    if part.member == other.member or len(part.at) < _MIN_PAIRED:
         return False
     apart = np.abs(part.end_ns - other.end_ns)
     return bool(np.mean(apart <= _SAME_END_NS) >= _AGREE)
