@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from traceprof.analyses.registry import FINDING_IDS
-from traceprof.analyses.verdict.judging import judge, to_assume
+from traceprof.analyses.verdict.judging import judge
 from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.errors import TraceprofError
@@ -335,7 +335,7 @@ def _concluded(
         replay: adds the savings to a verdict.
     """
     verdict = judge(measured, only=options.only, skip=options.skip)
-    if options.savings is not False and to_assume(verdict):
+    if options.savings is not False and verdict.assumed:
         verdict = replay(verdict)
         drop_freed_memory()  # of the replay
     return RunResult(measured, verdict)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from math import ceil
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import FieldInfo, asdict, fields
@@ -320,7 +320,7 @@ class FindingKind(Record, frozen=True):
         metrics: the class of its numbers.
         part: the part of a rank's time that is attributed to it, None for most.
         removed_by: the names of the assumptions of a replay that remove it, or a function that
-            returns them for the same finding on all ranks; empty if none fits.
+            returns them for the same finding on all ranks and their results; empty if none fits.
         removed_share: returns the share of the cost that these are about, for the same finding on
             all ranks; None if they remove all of it.
         part_of: the id of the finding whose time includes the time of this one, else None.
@@ -333,20 +333,21 @@ class FindingKind(Record, frozen=True):
 
     metrics: type[Metrics]
     part: TimePart | None = None
-    removed_by: tuple[str, ...] | Callable[[Sequence[Finding]], tuple[str, ...]] = ()
+    removed_by: tuple[str, ...] | Callable[[Sequence[Finding], Sequence[Any]], tuple[str, ...]] = ()
     removed_share: Callable[[Sequence[Finding]], float] | None = None
     part_of: str | None = None
     changes_kernels: bool = False
     needs: Sight | None = None
     counts_gaps: bool = True
 
-    def assumed(self, group: Sequence[Finding]) -> tuple[str, ...]:
+    def assumed(self, group: Sequence[Finding], results: Sequence[Any]) -> tuple[str, ...]:
         """Return the names of the assumptions that remove a finding; empty if there is none.
 
         Args:
             group: the same finding on each rank that has it.
+            results: what its analysis measured on these ranks; empty if it measures whole runs.
         """
-        return self.removed_by(group) if callable(self.removed_by) else self.removed_by
+        return self.removed_by(group, results) if callable(self.removed_by) else self.removed_by
 
     def share_of(self, group: Sequence[Finding]) -> float | None:
         """Return the share of a finding's cost that these are about; None for all of it."""

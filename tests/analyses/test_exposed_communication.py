@@ -48,8 +48,10 @@ def finding(*paths: Path, rank: int = 0) -> Finding:
     return found
 
 
-def assumed(found: Finding) -> tuple[str, ...]:
-    return exposed_communication.FINDINGS[found.id].assumed([found])
+def assumed(path: Path) -> tuple[str, ...]:
+    with analysis_of(path) as analysis:
+        results = [of_whole_windows(analysis)[0]]
+    return exposed_communication.FINDINGS[exposed_communication.ID].assumed([], results)
 
 
 def reasons(found: Finding) -> dict[str, Any]:
@@ -189,7 +191,8 @@ def test_late_input_is_what_perfect_overlap_can_gain(tmp_path: Path, reduction_m
     A step cannot take less than its reductions; all that is exposed beyond is too late.
     """
     machine = Program(reducing(reduction_ms * MS, 1), "").run(1, num_steps=14)
-    found = finding(machine.write(tmp_path))
+    path = machine.write(tmp_path)
+    found = finding(path)
     gain_ns = 14 * (machine.step_ns(2, 11) - 4 * reduction_ms * MS)
     late_ns, queued_ns = found.metrics["late_input_ns"], found.metrics["queued_ns"]
     assert isinstance(late_ns, int)
@@ -200,7 +203,7 @@ def test_late_input_is_what_perfect_overlap_can_gain(tmp_path: Path, reduction_m
     else:
         assert late_ns == pytest.approx(gain_ns, rel=0.03)
     assert found.metrics["busbw_gb_per_s"] == pytest.approx(20, rel=0.02)
-    assert assumed(found) == ("communication=0",)  # fewer bytes slow less compute down, too
+    assert assumed(path) == ("communication=0",)  # fewer bytes slow less compute down, too
 
 
 def needed(*, other: bool = False, compute: bool = False) -> TraceBuilder:
@@ -217,11 +220,12 @@ def needed(*, other: bool = False, compute: bool = False) -> TraceBuilder:
 
 
 def test_needed_at_once(tmp_path: Path) -> None:
-    found = judged(needed(), tmp_path)
+    path = needed().write(tmp_path)
+    found = finding(path)
     assert reasons(found) == {"needed_at_once": 30 * MS, "waiting": None}
     assert found.evidence[0].label == "AllGather: 30 ms of 30 ms needed at once by needs"
     assert "set_modules_to_forward_prefetch" in found.advice[0]
-    assert assumed(found) == ("perfect-overlap",)  # as many bytes as before
+    assert assumed(path) == ("perfect-overlap",)  # as many bytes as before
 
 
 @pytest.mark.parametrize("also", [{"other": True}, {"compute": True}])

@@ -104,7 +104,7 @@ def _imbalance(group: Sequence[Finding]) -> float:
     return share(part, whole)
 
 
-def _removing(group: Sequence[Finding]) -> tuple[str, ...]:
+def _removing(group: Sequence[Finding], _: object) -> tuple[str, ...]:
     return ("equal-stages",) if _imbalance(group) >= _MIN_PART else ()
 
 

@@ -9,7 +9,14 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from traceprof import intervals
-from traceprof.analyses.exposed_communication.advice import PAGE, advice, cpu_advice, makes_shorter
+from traceprof.analyses.exposed_communication.advice import (
+    PAGE,
+    Remedy,
+    advice,
+    cpu_advice,
+    cpu_remedies,
+    remedies,
+)
 from traceprof.analyses.exposed_communication.reasons import (
     ExposedOperations,
     LinkRate,
@@ -122,9 +129,9 @@ class ExposedCommunicationMetrics(Metrics):
     ]
 
 
-def _removing(findings: Sequence[Finding]) -> tuple[str, ...]:
+def _removing(_: object, results: Sequence[ExposedCommunicationResult]) -> tuple[str, ...]:
     """Return what removes the finding: shorter communication slows less compute down, too."""
-    is_shorter = any(makes_shorter(finding.advice) for finding in findings)
+    is_shorter = any(remedy.makes_shorter for result in results for remedy in result.remedies)
     return ("communication=0" if is_shorter else "perfect-overlap",)
 
 
@@ -174,6 +181,15 @@ class ExposedCommunicationResult(RankResult, frozen=True):
     how_to_collect: HowToCollect
     peaks_gb_per_s: Mapping[str, float | None]
     rate: LinkRate | None = None
+
+    @property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """What can be done about it."""
+        if self.operations is None:
+            return cpu_remedies(self.host_operations)
+        return remedies(
+            self.operations, self.rate, is_pytorch=self.is_pytorch, has_compute=self.compute_ns > 0
+        )
 
 
 def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
@@ -272,13 +288,7 @@ def findings(result: ExposedCommunicationResult) -> list[Finding | NotApplicable
             result.longest if operations is None else evidence(operations),
             cpu_advice(result.host_operations)
             if operations is None
-            else advice(
-                operations,
-                result.rate,
-                result.how_to_collect,
-                is_pytorch=result.is_pytorch,
-                has_compute=has_compute,
-            ),
+            else advice(operations, result.rate, result.remedies, result.how_to_collect),
         )
     ]
 

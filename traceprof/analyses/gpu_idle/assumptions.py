@@ -9,7 +9,7 @@ from traceprof.host.idle_causes import IdleCause
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceprof.findings import Finding
+    from traceprof.analyses.gpu_idle import GpuIdleResult
 
 BY_CAUSE: Mapping[IdleCause, str] = {
     IdleCause.SYNC: "no-sync",
@@ -22,13 +22,13 @@ _MIN_CAUSE = 0.15  # of the idle time, as in the finding's title
 _MIN_CURED = 0.5  # of the idle time that is not the GPU's own
 
 
-def removing(group: Sequence[Finding]) -> tuple[str, ...]:
+def removing(_: object, results: Sequence[GpuIdleResult]) -> tuple[str, ...]:
     """Return the assumptions that remove most of the idle time; a limit only if launching does.
 
     Args:
-        group: `gpu-idle` on each rank that has it.
+        results: of the ranks that have the finding.
     """
-    spent = {cause: sum(_ns(finding, cause) for finding in group) for cause in IdleCause}
+    spent = {cause: sum(result.by_cause[cause] for result in results) for cause in IdleCause}
     whole = sum(spent.values())
     curable = whole - spent[IdleCause.TURNAROUND]
     cured = [cause for cause in BY_CAUSE if spent[cause] >= _MIN_CAUSE * whole > 0]
@@ -37,8 +37,3 @@ def removing(group: Sequence[Finding]) -> tuple[str, ...]:
     if spent[IdleCause.LAUNCH_BOUND] >= _MIN_CURED * curable > 0:
         return (FASTEST_LAUNCHES,)
     return ()
-
-
-def _ns(finding: Finding, cause: IdleCause) -> int:
-    value = finding.metrics.get(f"{cause.value}_ns")
-    return value if isinstance(value, int) else 0

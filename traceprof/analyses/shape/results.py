@@ -57,11 +57,11 @@ class Results:
 
     def of(self, module: Judge[Result]) -> tuple[Result, ...]:
         """Return what a module measured, by rank: see each result's `rank`. Empty without any."""
-        return cast("tuple[Result, ...]", self._by_name.get(module.__name__, ()))
+        return cast("tuple[Result, ...]", self.named(module.__name__))
 
-    def num_ranks(self, name: str) -> int:
-        """Return on how many ranks a module was run, by its name."""
-        return len(self._by_name.get(name, ()))
+    def named(self, name: str) -> tuple[RankResult, ...]:
+        """Return the same of a module of a name; empty also for a module that measures no rank."""
+        return self._by_name.get(name, ())
 
     def replaced(self, module: Judge[Result], results: Iterable[Result]) -> Results:
         """Return all results, those of one module replaced."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from traceprof.analyses import breakdown
-from traceprof.analyses.registry import ANALYSES, FINDING_IDS, FINDINGS
+from traceprof.analyses.registry import ANALYSES, FINDING_IDS
 from traceprof.analyses.straggler.rotation import rotation
 from traceprof.analyses.verdict.attribution import attributions
 from traceprof.analyses.verdict.headline import headline
@@ -41,7 +41,7 @@ def judge(
     """
     judged = _judged(measured)
     num_ranks = {
-        id_: measured.results.num_ranks(analysis.name)
+        id_: len(measured.results.named(analysis.name))
         + sum(gap.id == id_ for gap in measured.missing.get(analysis.name, ()))
         for analysis in ANALYSES
         if analysis.measure is not None
@@ -54,10 +54,9 @@ def judge(
     breakdowns = measured.results.of(breakdown)
     head = headline(breakdowns)
     missing = [claim for claim in judged if isinstance(claim, NotApplicable)]
-    findings = in_order(
-        bounded([claim for claim in judged if isinstance(claim, Finding)], breakdowns),
-        0 if head is None else head.step_ns,
-    )
+    claims = [claim for claim in judged if isinstance(claim, Finding)]
+    assumed = _assumed(measured, claims)
+    findings = in_order(bounded(claims, breakdowns, assumed), 0 if head is None else head.step_ns)
     rotating = rotation(measured, findings)
     return Verdict(
         findings=tuple(filter(is_wanted, findings)),
@@ -69,15 +68,21 @@ def judge(
         ),
         headline=None if head is None else head.updated(findings),
         attributions=tuple(attributions(breakdowns, findings, missing)),
+        assumed={
+            one.id: assumed[one.id] for one in findings if is_wanted(one) and one.id in assumed
+        },
     )
 
 
-def to_assume(verdict: Verdict) -> dict[str, tuple[str, ...]]:
+def _assumed(measured: MeasuredRun, findings: Sequence[Finding]) -> dict[str, tuple[str, ...]]:
     """Return what to assume so that findings are gone, of those where something fits, by id."""
-    groups = by_id(verdict.findings)
-    return {
-        group[0].id: atoms for group in groups if (atoms := FINDINGS[group[0].id].assumed(group))
-    }
+    assumed = {}
+    for group in by_id(findings):
+        ranks = {finding.rank for finding in group}
+        (analysis,) = [one for one in ANALYSES if group[0].id in one.findings]
+        results = [one for one in measured.results.named(analysis.name) if one.rank in ranks]
+        assumed[group[0].id] = analysis.findings[group[0].id].assumed(group, results)
+    return {id_: atoms for id_, atoms in assumed.items() if atoms}
 
 
 def _judged(measured: MeasuredRun) -> list[Finding | NotApplicable]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import field
+
 from traceprof.analyses import breakdown, collectives, exposed_copy, link_limits
 from traceprof.analyses.measurements.measured import MeasuredRun
 from traceprof.analyses.shape.results import Results
@@ -12,7 +14,7 @@ from traceprof.ranks.comparison import compare_ranks
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.collectives import CollectivesResult
@@ -44,6 +46,7 @@ class Verdict(Record, frozen=True):
         headline: the run in one line, by all findings, also those that were not asked for.
         attributions: the findings or reasons that account for the time in which ranks did not
             compute, by all findings, too.
+        assumed: what to assume so that findings are gone, by id, of those where something fits.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -51,6 +54,7 @@ class Verdict(Record, frozen=True):
     notes: tuple[tuple[int, str], ...] = ()
     headline: Headline | None = None
     attributions: tuple[Attribution, ...] = ()
+    assumed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class RunResult(Record, frozen=True):

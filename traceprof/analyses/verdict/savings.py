@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from traceprof.analyses.registry import FINDINGS
 from traceprof.analyses.steps.step_lengths import compute_ns, steady_steps, step_ns
-from traceprof.findings import Count, Saving, TimePart, by_id
+from traceprof.findings import Count, Saving, TimePart
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.findings import Finding
@@ -105,7 +105,7 @@ class Savings(Struct, frozen=True, kw_only=True):
 
 
 def bounded(
-    findings: Sequence[Finding], breakdowns: Sequence[BreakdownResult]
+    findings: Sequence[Finding], breakdowns: Sequence[BreakdownResult], assumed: Collection[str]
 ) -> tuple[Finding, ...]:
     """Return findings with the most that a step can gain: all time in a step that they involve.
 
@@ -115,12 +115,9 @@ def bounded(
     Args:
         findings: of the run.
         breakdowns: where the time of its ranks went.
+        assumed: the ids of those that a replay can remove.
     """
     of_rank = {result.rank: result for result in breakdowns}
-    why = {
-        group[0].id: _NOT_REPLAYED if FINDINGS[group[0].id].assumed(group) else _NOT_REMOVABLE
-        for group in by_id(findings)
-    }
     most: dict[str, float] = {}
     for one in findings:
         if one.rank in of_rank:
@@ -128,7 +125,13 @@ def bounded(
     return within_reach(
         [
             replace(
-                one, saving=_bound(one, of_rank.get(one.rank), most.get(one.id, 0), why[one.id])
+                one,
+                saving=_bound(
+                    one,
+                    of_rank.get(one.rank),
+                    most.get(one.id, 0),
+                    _NOT_REPLAYED if one.id in assumed else _NOT_REMOVABLE,
+                ),
             )
             for one in findings
         ],

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from traceprof.analyses import breakdown
 from traceprof.analyses.gpu_idle.assumptions import BY_CAUSE
 from traceprof.analyses.registry import FINDINGS
-from traceprof.analyses.verdict.judging import to_assume
 from traceprof.analyses.verdict.order import MIN_SHARE, in_order
 from traceprof.analyses.verdict.savings import Gain, Replay, Savings, within_reach
 from traceprof.findings import Basis, Saving, by_id
@@ -58,7 +57,7 @@ def with_savings(
         analysis: the run, whose reports are open.
         share: shares the preparation of the replay among processes.
     """
-    headline, assumed = verdict.headline, to_assume(verdict)
+    headline, assumed = verdict.headline, verdict.assumed
     if headline is None or not assumed:
         return verdict
     distinct = list(dict.fromkeys(assumed.values()))
@@ -112,13 +111,12 @@ def not_replayed(
         how: what to do about it.
         gates: the checks of the replay, where it was made.
     """
-    assumed = to_assume(verdict)
-    if verdict.headline is None or not assumed:
+    if verdict.headline is None or not verdict.assumed:
         return verdict
     savings = Savings(replay=Replay(0, gates, why, how))
     findings = tuple(
         structs.replace(finding, saving=_without_answer(finding.saving, why))
-        if finding.id in assumed
+        if finding.id in verdict.assumed
         else finding
         for finding in verdict.findings
     )
