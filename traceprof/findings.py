@@ -222,6 +222,11 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
 
+    @property
+    def is_limit(self) -> bool:
+        """Whether nothing is promised: a bound, or an estimate whose interval begins at zero."""
+        return bool(self.high_ns) and not self.low_ns
+
     @classmethod
     def at_most(
         cls,

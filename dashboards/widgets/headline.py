@@ -99,7 +99,7 @@ def _could_take(view: View, found: Headline, what_if: str) -> Component:
             html.Strong(possible),
             span,
             *gains,
-            f".{beyond_gains(view.analysis.findings, savings)} ",
+            f".{beyond_gains(view.analysis.findings, found.step_ns, savings.gains)} ",
             source,
             asking,
         ],

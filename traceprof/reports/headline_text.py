@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.analyses.breakdown import judged_kind
-from traceprof.analyses.verdict.headline import MAX_CAUSES, largest_limit
+from traceprof.analyses.verdict.headline import MAX_CAUSES
+from traceprof.analyses.verdict.order import limits
 from traceprof.errors import one_line
-from traceprof.findings import Basis
 from traceprof.reports.time_text import CAUSE_WORDS, where_it_went
 from traceprof.run.steps.period_steps import about_periods
 from traceprof.units import between, duration, percent
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.verdict.headline import Headline
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.analyses.verdict.savings import Replay, Savings
+    from traceprof.analyses.verdict.savings import Gain, Replay, Savings
     from traceprof.findings import Finding
 
 _FAR_MORE = 2
@@ -42,9 +42,10 @@ def headline_lines(analysis: RunResult) -> list[str]:
         )
         lines.append(f"What to act on first, with its share of the {kind}: {causes}.")
     if headline.savings.replay is not None:
-        limits = limits_text(analysis.findings, headline.step_ns)
-        could_take = _what_it_could_take(headline.savings, headline.savings.replay, limits)
-        lines.append(could_take + beyond_gains(analysis.findings, headline.savings))
+        if_none = limits_text(analysis.findings, headline.step_ns)
+        could_take = _what_it_could_take(headline.savings, headline.savings.replay, if_none)
+        beyond = beyond_gains(analysis.findings, headline.step_ns, headline.savings.gains)
+        lines.append(could_take + beyond)
     return lines
 
 
@@ -63,7 +64,7 @@ def _what_it_takes(headline: Headline) -> str:
     return f"A step takes {duration(headline.step_ns)}{where} ({steps})"
 
 
-def _what_it_could_take(savings: Savings, replay: Replay, limits: str) -> str:
+def _what_it_could_take(savings: Savings, replay: Replay, if_none: str) -> str:
     if savings.possible_step_ns is None:
         how = f"; {one_line(replay.how_to_collect)}" if replay.how_to_collect else ""
         return f"What it could take is unknown: {one_line(replay.refused or '')}{how}."
@@ -72,7 +73,7 @@ def _what_it_could_take(savings: Savings, replay: Replay, limits: str) -> str:
     if replay.misfit is not None:
         source += f", {percent(replay.misfit)} off"
     if not savings.gains:
-        return f"{limits} ({source})."
+        return f"{if_none} ({source})."
     gains = ", then ".join(
         f"{duration(gain.gain_ns)} less without {gain.finding}"
         for gain in savings.gains[:MAX_CAUSES]
@@ -80,8 +81,8 @@ def _what_it_could_take(savings: Savings, replay: Replay, limits: str) -> str:
     if len(savings.gains) > MAX_CAUSES:
         gains += f", then {len(savings.gains) - MAX_CAUSES} more"
     possible = duration(savings.possible_step_ns)
-    limits = between(savings.possible_low_ns or 0, savings.possible_high_ns or 0)
-    span = "" if limits == possible else f" ({limits})"
+    interval = between(savings.possible_low_ns or 0, savings.possible_high_ns or 0)
+    span = "" if interval == possible else f" ({interval})"
     return f"It could take {possible}{span}: {gains} ({source})."
 
 
@@ -103,45 +104,41 @@ def limits_text(findings: Sequence[Finding], step_ns: int) -> str:
         findings: of the run, in the order in which to act.
         step_ns: what a step takes.
     """
-    limit = largest_limit(findings, step_ns)
-    if limit is None or limit.saving is None or limit.saving.high_ns is None:
+    by_limit = limits(findings, step_ns)
+    by_replay = next((pair for pair in by_limit if pair[1].assume is not None), None)
+    if by_replay is None:
         return "A replay shows no finding whose removal surely makes it 1 % shorter"
-    at_most, share = duration(limit.saving.high_ns), limit.saving.share
-    what = limit.id if share is None else f"{percent(share)} of {limit.id}"
+    (first, largest), (limit, saving) = by_limit[0], by_replay
+    most_ns, removed_ns = largest.high_ns or 0, saving.high_ns or 0
+    what = limit.id if saving.share is None else f"{percent(saving.share)} of {limit.id}"
     # Others may cost more: what no replay can remove, and what a wait that sets the pace hides.
     removed = (
         f"of what a replay can remove, {what} comes first:"
-        f" at most {at_most} less by {limit.saving.assume}"
+        f" at most {duration(removed_ns)} less by {saving.assume}"
     )
-    first, saving = findings[0], findings[0].saving
-    if saving is None or saving.assume is not None or (saving.high_ns or 0) <= limit.saving.high_ns:
+    if most_ns <= removed_ns:
         return removed[0].upper() + removed[1:]
-    most = duration(saving.high_ns or 0)
-    return f"At most {most} less without {first.id}, which no replay can remove here; {removed}"
+    at_most = f"At most {duration(most_ns)} less without {first.id}"
+    return f"{at_most}, which no replay can remove here; {removed}"
 
 
-def beyond_gains(findings: Sequence[Finding], savings: Savings) -> str:
-    """Name the finding whose limit is far more than all gains that a replay estimates.
+def beyond_gains(findings: Sequence[Finding], step_ns: int, gains: Sequence[Gain]) -> str:
+    """Name the first limit, where it is far more than all gains that a replay estimates.
 
     Args:
-        findings: of the run, with their savings.
-        savings: of the run.
+        findings: of the run, in the order in which to act.
+        step_ns: what a step takes.
+        gains: the estimates.
 
     Returns:
         A sentence after a space, or nothing: no gain is estimated, or no limit is larger.
     """
-    limits = {
-        finding.id: finding.saving.high_ns
-        for finding in findings
-        if finding.saving is not None
-        and finding.saving.basis is Basis.BOUND
-        and finding.saving.high_ns is not None
-    }
-    gained_ns = sum(gain.gain_ns for gain in savings.gains)
-    largest = max(limits, key=lambda name: limits[name], default=None)
-    if not savings.gains or largest is None or limits[largest] <= _FAR_MORE * gained_ns:
+    by_limit = limits(findings, step_ns)
+    gained_ns = sum(gain.gain_ns for gain in gains)
+    if not gains or not by_limit or (by_limit[0][1].high_ns or 0) <= _FAR_MORE * gained_ns:
         return ""
-    return f" The largest limit: at most {duration(limits[largest])} less without {largest}."
+    finding, saving = by_limit[0]
+    return f" Far beyond that: at most {duration(saving.high_ns or 0)} less without {finding.id}."
 
 
 def _cause(finding: Finding, rank: int) -> str:

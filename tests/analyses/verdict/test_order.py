@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from tests.support.opened import analysis_of
 from tests.support.traces import SAMPLES
-from traceprof.analyses.verdict.order import in_order
+from traceprof.analyses.verdict.order import in_order, limits
 from traceprof.analyses.verdict.run_result import RunResult
-from traceprof.analyses.verdict.savings import Gain, Savings
+from traceprof.analyses.verdict.savings import Gain
 from traceprof.findings import Basis, Finding, Saving, Severity, by_id
 from traceprof.reports import markdown, text
-from traceprof.reports.headline_text import beyond_gains
+from traceprof.reports.headline_text import beyond_gains, limits_text
 
 STEP_NS = 1000
 
@@ -70,11 +70,43 @@ def test_a_limit_far_above_all_gains_is_named_beside_them(
     limit_ns: int | None, gain_ns: int | None, *, named: bool
 ) -> None:
     findings = [made("host-sync", replayed(500, 450, 550))]  # an estimate is no limit
-    if limit_ns is not None:
-        findings.append(made("full-precision-matmul", Saving.at_most(limit_ns, "half-precision")))
+    for rank, share in enumerate((1, 2) if limit_ns else ()):  # of a rank, what it can gain
+        limit = Saving.at_most((limit_ns or 0) // share, "half-precision")
+        findings.append(made("full-precision-matmul", limit, rank=rank))
     gains = () if gain_ns is None else (Gain("host-sync", "no-sync", gain_ns, STEP_NS - gain_ns),)
-    said = " The largest limit: at most 400 ns less without full-precision-matmul."
-    assert beyond_gains(findings, Savings(gains=gains)) == (said if named else "")
+    said = " Far beyond that: at most 400 ns less without full-precision-matmul."
+    assert beyond_gains(findings, STEP_NS, gains) == (said if named else "")
+
+
+def test_the_limit_of_what_sets_the_pace_is_named_before_larger_ones() -> None:
+    findings = in_order([made("exposed-copy", Saving.at_most(900)), made("gpu-idle", PACING)], 1000)
+    gains = (Gain("host-sync", "no-sync", 20, STEP_NS - 20),)
+    assert "at most 300 ns less without gpu-idle" in beyond_gains(findings, STEP_NS, gains)
+    assert limits_text(findings, STEP_NS) == (
+        "Of what a replay can remove, gpu-idle comes first: at most 300 ns less by no-data-loading"
+    )
+
+
+def test_limits_are_gains_above_noise_of_which_nothing_is_promised() -> None:
+    bounds = [
+        made("exposed-copy", Saving.at_most(900)),  # all time that it involves
+        made("launch-queue-stall", replayed(500, 0, 800)),
+        made("full-precision-matmul", Saving.at_most(10, "x")),
+    ]
+    others = [
+        made("overlap-slowdown", replayed(300, 250, 350)),
+        made("host-stall", replayed(700, 1, 800)),
+        made("pageable-copy", Saving.at_most(9, "x")),
+        made("straggler", Saving.unknown("nobody knows")),
+        made("link-underused"),
+    ]
+    ordered = in_order([*others, *bounds], STEP_NS)
+    assert limits(ordered, STEP_NS) == [(one, one.saving) for one in bounds]
+    assert limits_text(ordered, STEP_NS) == (
+        "At most 900 ns less without exposed-copy, which no replay can remove here; of what a"
+        " replay can remove, launch-queue-stall comes first: at most 800 ns less by no-sync"
+    )
+    assert "no finding" in limits_text(bounds[:1], STEP_NS)
 
 
 def test_ranks_of_a_finding_stay_together_where_the_first_is() -> None:

@@ -23,7 +23,7 @@ from traceprof.analyses import breakdown
 from traceprof.analyses.explanations.page import explanation
 from traceprof.analyses.gpu_idle.assumptions import BY_CAUSE, FASTEST_LAUNCHES
 from traceprof.analyses.registry import FINDING_IDS, FINDINGS
-from traceprof.analyses.verdict.headline import largest_limit
+from traceprof.analyses.verdict.order import limits
 from traceprof.analyses.verdict.run_result import RunResult, Verdict
 from traceprof.analyses.verdict.savings import Replay, Savings
 from traceprof.analysis import Analysis, Options, analyze, analyze_reports
@@ -123,8 +123,7 @@ def test_nothing_is_promised_whose_interval_begins_at_zero(tmp_path: Path) -> No
     at_most = duration(saving.high_ns or 0)
     assert f"without it a step takes at most {at_most} less (no-serialization)" in shown
     assert "It could take" not in shown
-    limit = known(largest_limit([finding for finding, _ in by_finding(result)], 1))
-    assert (known(limit.saving).high_ns or 0) >= (saving.high_ns or 0) > 0
+    assert (limits(result.findings, 1)[0][1].high_ns or 0) >= (saving.high_ns or 0) > 0
 
 
 def test_nothing_is_promised_whose_interval_begins_below_the_least_gain(
@@ -380,7 +379,7 @@ def test_a_wait_for_workers_goes_before_a_larger_limit_of_kernels(traces: Path) 
     """What was changed was the loader, and 43 ms came; kernels could gain more, did it keep up."""
     result = analyze_reports([traces / "pairs" / "a100_loader_1_8workers.sqlite"])
     first, second, *_ = by_finding(result)
-    assert largest_limit(result.findings, known(result.headline).step_ns) == first[0]
+    assert limits(result.findings, known(result.headline).step_ns)[0] == first
     assert (first[0].id, second[0].id) == ("gpu-idle", "full-precision-matmul")
     assert (first[1].high_ns or 0) < (second[1].high_ns or 0)
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from traceprof.analyses.steps.step_lengths import slowest_rank, step_lengths, step_ns
 from traceprof.analyses.verdict.order import MIN_SHARE, in_order, is_proven
 from traceprof.analyses.verdict.savings import Savings
-from traceprof.findings import Basis, by_id, worst_of
+from traceprof.findings import by_id, worst_of
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -69,25 +69,3 @@ def headline(results: Sequence[BreakdownResult]) -> Headline | None:
         return None
     breakdown = slowest_rank(results)
     return Headline(breakdown, step_ns(breakdown), step_lengths(breakdown))
-
-
-def largest_limit(findings: Sequence[Finding], step_ns: int) -> Finding | None:
-    """Return the finding without which a step would gain most at most, where nothing is promised.
-
-    These are limits that no change reaches, and estimates whose interval begins at zero. That of a
-    wait which may set the pace goes before larger ones.
-
-    Args:
-        findings: of the run, with their savings.
-        step_ns: what a step takes; what is less than a hundredth of it is not a limit that matters.
-    """
-    limits = [
-        (finding.saving.sets_pace, finding.saving.high_ns, finding)
-        for finding in findings
-        if finding.saving is not None
-        and finding.saving.high_ns is not None
-        and (finding.saving.basis is Basis.BOUND or not finding.saving.low_ns)
-        and finding.saving.assume is not None
-        and finding.saving.high_ns >= MIN_SHARE * step_ns
-    ]
-    return max(limits, key=lambda limit: limit[:2])[2] if limits else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from traceprof.analyses.registry import FINDINGS
-from traceprof.findings import Basis, Finding, Severity, by_id
+from traceprof.findings import Basis, Finding, Saving, Severity, by_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,6 +45,22 @@ def is_proven(finding: Finding, step_ns: int) -> bool:
         and saving.basis is Basis.REPLAY
         and (saving.low_ns or 0) > MIN_SHARE * step_ns
     )
+
+
+def limits(findings: Iterable[Finding], step_ns: int) -> list[tuple[Finding, Saving]]:
+    """Return the findings without which a step gains at most a limit that is above noise.
+
+    Args:
+        findings: of the run, in the order in which to act: so are the limits.
+        step_ns: what a step takes.
+    """
+    return [
+        (finding, finding.saving)
+        for finding in findings
+        if finding.saving is not None
+        and finding.saving.is_limit
+        and (finding.saving.high_ns or 0) >= MIN_SHARE * step_ns
+    ]
 
 
 def _marked(finding: Finding, step_ns: int) -> Finding:
