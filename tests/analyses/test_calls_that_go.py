@@ -6,10 +6,7 @@ import pytest
 
 from tests.reference.gpu_machine import US
 from tests.reference.gpu_programs import Program, ranks, short_kernels, small_copies, small_messages
-from tests.support.builders import TraceBuilder
-from tests.support.opened import ranks_of
 from traceprof.analysis import analyze_reports
-from traceprof.host.synchronization import between_launches
 
 _LOOSE = 1.2  # times the gain: a limit may be as large
 
@@ -69,20 +66,3 @@ def test_the_turn_around_of_small_copies_counts(pageable: bool, tmp_path: Path) 
         Program(ranks(small_copies("HtoD", num, pageable=pageable)), "") for num in (60, 1)
     )
     assert 1 <= held(many, one, "exposed-copy", tmp_path / "run.sqlite") < _LOOSE
-
-
-def test_time_between_launches_of_others_goes_with_a_call(tmp_path: Path) -> None:
-    """An event recorded before it does; before the first call nothing is known to.
-
-    call    1..3 (goes)  5..6  event 7..8  9..11 (goes)  14..15
-    """
-    trace = TraceBuilder()
-    for begin, end in ((1, 3), (5, 6), (9, 11), (14, 15)):
-        trace.kernel(100 * US + begin, 101 * US + begin, launch=(begin * US, end * US))
-    trace.api("cudaEventRecord_v3020", 7 * US, 8 * US)
-    with ranks_of(trace.write(tmp_path)) as (rank,):
-        assert rank.calls is not None
-        chosen = (rank.calls.start_ns == 1 * US) | (rank.calls.start_ns == 9 * US)
-        time = between_launches(rank, rank.calls, chosen)
-        assert (time.start_ns // US).tolist() == [1, 6]
-        assert (time.end_ns // US).tolist() == [3, 11]

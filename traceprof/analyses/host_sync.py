@@ -24,6 +24,7 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
+from traceprof.host.freed_time import with_operators
 from traceprof.host.idle_causes import UnknownCause, idle_causes, why_unknown
 from traceprof.host.idle_from_waits import (
     IdleFromWaits,
@@ -31,12 +32,7 @@ from traceprof.host.idle_from_waits import (
     outermost,
     waits_with_cost,
 )
-from traceprof.host.synchronization import (
-    by_thread,
-    goes_with,
-    may_copy_from_pageable,
-    synchronizing_calls,
-)
+from traceprof.host.synchronization import by_thread, may_copy_from_pageable, synchronizing_calls
 from traceprof.run.steady_steps import covered_in_mean, steady_steps
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, api_call_kind
 from traceprof.trace.model.parts import Part
@@ -144,7 +140,7 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         metrics=metrics,
         idle_ns=costs.saved_ns,
         evidence=_evidence(rank, calls, costs),
-        most_ns=covered_in_mean(rank, window, goes_with(rank, calls, all_waits)),
+        most_ns=covered_in_mean(rank, window, with_operators(rank, calls, all_waits)),
         is_pytorch=rank.program.is_pytorch,
         has_pageable=may_copy_from_pageable(rank, window),
         uses_mpi=rank.program.uses_mpi,

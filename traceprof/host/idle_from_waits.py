@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.host.freed_time import since_other_launches
 from traceprof.host.idle_causes import idle_causes
-from traceprof.host.synchronization import between_launches
 from traceprof.run.steady_steps import covered_in_mean
 from traceprof.structs import Record
 
@@ -106,5 +106,5 @@ def around_ns(rank: Rank, window: Window, kernels: Int64, waiting_ns: int) -> in
         return turn_ns
     chosen, called = np.zeros(len(calls), np.bool_), rank.launched_by[0][kernels]
     chosen[called[called >= 0]] = True
-    launching_ns = covered_in_mean(rank, window, between_launches(rank, calls, chosen))
+    launching_ns = covered_in_mean(rank, window, since_other_launches(rank, calls, chosen))
     return turn_ns + min(launching_ns, covered_in_mean(rank, window, slower) + waiting_ns)

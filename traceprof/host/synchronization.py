@@ -75,66 +75,6 @@ def by_thread(calls: ApiCalls, chosen: Mask) -> dict[int, ThreadCalls]:
     }
 
 
-def goes_with(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
-    """Return the host's time that disappears with some of its calls: no step gains more of it.
-
-    That are the calls from begin to end, with what they wait for, and the operators around them
-    that launch no kernel but by these calls, such as `aten::item`.
-
-    Args:
-        rank: one of the process.
-        calls: of the process.
-        chosen: which of them go, bool[calls].
-    """
-    index, operators = np.flatnonzero(chosen), rank.trace.operators(rank.process)
-    spans = [(calls.start_ns[index], calls.ends(index))]
-    if operators is not None and len(index):
-        kernels = rank.launched_by[0]
-        launches = np.unique(kernels[(kernels >= 0) & ~chosen[kernels]])
-        of_operator = operators.packed_thread.at(np.arange(len(operators)))
-        of_launch, of_call = (calls.packed_thread.at(rows) for rows in (launches, index))
-        for thread in np.unique(of_call).tolist():
-            rows = np.flatnonzero(of_operator == thread)
-            start, end = operators.start_ns[rows], operators.ends(rows)
-            others, own = (
-                np.sort(calls.start_ns[some[of_some == thread]])
-                for some, of_some in ((launches, of_launch), (index, of_call))
-            )
-            num_others, num_own = (
-                np.searchsorted(times, end) - np.searchsorted(times, start)
-                for times in (others, own)
-            )
-            only = (num_others == 0) & (num_own > 0)
-            spans.append((start[only], end[only]))
-    return intervals.merge(*(intervals.union(start, end) for start, end in spans))
-
-
-def between_launches(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
-    """Return the time of the host in which nothing was launched but by some of its calls.
-
-    That is from the return of the launch of other work before each of these calls to its own
-    return: with events that it records, streams that it has wait, and the code around them.
-
-    Args:
-        rank: one of the process.
-        calls: of the process.
-        chosen: which of them go, bool[calls].
-    """
-    launched = np.unique(np.concatenate(rank.launched_by))
-    launched = launched[launched >= 0]
-    others = np.zeros(len(calls), np.bool_)
-    others[launched[~chosen[launched]]] = True
-    before, spans = by_thread(calls, others), []
-    for thread, own in by_thread(calls, chosen).items():
-        since = own.start_ns
-        if thread in before:
-            returned = np.append(-intervals.BEYOND_NS, np.maximum.accumulate(before[thread].end_ns))
-            last = returned[np.searchsorted(before[thread].start_ns, own.start_ns)]
-            since = np.where(last > -intervals.BEYOND_NS, np.minimum(last, since), since)
-        spans.append(intervals.union(since, own.end_ns))
-    return intervals.merge(*spans)
-
-
 def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:
     """Return whether operations start before they are launched, or end after the host read them."""
     early = launched = 0

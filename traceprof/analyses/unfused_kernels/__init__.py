@@ -35,8 +35,8 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
+from traceprof.host.freed_time import with_operators
 from traceprof.host.idle_causes import idle_causes
-from traceprof.host.synchronization import goes_with
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.kernel_names.titles import short_title
 from traceprof.run.steady_steps import covered_in_mean, share_per_step
@@ -244,7 +244,7 @@ def _most_ns(
         return most
     chosen, called = np.zeros(len(calls), np.bool_), rank.launched_by[0][spared]
     chosen[called[called >= 0]] = True
-    launching = intervals.subtract(goes_with(rank, calls, chosen), spared_time)
+    launching = intervals.subtract(with_operators(rank, calls, chosen), spared_time)
     slower = idle_causes(rank).host_is_slower
     return most + min(covered_in_mean(rank, window, time) for time in (launching, slower))
 

@@ -1,4 +1,4 @@
-"""The host's time that goes with calls: these, and operators that launch nothing but by them."""
+"""The host's time that goes with calls: of operators around them, or since other launches."""
 
 from pathlib import Path
 
@@ -9,7 +9,8 @@ from tests.support.builders import TraceBuilder
 from tests.support.long import long_after
 from tests.support.opened import closed_analysis, ranks_of
 from tests.support.profiler_events import PID, call, event, kernel, write
-from traceprof.host.synchronization import goes_with, synchronizing_calls
+from traceprof.host.freed_time import since_other_launches, with_operators
+from traceprof.host.synchronization import synchronizing_calls
 from traceprof.trace.model.kinds import waits_for_gpu
 
 RECORDINGS = Path(__file__).parents[1] / "gpu" / "recordings"
@@ -20,7 +21,7 @@ def spans(path: Path) -> list[tuple[int, int]]:
     """Return what goes with all waits of a trace, us since its beginning."""
     with ranks_of(path) as (rank,):
         assert rank.calls is not None
-        time = goes_with(rank, rank.calls, synchronizing_calls(rank, rank.calls))
+        time = with_operators(rank, rank.calls, synchronizing_calls(rank, rank.calls))
         first = int(rank.calls.start_ns[0])
         pairs = zip(time.start_ns.tolist(), time.end_ns.tolist(), strict=True)
         return [((start - first) // US, (end - first) // US) for start, end in pairs]
@@ -51,6 +52,23 @@ def test_without_operators_the_calls_go_and_without_waits_nothing(tmp_path: Path
     assert spans(trace.write(tmp_path / "b.sqlite")) == [(7, 21)]
 
 
+def test_time_between_launches_of_others_goes_with_a_call(tmp_path: Path) -> None:
+    """An event recorded before it does; before the first call nothing is known to.
+
+    call    1..3 (goes)  5..6  event 7..8  9..11 (goes)  14..15
+    """
+    trace = TraceBuilder()
+    for begin, end in ((1, 3), (5, 6), (9, 11), (14, 15)):
+        trace.kernel(100 * US + begin, 101 * US + begin, launch=(begin * US, end * US))
+    trace.api("cudaEventRecord_v3020", 7 * US, 8 * US)
+    with ranks_of(trace.write(tmp_path)) as (rank,):
+        assert rank.calls is not None
+        chosen = (rank.calls.start_ns == 1 * US) | (rank.calls.start_ns == 9 * US)
+        time = since_other_launches(rank, rank.calls, chosen)
+        assert (time.start_ns // US).tolist() == [1, 6]
+        assert (time.end_ns // US).tolist() == [3, 11]
+
+
 @pytest.mark.parametrize("name", long_after(1, ["scalars", "read_loss", "synchronize"]))
 def test_a_recording_says_the_same_to_plain_python(name: str) -> None:
     path = RECORDINGS / f"{name}.pt.trace.json.gz"
@@ -74,7 +92,7 @@ def test_a_recording_says_the_same_to_plain_python(name: str) -> None:
         until = max(until, end)
     with ranks_of(path) as (rank,):
         assert rank.calls is not None
-        of_ours = goes_with(rank, rank.calls, synchronizing_calls(rank, rank.calls))
+        of_ours = with_operators(rank, rank.calls, synchronizing_calls(rank, rank.calls))
     assert of_ours.measure_ns == covered
 
 
