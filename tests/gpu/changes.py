@@ -59,6 +59,16 @@ def blocks(num: int, width: int) -> torch.nn.Sequential:
     ).to(CUDA)
 
 
+def train(optimizer: Any, loss: Callable[[], Tensor], *, half: bool = True) -> Tensor:
+    """Return a loss, computed under autocast with `half`, after a step that makes it smaller."""
+    optimizer.zero_grad()
+    with torch.autocast(CUDA, HALF, enabled=half):
+        value = loss()
+    torch.autograd.backward(value)
+    optimizer.step()
+    return value.detach()
+
+
 class Training:
     """A model of `num` blocks with AdamW; with `half`, autocast computes in bfloat16."""
 
@@ -76,11 +86,7 @@ class Training:
 
     def step(self, batch: Tensor) -> Tensor:
         """Train with a batch; return its loss."""
-        self.optimizer.zero_grad()
-        loss = self.loss(batch)
-        torch.autograd.backward(loss)
-        self.optimizer.step()
-        return loss.detach()
+        return train(self.optimizer, lambda: self.loss(batch), half=self.half)
 
 
 def read_loss(*, changed: bool) -> Callable[[], object]:
@@ -261,14 +267,7 @@ def attention(*, changed: bool) -> Callable[[], object]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     batch = torch.randn(8, 1024, 1024, device=CUDA)
 
-    def step() -> None:
-        optimizer.zero_grad()
-        with torch.autocast(CUDA, HALF):
-            loss = model(batch).float().square().mean()
-        torch.autograd.backward(loss)
-        optimizer.step()
-
-    return step
+    return lambda: train(optimizer, lambda: model(batch).float().square().mean())
 
 
 def gelu_by_hand(batch: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import transformers
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
-from tests.gpu.changes import CUDA, HALF, Training, cuda, main
+from tests.gpu.changes import CUDA, Training, cuda, main, train
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,16 +45,7 @@ def language(
     """Return a step that trains a language model with AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **(options or {"fused": True}))
     words = torch.randint(50257, (batch, length), device=CUDA)
-
-    def step() -> Tensor:
-        optimizer.zero_grad()
-        with torch.autocast(CUDA, HALF, enabled=half):
-            loss: Tensor = model(words, labels=words).loss
-        torch.autograd.backward(loss)
-        optimizer.step()
-        return loss.detach()
-
-    return step
+    return lambda: train(optimizer, lambda: model(words, labels=words).loss, half=half)
 
 
 def gpt2_half(*, changed: bool) -> Callable[[], object]:
@@ -91,12 +82,7 @@ def resnet(*, channels_last: bool = False) -> tuple[Any, Any]:
 
 def images(model: Any, optimizer: Any, batch: Tensor) -> Tensor:
     """Train with a batch of images."""
-    optimizer.zero_grad()
-    with torch.autocast(CUDA, HALF):
-        loss: Tensor = model(batch).float().square().mean()
-    torch.autograd.backward(loss)
-    optimizer.step()
-    return loss.detach()
+    return train(optimizer, lambda: model(batch).float().square().mean())
 
 
 def channels_last(*, changed: bool) -> Callable[[], object]:
@@ -142,21 +128,14 @@ def recompute(*, changed: bool) -> Callable[[], object]:
     """Compute activations again in the backward, or keep them."""
     training = Training(6, 1024)
     batch = torch.randn(8192, 1024, device=CUDA)
-    optimizer = training.optimizer
 
-    def step() -> None:
-        optimizer.zero_grad()
-        with torch.autocast(CUDA, HALF):
-            output = batch
-            for block in training.model:
-                output = (
-                    block(output) if changed else checkpoint(block, output, use_reentrant=False)
-                )
-            loss = output.float().square().mean()
-        torch.autograd.backward(loss)
-        optimizer.step()
+    def loss() -> Tensor:
+        output = batch
+        for block in training.model:
+            output = block(output) if changed else checkpoint(block, output, use_reentrant=False)
+        return output.float().square().mean()
 
-    return step
+    return lambda: train(training.optimizer, loss)
 
 
 def offload(*, changed: bool) -> Callable[[], object]:
@@ -164,15 +143,12 @@ def offload(*, changed: bool) -> Callable[[], object]:
     training = Training(4, 1024)
     batch = torch.randn(4096, 1024, device=CUDA)
 
-    def step() -> None:
-        training.optimizer.zero_grad()
+    def loss() -> Tensor:
         saved: Any = torch.autograd.graph.save_on_cpu(pin_memory=True)
         with nullcontext() if changed else saved:
-            loss = training.loss(batch)
-        torch.autograd.backward(loss)
-        training.optimizer.step()
+            return training.loss(batch)
 
-    return step
+    return lambda: train(training.optimizer, loss)
 
 
 def clip(*, changed: bool) -> Callable[[], object]:
@@ -236,18 +212,15 @@ def masked(*, changed: bool) -> Callable[[], object]:
     batch = torch.randn(8192, 1024, device=CUDA)
     mask = torch.rand(8192, device=CUDA) > 0.02
 
-    def step() -> None:
-        training.optimizer.zero_grad()
-        with torch.autocast(CUDA, HALF):
-            output = batch
-            for block in training.model:
-                output = block(output)
-                chosen = output * mask[:, None] if changed else output[mask]
-            loss = chosen.float().square().mean()
-        torch.autograd.backward(loss)
-        training.optimizer.step()
+    def loss() -> Tensor:
+        output = batch
+        for block in training.model:
+            output = block(output)
+            chosen = output * mask[:, None] if changed else output[mask]
+        value: Tensor = chosen.float().square().mean()
+        return value
 
-    return step
+    return lambda: train(training.optimizer, loss)
 
 
 def metrics(*, changed: bool) -> Callable[[], object]:
