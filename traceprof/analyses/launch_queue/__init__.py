@@ -30,9 +30,8 @@ from traceprof.findings import (
     severity_of_cost,
 )
 from traceprof.host.late_launches import late_launches
-from traceprof.host.launch_stalls import LONG_NS, MIN_CAP, find_stalls
+from traceprof.host.launch_stalls import LONG_NS, MIN_CAP, Holder, find_stalls, queue_holders
 from traceprof.host.queue_depth import launch_queue, release_queue
-from traceprof.host.queue_holders import Holder, queue_holders
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
 from traceprof.trace.model.parts import HowToCollect, Part
