@@ -3,19 +3,26 @@
 Gradients accumulate over micro-batches, and each of them reduces: `no_sync()` on all but the last
 one leaves these reductions out, and half the bytes make each half as long. Both also end the
 slowdown of the kernels beside what goes.
+
+Where no step is replayed the limit is all time involved: what is exposed, and what kernels beside
+communication gain at most.
 """
 
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.reference.gpu_machine import MS, Change, Steps, Thread
 from tests.reference.gpu_programs import ADAM, COMPUTE, LAYER, NCCL, Program, ranks
+from tests.support.changes import faster_links, recorded, step_ns
+from tests.support.damage import damaged
 from traceprof.analyses.exposed_communication import ID
-from traceprof.analysis import analyze
+from traceprof.analysis import Options, analyze
 from traceprof.findings import Finding, Saving
+from traceprof.simulate.scenarios import SCENARIOS
 
 NUM_STEPS = 8
 
@@ -32,6 +39,8 @@ class Accumulation:
         slowdown: of kernels beside one.
         is_late: whether reductions begin when the backward is over.
         reduces_all: whether micro-batches reduce that are not the last one.
+        pauses: whether every second step reduces nothing.
+        forward: how long the forward's kernels take, which have the names and grids of the others.
     """
 
     num_micro_batches: int
@@ -41,13 +50,17 @@ class Accumulation:
     slowdown: float
     is_late: bool = False
     reduces_all: bool = True
+    pauses: bool = False
+    forward: float = 1.0
 
-    def step(self, thread: Thread, _: int) -> Steps:
+    def step(self, thread: Thread, number: int) -> Steps:
         compute, nccl = thread.device.stream(COMPUTE), thread.device.stream(NCCL)
         of_bucket, last = LAYER * self.num_layers, self.num_micro_batches - 1
+        of_forward = [replace(kernel, ns=kernel.ns * self.forward) for kernel in of_bucket]
         for micro_batch in range(self.num_micro_batches):
             reduces = self.reduces_all or micro_batch == last
-            yield from thread.launch(compute, *of_bucket * max(self.num_buckets // 2, 1))
+            reduces &= not self.pauses or number % 2 == 0
+            yield from thread.launch(compute, *of_forward * max(self.num_buckets // 2, 1))
             for bucket in range(self.num_buckets):
                 yield from thread.launch(compute, *of_bucket)
                 if reduces and not self.is_late:
@@ -64,12 +77,15 @@ class Accumulation:
         yield from thread.collective(nccl, "0", 2, self.ms * MS)
 
     def step_ns(self, path: Path | None = None, *, link: float = 1.0) -> float:
-        """Return what the steady steps take, and write what happened."""
+        """Return what the steady steps take, and write what happened.
+
+        Where not all reduce the first one counts, too, as it does in the analysis.
+        """
         program = Program(ranks(self.step, 2), "", slowdown=self.slowdown)
         machine = program.run(1, Change(link=link), NUM_STEPS)
         if path is not None:
             machine.write(path)
-        return machine.step_ns(1, NUM_STEPS - 2)
+        return machine.step_ns(0 if self.pauses else 1, NUM_STEPS - 2)
 
 
 RUNS = {
@@ -88,6 +104,49 @@ def limit(found: list[Finding]) -> Saving:
     (saving,) = {one.saving for one in found if one.id == ID}
     assert saving is not None
     return saving
+
+
+SEEN_ALONE = {
+    "short, seen alone": Accumulation(1, 4, 2, 0.9, 1.5, pauses=True),
+    "long, seen alone": Accumulation(2, 4, 2, 2.5, 1.8, pauses=True),
+    "other work, seen alone": Accumulation(1, 4, 2, 1.5, 1.5, pauses=True, forward=1.25),
+}
+OTHER_WORK = {
+    f"forward of {forward}": Accumulation(1, 4, 2, ms, 2.2, forward=forward)
+    for forward, ms in ((0.5, 0.9), (0.8, 2.5), (1.25, 1.5), (2.0, 0.9))
+}
+
+
+@pytest.mark.parametrize("damage", ["", "synchronize calls", "stream waits and event records"])
+@pytest.mark.parametrize(("name", "run"), [*RUNS.items(), *SEEN_ALONE.items(), *OTHER_WORK.items()])
+def test_nothing_gains_more_where_no_step_is_replayed(
+    name: str, run: Accumulation, damage: str, tmp_path: Path
+) -> None:
+    path, copy = tmp_path / "t.sqlite", tmp_path / "damaged.sqlite"
+    gain_ns = run.step_ns(path) - run.step_ns(link=0.0)
+    if damage:
+        assert damaged(path, copy, damage)
+    options = Options(savings=bool(damage))
+    with closing(analyze(copy if damage else path, options=options)) as analysis:
+        saving = limit(list(analysis.result.findings))
+    assert saving.high_ns is not None
+    if saving.assume is None or name not in OTHER_WORK:
+        assert gain_ns <= saving.high_ns
+    if name in SEEN_ALONE and not damage:
+        # Kernels were alone at the same place: their slowdown is measured.
+        assert saving.high_ns == pytest.approx(gain_ns, rel=0.05)
+
+
+@pytest.mark.parametrize("scenario", ["pipeline-copies", "peer-copies", "training"])
+def test_who_waits_for_copies_of_others_may_idle_less(scenario: str, tmp_path: Path) -> None:
+    setup = SCENARIOS[scenario].build(np.random.default_rng(0))
+    result = setup.run()
+    gain_ns = step_ns(result) - step_ns(faster_links(setup, 0.0), result)
+    path = recorded(setup, tmp_path / "t.sqlite", result)
+    with closing(analyze(path, options=Options(savings=False))) as analysis:
+        saving = limit(list(analysis.result.findings))
+    assert saving.high_ns is not None
+    assert 0 < gain_ns <= saving.high_ns
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -18,6 +18,7 @@ from traceprof.analyses.kernels.places import unit_starts
 from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
 from traceprof.findings import Finding, NotApplicable, Severity
 from traceprof.run.opening import Window
+from traceprof.run.steady_steps import steady_steps
 from traceprof.trace.model.special_values import NULL
 
 
@@ -178,6 +179,28 @@ def test_other_places_lose_at_the_rate_that_was_measured(tmp_path: Path) -> None
 
 
 # -- impact ---------------------------------------------------------------------------------------
+
+
+def test_operations_that_never_ran_alone_may_cost_all_of_their_time_beside(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for number, begin in enumerate(range(0, 8000, 1000)):
+        builder.nvtx(f"step {begin}", begin, begin + 990)
+        took = 150 if number % 2 else 100
+        at = begin + 100
+        builder.kernel(at, at + took, "gemm", launch=(begin + 10, begin + 11))
+        builder.kernel(at + 150, at + 210, "other", launch=(begin + 12, begin + 13))
+        builder.memcpy(at + 210, at + 230, launch=(begin + 14, begin + 15))
+        builder.graph(at + 230, at + 260, launch=(begin + 16, begin + 17))
+        if number % 2:
+            builder.kernel(at, at + 150, NCCL, stream=20, launch=(begin + 18, begin + 19))
+        builder.kernel(at + 180, at + 220, NCCL, stream=20, launch=(begin + 20, begin + 21))
+        builder.kernel(at + 240, at + 255, NCCL, stream=20, launch=(begin + 22, begin + 23))
+    with ranks_of(builder.write(tmp_path)) as (rank,):
+        result = overlap_slowdown.run(rank, rank.window)
+        steps = steady_steps(rank, rank.window)
+    # Known: 50 in every second step. Not known: 30 of `other`, 10 of the copy, 15 of the graph.
+    odd = (steps.start_ns // 1000 % 2).mean()
+    assert result.per_step_at_most_ns == pytest.approx(50 * odd + 30 + 10 + 15, abs=1)
 
 
 def test_kernels_that_coincide_cost_nothing_that_is_known(tmp_path: Path) -> None:

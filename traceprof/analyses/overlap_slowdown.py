@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.kernels.beside_communication import MIN_ALONE, beside_communication
+from traceprof.analyses.kernels.beside_communication import (
+    MIN_ALONE,
+    beside_communication,
+    slowed_of,
+)
 from traceprof.analyses.kernels.by_signature import Comparison, SignatureSlowdown, slowdowns
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
@@ -36,12 +40,13 @@ from traceprof.findings import (
 )
 from traceprof.hardware import board
 from traceprof.kernel_names import function_name
-from traceprof.run.steady_steps import share_per_step
+from traceprof.run.steady_steps import covered_in_mean, share_per_step
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
+    from traceprof.analyses.kernels.beside_communication import SlowedKernels
+    from traceprof.intervals import Int64, Intervals
     from traceprof.run.opening import Mask, Rank, Window
 
 ID = "overlap-slowdown"
@@ -122,6 +127,7 @@ class OverlapSlowdownResult(RankResult, frozen=True):
     Attributes:
         window_ns: length of the window.
         num_communication: communication kernels and peer copies that start in the window.
+        has_peer_copies: whether there are peer copies.
         how_to_collect: how to record parts that the trace may lack.
         num_beside: compute kernels and whole graphs during which something communicated.
         num_half: the overlapped kernels: something communicated for at least half of their time.
@@ -135,6 +141,8 @@ class OverlapSlowdownResult(RankResult, frozen=True):
         share_per_step: the share of these last parts that the mean steady step holds; None without
             steps.
         hidden_ns: the measure of communication ∩ compute.
+        per_step_at_most_ns: how much longer communication makes operations beside it at most, in
+            the mean steady step: all that ran beside it for what never ran alone.
         num_sms_taken: the median grid of the communication kernels, which is NCCL's number of
             channels and so of SMs; None if none has a grid.
         max_sms_taken: the largest.
@@ -144,6 +152,7 @@ class OverlapSlowdownResult(RankResult, frozen=True):
 
     window_ns: int
     num_communication: int
+    has_peer_copies: bool
     how_to_collect: HowToCollect
     num_beside: int
     num_half: int
@@ -154,6 +163,7 @@ class OverlapSlowdownResult(RankResult, frozen=True):
     wall_excess_ns: int
     share_per_step: float | None
     hidden_ns: int
+    per_step_at_most_ns: int
     num_sms_taken: int | None
     max_sms_taken: int | None
     num_sms: int | None
@@ -202,6 +212,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         how_to_collect=rank.trace.how_to_collect,
         window_ns=window.length_ns,
         num_communication=int(communicates.sum() + peers.sum()),
+        has_peer_copies=bool(peers.any()),
         num_beside=int(beside.is_beside.sum() + graphs_beside.sum()),
         num_half=int(is_half.sum()),
         half_ns=intervals.total(beside.length_ns[is_half]),
@@ -211,6 +222,10 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         wall_excess_ns=min(tails.measure_ns, comparison.sure_excess_ns),
         share_per_step=share_per_step(rank, window, tails),
         hidden_ns=hidden.measure_ns,
+        per_step_at_most_ns=min(
+            covered_in_mean(rank, window, covered)
+            for covered in (_at_most(rank, slowed_of(rank, chosen, beside)), hidden)
+        ),
         num_sms_taken=int(sms[(len(sms) - 1) // 2]) if len(sms) else None,
         max_sms_taken=int(sms[-1]) if len(sms) else None,
         num_sms=known.num_sms if known else None,
@@ -265,6 +280,25 @@ def findings(result: OverlapSlowdownResult) -> list[Finding | NotApplicable]:
 
 
 # -- numbers --------------------------------------------------------------------------------------
+
+
+def _at_most(rank: Rank, slowed: SlowedKernels) -> Intervals:
+    """Return the last part of each operation, as much as communication beside it costs at most."""
+    kernels, copies, graphs = (
+        rank.operations.kernels,
+        rank.operations.copies,
+        rank.operations.graphs,
+    )
+    ends, lost = [kernels.ends(slowed.kernel)], [slowed.at_most_ns]
+    own = np.flatnonzero(~rank.is_peer_copy)
+    for start_ns, end_ns in (
+        (copies.start_ns[own], copies.ends(own)),
+        (graphs.start_ns, graphs.end_ns),
+    ):
+        ends.append(end_ns)
+        lost.append(intervals.covered_within(rank.communication, start_ns, end_ns))
+    end = np.concatenate(ends)
+    return intervals.union(end - np.concatenate(lost), end)
 
 
 def _sms_taken(rank: Rank, chosen: Mask) -> Int64:

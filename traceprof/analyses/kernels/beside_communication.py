@@ -32,6 +32,7 @@ class BesideCommunication(Record, frozen=True):
         is_judged: bool[n], beside no other compute, which may slow the others.
         is_beside: bool[n], during which something communicated.
         is_half: bool[n], during at least half of which something did.
+        has_places: whether places of kernels in steps are known.
         compared: those that were judged, by signature: alone, and beside communication for half of
             their time or more, at the same place of their step where steps are known.
     """
@@ -42,6 +43,7 @@ class BesideCommunication(Record, frozen=True):
     is_judged: Mask
     is_beside: Mask
     is_half: Mask
+    has_places: bool
     compared: Compared
 
     @property
@@ -62,6 +64,8 @@ class SlowedKernels(Record, frozen=True):
             From those beside communication for half of their time, where there are any.
         least: float64[n], the least that it may be: where only other places are known, nothing.
         most: float64[n].
+        limit: float64[n], what it cannot exceed: no kernel loses more than its time beside
+            communication, which counts where none ran alone at the same place.
     """
 
     kernel: Int64
@@ -69,6 +73,12 @@ class SlowedKernels(Record, frozen=True):
     rate: Float64
     least: Float64
     most: Float64
+    limit: Float64
+
+    @property
+    def at_most_ns(self) -> Int64:
+        """How much longer communication makes each at most, int64[n]."""
+        return np.ceil(self.limit * self.beside_ns).astype(np.int64)
 
 
 def slowed_kernels(rank: Rank) -> SlowedKernels:
@@ -77,11 +87,22 @@ def slowed_kernels(rank: Rank) -> SlowedKernels:
 
 
 def _slowed_kernels(rank: Rank) -> SlowedKernels:
-    kernels = rank.operations.kernels
     computes = np.flatnonzero(~rank.is_communication_kernel)
-    beside = beside_communication(rank, computes)
-    signature = kernels.packed_signature.kept[computes]
-    rates = np.zeros((3, int(signature.max(initial=0)) + 1))
+    return slowed_of(rank, computes, beside_communication(rank, computes))
+
+
+def slowed_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> SlowedKernels:
+    """Return the kernels beside communication of some that were compared.
+
+    Args:
+        rank: the rank.
+        computes: int64[n], indices of the kernels.
+        beside: of the same kernels.
+    """
+    signature = rank.operations.kernels.packed_signature.kept[computes]
+    rates = np.zeros((4, int(signature.max(initial=0)) + 1))
+    limit = rates[3]
+    limit[:] = 1.0
     is_unknown = np.ones(rates.shape[1], np.bool_)
     is_unknown[beside.compared.signature] = False
     rest = np.flatnonzero(is_unknown[signature] & beside.is_judged)
@@ -95,9 +116,11 @@ def _slowed_kernels(rank: Rank) -> SlowedKernels:
     rate, error = elsewhere.rate, elsewhere.rate_error
     # None loses more than the time that it spends beside communication.
     rate = np.where(np.abs(rate) > _MIN_ERRORS * error, np.minimum(rate, 1.0), 0.0)
-    rates[:, elsewhere.signature] = rate, np.minimum(rate, 0), np.maximum(rate, 0)
+    rates[:3, elsewhere.signature] = rate, np.minimum(rate, 0), np.maximum(rate, 0)
     rate, error = beside.compared.rate, _ERRORS * beside.compared.rate_error
-    rates[:, beside.compared.signature] = rate, rate - error, rate + error
+    rates[:3, beside.compared.signature] = rate, rate - error, rate + error
+    if beside.has_places:
+        limit[beside.compared.signature] = np.clip(rate + error, 0, 1)
     of_kernel = rates[:, signature[beside.is_beside]]
     return SlowedKernels(computes[beside.is_beside], beside.beside_ns[beside.is_beside], *of_kernel)
 
@@ -124,4 +147,6 @@ def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:
         MIN_ALONE,
         None if place is None else lambda rows: place(chosen[rows]),
     )
-    return BesideCommunication(start, length, beside, is_judged, is_beside, is_half, compared)
+    return BesideCommunication(
+        start, length, beside, is_judged, is_beside, is_half, place is not None, compared
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from traceprof.analyses import breakdown
+from traceprof.analyses import breakdown, overlap_slowdown
 from traceprof.analyses.registry import ANALYSES, FINDING_IDS
 from traceprof.analyses.straggler.rotation import rotation
 from traceprof.analyses.verdict.attribution import attributions
@@ -56,7 +56,9 @@ def judge(
     missing = [claim for claim in judged if isinstance(claim, NotApplicable)]
     claims = [claim for claim in judged if isinstance(claim, Finding)]
     assumed = _assumed(measured, claims)
-    findings = in_order(bounded(claims, breakdowns, assumed), 0 if head is None else head.step_ns)
+    slowdowns = measured.results.of(overlap_slowdown)
+    limited = bounded(claims, breakdowns, assumed, slowdowns)
+    findings = in_order(limited, 0 if head is None else head.step_ns)
     rotating = rotation(measured, findings)
     return Verdict(
         findings=tuple(filter(is_wanted, findings)),

@@ -13,9 +13,10 @@ from traceprof.analyses.steps.step_lengths import compute_ns, steady_steps, step
 from traceprof.findings import Count, Saving, TimePart
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from traceprof.analyses.breakdown import BreakdownResult
+    from traceprof.analyses.breakdown import BreakdownResult, Measures
+    from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
     from traceprof.findings import Finding
 
 _MEASURES: dict[TimePart, str] = {
@@ -105,23 +106,34 @@ class Savings(Struct, frozen=True, kw_only=True):
 
 
 def bounded(
-    findings: Sequence[Finding], breakdowns: Sequence[BreakdownResult], assumed: Collection[str]
+    findings: Sequence[Finding],
+    breakdowns: Sequence[BreakdownResult],
+    assumed: Mapping[str, Collection[str]],
+    slowdowns: Sequence[OverlapSlowdownResult],
 ) -> tuple[Finding, ...]:
     """Return findings with the most that a step can gain: all time in a step that they involve.
 
     For a finding on several ranks this is its time on the rank where it is longest, since a step
-    gains the same on all ranks.
+    gains the same on all ranks. Less communication also slows fewer kernels down, and who waits for
+    it may idle.
 
     Args:
         findings: of the run.
         breakdowns: where the time of its ranks went.
-        assumed: the ids of those that a replay can remove.
+        assumed: what to assume so that they are gone, of those that a replay can remove, by id.
+        slowdowns: of kernels beside communication.
     """
     of_rank = {result.rank: result for result in breakdowns}
+    slowed = {result.rank: result.per_step_at_most_ns for result in slowdowns}
     most: dict[str, float] = {}
     for one in findings:
         if one.rank in of_rank:
-            most[one.id] = max(most.get(one.id, 0), _goes_ns(one, of_rank[one.rank]))
+            goes_ns = _goes_ns(one, of_rank[one.rank])
+            if FINDINGS[one.id].part == "exposed communication":
+                goes_ns += _waits_ns(of_rank[one.rank], breakdowns, slowdowns)
+            if "communication=0" in assumed.get(one.id, ()):
+                goes_ns += slowed.get(one.rank, 0)
+            most[one.id] = max(most.get(one.id, 0), goes_ns)
     return within_reach(
         [
             replace(
@@ -178,13 +190,37 @@ def _goes_ns(finding: Finding, breakdown: BreakdownResult) -> float:
     """Return the time that a finding involves in the mean step of its rank."""
     if finding.saving is not None:
         return finding.saving.high_ns or 0
-    steps = [step.measures for step in steady_steps(breakdown)] or [breakdown.judged]
     part = FINDINGS[finding.id].part
     if part is not None:
-        spent: int = sum(getattr(one, _MEASURES[part]) for one in steps)
-        return spent / len(steps)
+        return _mean_ns(breakdown, _MEASURES[part])
     # At most all of the impact lies in steady steps.
-    return finding.impact_ns / len(steps)
+    return finding.impact_ns / len(_steps(breakdown))
+
+
+def _steps(breakdown: BreakdownResult) -> list[Measures]:
+    return [step.measures for step in steady_steps(breakdown)] or [breakdown.judged]
+
+
+def _mean_ns(breakdown: BreakdownResult, measure: str) -> float:
+    steps = _steps(breakdown)
+    total: int = sum(getattr(one, measure) for one in steps)
+    return total / len(steps)
+
+
+def _waits_ns(
+    breakdown: BreakdownResult,
+    breakdowns: Sequence[BreakdownResult],
+    slowdowns: Sequence[OverlapSlowdownResult],
+) -> float:
+    """Return how long a rank idles at most for the communication of others in the mean step.
+
+    A kernel of communication runs while it waits, and that time is communication. Who waits for a
+    copy of another rank idles.
+    """
+    if not any(one.has_peer_copies for one in slowdowns):
+        return 0
+    others = sum(_mean_ns(one, "communication_ns") for one in breakdowns if one is not breakdown)
+    return min(_mean_ns(breakdown, "idle_ns"), others)
 
 
 def _bound(finding: Finding, breakdown: BreakdownResult | None, goes_ns: float, why: str) -> Saving:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 
 _HOST, _GPU, _STREAMS, _RANKS = (frozenset([kind]) for kind in ("host", "gpu", "streams", "ranks"))
+_ALIKE = "kernels that were never alone at their place are assumed to lose as much as their like"
 _ORDER, _WAITS = frozenset(("streams", "order")), frozenset(("host", "waits"))
 
 
@@ -151,6 +152,7 @@ ASSUMPTIONS = (
         " same place of a step where possible.",
         change=without_slowdown,
         is_bound=True,
+        condition=_ALIKE,
     ),
     Entry(
         form="no-launch-stall",
@@ -345,6 +347,7 @@ ASSUMPTIONS = (
         change=without_communication,
         is_bound=True,
         needs_waits=False,
+        condition=_ALIKE,
     ),
     Entry(
         form="perfect-overlap",
