@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from dashboards.address import TIMELINE
 from dashboards.time_axis import Clock
@@ -13,15 +13,18 @@ from traceprof.errors import UsageError, one_line
 from traceprof.units import ranks_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterable
 
-    from dashboards.address import Address
+    from dashboards.address import Address, Scope
+    from dashboards.time_axis import RankClock
     from traceprof.analyses.compute.compute_parts import ComputeParts
     from traceprof.analyses.kernels.kernel_table import KernelTable
-    from traceprof.analyses.shape.results import Judge, Result
+    from traceprof.analyses.shape.results import Judge, RankResult, Result
     from traceprof.analysis import Analysis
     from traceprof.findings import Finding, NotApplicable
     from traceprof.run.opening import Rank
+
+Measured = TypeVar("Measured", bound="RankResult")
 
 
 @dataclass(frozen=True)
@@ -64,38 +67,30 @@ class View:
 
         If a time range is chosen, only that range is measured.
         """
-        scope = self.address.chosen
-        if scope.has_range:
-            within = (
-                measured_within(rank, module, scope, self.clock.rank(rank.rank))
-                for rank in self.ranks
-            )
-            return tuple(result for result in within if result is not None)
-        chosen = (result for result in self.analysis.of(module) if result.rank in self.numbers)
-        return tuple(sorted(chosen, key=lambda result: result.rank))
+        return self._chosen(
+            lambda rank, scope, clock: measured_within(rank, module, scope, clock),
+            self.analysis.of(module),
+        )
 
     @property
     def kernels(self) -> tuple[KernelTable, ...]:
         """The tables of kernels of the ranks chosen, in the time chosen."""
-        scope = self.address.chosen
-        if scope.has_range:
-            within = (
-                kernels_within(rank, scope, self.clock.rank(rank.rank)) for rank in self.ranks
-            )
-            return tuple(table for table in within if table is not None)
-        chosen = (table for table in self.analysis.result.kernels if table.rank in self.numbers)
-        return tuple(sorted(chosen, key=lambda table: table.rank))
+        return self._chosen(kernels_within, self.analysis.result.kernels)
 
     @property
     def compute(self) -> tuple[ComputeParts, ...]:
         """What the compute of the ranks chosen consists of, in the time chosen."""
+        return self._chosen(compute_within, self.analysis.result.compute)
+
+    def _chosen(
+        self, within: Callable[[Rank, Scope, RankClock], Measured | None], whole: Iterable[Measured]
+    ) -> tuple[Measured, ...]:
         scope = self.address.chosen
         if scope.has_range:
-            within = (
-                compute_within(rank, scope, self.clock.rank(rank.rank)) for rank in self.ranks
-            )
-            return tuple(parts for parts in within if parts is not None)
-        return tuple(parts for parts in self.analysis.result.compute if parts.rank in self.numbers)
+            results = (within(rank, scope, self.clock.rank(rank.rank)) for rank in self.ranks)
+            return tuple(result for result in results if result is not None)
+        chosen = (result for result in whole if result.rank in self.numbers)
+        return tuple(sorted(chosen, key=lambda result: result.rank))
 
     @property
     def findings(self) -> tuple[Finding, ...]:

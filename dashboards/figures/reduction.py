@@ -29,13 +29,11 @@ class Envelope:
         start_ns: int64[n], where each piece begins; the next one's start is its end.
         least: [n].
         most: [n].
-        is_exact: whether each piece has one value, so that nothing was left out.
     """
 
     start_ns: Int64
     least: npt.NDArray[Any]
     most: npt.NDArray[Any]
-    is_exact: bool
 
 
 def envelope(
@@ -54,10 +52,10 @@ def envelope(
     stop = max(int(np.searchsorted(times_ns, end_ns, side="left")), first + 1)
     times, values = times_ns[first:stop], values[first:stop]
     if len(times) == 0 or end_ns <= start_ns:
-        return Envelope(times[:0], values[:0], values[:0], is_exact=True)
+        return Envelope(times[:0], values[:0], values[:0])
     if len(times) <= num:
         times = np.maximum(times, start_ns)
-        return Envelope(times, values, values, is_exact=True)
+        return Envelope(times, values, values)
     limits = even_limits(start_ns, end_ns, num)
     # Of each piece the value that holds as it begins, and those that come before it ends.
     held = np.maximum(np.searchsorted(times, limits[:-1], side="right") - 1, 0)
@@ -68,7 +66,6 @@ def envelope(
         limits[:-1],
         np.minimum.reduceat(padded, slices)[::2],
         np.maximum.reduceat(padded, slices)[::2],
-        is_exact=False,
     )
 
 

@@ -63,19 +63,14 @@ def statistics(rows: Rows, start_ns: int, end_ns: int) -> dict[str, Any]:
                 }
             )
         events = timeline.events[track.source]
-        numbers, of_name, count = np.unique(
-            events.numbers(track.index[inside].astype(np.int64)),
-            return_inverse=True,
-            return_counts=True,
-        )
-        total, longest = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64)
-        np.add.at(total, of_name, length)
-        np.maximum.at(longest, of_name, length)
-        for place, number in enumerate(numbers.tolist()):
+        numbers, *columns = events.by_name(track.index[inside].astype(np.int64), length)
+        for number, count, total, longest in zip(
+            numbers.tolist(), *(column.tolist() for column in columns), strict=True
+        ):
             entry = by_name[track.source, events.names.label(number)]
-            entry.count += int(count[place])
-            entry.total_ns += int(total[place])
-            entry.longest_ns = max(entry.longest_ns, int(longest[place]))
+            entry.count += count
+            entry.total_ns += total
+            entry.longest_ns = max(entry.longest_ns, longest)
     whole: Counter[str] = Counter()
     for (source, _), entry in by_name.items():
         whole[source] += entry.total_ns

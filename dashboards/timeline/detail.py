@@ -104,14 +104,7 @@ def summarize(track: Track, timeline: RankTimeline, start_ns: int, end_ns: int) 
     inside = np.concatenate((running, np.arange(starting.start, starting.stop)))
     events = timeline.events[track.source]
     length = track.row.length[inside].astype(np.int64)
-    names, of_name, count = np.unique(
-        events.numbers(track.index[inside].astype(np.int64)),
-        return_inverse=True,
-        return_counts=True,
-    )
-    total, longest = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
-    np.add.at(total, of_name, length)
-    np.maximum.at(longest, of_name, length)
+    names, count, total, longest = events.by_name(track.index[inside].astype(np.int64), length)
     summary: dict[str, Any] = {"count": len(inside), "num_names": len(names)}
     if len(inside) == 1:
         summary["id"] = event_id(timeline, track.source, int(track.index[inside[0]]))

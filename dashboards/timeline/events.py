@@ -167,6 +167,21 @@ class Events:
             first += len(part)
         return number
 
+    def by_name(self, index: Int64, length: Int64) -> tuple[Int64, Int64, Int64, Int64]:
+        """Return the k names of n events: numbers, counts, times together and longest times.
+
+        Args:
+            index: int64[n], the events.
+            length: int64[n], the time of each that counts.
+        """
+        numbers, which, count = np.unique(
+            self.numbers(index), return_inverse=True, return_counts=True
+        )
+        total, longest = np.zeros((2, len(numbers)), np.int64)
+        np.add.at(total, which, length)
+        np.maximum.at(longest, which, length)
+        return numbers, count, total, longest
+
     def name_of(self, index: int) -> str:
         """Return the full name of an event."""
         return self.names.names[int(self.numbers(np.array([index]))[0])]

@@ -61,7 +61,6 @@ def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
     for rank in read(path):
         key = rank.process, rank.device
         hiding = [(op.start, op.end) for op in rank.of_kind(COMPUTE, COMMUNICATION)]
-        streams = {op.stream for op in rank.of_kind(COMPUTE) if op.table == "KERNEL"}
         groups: dict[Any, list[list[Any]]] = defaultdict(list)
         for copy in copies.get(key, []):
             _, _, _, kind, _, _, source, target, _, _ = copy
@@ -72,7 +71,7 @@ def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
             elif kind in H2D | D2H | {5, 6, 7, 8, 13}:
                 way = "h2d" if kind in H2D else "d2h" if kind in D2H else "d2d"
                 groups[way, None].append(copy)
-        out: dict[str, Any] = {"uses": {}, "host": {}, "exposed": {}, "big": {}}
+        out: dict[str, Any] = {"uses": {}, "exposed": {}, "big": {}}
         for (way, peer), some in groups.items():
             spans = [(copy[0], copy[1]) for copy in some]
             total = sum(max(copy[2], 0) for copy in some)
@@ -93,18 +92,6 @@ def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:
                     covered(spans),
                     len(big),
                     left_over(spans, hiding),
-                )
-            kinds = defaultdict(list)
-            for copy in some:
-                kinds[copy[4 + side], copy[3] in {11, 12}].append(copy)
-            for (memory, unified), of_kind in kinds.items():
-                here = [copy for copy in of_kind if copy[9] in streams]
-                out["host"][way, memory, unified] = (
-                    len(of_kind),
-                    sum(max(copy[2], 0) for copy in of_kind),
-                    covered((copy[0], copy[1]) for copy in of_kind),
-                    len(here),
-                    sum(max(copy[2], 0) for copy in here),
                 )
         result[key] = out
     return result

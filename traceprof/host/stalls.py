@@ -57,7 +57,6 @@ class HostStalls(Record, frozen=True):
         excess_ns: int64[n], the time beyond the usual.
         usual_ns: int64[n].
         names: n names, of a silence those before and after it.
-        is_silence: bool[n].
         piece: int64[m], the stall of each stretch of stalled time.
         begin_ns: int64[m].
         stop_ns: int64[m].
@@ -69,7 +68,6 @@ class HostStalls(Record, frozen=True):
     excess_ns: Int64
     usual_ns: Int64
     names: tuple[str, ...]
-    is_silence: Mask
     piece: Int64
     begin_ns: Int64
     stop_ns: Int64
@@ -91,7 +89,6 @@ NO_STALLS = HostStalls(
     excess_ns=_NOTHING,
     usual_ns=_NOTHING,
     names=(),
-    is_silence=np.empty(0, np.bool_),
     piece=_NOTHING,
     begin_ns=_NOTHING,
     stop_ns=_NOTHING,
@@ -129,7 +126,6 @@ def _host_stalls(rank: Rank) -> HostStalls:
         events.own_ns[rows] - usual,
         usual,
         tuple(_text(rank, name) for name in events.name[rows].tolist()),
-        events.call[rows] == SILENCE,
         piece[is_left],
         begin[is_left],
         stop[is_left],

@@ -9,10 +9,10 @@ from msgspec import Meta, Struct
 
 from traceprof.analyses.kernels.by_signature import sorted_by_signature
 from traceprof.analyses.kernels.kernel_steps import InSteadyStep, in_steady_steps
+from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Count
 from traceprof.kernel_names.categories import KernelKind, kernel_kind
 from traceprof.run.steady_steps import steady_steps
-from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,11 +36,10 @@ class KernelUse(Struct, frozen=True):
     in_steady_step: InSteadyStep | None
 
 
-class KernelTable(Record, frozen=True):
+class KernelTable(RankResult, frozen=True):
     """The kernels of one rank that start in a window, by name, the longest together first.
 
     Attributes:
-        rank: the rank's number.
         names: m demangled names.
         communicates: bool[m], by the patterns that hold for the run.
         count: int64[m].
@@ -51,7 +50,6 @@ class KernelTable(Record, frozen=True):
         steady: of each name, what its kernels take in a steady step.
     """
 
-    rank: int
     names: tuple[str, ...]
     communicates: Mask
     count: Int64

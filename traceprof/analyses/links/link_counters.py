@@ -39,15 +39,14 @@ class CounterUse(Record, frozen=True):
         source: `gpu-metrics` or `nic-metrics`.
         num_samples: that reach into the window.
         sample_ns: the usual length of one.
-        sampled_ns: how much of the window they cover.
         busy_ns: how much of the window the samples with traffic cover.
         bytes: the integral over the window; None if the peak of a percentage is not known.
         peak_gb_per_s: None if that is unknown.
         is_peak_assumed: whether the peak comes from the GPU's name.
         utilization: the mean over the samples; None without a peak.
         share_at_peak: the share of the samples with 90 % of the peak or more; None without a peak.
-        num_in_communication: samples that lie wholly in communication.
-        utilization_in_communication: their mean; None for fewer than five.
+        utilization_in_communication: the mean over those that lie wholly in communication; None
+            for fewer than five.
         num_idle_spikes: samples left out: idle NVLinks may read as if they were full.
     """
 
@@ -57,14 +56,12 @@ class CounterUse(Record, frozen=True):
     source: str
     num_samples: int
     sample_ns: int
-    sampled_ns: int
     busy_ns: int
     bytes: int | None
     peak_gb_per_s: float | None
     is_peak_assumed: bool
     utilization: float | None
     share_at_peak: float | None
-    num_in_communication: int
     utilization_in_communication: float | None
     num_idle_spikes: int
 
@@ -204,14 +201,12 @@ def _counter_use(series: Series, communication: Intervals, peaks: Peaks) -> Coun
         source=series.source,
         num_samples=len(series.value),
         sample_ns=int(np.sort(series.length_ns)[len(series.value) // 2]),
-        sampled_ns=int(series.length_ns.sum()),
         busy_ns=int(series.length_ns[series.value > 0].sum()),
         bytes=series.bytes(peak),
         peak_gb_per_s=peak,
         is_peak_assumed=peaks.is_assumed(link),
         utilization=series.utilization(slice(None), peak),
         share_at_peak=None if full is None else float((series.value >= AT_PEAK * full).mean()),
-        num_in_communication=int(inside.sum()),
         utilization_in_communication=series.utilization(inside, peak) if enough else None,
         num_idle_spikes=series.num_idle_spikes,
     )

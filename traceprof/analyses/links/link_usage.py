@@ -18,8 +18,7 @@ from traceprof.analyses.links.link_findings import LinkMetrics, Load
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Count, NotApplicable, Positive, one_of, severity_of_cost, share
 from traceprof.run.steady_steps import share_per_step
-from traceprof.structs import Record
-from traceprof.trace.model.kinds import CopyKind, MemoryKind, memory_label
+from traceprof.trace.model.kinds import MemoryKind
 from traceprof.trace.model.operations import RankKey
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ Source = Annotated[str, one_of("copies", "gpu-metrics", "nic-metrics")]
 # Boards whose host link is NVLink-C2C; every other GPU reaches the host over PCIe.
 _C2C_BOARDS = ("GH200", "GB200", "GB300")
 _OVER_HOST = ("h2d", "d2h")
-_UNIFIED = np.array([kind for kind in CopyKind if kind.is_unified], np.int64)
 # Below, latency weighs: a copy takes some 10 µs to begin, 4 MiB over PCIe 4 about 160 µs.
 MIN_BIG_BYTES = 4 << 20
 
@@ -95,43 +93,11 @@ class LinkUse(Struct, frozen=True):
         return self.gb_per_s / self.peak_gb_per_s
 
 
-class HostCopies(Record, frozen=True):
-    """The copies of one direction from or to one kind of host memory.
-
-    Attributes:
-        direction: `h2d` or `d2h`.
-        memory: the host's side (`Pageable`, `Pinned`, …); `Device` for the legs
-            of a peer copy that goes through the host; None if unknown.
-        is_unified: whether they are pages of unified memory that the driver moved.
-        num_copies: those that start in the window.
-        bytes: of these.
-        busy_ns: the union of these.
-        num_on_compute_stream: those of them on a stream that compute kernels run on, too: the
-            kernels behind them wait.
-        bytes_on_compute_stream: of these.
-    """
-
-    direction: str
-    memory: str | None
-    is_unified: bool
-    num_copies: int
-    bytes: int
-    busy_ns: int
-    num_on_compute_stream: int
-    bytes_on_compute_stream: int
-
-    @property
-    def gb_per_s(self) -> float | None:
-        """Bytes over busy time, in 1e9 bytes per second; None if no time passed."""
-        return self.bytes / self.busy_ns if self.busy_ns else None
-
-
 class LinkUsageResult(RankResult, frozen=True):
     """The copies of one rank, by direction and peer.
 
     Attributes:
         uses: the traffic of each direction and peer.
-        host_copies: copies from and to the host, by the kind of its memory.
         loads: all copies of a direction while nothing hides them, if the peak is known.
         big_loads: the large ones from and to pinned memory, if the peak is known.
         window_ns: the window's length.
@@ -140,7 +106,6 @@ class LinkUsageResult(RankResult, frozen=True):
     """
 
     uses: tuple[LinkUse, ...]
-    host_copies: tuple[HostCopies, ...] = ()
     loads: tuple[Load, ...] = ()
     big_loads: tuple[Load, ...] = ()
     window_ns: int = 0
@@ -174,7 +139,6 @@ def run(rank: Rank, window: Window) -> LinkUsageResult:
     return LinkUsageResult(
         rank=rank.rank,
         uses=tuple(uses),
-        host_copies=tuple(_host_copies(rank, over_host)),
         loads=tuple(load for load in loads if load),
         big_loads=tuple(load for load in big_loads if load),
         window_ns=window.length_ns,
@@ -299,32 +263,6 @@ def _load(
     )
     in_step = share_per_step(rank, window, exposed)
     return Load(metrics, "copies", link_findings.longest(rank, exposed, "copy"), in_step)
-
-
-def _host_copies(rank: Rank, by_direction: dict[str, Int64]) -> list[HostCopies]:
-    copies, kernels = rank.operations.copies, rank.operations.kernels
-    compute_streams, _ = kernels.packed_stream.counted(~rank.is_communication_kernel)
-    rows = []
-    for direction, chosen in by_direction.items():
-        host = copies.source_memory if direction == "h2d" else copies.destination_memory
-        is_unified = np.isin(copies.kind, _UNIFIED)
-        for memory in np.unique(host[chosen]).tolist():
-            for which in (False, True):
-                some = chosen[(host[chosen] == memory) & (is_unified[chosen] == which)]
-                on_compute = some[np.isin(copies.stream[some], compute_streams)]
-                if len(some):
-                    row = HostCopies(
-                        direction,
-                        memory_label(memory),
-                        which,
-                        len(some),
-                        intervals.total(np.maximum(copies.bytes[some], 0)),
-                        intervals.union(copies.start_ns[some], copies.end_ns[some]).measure_ns,
-                        len(on_compute),
-                        intervals.total(np.maximum(copies.bytes[on_compute], 0)),
-                    )
-                    rows.append(row)
-    return rows
 
 
 def _is_big_and_pinned(rank: Rank, chosen: Int64, direction: str) -> Mask:

@@ -83,7 +83,7 @@ class RankMeasurements(Record, frozen=True):
             },
             arrivals=self.arrivals.numbered(rank, report),
             buckets=replace(self.buckets, rank=rank),
-            kernels=self.kernels and replace(self.kernels, rank=rank),
+            kernels=self.kernels and self.kernels.with_rank(rank),
             compute=self.compute and self.compute.with_rank(rank),
             hidden=self.hidden,
             launched=self.launched and self.launched.with_rank(rank),

@@ -21,14 +21,12 @@ class Layout(Record, frozen=True):
 
     Attributes:
         root: the topmost page.
-        is_integer: for each stored column, whether it is declared as an integer.
         wanted: by name, the position among the stored columns; None is the rowid itself.
         texts: by name, the position of columns that hold texts or blobs.
         defaults: positions whose value in rows older than the column is not NULL.
     """
 
     root: int
-    is_integer: tuple[bool, ...]
     wanted: dict[str, int | None]
     texts: dict[str, int]
     defaults: frozenset[int]
@@ -78,7 +76,6 @@ def _layout(
     places = ((name, rowid if name in rowids else positions[name]) for name in columns)
     return Layout(
         _root(connection, table),
-        is_integer,
         {name: None if position == rowid else position for name, position in places},
         {name: positions[name] for name in texts},
         frozenset(place for place, row in enumerate(stored) if row[2] is not None),
