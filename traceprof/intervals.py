@@ -15,6 +15,8 @@ import numpy.typing as npt
 from traceprof.structs import Record
 
 Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Float64 = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 BEYOND_NS = 1 << 62

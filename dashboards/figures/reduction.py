@@ -13,9 +13,8 @@ from traceprof.intervals import even_limits
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Float64, Int64, Intervals
 
-    Float64 = npt.NDArray[np.float64]
 
 MAX_POINTS = 1500
 """About as many as a wide chart has pixels across."""

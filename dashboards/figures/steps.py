@@ -13,13 +13,10 @@ from dashboards.widgets.plots import decimals_for, offsets, rounded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from dashboards.time_axis import Clock
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
 
-    Float64 = npt.NDArray[np.float64]
 
 MAX_BARS = 300  # of one rank: more would be thinner than three pixels
 _MAX_CELLS = 48_000  # of the grid of steps and ranks

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dashboards.timeline.query import Query
     from traceprof.analyses.breakdown import StepMeasures
     from traceprof.host.rank_stalls import RankStalls
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.run.opening import Rank
     from traceprof.trace.columns import Column
     from traceprof.trace.model.host import ApiCalls
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankOperations
     from traceprof.trace.model.ranges import RangeTable
-
-    Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from dashboards.time_axis import RankClock
-    from dashboards.timeline.model import Int32
     from traceprof.analyses.breakdown import StepMeasures
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int32, Int64
     from traceprof.run.opening import Rank
 
 

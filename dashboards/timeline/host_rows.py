@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from dashboards.time_axis import RankClock
-    from dashboards.timeline.model import Int32
     from traceprof.host.rank_stalls import RankStalls
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int32, Int64
     from traceprof.run.opening import Rank
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.host_code import HostCode

@@ -12,16 +12,14 @@ from dashboards.timeline.kinds import GPU_KINDS
 from dashboards.timeline.row import Row, merged
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from dashboards.time_axis import RankClock
     from dashboards.timeline.events import Events
     from dashboards.timeline.samples import Samples
     from traceprof.analyses.breakdown import StepMeasures
+    from traceprof.intervals import Int32
     from traceprof.run.opening import Rank
     from traceprof.trace.model.ranges import RangeTable
 
-    Int32 = npt.NDArray[np.int32]
 
 OPERATION, CALL, RANGE, MARK, STEP, SAMPLE = "op", "call", "range", "mark", "step", "sample"
 OPERATOR, STALL = "operator", "stall"

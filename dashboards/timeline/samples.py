@@ -17,13 +17,10 @@ from traceprof.trace.model.counters import PERCENT
 from traceprof.units import counted
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from dashboards.time_axis import RankClock
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
     from traceprof.trace.model.counters import LinkSamples
 
-    Float64 = npt.NDArray[np.float64]
 
 _NAMES = {"nvlink": "NVLink", "pcie": "PCIe"}
 _WAYS = {"tx": "sent", "rx": "received"}

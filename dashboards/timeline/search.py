@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from dashboards.timeline.events import Events, Part
     from dashboards.timeline.names import NameTable
     from dashboards.timeline.query import Query
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
 
     RankEvents = Mapping[str, Events]
-    Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 MAX_SECONDS = 0.3
 """Past which the number of a match among all is not counted to its end."""

@@ -15,11 +15,8 @@ from dash import html
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy.typing as npt
+    from traceprof.intervals import Float64, Int64
 
-    from traceprof.intervals import Int64
-
-    Float64 = npt.NDArray[np.float64]
     Values = list[float | None]
 
 

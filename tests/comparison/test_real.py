@@ -15,7 +15,7 @@ from traceprof.comparison.series import series
 from traceprof.documents.analysis.records import document
 
 if TYPE_CHECKING:
-    from traceprof.comparison.statistics import Float64
+    from traceprof.intervals import Float64
 
 LOADERS = [
     f"pairs/a100_loader_{name}.sqlite"

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from traceprof.intervals import Int64
-from traceprof.replay.graph.longest_path import Float64
+from traceprof.intervals import Float64, Int64
 from traceprof.run.steps.steady_rules import StepUse, step_uses
 from traceprof.simulate.event_model.actions import (
     Action,

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from traceprof.comparison.mean_change import MeanChange
-    from traceprof.comparison.statistics import Float64, Interval
+    from traceprof.comparison.statistics import Interval
+    from traceprof.intervals import Float64
 
     Noise = Callable[[np.random.Generator, int], Float64]
 

@@ -40,8 +40,8 @@ from traceprof.units import duration, times
 
 if TYPE_CHECKING:
     from traceprof.host.synchronization import ThreadCalls
-    from traceprof.intervals import Int64
-    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.opening import Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
 _MAX_INNER_CALLS = 2  # recorded between a copy of the runtime and its thread's next call

@@ -37,7 +37,8 @@ from traceprof.units import duration, percent
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.intervals import Mask
+    from traceprof.run.opening import Rank, Window
 
 ID = "nccl-serialization"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)

@@ -46,8 +46,8 @@ from traceprof.units import duration, percent
 
 if TYPE_CHECKING:
     from traceprof.analyses.kernels.beside_communication import SlowedKernels
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.opening import Rank, Window
 
 ID = "overlap-slowdown"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)

@@ -34,8 +34,8 @@ from traceprof.trace.model.special_values import NULL
 from traceprof.units import counted, duration
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.opening import Rank, Window
 
 ID = "pageable-copy"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)

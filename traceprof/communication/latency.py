@@ -14,13 +14,10 @@ from traceprof.structs import Record
 from traceprof.units import size_text
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from traceprof.communication.messages import Messages
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
     from traceprof.run.opening import Rank, Window
 
-    Float64 = npt.NDArray[np.float64]
 
 # From this size on, a message's rate says something about the link: at 25 GB/s it takes 42 µs,
 # several times the 7 to 20 µs that NCCL needs for a message of any size.

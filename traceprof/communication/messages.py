@@ -19,8 +19,8 @@ from traceprof.trace.model.special_values import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from traceprof.intervals import Int64
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.opening import Rank
     from traceprof.trace.model.communication_calls import CommunicationCalls
 
 FROM_ROOT, TO_ROOT = ("Broadcast", "Scatter"), ("Reduce", "Gather")

@@ -18,8 +18,8 @@ from traceprof.trace.model.special_values import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.opening import Rank
 
 # NCCL's own streams run NCCL and a few small helpers; a stream with more kernels of other kinds
 # than this computes.

@@ -12,8 +12,8 @@ from traceprof.run.host_order import host_order
 if TYPE_CHECKING:
     from traceprof.communication.readiness import Readiness
     from traceprof.communication.stream_waits import StreamWaits
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask, Rank
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.rank import Rank
 
 
 def needed_at_once(rank: Rank, ready: Readiness, operations: Int64) -> Mask:

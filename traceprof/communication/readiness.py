@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceprof.communication.stream_waits import StreamWaits
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.rank import Mask, Rank
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.rank import Rank
 
 # An operation that starts later than this after the one before it waited for something else: the
 # next kernel of a stream starts within a few microseconds.

@@ -18,8 +18,8 @@ from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask, Rank
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.rank import Rank
     from traceprof.trace.model.host import EventRecords, Synchronizations
 
 _NOTHING = np.empty(0, np.int64)

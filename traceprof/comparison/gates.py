@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.comparison.series import Series
-    from traceprof.comparison.statistics import Float64
     from traceprof.documents.analysis.model import Document
     from traceprof.documents.comparison import Outcome
+    from traceprof.intervals import Float64
 
 # By the place of what they measure in a series; the step itself has a series of its own.
 METRICS = {"step": 0, "compute": 1, "exposed-communication": 2, "exposed-copy": 3, "idle": 4}

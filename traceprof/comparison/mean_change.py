@@ -13,8 +13,7 @@ from traceprof.run.steps.step_kinds import long_steps, regular_spacing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.comparison.statistics import Float64
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
 
 MIN_STEPS = 3
 """Of each recording: of fewer no interval is given."""

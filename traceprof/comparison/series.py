@@ -13,10 +13,9 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from traceprof.comparison.statistics import Float64
     from traceprof.documents.analysis.measures import Step
     from traceprof.documents.analysis.model import Document
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
 
 
 class Series(Record, frozen=True):

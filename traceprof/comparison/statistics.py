@@ -10,10 +10,6 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
-    Float64 = npt.NDArray[np.float64]
-    Mask = npt.NDArray[np.bool_]
 
 LEVEL = 0.95
 """Of intervals: in so many of a hundred the true change lies inside."""

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pandas.api.extensions import ExtensionArray
 
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask
+    from traceprof.intervals import Int64, Mask
 
     Numbers = npt.NDArray[Any]
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from traceprof.host.idle_gaps import IdleGaps
     from traceprof.host.launching_threads import LaunchingThreads
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask, Rank
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.rank import Rank
     from traceprof.trace.model.host import ApiCalls
 
 

@@ -20,8 +20,8 @@ from traceprof import intervals
 from traceprof.host.synchronization import by_thread
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Intervals
-    from traceprof.run.rank import Mask, Rank
+    from traceprof.intervals import Intervals, Mask
+    from traceprof.run.rank import Rank
     from traceprof.trace.model.host import ApiCalls
 
 

@@ -15,8 +15,8 @@ from traceprof.trace.model.kinds import waits_for_gpu
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask, Rank
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.rank import Rank
     from traceprof.trace.columns import Column
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.host_code import HostCode

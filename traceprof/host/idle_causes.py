@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from traceprof.host.stalls import HostStalls
     from traceprof.host.thread_evidence import HostEvidence
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask, Rank, Window
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
 # An operation launched into an idle GPU starts 2 to 10 us after the call returns (real traces:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from traceprof.host.thread_evidence import HostEvidence
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask, Rank, Window
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.host_activity import ThreadSpans
 
 MAX_DETAILS = 3

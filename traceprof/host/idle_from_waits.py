@@ -13,8 +13,8 @@ from traceprof.run.steady_steps import covered_in_mean
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask, Rank, Window
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.rank import Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
 

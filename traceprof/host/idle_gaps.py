@@ -17,8 +17,8 @@ from traceprof.trace.model.kinds import CopyKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.rank import Mask, Rank
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.rank import Rank
     from traceprof.trace.model.host import ApiCalls
 
 _ROWS_AT_ONCE = 1 << 16

@@ -26,8 +26,8 @@ from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 
 if TYPE_CHECKING:
     from traceprof.host.launch_stalls import Stalls
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.opening import Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
 # An idle stream starts a launched operation 2 to 20 µs after the call returned.

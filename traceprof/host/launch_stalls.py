@@ -14,8 +14,8 @@ from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.host.queue_depth import LaunchQueue
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.opening import Rank
     from traceprof.trace.model.host import LaunchStalls
 
     Source = Literal["overhead-records", "inferred"]

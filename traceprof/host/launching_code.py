@@ -19,14 +19,10 @@ from traceprof.trace.model.special_values import NULL
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from traceprof.host.nesting import Nested
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int32, Int64, Mask
     from traceprof.run.rank import Rank
 
-    Int32 = npt.NDArray[np.int32]
-    Mask = npt.NDArray[np.bool_]
 
 _MODULE = "nn.Module: "
 # `torch.autograd.profiler.emit_nvtx` adds ", seq = 7, sizes = [...]"; ranges of `instrument` with

@@ -25,14 +25,11 @@ from traceprof.trace.model.special_values import NULL
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.intervals import Int32, Int64, Mask
+    from traceprof.run.opening import Rank
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import Operations
 
-    Int32 = npt.NDArray[np.int32]
 
 _NO_CORRELATION = (NULL, 0)  # no call launched it: for example a migration of managed memory
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from traceprof.host.idle_causes import UnknownCause
     from traceprof.host.stalls import HostStalls
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.machines import Cores
-    from traceprof.run.rank import Mask, Rank, Window
+    from traceprof.run.rank import Rank, Window
 
 GARBAGE, BLOCKED, OFF_CORE = "garbage collection", "blocking call", "off its core"
 PROCESS, THREAD, UNKNOWN = "whole process", "one thread", "unknown"

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceprof.host.host_events import HostEvents
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.rank import Mask, Rank
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.rank import Rank
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import Copies
 

@@ -26,8 +26,8 @@ from traceprof.trace.model.kinds import ApiCallKind, MemoryKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask, Rank
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.rank import Rank
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import Copies
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from traceprof.host.sync_costs import SyncCosts
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask, Window
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.rank import Window
 
 
 class SyncIdle(Record, frozen=True):

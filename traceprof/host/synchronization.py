@@ -12,8 +12,8 @@ from traceprof.trace.model.kinds import CopyKind, MemoryKind, waits_for_gpu
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.opening import Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
 # Nsight aligns both clocks to some microseconds. If effects come before their causes by more than

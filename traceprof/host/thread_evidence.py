@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import re
 
     from traceprof.host.host_ranges import HostRanges, Runs
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.rank import Mask, Rank
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.rank import Rank
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.host_activity import HostActivity, ThreadSpans
 

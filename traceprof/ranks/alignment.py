@@ -15,11 +15,8 @@ import numpy as np
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from traceprof.intervals import Float64, Int64
 
-    from traceprof.intervals import Int64
-
-    Float64 = npt.NDArray[np.float64]
 
 # UTC by NTP is off by one to tens of ms (Nsight's user guide, Time Synchronization); without NTP by
 # more. Operations further apart than this are not the same one.

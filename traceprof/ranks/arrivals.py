@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from traceprof.host.idle_causes import IdleCauses
     from traceprof.host.sync_idle import SyncIdle
-    from traceprof.intervals import Int64
-    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.opening import Rank, Window
     from traceprof.trace.columns import Column
 
 TIME_CATEGORIES = (

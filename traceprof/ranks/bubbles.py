@@ -22,8 +22,7 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.ranks.alignment import Float64
+    from traceprof.intervals import Float64, Int64, Intervals
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.passes import RankPasses

@@ -24,14 +24,11 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.matching import Group
     from traceprof.run.session_clocks import Clocks
 
-    Float64 = npt.NDArray[np.float64]
 
 # Crystals of servers keep time to some tens of millionths: a larger drift is not the clock's.
 _MAX_DRIFT = 200e-6

@@ -27,10 +27,9 @@ from traceprof.trace.model.special_values import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.operation_keys import Source
-    from traceprof.run.opening import Mask
 
 # No member can leave before the last one has come: each needs what every other one sends.
 LEAVE_TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", BARRIER)

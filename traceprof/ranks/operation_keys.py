@@ -27,9 +27,8 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.ranks.arrivals import Arrivals
-    from traceprof.run.opening import Mask
 
     Sorted = Iterable[tuple["Key", Int64, Int64 | None]]
 

@@ -21,11 +21,10 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.passes import RankPasses
-    from traceprof.run.opening import Mask
 
 # A kernel that waited for a message starts after its end; torch.profiler rounds to microseconds.
 _ROUNDED_NS = 1_000

@@ -20,13 +20,10 @@ from traceprof.trace.model.special_values import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.waits import GroupWaits
 
-    Float64 = npt.NDArray[np.float64]
     Scope = Literal["intra-node", "inter-node"]
 
 # Below this ratio of the largest to the smallest size, latency and rate cannot be separated.

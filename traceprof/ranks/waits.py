@@ -29,10 +29,9 @@ from traceprof.trace.model.special_values import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.matching import Group
-    from traceprof.run.opening import Mask
     from traceprof.run.session_clocks import Clocks
 
 # The spread of when members leave an operation, as a share of its duration: in a ring of six GPUs

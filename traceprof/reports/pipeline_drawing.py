@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
     from traceprof.analyses.measurements.measured import MeasuredRun
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.ranks.bubbles import Pipeline, Stage
     from traceprof.ranks.comparison import RankComparison
-    from traceprof.run.opening import Mask
 
 CLASSES = {
     "forward": "forward",

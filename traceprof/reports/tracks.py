@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask, Rank
+    from traceprof.intervals import Int32, Int64, Mask
+    from traceprof.run.rank import Rank
 
-    Int32 = npt.NDArray[np.int32]
 
 OPERATORS = "operators"
 _COPY_NAMES = {int(kind): f"{kind.label} copy" for kind in CopyKind}

@@ -21,13 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.labels import Label
     from traceprof.trace.model.ranges import LabelRanges
-
-    Mask = npt.NDArray[np.bool_]
 
 
 class _Role(IntEnum):

@@ -9,13 +9,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import Operations
-
-    Mask = npt.NDArray[np.bool_]
 
 
 # Ids are assigned consecutively, so most of them occur: a lookup table then takes a third of the

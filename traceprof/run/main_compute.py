@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import Operations, RankOperations
-
-    Mask = npt.NDArray[np.bool_]
 
 
 class MainCompute(Record, frozen=True):

@@ -12,7 +12,7 @@ from traceprof.run.cache import Cache
 from traceprof.run.cpu_rank import is_rank
 from traceprof.run.links import NO_LINKS, known_links
 from traceprof.run.open_calls import last_open_call
-from traceprof.run.rank import CpuRank, Mask, Rank, Window
+from traceprof.run.rank import CpuRank, Rank, Window
 from traceprof.run.rank_numbers import number_ranks, numbers_by_source
 from traceprof.run.recognition import identify, number_runs
 from traceprof.run.session_clocks import seeded
@@ -34,7 +34,7 @@ _COSTLY_PARTS = (
     Part.NETWORK_COUNTERS,
 )  # fmt: skip
 
-__all__ = ["CpuRank", "Mask", "Rank", "Run", "RunSummary", "Window", "open_report", "open_run"]
+__all__ = ["CpuRank", "Rank", "Run", "RunSummary", "Window", "open_report", "open_run"]
 
 
 class Run(RunSummary, frozen=True):

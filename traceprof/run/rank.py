@@ -7,7 +7,6 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from traceprof import intervals
 from traceprof.kernel_names import function_name
@@ -36,14 +35,13 @@ from traceprof.trace.model.special_values import NULL
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import Operations, RankOperations
     from traceprof.trace.model.trace import Trace
 
     Spans = tuple[tuple[Int64, Int64], ...]
 
-Mask = npt.NDArray[np.bool_]
 _KERNELS, _COPIES, _MEMSETS = range(3)  # in `RankOperations.groups`; CUDA graphs come last
 _NUM_TRIED_FIRST = 256
 

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.rank import Rank, Window
 
-    Mask = npt.NDArray[np.bool_]
     Int8 = npt.NDArray[np.int8]
 
 _ELSE = re.compile(r"check[ _-]?point|\bsav(?:e|ing)|validat|\beval", re.IGNORECASE)

@@ -12,13 +12,10 @@ from traceprof.findings import Count
 from traceprof.run.rank import CpuRank
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
+    from traceprof.intervals import Mask
     from traceprof.run.rank import Rank
     from traceprof.run.steps.step_ranges import StepRanges
 
-    Mask = npt.NDArray[np.bool_]
 
 MAX_PROFILER_SHARE = 0.1
 """Share of a step's time: a leading step in which the profiler worked longer is not training."""

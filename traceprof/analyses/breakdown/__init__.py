@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.findings import Finding, FindingKind, NotApplicable
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.opening import Rank, Window
     from traceprof.run.rank import Spans
     from traceprof.run.steps.period_steps import Period
     from traceprof.run.training import Training

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from traceprof.analyses.kernels.launched_kernels import LaunchedKernels
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask, Rank, Window
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.rank import Rank, Window
 
 GRAPH = "graph"
 """The category of kernels inside CUDA graphs that were traced as a whole."""

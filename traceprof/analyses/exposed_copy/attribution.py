@@ -13,8 +13,8 @@ from traceprof.trace.model.kinds import CopyKind, MemoryKind
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
-    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.opening import Rank, Window
 
 _MEMSET = DIRECTIONS.index("memset")
 _HOST_MEMORY = (MemoryKind.PAGEABLE, MemoryKind.PINNED, MemoryKind.MANAGED)

@@ -18,8 +18,8 @@ from traceprof.labels import OPTIMIZER_STEP
 from traceprof.trace.model.kinds import CopyKind
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.opening import Rank
 
 MIN_COPIES = 4
 """In a row: fewer may be anything."""

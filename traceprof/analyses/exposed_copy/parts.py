@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from traceprof.analyses.exposed_copy.attribution import CopyOwners
-    from traceprof.intervals import Int64
-    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.opening import Rank, Window
 
 
 class CopyPart(Record, frozen=True):

@@ -43,9 +43,9 @@ from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent, times
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.kernel_names.tensor_cores import Capability, TensorCores
-    from traceprof.run.rank import Mask, Rank, Window
+    from traceprof.run.rank import Rank, Window
 
 ID = "full-precision-matmul"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)

@@ -15,8 +15,8 @@ from traceprof.structs import Record
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
-    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.opening import Rank, Window
 
 # Where the first bucket starts after nine tenths of the compute, a tenth at most can hide it. DDP
 # starts it when the last layers are through: in the real traces after 59 to 70 % of the compute, of

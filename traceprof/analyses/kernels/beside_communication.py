@@ -13,9 +13,9 @@ from traceprof.analyses.kernels.places import places
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from traceprof.analyses.kernels.by_signature import Compared, Float64
-    from traceprof.intervals import Int64
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.analyses.kernels.by_signature import Compared
+    from traceprof.intervals import Float64, Int64, Mask
+    from traceprof.run.opening import Rank
 
 MIN_ALONE = 3  # fewer kernels of a signature give no median worth the name
 _MIN_ERRORS = 3  # standard errors: a smaller difference between other places is noise

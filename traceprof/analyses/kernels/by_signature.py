@@ -21,11 +21,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64
-    from traceprof.run.opening import Mask, Rank
-
-    Float64 = npt.NDArray[np.float64]
-    Int32 = npt.NDArray[np.int32]
+    from traceprof.intervals import Float64, Int32, Int64, Mask
+    from traceprof.run.opening import Rank
 
 
 _NARROW_BITS = 32

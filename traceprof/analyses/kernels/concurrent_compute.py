@@ -9,8 +9,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.intervals import Int64
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.opening import Rank
 
 
 def beside_other_compute(rank: Rank) -> Mask:

@@ -17,8 +17,8 @@ from traceprof.run.steady_steps import steady_steps
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask, Rank, Window
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.rank import Rank, Window
 
 
 class KernelUse(Struct, frozen=True):

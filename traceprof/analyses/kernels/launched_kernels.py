@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.host.launching_code import Int32, LaunchingCode
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask, Rank, Window
+    from traceprof.host.launching_code import LaunchingCode
+    from traceprof.intervals import Int32, Int64, Mask
+    from traceprof.run.rank import Rank, Window
     from traceprof.run.steady_steps import SteadySteps
 
 

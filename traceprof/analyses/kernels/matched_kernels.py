@@ -19,13 +19,10 @@ from traceprof.trace.grouping import grouped, numbered, places
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy.typing as npt
-
     from traceprof.analyses.kernels.placed_kernels import PlacedKernels
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
     from traceprof.run.session_clocks import Clocks
 
-    Float64 = npt.NDArray[np.float64]
 
 NUM_FOLDS = 8
 """Groups of the places of a part, of similar length."""

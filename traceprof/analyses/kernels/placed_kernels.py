@@ -25,8 +25,8 @@ from traceprof.trace.columns import pack
 from traceprof.trace.grouping import numbered
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask, Rank, Window
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.rank import Rank, Window
     from traceprof.trace.columns import Column
 
 ALONE, BESIDE, DISTURBED = 0, 1, 2

@@ -13,12 +13,8 @@ from traceprof.trace.grouping import numbered
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int32, Int64
     from traceprof.run.opening import Rank
-
-    Int32 = npt.NDArray[np.int32]
 
 
 def places(rank: Rank) -> Callable[[Int64], Int32] | None:

@@ -25,9 +25,9 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.analyses.kernels.matched_kernels import Float64, MatchedKernels, SharedSteps
+    from traceprof.analyses.kernels.matched_kernels import MatchedKernels, SharedSteps
     from traceprof.analyses.kernels.placed_kernels import PlacedKernels
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
     from traceprof.run.session_clocks import Clocks
 
 MIN_STANDARD_ERRORS = 4.0

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from traceprof.host.late_launches import LateLaunches
     from traceprof.host.launch_stalls import Stalls
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.opening import Mask, Rank, Window
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.opening import Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
 ID = "launch-queue-stall"

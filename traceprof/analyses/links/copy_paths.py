@@ -10,13 +10,10 @@ from traceprof import intervals
 from traceprof.trace.model.kinds import DEVICE_MEMORY, CopyKind
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.opening import Rank, Window
     from traceprof.trace.model.operations import Copies
 
-    Mask = npt.NDArray[np.bool_]
 
 _KINDS_BY_DIRECTION = {
     direction: np.array([kind for kind in CopyKind if kind.direction == direction], np.int64)

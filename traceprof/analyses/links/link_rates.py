@@ -13,13 +13,9 @@ from traceprof.structs import Record
 from traceprof.trace.model.counters import PERCENT
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from traceprof.analyses.links.link_series import Series
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
     from traceprof.run.opening import Rank, Window
-
-    Float64 = npt.NDArray[np.float64]
 
 
 class LinkRates(Record, frozen=True):

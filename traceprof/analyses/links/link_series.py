@@ -11,13 +11,10 @@ from traceprof.structs import Record
 from traceprof.trace.model.counters import PERCENT
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.opening import Rank, Window
     from traceprof.trace.model.counters import LinkSamples
 
-    Mask = npt.NDArray[np.bool_]
 
 AT_PEAK = 0.90
 """Of the peak: a sample from here on had no room left."""

@@ -22,14 +22,11 @@ from traceprof.trace.model.kinds import MemoryKind
 from traceprof.trace.model.operations import RankKey
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from traceprof.findings import Finding
     from traceprof.hardware import Peaks
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.opening import Rank, Window
 
-    Mask = npt.NDArray[np.bool_]
 
 Link = Annotated[str, one_of("nvlink", "pcie", "network")]
 Direction = Annotated[str, one_of("h2d", "d2h", "d2d", "p2p", "tx", "rx")]

@@ -23,14 +23,11 @@ from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from traceprof.findings import Finding, NotApplicable
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.run.opening import Rank, Window
     from traceprof.trace.model.operations import RankKey
 
-    Mask = npt.NDArray[np.bool_]
 
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 FINDINGS = peer_findings.FINDINGS

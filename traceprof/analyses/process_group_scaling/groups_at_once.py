@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.analyses.measurements.process_groups import ProcessGroupsResult, Signature
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask
+    from traceprof.intervals import Int64, Mask
 
 
 class MachineOperations(Record, frozen=True):

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.analyses.unfused_kernels.chains import Chains
-    from traceprof.intervals import Int64, Intervals
-    from traceprof.run.rank import Mask, Rank, Window
+    from traceprof.intervals import Int64, Intervals, Mask
+    from traceprof.run.rank import Rank, Window
 
 ID = "unfused-kernels"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)

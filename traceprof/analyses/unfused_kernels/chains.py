@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.kernel_names.categories import KernelKind
     from traceprof.run.rank import Rank
 
-    Mask = npt.NDArray[np.bool_]
 
 MIN_KERNELS = 3
 """Shorter chains are in every program, and one kernel of them has to stay."""

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.intervals import Float64
     from traceprof.progress import Progress
     from traceprof.replay.answers.blocked_sends import BlockedSend
     from traceprof.replay.answers.checked_replay import Baseline
     from traceprof.replay.assumptions.assumption import Assumption
     from traceprof.replay.assumptions.run_change import StreamOrder
-    from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.run_graph import RunGraph
 
 _DRAWS, _SEED = 1000, 1

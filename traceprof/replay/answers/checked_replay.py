@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.analyses.verdict.savings import Gate
     from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.intervals import Float64
     from traceprof.progress import Progress
     from traceprof.replay.assumptions.assumption import Assumption
     from traceprof.replay.assumptions.run_change import RunChange, StreamOrder
-    from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.run_graph import RunGraph, Share
     from traceprof.replay.graph.sample import Sample
     from traceprof.run.rank import Rank

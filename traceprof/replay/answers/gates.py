@@ -22,8 +22,8 @@ from traceprof.trace.model.parts import Part
 if TYPE_CHECKING:
     from traceprof.analyses.verdict.savings import GateName
     from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.intervals import Float64
     from traceprof.replay.assumptions.assumption import Assumption
-    from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.process_facts import ProcessFacts
     from traceprof.replay.graph.run_graph import RunGraph
 

@@ -19,9 +19,8 @@ from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
     from traceprof.replay.assumptions.sends import GraphEdges
-    from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.run_graph import RunGraph
 
 _MIB = 1 << 20

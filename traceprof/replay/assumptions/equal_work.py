@@ -20,15 +20,12 @@ from traceprof.trace.grouping import places
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
-
     from traceprof.execution.open_analysis import OpenAnalysis
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
     from traceprof.ranks.passes import RankPasses
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.weights import Durations
 
-    Float64 = npt.NDArray[np.float64]
     EqualLengths = Mapping[int, tuple[Int64, Float64]]
     """By index of the rank in the run: indices of its kernels, and what they take."""
 

@@ -34,13 +34,12 @@ if TYPE_CHECKING:
 
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.host.thread_evidence import HostEvidence
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64, Mask
     from traceprof.replay.assumptions.slowdown import Reading
     from traceprof.replay.graph.columns import HostCalls
-    from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.weights import Durations
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.run.opening import Rank
 
 _MAX_UNKNOWN = 0.05  # of the window: idle time without a known cause that may be data loading
 _MAY_DEPEND = (

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
+    from traceprof.intervals import Mask
     from traceprof.ranks.passes import RankPasses
     from traceprof.replay.assumptions.sends import Sends
     from traceprof.replay.graph.run_graph import RunGraph
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.run.opening import Rank
 
 MAX_OFF = 0.05
 """The share of a step that the model may miss, as that of unexplained delays."""

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
     from traceprof.replay.assumptions.sends import SendName
-    from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.run_graph import RunGraph
 
 _NOTHING = np.empty(0, np.int64)

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
     from traceprof.replay.assumptions.sends import GraphEdges, SendName, Sends
-    from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.run_graph import RunGraph
 
 # Orders by readiness change what is ready when: they settle in two or three rounds, or never.

@@ -14,10 +14,8 @@ from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
-    from traceprof.intervals import Int64
-    from traceprof.replay.graph.longest_path import Float64
+    from traceprof.intervals import Float64, Int64, Mask
     from traceprof.replay.graph.run_graph import RunGraph
-    from traceprof.run.opening import Mask
 
 _DIRECTIONS = {1: "send to", 2: "receive from", 3: "exchange with"}
 _USUAL_TURN_AROUND_NS = 1_500.0  # where no send follows another one closely

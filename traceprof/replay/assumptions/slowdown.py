@@ -11,8 +11,7 @@ from traceprof import intervals
 from traceprof.analyses.kernels.beside_communication import slowed_kernels
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
-    from traceprof.replay.graph.longest_path import Float64
+    from traceprof.intervals import Float64, Int64
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.weights import Durations
     from traceprof.run.opening import Rank

@@ -15,8 +15,8 @@ from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_c
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.intervals import Int64
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.intervals import Int64, Mask
+    from traceprof.run.opening import Rank
 
 COMPUTE, COMMUNICATION, COPY = range(3)
 """Kinds of operations, as in a breakdown; memory sets are copies."""

@@ -18,9 +18,9 @@ from traceprof.trace.model.special_values import NULL
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.run.opening import Rank
     from traceprof.trace.model.host import EventRecords, Synchronizations
 
 MAX_LOST_RECORDS = 0.01

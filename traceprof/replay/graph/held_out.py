@@ -15,11 +15,9 @@ from traceprof.replay.graph.hidden_host_waits import names_of, numbered
 from traceprof.replay.graph.latencies import MAX_LATENCY_NS
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64, Mask
     from traceprof.replay.graph.latencies import Latencies
-    from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.process_graph import Process
-    from traceprof.run.opening import Mask
 
 
 def halves(start_ns: Int64, limits_ns: Int64, is_steady: Mask) -> Int64:

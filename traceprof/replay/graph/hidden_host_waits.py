@@ -18,9 +18,9 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.run.opening import Rank
 
 MIN_GAP_NS = 20_000
 """A thread that is silent for less goes on by itself: it launches."""

@@ -10,10 +10,9 @@ from traceprof import intervals
 from traceprof.replay.graph.columns import COMMUNICATION
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.stream_waits import StreamWaits
-    from traceprof.run.opening import Mask
 
 _MIN_LATE_NS = 5_000
 _SOONEST_NS, _LATEST_NS = 500, 5_000  # from the end of what was waited for to the start

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.host.launch_stalls import Stalls
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.event_waits import EventWaits
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.run.opening import Rank
 
 # The clocks of host and GPU are aligned to some microseconds.
 _TOLERANCE_NS = 20_000

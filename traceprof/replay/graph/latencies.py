@@ -10,10 +10,9 @@ from traceprof import intervals
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.stream_waits import StreamWaits
-    from traceprof.run.opening import Mask
 
 # An operation that nothing holds begins within this time of what it waited for last; later, it
 # waited for something that is not recorded.

@@ -29,12 +29,12 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.host_waits import HostWaits
     from traceprof.replay.graph.loader_stages import Stage
     from traceprof.replay.graph.stream_waits import StreamWaits
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.run.opening import Rank
 
 _WAITED_NS = 100_000  # a first stage that begins so long after the batch before waited for its feed
 _TAKEN_NS = 50_000  # and a thread that trains goes on

@@ -10,9 +10,9 @@ from traceprof import intervals
 from traceprof.host.evidence_names import LOADER_STAGE
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.replay.graph.columns import HostCalls
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.run.opening import Rank
 
 MIN_BATCHES = 6
 """Of fewer it is not known what a stage waits for."""

@@ -10,15 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
     from traceprof.replay.graph.weight_sets import WeightSets
 
-Float64 = npt.NDArray[np.float64]
 NEVER = -np.inf
 """The weight of an edge that holds nothing back."""
 ROOT = 0

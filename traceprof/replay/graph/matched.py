@@ -16,12 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int32, Int64, Mask
     from traceprof.ranks.waits import GroupWaits
-    from traceprof.replay.graph.longest_path import Float64
     from traceprof.replay.graph.sample import Sample
-    from traceprof.replay.graph.weight_sets import Int32
-    from traceprof.run.opening import Mask
 
 # If clocks may be off by more than this share of a step, only operations count for which a rank
 # waited longer than that: to leave out shorter waits is the smaller error.

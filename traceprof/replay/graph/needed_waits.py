@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.host.thread_evidence import ThreadEvidence
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.run.opening import Rank
 
 MIN_SLEEP_NS = 1_000_000
 """A thread that sleeps so long after a copy came is taken to write or send it, not to be held up

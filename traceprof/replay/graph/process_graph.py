@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.host.launch_stalls import Stalls
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.hidden_host_waits import HiddenWaits
     from traceprof.replay.graph.host_waits import HostWaits
     from traceprof.replay.graph.stream_waits import StreamWaits
     from traceprof.replay.graph.thread_waits import HandOvers, LockWaits
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.run.opening import Rank
 
 
 _NO_LIMITS = np.zeros(1, np.int64)

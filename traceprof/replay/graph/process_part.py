@@ -21,13 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.host.launch_stalls import Stalls
-    from traceprof.intervals import Int64
-    from traceprof.replay.graph.longest_path import Float64
+    from traceprof.intervals import Float64, Int32, Int64
     from traceprof.replay.graph.marks import Marks
     from traceprof.replay.graph.process_facts import ProcessFacts
     from traceprof.replay.graph.process_graph import Edges, Process
     from traceprof.replay.graph.sample import Sample
-    from traceprof.replay.graph.weight_sets import Int32
     from traceprof.replay.graph.weights import Durations, Weighing
     from traceprof.run.opening import Rank
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.intervals import Int64
-    from traceprof.replay.graph.longest_path import Float64
+    from traceprof.intervals import Float64, Int64
     from traceprof.replay.graph.marks import Marks
     from traceprof.replay.graph.run_graph import RunGraph
 

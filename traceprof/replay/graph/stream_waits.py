@@ -29,10 +29,10 @@ from traceprof.trace.model.special_values import NULL
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.event_waits import EventWaits
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.run.opening import Rank
 
 # The clocks of host and GPU, and of two GPUs, are aligned to some microseconds.
 _TOLERANCE_NS = 20_000

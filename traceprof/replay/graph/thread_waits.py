@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.host.thread_evidence import HostEvidence
-    from traceprof.intervals import Int64, Intervals
+    from traceprof.intervals import Float64, Int64, Intervals, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.host_waits import HostWaits
     from traceprof.replay.graph.loader_queues import QueueWaits
-    from traceprof.replay.graph.longest_path import Float64
-    from traceprof.run.opening import Mask, Rank
+    from traceprof.run.opening import Rank
     from traceprof.trace.model.trace import Trace
 
 # Autograd's hand-over: a thread that made no call for longer than this waited for the other one.

@@ -11,12 +11,8 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
+    from traceprof.intervals import Float64, Int32, Int64
 
-    from traceprof.intervals import Int64
-
-    Float64 = npt.NDArray[np.float64]
-    Int32 = npt.NDArray[np.int32]
 
 _MAX_BACK = 8  # the sets of one assumption: of these some are the same
 _SAME = np.empty(0, np.int32), np.empty(0)

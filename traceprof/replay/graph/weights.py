@@ -16,10 +16,8 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from traceprof.intervals import Int64
-    from traceprof.replay.graph.longest_path import Float64
+    from traceprof.intervals import Float64, Int64, Mask
     from traceprof.replay.graph.process_graph import Edges, Process
-    from traceprof.run.opening import Mask
 
 
 class Durations(Record, frozen=True):

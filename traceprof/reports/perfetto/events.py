@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.reports.perfetto.flows import LaunchFlows, MatchedFlows, Special, Value
     from traceprof.reports.tracks import Track
-    from traceprof.run.rank import Mask
 
     Span = tuple[int, int, str, str, Mapping[str, Value]]
 

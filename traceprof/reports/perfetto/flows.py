@@ -13,10 +13,10 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.ranks.comparison import RankComparison
     from traceprof.reports.tracks import Track
-    from traceprof.run.rank import Mask, Rank
+    from traceprof.run.rank import Rank
 
     Value = int | float | str | bool
     Special = dict[int, tuple[tuple[int, ...], Mapping[str, Value]]]

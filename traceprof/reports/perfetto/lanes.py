@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask
+    from traceprof.intervals import Int64, Mask
 
 
 def lanes(start_ns: Int64, end_ns: Int64) -> Int64:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from google.protobuf.message import Message
 
-    from traceprof.intervals import Int64
-    from traceprof.run.rank import Mask
+    from traceprof.intervals import Int64, Mask
 
     Bytes = npt.NDArray[np.uint8]
     Words = npt.NDArray[Any]

@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
 
     Names = npt.NDArray[np.unsignedinteger]
-    Mask = npt.NDArray[np.bool_]
 
 MIN_MATCH = 0.95
 """Of the operations are the same one period later; 0.80 finds periods where there are none."""

@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.run.steps.lags import Names
     from traceprof.trace.model.host import ApiCalls
     from traceprof.trace.model.operations import RankOperations
 
-    Mask = npt.NDArray[np.bool_]
 
 _MAX_NAME = 80  # characters in a sentence
 MAX_PERIODS = 20_000

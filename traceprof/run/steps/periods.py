@@ -10,12 +10,9 @@ from traceprof.run.steps.lags import best_lag, longest_run
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.run.steps.lags import Names
 
-    Mask = npt.NDArray[np.bool_]
 
 MIN_RETURNS = 4
 """Fewer returns of a kernel are no period."""

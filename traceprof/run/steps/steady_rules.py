@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
 
-    Mask = npt.NDArray[np.bool_]
     Int8 = npt.NDArray[np.int8]
 
 MIN_STEPS = 3

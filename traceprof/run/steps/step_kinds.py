@@ -9,8 +9,8 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    Float64 = npt.NDArray[np.float64]
-    Mask = npt.NDArray[np.bool_]
+    from traceprof.intervals import Mask
+
 
 MIN_STEPS = 3
 """Of each kind."""

@@ -12,12 +12,9 @@ from traceprof.simulate.large_ddp.program import CallKind, Phase
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Float64, Int64
     from traceprof.simulate.large_ddp.program import Program
 
-    Float64 = npt.NDArray[np.float64]
 
 # Host time of each call, in order of `CallKind`; a synchronization also waits for the GPU.
 _CALL_NS = np.array([4_300, 8_500, 7_000, 7_000, 5_200, 1_300, 1_500, 2_500])

@@ -18,11 +18,7 @@ from traceprof.trace.kineto import numbers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
-
-    Mask = npt.NDArray[np.bool_]
+    from traceprof.intervals import Int64, Mask
 
 
 _NOTHING = msgspec.Raw(b"null")

@@ -29,16 +29,13 @@ from traceprof.trace.model.special_values import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.trace.kineto.communication import CallRow
     from traceprof.trace.kineto.content import Call, Content
     from traceprof.trace.kineto.metadata import Metadata
     from traceprof.trace.kineto.ranges import Annotations
     from traceprof.trace.model.ranges import LabelRanges
 
-    Mask = npt.NDArray[np.bool_]
 
 _OF_GPU = (Kind.KERNEL, Kind.COPY, Kind.MEMORY_SET)
 _PLAIN = (labels.FORWARD, labels.BACKWARD, labels.OPTIMIZER_STEP, labels.DATA_LOADING)

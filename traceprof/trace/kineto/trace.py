@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.progress import Progress
     from traceprof.trace.kineto.ranges import Annotations
     from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Synchronizations
-    from traceprof.trace.model.host_activity import HostActivity, Mask, ThreadSamples, ThreadSpans
+    from traceprof.trace.model.host_activity import HostActivity, ThreadSamples, ThreadSpans
     from traceprof.trace.model.host_code import HostCode
     from traceprof.trace.model.marks import Marks
     from traceprof.trace.model.operations import RankKey, RankOperations, Signatures

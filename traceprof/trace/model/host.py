@@ -11,12 +11,8 @@ from traceprof.trace.columns import pack
 from traceprof.trace.model.packed_spans import PackedSpans
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from traceprof.intervals import Int64
     from traceprof.trace.columns import Column
-
-    Mask = npt.NDArray[np.bool_]
 
 
 class ApiCalls(PackedSpans, frozen=True):

@@ -9,11 +9,7 @@ import numpy as np
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
-
-    Mask = npt.NDArray[np.bool_]
+    from traceprof.intervals import Int64, Mask
 
 
 WOKE_NS = 50_000

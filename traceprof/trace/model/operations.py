@@ -14,12 +14,9 @@ from traceprof.trace.model.packed_spans import PackedSpans
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.trace.columns import Column
 
-    Mask = npt.NDArray[np.bool_]
 
 _SOME = 1024  # operations that are searched first for the last end
 

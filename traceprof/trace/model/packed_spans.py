@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.trace.columns import Column
-
-    Mask = npt.NDArray[np.bool_]
 
 
 class PackedSpans(Record, frozen=True):

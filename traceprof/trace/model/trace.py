@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.counters import Counters
     from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Synchronizations
     from traceprof.trace.model.host_activity import (
         HostActivity,
-        Mask,
         ThreadSamples,
         ThreadSpans,
         ThreadSwitches,

@@ -37,14 +37,13 @@ from traceprof.trace.sqlite.read_columns import count_rows
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.trace.columns import Column
     from traceprof.trace.model.communication_calls import ProcessCalls
     from traceprof.trace.model.counters import Counters
     from traceprof.trace.model.host import ApiCalls, LaunchStalls, Synchronizations
     from traceprof.trace.model.host_activity import (
         HostActivity,
-        Mask,
         ThreadSamples,
         ThreadSpans,
         ThreadSwitches,

@@ -25,8 +25,7 @@ from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from traceprof.intervals import Int64
-    from traceprof.trace.model.host_activity import Mask
+    from traceprof.intervals import Int64, Mask
     from traceprof.trace.sqlite.database import Database
 
 _MPI = re.compile(r"(?:MPI|UCP|UCX)_\w*EVENTS\Z")

@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.trace.sqlite.layout import Layout
     from traceprof.trace.sqlite.pages import Bytes, Words
-
-    Mask = npt.NDArray[np.bool_]
 
 
 # Serial types: the stored form of a column.

@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from traceprof.intervals import Int64, Mask
 
-    from traceprof.intervals import Int64
-
-    Mask = npt.NDArray[np.bool_]
 
 _NEVER = int(np.iinfo(np.int64).min)
 

@@ -24,12 +24,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from traceprof.intervals import Int64
+    from traceprof.intervals import Int64, Mask
     from traceprof.trace.columns import Column
     from traceprof.trace.sqlite.database import Database
     from traceprof.trace.sqlite.numbered_texts import Text
 
-    Mask = npt.NDArray[np.bool_]
 
 RANGES = (schema.NVTX_PUSH_POP, schema.NVTX_START_END)
 
