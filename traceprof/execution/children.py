@@ -9,6 +9,7 @@ that errors are those of one process.
 
 from __future__ import annotations
 
+import copyreg
 import gc
 import mmap
 import os
@@ -21,6 +22,7 @@ import warnings
 from collections import deque
 from contextlib import ExitStack, suppress
 from functools import partial
+from io import BytesIO
 from socket import AF_UNIX, MSG_CMSG_CLOEXEC, SOCK_SEQPACKET, recv_fds, send_fds, socketpair
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NoReturn, TypeVar
 
@@ -323,14 +325,11 @@ def _send(item: object, through: socket) -> None:
         Exception: it cannot be pickled, memory is short, or the other side has ended.
     """
     large: list[pickle.PickleBuffer] = []
-
-    def is_small(buffer: pickle.PickleBuffer) -> bool:
-        if buffer.raw().nbytes < _MIN_SHARED_BYTES:
-            return True
-        large.append(buffer)
-        return False
-
-    data = pickle.dumps(item, 5, buffer_callback=is_small)
+    content = BytesIO()
+    pickler = pickle.Pickler(content, 5, buffer_callback=large.append)
+    pickler.dispatch_table = {**copyreg.dispatch_table, np.ndarray: _reduced}
+    pickler.dump(item)
+    data = content.getvalue()
     if not large and len(data) <= _MAX_SENT_BYTES:
         send_fds(through, [pickle.dumps(data)], [])
         return
@@ -339,6 +338,11 @@ def _send(item: object, through: socket) -> None:
         place = _append(file, pickle.dumps((data, spans)))
         file.flush()
         send_fds(through, [pickle.dumps(place)], [file.fileno()])
+
+
+def _reduced(array: np.ndarray[Any, Any]) -> str | tuple[Any, ...]:
+    """Reduce an array: a small one arrives with its own data, not as a view of other objects."""
+    return array.__reduce_ex__(5 if array.nbytes >= _MIN_SHARED_BYTES else 2)
 
 
 def _receive(through: socket, forward_to: socket | None = None) -> Any:  # noqa: ANN401
