@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof import intervals
-from traceprof.analyses import gpu_idle, nccl_serialization
+from traceprof.analyses import full_precision_matmul, gpu_idle, nccl_serialization
 from traceprof.host.idle_causes import IdleCause, idle_causes
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.kernel_names import function_name
@@ -98,7 +98,11 @@ def may_be_in_line(analysis: OpenAnalysis) -> str | None:
 
 def is_no_pytorch(analysis: OpenAnalysis) -> bool:
     """Return whether a rank of a run shows nothing of PyTorch."""
-    return not all(rank.program.is_pytorch for rank in analysis.run.ranks)
+    known = {one.rank: one.is_pytorch for one in analysis.measured.of(full_precision_matmul)}
+    return not all(
+        known[rank.rank] if rank.rank in known else rank.program.is_pytorch
+        for rank in analysis.run.ranks
+    )
 
 
 def without_data_loading(process: Process, durations: Durations) -> Durations:

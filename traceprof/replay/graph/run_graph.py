@@ -128,6 +128,8 @@ def run_graph(
     matched = tuple(Matched(*(np.zeros_like(place) for _ in range(3))) for place in places)
     members = group_members(analysis)
 
+    is_alone = 1 < len(owners) == len(analysis.run.traces)  # each process in its report
+
     def part_of(process: tuple[int, list[tuple[int, Rank]]]) -> ProcessPart:
         number, ranks = process
         shift = clock_shift(analysis, ranks[0][1])
@@ -135,6 +137,8 @@ def run_graph(
         part = process_part(
             ranks, shift, stalls, number, places, members, variants, sample, left_out
         )
+        if is_alone:
+            ranks[0][1].trace.unload()
         progress.advance(1)
         return part if keeps_processes else replace(part, kept=None)
 

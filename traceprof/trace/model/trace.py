@@ -303,6 +303,10 @@ class Trace(Protocol):
     def release(self) -> None:
         """Release data that can be read again and that most analyses do not need."""
 
+    def unload(self) -> None:
+        """Release all data that can be read again, which those of many reports add up to."""
+        self.release()
+
     def reopen(self) -> None:
         """Open the file again, because another process continues with the current handle."""
 

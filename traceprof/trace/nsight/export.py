@@ -56,6 +56,12 @@ if TYPE_CHECKING:
 
 _UNNAMED = "unnamed call"  # where the export has lost its name
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
+# Properties that keep tables.
+_READ_AGAIN = (
+    "_nvtx_tables", "_synchronizations", "_event_records", "_launch_stalls",
+    "_host_activities", "_samples", "_profiler_overhead", "_names", "kernel_names",
+    "_nvtx_thread_names", "thread_names", "api_names", "counters",
+)  # fmt: skip
 
 
 class NsightTrace(SectionedExport):
@@ -80,6 +86,14 @@ class NsightTrace(SectionedExport):
         if isinstance(ranges, NamedRangesData):
             self._kept[NAMED_RANGES] = replace(ranges, events=None)
         self._database.shrink()
+
+    def unload(self) -> None:
+        """Release all that can be read again, and the connection, until they are needed."""
+        self.release()
+        self._kept.clear()
+        for name in _READ_AGAIN:
+            vars(self).pop(name, None)
+        self._database.disconnect()
 
     @cached_property
     def _nvtx_thread_names(self) -> list[tuple[int, str]]:

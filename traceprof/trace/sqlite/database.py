@@ -36,7 +36,6 @@ class Database:
         path: the report, for messages.
         file: the SQLite file, no link.
         descriptor: of the open file, which child processes inherit.
-        connection: the read-only connection, for the reader of the large tables.
         progress: called with the rows that are read.
         columns: names of columns by table.
         row_counts: the numbers of rows of tables that were read to their end.
@@ -86,13 +85,13 @@ class Database:
             self._status = os.fstat(self.descriptor)
             self._check_complete(self.file)
             try:
-                self.connection = self.connect()
+                self._connection: sqlite3.Connection | None = self.connect()
             except sqlite3.Error as error:
                 raise self._cannot_open(str(error)) from error
             try:
                 self._read_schema()
             except BaseException:
-                self.connection.close()
+                self.disconnect()
                 raise
         except BaseException:
             self._close_file()
@@ -102,8 +101,25 @@ class Database:
         """Close the connection and the file once no thread reads them."""
         self.in_use.close()
 
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The read-only connection, for the reader of the large tables.
+
+        Raises:
+            TraceFormatError: there is none any more, and another file has the name now.
+        """
+        if self._connection is None:
+            self._connection = self.connect()
+        return self._connection
+
+    def disconnect(self) -> None:
+        """Close the connection, of which those of many open reports add up, until the next use."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def _close(self) -> None:
-        self.connection.close()
+        self.disconnect()
         self._close_file()
         self.descriptor = _CLOSED
 
@@ -120,8 +136,9 @@ class Database:
                 the opened file.
         """
         connection = self.connect()
-        self._connections_of_others.append(self.connection)  # closing it would disturb them
-        self.connection = connection
+        if self._connection is not None:  # closing it would disturb them
+            self._connections_of_others.append(self._connection)
+        self._connection = connection
 
     def connect(self) -> sqlite3.Connection:
         """Return another connection, for a thread of its own; the caller closes it.
