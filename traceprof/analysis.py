@@ -361,7 +361,7 @@ def _with_savings_of_closed(verdict: Verdict, measured: MeasuredRun, options: Op
             for report in measured.run.reports:
                 traces.append(stack.enter_context(closing(open_trace(report.path))))
                 ranks.append(options.ranks_of(traces[-1]))
-                traces[-1].release()  # what is read again of many reports adds up
+                traces[-1].unload()  # what is read again of many reports adds up
             run = attach_ranks(measured.run, traces, ranks)
             return with_savings(verdict, MeasuredReports(measured, run))
         except TraceprofError as error:  # a cluster's workers may see what this process does not

@@ -122,6 +122,21 @@ def test_an_array_goes_away_without_the_others() -> None:
     assert num_mapped() == before - 1
 
 
+def test_small_arrays_are_no_views_of_memory_that_others_share() -> None:
+    sizes = 0, 1, 1000, 100_000
+
+    def arrays() -> Iterator[list[npt.NDArray[np.int64]]]:
+        yield [np.arange(size) for size in sizes]
+
+    with Child(arrays) as child:
+        (made,) = child.items()
+    assert [array.tolist() for array in made] == [[*range(size)] for size in sizes]
+    own = [array.base is None or isinstance(array.base, bytes) for array in made]
+    assert own == [True, True, True, False]
+    for array in made:
+        array += 1
+
+
 def test_what_cannot_be_sent_is_made_here() -> None:
     here = os.getpid()
 

@@ -341,7 +341,7 @@ def _send(item: object, through: socket) -> None:
 
 
 def _reduced(array: np.ndarray[Any, Any]) -> str | tuple[Any, ...]:
-    """Reduce an array: a small one arrives with its own data, not as a view of other objects."""
+    """Reduce an array: a small one arrives as one object, without a view of another one."""
     return array.__reduce_ex__(5 if array.nbytes >= _MIN_SHARED_BYTES else 2)
 
 

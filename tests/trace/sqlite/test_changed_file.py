@@ -114,6 +114,19 @@ def test_emptied_after_sqlite_let_go_of_its_pages_is_an_error(path: Path) -> Non
     database.close()
 
 
+def test_a_connection_is_made_again_while_the_file_is_in_its_place(path: Path, other: Path) -> None:
+    database = Database(path)
+    first = database.rows(schema.KERNEL.name, {"start": int})
+    for _ in range(2):
+        database.disconnect()
+    assert database.rows(schema.KERNEL.name, {"start": int}) == first
+    database.disconnect()
+    other.replace(path)
+    with pytest.raises(TraceFormatError, match="another file has taken its name"):
+        database.rows(schema.KERNEL.name, {"start": int})
+    database.close()
+
+
 def test_descriptors_are_closed(path: Path, tmp_path: Path) -> None:
     before = len([*Path("/proc/self/fd").iterdir()])
     for _ in range(3):

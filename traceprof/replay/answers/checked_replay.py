@@ -244,8 +244,8 @@ class CheckedReplay(Record, frozen=True):
         parts = [one for one in self.graph.remaining if len(one.number) == len(share)]
         for one in (place, *self.others[place]):
             column = self.first + self.as_it_is.shape[1] * one
-            streams = [float(share @ part.stream_ns[:, column]) for part in parts]
-            removed = [float(share @ part.removed_ns[:, column]) for part in parts]
+            streams = [float(share @ part.stream_ns[column]) for part in parts]
+            removed = [float(share @ part.removed_ns[column]) for part in parts]
             remaining.append((max(removed, default=0.0), [0.0, *streams]))
         return remaining
 

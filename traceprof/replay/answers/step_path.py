@@ -120,6 +120,7 @@ class _Walk:
         self._begin, self._end = (round(float(times[node])) for node in mark.nodes[[0, -1]])
         self._way = binding_edges(graph.plan, graph.weights.of(0), times, int(mark.nodes[-1]))
         self._times = times
+        self._kept = [packed.unpacked for packed in graph.kept]
         self._first_edge = np.cumsum([0, *(len(part.source) for part in graph.edges)])
         self._parts: list[StepPathPart] = []
         self._reached = self._end
@@ -142,11 +143,11 @@ class _Walk:
         begin = float(self._times[source])
         if edges.process < 0:
             if edges.kind is EdgeKind.TRANSFER:
-                kept = self._kept_at(target)
-                self._operation(kept, _operation_at(kept, target), begin)
+                self._operation(*self._operation_at(target), begin)
             return
-        kept = graph.kept[edges.process]
-        of_kind = next(part for part in kept.edges if part.source is edges.source)
+        kept = self._kept[edges.process]
+        first = next(i for i, one in enumerate(graph.edges) if one.process == edges.process)
+        of_kind = kept.edges[number - first]
         at, other = int(of_kind.at[place]), int(of_kind.other[place])
         if edges.kind in {EdgeKind.WORK, EdgeKind.LAUNCHES}:
             self._piece(kept, at, begin, of_launches=edges.kind is EdgeKind.LAUNCHES)
@@ -239,21 +240,16 @@ class _Walk:
         if of_launches:
             self._before(kept, int(rows[0]), begin, is_launch=True)
 
-    def _kept_at(self, node: int) -> Kept:
-        for kept, facts in zip(self._graph.kept, self._graph.facts, strict=True):
+    def _operation_at(self, node: int) -> tuple[Kept, int]:
+        """Return the process of a node, and the operation that ends there, alone in its piece."""
+        for kept, facts in zip(self._kept, self._graph.facts, strict=True):
             if facts.host_node <= node < facts.end_node:
-                return kept
+                return kept, int(kept.process.first_operation[(node - facts.gpu_node) // 2])
         raise AssertionError(f"node {node} is of no process")
 
 
 def _backwards(rows: Int64) -> Iterator[int]:
     yield from rows[::-1].tolist()
-
-
-def _operation_at(kept: Kept, node: int) -> int:
-    """Return the operation that ends at a node, alone in its piece."""
-    process = kept.process
-    return int(process.first_operation[(node - process.gpu_node) // 2])
 
 
 def _rank_of(kept: Kept, operation: int) -> Rank:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copyreg
+import pickle
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank
 
 FIRST_NODE = ROOT + 1
-_NOTHING = np.empty((0, 0))
+_MIN_NARROWED_BYTES = 2048
 
 
 class EdgeList(Record, frozen=True):
@@ -50,7 +53,7 @@ class EdgeList(Record, frozen=True):
 
 
 class Kept(Record, frozen=True):
-    """A process with its edges, to be weighed again.
+    """A process with its edges, to be weighed again: its nodes are those of the part.
 
     Attributes:
         process: with its pieces.
@@ -63,6 +66,47 @@ class Kept(Record, frozen=True):
     edges: Sequence[Edges]
     operations: Sequence[Int64]
     places: Sequence[tuple[int, int]]
+
+    def packed(self) -> PackedProcess:
+        """Return the same in fewer bytes, without its ranks."""
+        data = BytesIO()
+        pickler = pickle.Pickler(data, 5)
+        pickler.dispatch_table = {**copyreg.dispatch_table, np.ndarray: _narrowed}
+        pickler.dump(replace(self, process=replace(self.process, ranks=())))
+        return PackedProcess(data.getvalue(), ())
+
+
+class PackedProcess(Record, frozen=True):
+    """A process with its edges, packed.
+
+    Attributes:
+        data: the rest of it.
+        ranks: of the process, each with its index among those of the run.
+    """
+
+    data: bytes
+    ranks: Sequence[tuple[int, Rank]]
+
+    @property
+    def unpacked(self) -> Kept:
+        """The process, unpacked anew at each use."""
+        kept: Kept = pickle.loads(self.data)  # noqa: S301  (our own)
+        return replace(kept, process=replace(kept.process, ranks=tuple(self.ranks)))
+
+
+def _narrowed(array: np.ndarray[Any, Any]) -> str | tuple[Any, ...]:
+    """Reduce an array, those of many integers to the least type that holds what is above a base."""
+    if array.dtype != np.int64 or array.ndim != 1 or array.nbytes < _MIN_NARROWED_BYTES:
+        return array.__reduce__()
+    base, highest = int(array.min()), int(array.max())
+    kind = np.min_scalar_type(highest - base)
+    return _widened, ((array - base).astype(kind).tobytes(), kind, base)
+
+
+def _widened(data: bytes, kind: np.dtype[Any], base: int) -> Int64:
+    widened: Int64 = np.frombuffer(data, kind).astype(np.int64)
+    widened += base
+    return widened
 
 
 class ProcessPart(Record, frozen=True):
@@ -88,7 +132,7 @@ class ProcessPart(Record, frozen=True):
     marks: Sequence[Marks]
     facts: ProcessFacts
     remaining: RemainingWork
-    kept: Kept | None
+    kept: PackedProcess | None
 
     def moved(self, by: int) -> ProcessPart:
         """Return the same part with `by` nodes of other processes before its own."""
@@ -108,20 +152,8 @@ class ProcessPart(Record, frozen=True):
             gpu_node=self.facts.gpu_node + by,
             end_node=self.facts.end_node + by,
         )
-        kept = self.kept
-        if kept is not None:
-            process = replace(
-                kept.process,
-                host_node=kept.process.host_node + by,
-                gpu_node=kept.process.gpu_node + by,
-            )
-            again = [
-                replace(one, source=moved.source, target=moved.target)
-                for one, moved in zip(kept.edges, edges, strict=True)
-            ]
-            kept = replace(kept, process=process, edges=again)
         matched = [replace(one, node=one.node + by) for one in self.matched]
-        return replace(self, edges=edges, matched=matched, marks=marks, facts=facts, kept=kept)
+        return replace(self, edges=edges, matched=matched, marks=marks, facts=facts)
 
 
 def _moved(nodes: Int64, by: int) -> Int64:
@@ -139,6 +171,8 @@ def process_part(
     variants: Sequence[Weighing],
     sample: Sample | None,
     left_out: Int64,
+    *,
+    is_kept: bool,
 ) -> ProcessPart:
     """Read one process, cut it into pieces and weigh it.
 
@@ -152,6 +186,7 @@ def process_part(
         variants: the ways to weigh the process.
         sample: the steps to replay; all where None.
         left_out: int64[l], the numbers of steps of its first rank that are not steady.
+        is_kept: whether it will be weighed again.
     """
     span = None if sample is None else sample.span_of(ranks[0][1])
     observed = observe(ranks, shift, stalls, span)
@@ -187,7 +222,7 @@ def process_part(
         marks = [mark.compared(sample) for mark in marks]
     elif all(len(mark.others) for mark in marks):
         marks = begun_together(marks)
-    remaining = RemainingWork(marks[0].number, marks[0].limits_ns, _NOTHING, _NOTHING)
+    remaining = RemainingWork(marks[0].number, marks[0].limits_ns)
     weights, scales, remaining = weighed(process, edges, operations, variants, remaining)
     launched_ns = min(int(mark.launched_ns[0]) for mark in marks)
     facts = facts_of(process, marks[0].limits_ns, launched_ns, shift)
@@ -206,7 +241,7 @@ def process_part(
         marks=marks,
         facts=facts,
         remaining=remaining,
-        kept=Kept(replace(process, ranks=()), edges, operations, places),
+        kept=Kept(process, edges, operations, places).packed() if is_kept else None,
     )
 
 

@@ -22,14 +22,14 @@ class RemainingWork(Record, frozen=True):
     Attributes:
         number: int64[s], the numbers of the steps.
         limits_ns: int64[s + 1], when they began and the last one ended, on the run's clock.
-        stream_ns: float64[s, v], what the compute and the copies of the busiest stream take.
-        removed_ns: float64[s, v], by how much kernels that compute take less than measured.
+        stream_ns: float64[s] each, what the compute and the copies of the busiest stream take.
+        removed_ns: float64[s] each, by how much kernels that compute take less than measured.
     """
 
     number: Int64
     limits_ns: Int64
-    stream_ns: Float64
-    removed_ns: Float64
+    stream_ns: tuple[Float64, ...] = ()
+    removed_ns: tuple[Float64, ...] = ()
 
     def under(self, process: Process, measured: Durations, sets: list[Durations]) -> RemainingWork:
         """Return the same under other assumptions: one set of durations for each variant."""
@@ -52,7 +52,7 @@ class RemainingWork(Record, frozen=True):
             removed = np.bincount(step, np.where(computes, np.maximum(less, 0), 0), num)
             known[id(durations.length_ns)] = stream.astype(float), removed.astype(float)
         columns = [known[id(durations.length_ns)] for durations in sets]
-        stream_ns, removed_ns = (np.stack(of_all, axis=1) for of_all in zip(*columns, strict=True))
+        stream_ns, removed_ns = zip(*columns, strict=True)
         return replace(self, stream_ns=stream_ns, removed_ns=removed_ns)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.longest_path import Schedule
     from traceprof.replay.graph.marks import Marks
     from traceprof.replay.graph.process_facts import ProcessFacts
-    from traceprof.replay.graph.process_part import Kept, ProcessPart
+    from traceprof.replay.graph.process_part import PackedProcess, ProcessPart
     from traceprof.replay.graph.remaining_work import RemainingWork
     from traceprof.replay.graph.sample import Sample
     from traceprof.replay.graph.weights import Weighing
@@ -87,7 +87,7 @@ class RunGraph(Record, frozen=True):
     facts: tuple[ProcessFacts, ...]
     matched: tuple[Matched, ...]
     remaining: tuple[RemainingWork, ...] = ()
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[PackedProcess, ...] = ()
 
     @property
     def has_event_records(self) -> bool:
@@ -124,23 +124,26 @@ def run_graph(
     owners: dict[tuple[int, int], list[tuple[int, Rank]]] = {}
     for index, rank in enumerate(analysis.run.ranks):
         owners.setdefault((rank.report, rank.process), []).append((index, rank))
+    is_alone = 1 < len(owners) == len(analysis.run.traces)  # each process in its report
+    if is_alone:
+        for trace in analysis.run.traces:
+            trace.unload()
     places = matched_places(analysis, sample)
     matched = tuple(Matched(*(np.zeros_like(place) for _ in range(3))) for place in places)
     members = group_members(analysis)
-
-    is_alone = 1 < len(owners) == len(analysis.run.traces)  # each process in its report
 
     def part_of(process: tuple[int, list[tuple[int, Rank]]]) -> ProcessPart:
         number, ranks = process
         shift = clock_shift(analysis, ranks[0][1])
         stalls, left_out = stalls_of(analysis, ranks[0][1]), steps_left_out(analysis, ranks[0][1])
         part = process_part(
-            ranks, shift, stalls, number, places, members, variants, sample, left_out
-        )
+            ranks, shift, stalls, number, places, members, variants, sample, left_out,
+            is_kept=keeps_processes,
+        )  # fmt: skip
         if is_alone:
             ranks[0][1].trace.unload()
         progress.advance(1)
-        return part if keeps_processes else replace(part, kept=None)
+        return part
 
     node = 1
     edges: list[EdgeList] = []
@@ -165,19 +168,19 @@ def run_graph(
             matched[group].node[:, column] = own.node
             scales[group][column] = scale
         if part.kept is not None:
-            process = replace(part.kept.process, ranks=tuple(ranks))
-            kept.append(replace(part.kept, process=process))
+            kept.append(replace(part.kept, ranks=ranks))
     for of_group in matched:
         release = node + np.repeat(np.arange(len(of_group.node)), of_group.node.shape[1])
         node += len(of_group.node)
         edges.append(EdgeList(EdgeKind.ARRIVAL, -1, of_group.node.ravel(), release))
         edges.append(EdgeList(EdgeKind.TRANSFER, -1, release, of_group.node.ravel() + 1))
+    joined = WeightSets.joined([*weights, *transfer_weights(matched, scales)])
+    del weights, scales, part  # which are as large
     plan = schedule(
         node,
         np.concatenate([part.source for part in edges]),
         np.concatenate([part.target for part in edges]),
     )
-    joined = WeightSets.joined([*weights, *transfer_weights(matched, scales)])
     return RunGraph(
         tuple(edges), plan, joined, tuple(marks), tuple(facts), matched, tuple(remaining),
         tuple(kept),
@@ -198,7 +201,8 @@ def reweighed(graph: RunGraph, variants: Sequence[Weighing]) -> RunGraph:
     """
     scales: list[dict[int, WeightSets]] = [{} for _ in graph.matched]
     weights, remaining = [], []
-    for part, steps in zip(graph.kept, graph.remaining, strict=True):
+    for packed, steps in zip(graph.kept, graph.remaining, strict=True):
+        part = packed.unpacked
         of_part, part_scales, of_steps = weighed(
             part.process, part.edges, part.operations, variants, steps
         )

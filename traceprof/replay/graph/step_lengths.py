@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.run_graph import RunGraph
 
 _AT_ONCE = 6  # sets of weights: the times of as many fit into a processor's cache, by level
+_MAX_WEIGHTS = 3_000_000  # at once, if more than one set is: each takes eight bytes
 
 
 def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64]:
@@ -36,8 +37,9 @@ def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64]:
     """
     steps, by_end = [], []
     numbers, place = graph.weights.distinct()
-    for first in range(0, len(numbers), _AT_ONCE):
-        times = solve(graph.plan, graph.weights.chosen(numbers[first : first + _AT_ONCE]))
+    at_once = min(max(_MAX_WEIGHTS // len(graph.weights.full), 1), _AT_ONCE)
+    for first in range(0, len(numbers), at_once):
+        times = solve(graph.plan, graph.weights.chosen(numbers[first : first + at_once]))
         lengths = [np.diff(_with_others(times, mark, mark.nodes), axis=0) for mark in graph.marks]
         steps.append(by_number(graph.marks, lengths))
         ends = [

@@ -30,7 +30,7 @@ from traceprof.trace.nsight.mpi import mpi_processes, read_mpi_calls
 from traceprof.trace.nsight.nvtx import names as nvtx_names
 from traceprof.trace.nsight.nvtx import table as nvtx_table
 from traceprof.trace.nsight.parts import HOW_TO_COLLECT, holds
-from traceprof.trace.nsight.sections import NAMED_RANGES, NamedRangesData
+from traceprof.trace.nsight.sections import GPU_OPERATIONS, NAMED_RANGES, NamedRangesData
 from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.read_columns import count_rows
 
@@ -90,7 +90,8 @@ class NsightTrace(SectionedExport):
     def unload(self) -> None:
         """Release all that can be read again, and the connection, until they are needed."""
         self.release()
-        self._kept.clear()
+        # Ranks hold the operations themselves.
+        self._kept = {key: data for key, data in self._kept.items() if key == GPU_OPERATIONS}
         for name in _READ_AGAIN:
             vars(self).pop(name, None)
         self._database.disconnect()

@@ -1,5 +1,6 @@
 """All NVTX ranges of an export as columns."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -176,12 +177,15 @@ def test_without_marks_there_are_none(tmp_path: Path) -> None:
     trace.close()
 
 
-def test_tables_are_made_again_when_they_were_let_go_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize("release", [NsightTrace.release, NsightTrace.unload])
+def test_tables_are_made_again_when_they_were_let_go_of(
+    tmp_path: Path, release: Callable[[NsightTrace], None]
+) -> None:
     builder = TraceBuilder().kernel(0, 9).nvtx("b", 5, 8).nvtx("a", 5, 9).nvtx("c", 1, 2, pid=2000)
     trace = NsightTrace(builder.write(tmp_path))
     table = known(trace.range_table(global_pid()))
     assert trace.range_table(global_pid()) is table
-    trace.release()
+    release(trace)
     again = known(trace.range_table(global_pid()))
     assert again is not table
     assert listed(again) == listed(table)
