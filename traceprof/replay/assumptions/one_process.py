@@ -99,8 +99,7 @@ def may_be_in_line(analysis: OpenAnalysis) -> str | None:
 def is_no_pytorch(analysis: OpenAnalysis) -> bool:
     """Return whether a rank of a run shows nothing of PyTorch."""
     known = {one.rank: one.is_pytorch for one in analysis.measured.of(full_precision_matmul)}
-    unknown = (rank for rank in analysis.run.ranks if rank.rank not in known)
-    return not (all(known.values()) and all(rank.program.is_pytorch for rank in unknown))
+    return not all(known.get(one.rank) or one.program.is_pytorch for one in analysis.run.ranks)
 
 
 def without_data_loading(process: Process, durations: Durations) -> Durations:
