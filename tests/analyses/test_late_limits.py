@@ -1,5 +1,6 @@
 """What late reductions promise at most, and what programs of two simulators gain without them."""
 
+import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -38,6 +39,7 @@ class Program:
         num_kernels: of a layer's forward, and of its backward.
         slower: for each rank, how many times as long its backward takes.
         num_passes: forwards and backwards in a step.
+        num_models: equal ones, each with a pass of its own, and reductions after all backwards.
         has_ranges: whether ranges name them.
         latency_ns: of a reduction of any size.
         is_late: whether reductions begin when the backward is over.
@@ -49,6 +51,7 @@ class Program:
     num_kernels: tuple[int, int] = (4, 4)
     slower: tuple[int, int] = (1, 1)
     num_passes: int = 1
+    num_models: int = 1
     has_ranges: bool = True
     latency_ns: int = 7_000
     is_late: bool = True
@@ -59,12 +62,15 @@ class Program:
 
     def step(self, host: Host) -> None:
         names = ("forward", "backward") if self.has_ranges else ("one", "other")
-        for number in range(self.num_passes):
+        num_passes = self.num_passes * self.num_models
+        for number in range(num_passes):
             with host.range(names[0]):
                 of_layer = kernels.FORWARD[: self.num_kernels[0]]
                 host.operator(host.compute, "aten::linear", *of_layer * self.num_layers)
             with host.range(names[1]):
-                self.backward(host, reduces=number == self.num_passes - 1)
+                is_last = number == num_passes - 1
+                of_models = is_last or (self.num_models > 1 and not self.is_late)
+                self.backward(host, reduces=of_models)
         host.follow(host.compute, host.nccl)
         optimize(host)
 
@@ -75,7 +81,7 @@ class Program:
             is_full = layer * self.num_buckets % self.num_layers == 0
             if reduces and is_full and not self.is_late:
                 reduce_beside(host, size)
-        for _ in range(self.num_buckets if reduces and self.is_late else 0):
+        for _ in range(self.num_buckets * self.num_models if reduces and self.is_late else 0):
             reduce_beside(host, size)
 
     @property
@@ -109,6 +115,8 @@ PROGRAMS = {
     "two passes without ranges": Program(4, 80, num_passes=2, has_ranges=False),
     "four passes": Program(4, 80, num_passes=4),
     "a slower rank": Program(4, 80, slower=(1, 2)),
+    "two equal models": Program(4, 80, num_models=2),
+    "three equal models": Program(4, 80, num_buckets=2, num_models=3),
     "without ranges": Program(4, 80, has_ranges=False),
 }
 LAST = {"two passes", "four passes"}  # where the last backward is the limit
@@ -127,14 +135,36 @@ def assert_none_gains_more(found: Sequence[Finding], gain_ns: float) -> list[int
     return limits
 
 
+def with_autograd(path: Path) -> Path:
+    """Let autograd's thread make the launches in the ranges of backwards, and no range show it."""
+    passes = "textId IN (SELECT id FROM StringIds WHERE value IN ('forward', 'backward'))"
+    backward = "textId IN (SELECT id FROM StringIds WHERE value = 'backward')"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        threads = [tid for (tid,) in connection.execute("SELECT globalTid FROM ThreadNames")]
+        for main, autograd in zip(sorted(threads)[::2], sorted(threads)[1::2], strict=True):
+            called = connection.execute(
+                "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME AS call SET globalTid = ? WHERE globalTid = ?"
+                f" AND EXISTS (SELECT 1 FROM NVTX_EVENTS AS one WHERE {backward}"
+                " AND globalTid = ? AND one.start <= call.start AND call.start < one.end)",
+                (autograd, main, main),
+            )
+            assert called.rowcount
+        assert connection.execute(f"DELETE FROM NVTX_EVENTS WHERE {passes}").rowcount
+    return path
+
+
+@pytest.mark.parametrize("has_autograd", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_step_gains_no_more(name: str, tmp_path: Path) -> None:
+def test_a_step_gains_no_more(name: str, tmp_path: Path, *, has_autograd: bool) -> None:
     program = PROGRAMS[name]
+    if has_autograd and not program.has_ranges:
+        pytest.skip("nothing shows its backwards")
     setup = program.setup()
     result = setup.run()
     before_ns = step_ns(result)
     gain_ns = max(before_ns - step_ns(one.setup().run(), result) for one in program.earlier)
-    found = late_on(recorded(setup, tmp_path / "t.sqlite", result))
+    path = recorded(setup, tmp_path / "t.sqlite", result)
+    found = late_on(with_autograd(path) if has_autograd else path)
     limits = assert_none_gains_more(found, gain_ns)
     if name in HIDDEN:
         # Beside the hundredth, by which kernels are longer or shorter than usual.
@@ -249,6 +279,39 @@ def test_gradients_that_accumulate_begin_with_the_last_backward(
                 builder.kernel(at, at + 90 // len(names), name, launch=launch)
         builder.kernel(begin + 410, begin + 880, ALL_REDUCE, stream=20,
                        launch=(begin + 401, begin + 403))  # fmt: skip
+    with ranks_of(builder.write(tmp_path)) as (rank,):
+        steps = late_allreduce.run(rank, rank.window).steps
+    assert (steps.ready_ns % 1000).tolist() == [ready_ns] * 3
+    assert steps.accumulates == (ready_ns == 300)
+
+
+@pytest.mark.parametrize(
+    ("num_reductions", "between", "ready_ns"),
+    [
+        (1, "gemm", 300),
+        (3, "gemm", 300),  # no two models have as many
+        (2, "gemm", 100),  # of one model each, or two of one
+        (4, "gemm", 100),
+        (1, "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>(int)", 100),
+    ],
+)
+def test_equal_models_do_not_accumulate(
+    num_reductions: int, between: str, ready_ns: int, tmp_path: Path
+) -> None:
+    builder = TraceBuilder()
+    for begin in range(0, 4000, 1000):
+        builder.nvtx(f"step {begin}", begin, begin + 990)
+        for name, start, end in TWO_PASSES:
+            builder.nvtx(name, begin + start, begin + end)
+        for start in range(0, 400, 100):
+            at = begin + start
+            name = between if start == 200 else "gemm"
+            builder.kernel(
+                at, at + 90, name, launch=(at, at + 1) if start == 0 else (at - 4, at - 3)
+            )
+        for number in range(num_reductions):
+            at = begin + 410 + 100 * number
+            builder.kernel(at, at + 90, ALL_REDUCE, stream=20, launch=(at - 9, at - 7))
     with ranks_of(builder.write(tmp_path)) as (rank,):
         steps = late_allreduce.run(rank, rank.window).steps
     assert (steps.ready_ns % 1000).tolist() == [ready_ns] * 3

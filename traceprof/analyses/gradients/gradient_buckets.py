@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
-from traceprof.analyses.gradients.accumulation import BACKWARD, last_backwards
+from traceprof.analyses.gradients.accumulation import BACKWARD, backwards, last_backwards
 from traceprof.communication.messages import messages
 from traceprof.patterns import lazy
 from traceprof.run.steady_steps import steady_steps
@@ -136,7 +136,7 @@ def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: 
     is_late, ready = (group.num == 1) | is_late_bucket[group.first], start[group.first]
     accumulates = False
     if is_late.any():
-        ready, accumulates = _ready(rank, group.id, ready)
+        ready, accumulates = _ready(rank, group, ready, _sizes(rank, buckets))
     return StepTails(
         number=ranges.number[group.id],
         num_buckets=group.num,
@@ -155,23 +155,25 @@ def _steady(rank: Rank, window: Window) -> Int64:
     return _NOTHING if rank.steps is None else rank.steps.source[steady_steps(rank, window).step]
 
 
-def _ready(rank: Rank, step: Int64, reduced: Int64) -> tuple[Int64, bool]:
+def _ready(rank: Rank, group: _Groups, reduced: Int64, bytes_: Int64) -> tuple[Int64, bool]:
     """Return before which time no gradient of a step was there, int64[n], and if they accumulate.
 
     Args:
         rank: the rank.
-        step: int64[n], indices of ranges.
+        group: the buckets of each step.
         reduced: int64[n], when the first bucket of each started.
+        bytes_: int64[buckets], what each holds.
     """
+    step = group.id
     kernels, graphs, ranges = rank.operations.kernels, rank.operations.graphs, rank.step_ranges
     if ranges is None or rank.calls is None:
         return reduced, False
     columns = []
-    for group, launched_by, chosen in (
+    for work, launched_by, chosen in (
         (kernels, rank.launched_by[0], np.flatnonzero(~rank.is_communication_kernel)),
         (graphs, rank.launched_by[3], np.arange(len(graphs))),
     ):
-        by, start = launched_by[chosen], group.start_ns[chosen]
+        by, start = launched_by[chosen], work.start_ns[chosen]
         # What has no launch was launched before it started.
         launch = np.where(by >= 0, rank.calls.start_ns[by], start)
         columns.append((launch, start, np.where(by >= 0, rank.calls.thread[by], UNKNOWN)))
@@ -183,22 +185,66 @@ def _ready(rank: Rank, step: Int64, reduced: Int64) -> tuple[Int64, bool]:
     begin, end = ranges.start_ns[step], ranges.end_ns[step]
     place = np.searchsorted(launch, begin)
     ready = first[place]
-    backward = rank.trace.ranges(_BACKWARD, rank.process).get(rank.process)
-    if backward is None:
-        return ready, False
-    at = np.searchsorted(backward.start_ns, begin)
-    called = np.append(backward.start_ns, intervals.BEYOND_NS)[at]
-    opened_by = np.append(backward.thread, UNKNOWN)[at]
+    called, opened_by = _first_parts(rank, begin)
     # Autograd's thread may name a part of the backward only: it has made no other launch before.
     for one in np.unique(opened_by[opened_by != thread[place]]).tolist():
         own = np.append(launch[thread[:-1] == one], intervals.BEYOND_NS)
         before = np.minimum(called, own[np.searchsorted(own, begin)])
         called = np.where((opened_by == one) & (thread[place] != one), before, called)
+    found = backwards(rank)
+    if found is None:
+        last = np.full(len(step), intervals.BEYOND_NS)
+    else:
+        if not found.has_ranges:
+            first_one = np.append(found.start_ns, intervals.BEYOND_NS)
+            called = np.minimum(called, first_one[np.searchsorted(found.start_ns, begin)])
+        most = int(
+            (np.searchsorted(found.start_ns, end) - np.searchsorted(found.start_ns, begin)).max()
+        )
+        last = last_backwards(rank, found, begin, end, _may_repeat(group, bytes_, most))
     of_backward = first[np.searchsorted(launch, called)]
     ready = np.where((called < end) & (of_backward <= reduced), of_backward, ready)
-    last = first[np.searchsorted(launch, last_backwards(rank, begin, end))]
+    last = first[np.searchsorted(launch, last)]
     adds = (last <= reduced) & (last > ready)
     return np.where(adds, last, ready), bool(adds.any())
+
+
+def _first_parts(rank: Rank, begin: Int64) -> tuple[Int64, Int64]:
+    """Return when ranges of a backward first begin from each time on, and the threads of these.
+
+    `intervals.BEYOND_NS` and `UNKNOWN` where there are none.
+    """
+    parts = rank.trace.ranges(_BACKWARD, rank.process).get(rank.process)
+    if parts is None:
+        return np.full(len(begin), intervals.BEYOND_NS), np.full(len(begin), UNKNOWN)
+    at = np.searchsorted(parts.start_ns, begin)
+    called = np.append(parts.start_ns, intervals.BEYOND_NS)[at]
+    return called, np.append(parts.thread, UNKNOWN)[at]
+
+
+def _sizes(rank: Rank, buckets: Int64) -> Int64:
+    """Return what buckets hold in bytes, int64[n]; `UNKNOWN` where no call or record says it."""
+    sent = messages(rank)
+    size = np.full(len(rank.operations.kernels), UNKNOWN)
+    size[sent.kernel] = sent.bytes
+    return size[buckets]
+
+
+def _may_repeat(group: _Groups, bytes_: Int64, most: int) -> Mask:
+    """Return in which steps buckets of the same sizes return in the same order, bool[n].
+
+    Equal models have them, one after the other, at most as many as there are backwards in a step.
+    Sizes that are not known may be equal.
+    """
+    may: Mask = np.zeros(len(group.id), np.bool_)
+    place = np.arange(len(bytes_)) - group.first[group.of]
+    for times in range(2, min(most, int(group.num.max())) + 1):
+        part = (group.num // times)[group.of]
+        has_next = place < group.num[group.of] - part
+        after = np.where(has_next, np.arange(len(bytes_)) + part, np.arange(len(bytes_)))
+        is_equal = bytes_ == bytes_[after]
+        may |= (group.num % times == 0) & np.logical_and.reduceat(is_equal, group.first)
+    return may
 
 
 def _buckets(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> tuple[Int64, Int64]:
