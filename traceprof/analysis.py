@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from traceprof.progress import Listener, Progress
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.rank import Rank
+    from traceprof.trace.folder import AnyPath
     from traceprof.trace.model.trace import Trace
 
-    AnyPath = str | os.PathLike[str]
 
 __all__ = [
     "FINDING_IDS", "Analysis", "Options", "RunResult", "analyze", "analyze_captures",

@@ -25,8 +25,9 @@ LARGE_BYTES = 1 << 20
 # Up to this size latency is most of a message's time on any link from PCIe 3.0 on: its transfer
 # takes 5 µs.
 SMALL_BYTES = 64 << 10
-# A rate can be read from the difference of two sizes if they differ by this much.
 DISTINCT_SIZES = 4
+"""The least ratio of the largest to the smallest size with which latency and rate can be separated.
+"""
 # By NCCL's own model (src/graph/tuning.cc) a tree over a network needs 14 µs and 4 µs for each of
 # its steps, of which 1024 GPUs take 20: longer times include waiting for another rank.
 MAX_LATENCY_NS = 100_000

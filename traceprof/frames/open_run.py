@@ -16,7 +16,6 @@ from traceprof.trace.open import open_trace
 from traceprof.units import reports_text
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
     from traceprof.frames.columns import Part
     from traceprof.run.opening import Run
     from traceprof.run.rank import Rank
+    from traceprof.trace.folder import AnyPath
     from traceprof.trace.model.trace import Trace
-
-    AnyPath = str | os.PathLike[str]
 
 
 class RunFrames:

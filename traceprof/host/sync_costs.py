@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 OVERHEAD_NS = 15_000
 """The length of a wait that finds everything done."""
 MIN_BLOCKING_NS = 20_000
+"""A call that stays longer than this with a copy of pageable memory waits for it: CUDA stages
+smaller ones and returns (measured: 98 % of those that return at once take under 15 us)."""
 _COPY = re.compile(r"cu(?:da)?Memcpy")
 _ASYNC_COPY = re.compile(r"cu(?:da)?Memcpy\w*Async")
 

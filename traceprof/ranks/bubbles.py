@@ -16,6 +16,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.communication.messages import BETWEEN_TWO
 from traceprof.ranks.pipeline_walk import Walk, meetings_of
+from traceprof.ranks.pipelines import MAX_UNSURE_NS
 from traceprof.ranks.schedules import schedule_of
 from traceprof.structs import Record
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from traceprof.ranks.schedules import Schedule
 
 _NUM_PARTS = 4
-_MAX_UNSURE_NS = 200_000  # a pass takes milliseconds
 
 
 class Stage(Record, frozen=True):
@@ -188,7 +188,7 @@ def _shifts(line: Line, ranks: RankComparison) -> list[tuple[int, int]]:
     for stage in range(1, len(reports)):
         messages = line.between(stage - 1, stage)
         first, last = shifts[-1]
-        if messages is not None and any(one is None or one > _MAX_UNSURE_NS for one in unsure):
+        if messages is not None and any(one is None or one > MAX_UNSURE_NS for one in unsure):
             apart = messages.sent_ns - messages.end_ns
             first, last = first + int(apart[0]), last + int(apart[-1])
         shifts.append((first, last))

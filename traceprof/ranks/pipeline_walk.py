@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.communication.messages import BETWEEN_TWO
+from traceprof.ranks.pipelines import ROUNDED_NS
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.passes import RankPasses
     from traceprof.ranks.pipelines import Line
-
-_ROUNDED_NS = 1_000
 
 
 class Meetings(Record, frozen=True):
@@ -124,7 +123,7 @@ def _collectives(
             at = group.place[rows, column]
             following = np.searchsorted(one.launched_ns, arrival.called_ns[at])
             starts = np.append(one.start_ns, 0)[following]
-            waits_for = starts >= arrival.end_ns[at] - _ROUNDED_NS
+            waits_for = starts >= arrival.end_ns[at] - ROUNDED_NS
             sides.append((member, following - 1, np.where(waits_for, following, -1)))
             took.append(arrival.end_ns[at] - arrival.start_ns[at])
         if len(rows):

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.passes import RankPasses
 
-# A kernel that waited for a message starts after its end; torch.profiler rounds to microseconds.
-_ROUNDED_NS = 1_000
+ROUNDED_NS = 1_000
+"""A kernel that waited for a message starts after its end, but torch.profiler rounds."""
+MAX_UNSURE_NS = 200_000
+"""Of clocks that are known less well, the difference is taken from the messages: a pass takes
+milliseconds."""
 _AGREE = 0.99  # of the passes of a rank must have one message in and one out
 _NOTHING = np.empty(0, np.int64)
 
@@ -277,14 +280,14 @@ def _linked(
     producer = _producers(sender, sent.called_ns)
     after = np.searchsorted(receiver.launched_ns, received.called_ns)
     kind = np.where(sent.is_both > 0, 0, np.append(sender.kind, 0)[producer])
-    consumer = _consumers(start, receiver.kind, after, received.end_ns - _ROUNDED_NS, kind)
+    consumer = _consumers(start, receiver.kind, after, received.end_ns - ROUNDED_NS, kind)
     # A receive that was posted before the pass before it was over waits for the message only.
-    over = np.searchsorted(end, received.start_ns + _ROUNDED_NS, side="right") - 1
+    over = np.searchsorted(end, received.start_ns + ROUNDED_NS, side="right") - 1
     is_copy = sent is received
     follows = np.where((over < after - 1) | is_copy, -1, after - 1)
     next_of_sender = np.minimum(producer + 1, len(sender) - 1)
     waits = (sent.is_both > 0) | (sender.stream[next_of_sender] == sent.stream)
-    waits &= (producer + 1 < len(sender)) & (own_start[next_of_sender] >= sent.end_ns - _ROUNDED_NS)
+    waits &= (producer + 1 < len(sender)) & (own_start[next_of_sender] >= sent.end_ns - ROUNDED_NS)
     return Messages(
         *pair,
         are_copies=is_copy,

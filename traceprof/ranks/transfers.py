@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from traceprof import intervals
+from traceprof.communication.latency import DISTINCT_SIZES
 from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, OF_MEDIANS
 from traceprof.structs import Record
 from traceprof.trace.model.special_values import UNKNOWN
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     Scope = Literal["intra-node", "inter-node"]
 
-# Below this ratio of the largest to the smallest size, latency and rate cannot be separated.
-DISTINCT_SIZES = 4
 # Fewer times do not show how much they vary.
 _MIN_TIMES = 4
 _MIN_STRAYING = 0.01

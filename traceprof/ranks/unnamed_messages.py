@@ -18,6 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.communication.messages import BETWEEN_TWO, RECEIVES, SENDS
+from traceprof.ranks.pipelines import MAX_UNSURE_NS, ROUNDED_NS
 from traceprof.run.pipeline_orders import ORDERS, interleaved
 from traceprof.structs import Record
 
@@ -36,8 +37,6 @@ _STYLES = ("sends first", "by parity", "in one kernel")
 _MAX_CHUNKS = 8
 _AGREE = 0.99  # of the messages must not be over before they were sent
 _RIVAL = 2.0  # an order whose messages end this many times as far apart is none
-_ROUNDED_NS = 1_000
-_MAX_UNSURE_NS = 200_000  # beyond it the difference of two clocks is taken from the messages
 
 
 class _Stage(Record, frozen=True):
@@ -206,7 +205,7 @@ def _is_one_clock(ranks: RankComparison, members: Sequence[int]) -> bool:
     """Return whether the stages' clocks are known well enough to compare their times."""
     reports = [ranks.reports[member] for member in members]
     unsure = [ranks.clocks.uncertainty_ns(*pair) for pair in pairwise(reports)]
-    return all(one is not None and one <= _MAX_UNSURE_NS for one in unsure)
+    return all(one is not None and one <= MAX_UNSURE_NS for one in unsure)
 
 
 # -- orders ---------------------------------------------------------------------------------------
@@ -376,7 +375,7 @@ def _apart_ns(
                 if len(sent) != len(came):
                     return None
                 end, start = stages[destination].end_ns[came], stages[source].start_ns[sent]
-                if is_one_clock and len(end) and np.mean(end + _ROUNDED_NS >= start) < _AGREE:
+                if is_one_clock and len(end) and np.mean(end + ROUNDED_NS >= start) < _AGREE:
                     return None
                 ends.append((end - stages[source].end_ns[sent]) * (1 if source == low else -1))
             differences = np.concatenate(ends)

@@ -20,6 +20,7 @@ from traceprof.recording.machine import (
 from traceprof.recording.probe import ProbedRanges, probe_ranges
 from traceprof.recording.versions import Versions, find_versions, misfits, numbers
 from traceprof.run.machines import PREFIX, SUFFIX, Cores, Gpu
+from traceprof.trace.nsight.conversion import FIRST_WITH_BLOBS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from traceprof.recording.machine import Machine
 
 SCHEMA = "traceprof.doctor/1"
-_FIRST_WITH_BLOBS = (2024, 5)
 _FIRST_WITH_STALLS, _FIRST_DRIVER_WITH_STALLS = (2026,), (550,)
 
 
@@ -205,7 +205,7 @@ def recordable_data(
     yield _if("counters of network cards", has_nsys and bool(machine.network_cards),
               no_nsys if not has_nsys else "an InfiniBand or RoCE card")  # fmt: skip
     nsys, driver = numbers(versions.nsys), numbers(versions.driver)
-    yield _if("sizes of NCCL's messages without instrument", nsys >= _FIRST_WITH_BLOBS,
+    yield _if("sizes of NCCL's messages without instrument", nsys >= FIRST_WITH_BLOBS,
               "Nsight Systems 2024.5 or later (instrument's labels have them)")  # fmt: skip
     yield _if("records of a full command buffer",
               nsys >= _FIRST_WITH_STALLS and driver >= _FIRST_DRIVER_WITH_STALLS,

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from sqlite_utils import Database
 
-    AnyPath = str | os.PathLike[str]
+    from traceprof.trace.folder import AnyPath
+
 
 _APPLICATION = int.from_bytes(b"trpf", "big")  # SQLite keeps it in the file's head
 _MARK = slice(68, 72)  # where SQLite keeps it there

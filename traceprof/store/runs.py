@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.documents.analysis.model import Document
+    from traceprof.trace.folder import AnyPath
 
-    AnyPath = str | os.PathLike[str]
 
 # Set by programs for continuous integration.
 _COMMIT_VARIABLES = ("GIT_COMMIT", "GITHUB_SHA", "CI_COMMIT_SHA", "BUILDKITE_COMMIT", "CIRCLE_SHA1")

@@ -17,7 +17,6 @@ from traceprof.trace.folder import report_paths
 from traceprof.units import reports_text
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable
 
     from traceprof.execution.open_analysis import OpenAnalysis
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from traceprof.progress import Progress
     from traceprof.run.opening import RunSummary
     from traceprof.run.summary import FailedReport
-
-    AnyPath = str | os.PathLike[str]
+    from traceprof.trace.folder import AnyPath
 
 
 @dataclass(frozen=True, repr=False)

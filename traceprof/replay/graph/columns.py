@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.host.sync_costs import MIN_BLOCKING_NS
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 
@@ -118,9 +119,6 @@ class GpuWork(Record, frozen=True):
         return row_of
 
 
-# A call that stays longer than this with a copy of pageable memory waits for it; CUDA stages
-# smaller ones and returns (measured: 98 % of those that return at once take under 15 us).
-MIN_BLOCKING_NS = 20_000
 _TO_HOST = (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST)
 _TO_DEVICE = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 # Of more streams each is taken to have had operations before the steps that are replayed.

@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof.host.synchronization import OWN_WAIT_NS
 from traceprof.replay.graph.needed_waits import needed_at_once
+from traceprof.replay.graph.stream_waits import TOLERANCE_NS
 from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import (
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.event_waits import EventWaits
     from traceprof.run.opening import Rank
 
-# The clocks of host and GPU are aligned to some microseconds.
-_TOLERANCE_NS = 20_000
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -97,7 +96,7 @@ def host_waits(
     is_free = latest[call] <= calls.start_ns[call]
     own = np.where(is_free, length, own)
     tail = np.where(is_free | (tail > length), 0, tail)
-    possible = tail >= -_TOLERANCE_NS
+    possible = tail >= -TOLERANCE_NS
     # Another operation than the one that the call waited for ends earlier: it may end as late.
     is_last = work.end_ns[operation] == latest[call]
     shortest = np.full(len(calls), np.iinfo(np.int64).max)
@@ -219,8 +218,8 @@ def _behind_others(
     """
     own_end_ns = np.where(last >= 0, work.end_ns[last], np.iinfo(np.int64).min // 2)
     other = _ended_before(calls.start_ns[waiting], calls.end_ns[waiting], waiting, calls, work)
-    is_late = calls.end_ns[waiting] - own_end_ns > _TOLERANCE_NS
-    is_near = calls.end_ns[waiting] - work.end_ns[other] <= _TOLERANCE_NS
+    is_late = calls.end_ns[waiting] - own_end_ns > TOLERANCE_NS
+    is_near = calls.end_ns[waiting] - work.end_ns[other] <= TOLERANCE_NS
     fits = (other >= 0) & is_late & is_near
     return waiting[fits], other[fits]
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.event_waits import EventWaits
     from traceprof.run.opening import Rank
 
-# The clocks of host and GPU, and of two GPUs, are aligned to some microseconds.
-_TOLERANCE_NS = 20_000
+TOLERANCE_NS = 20_000
+"""The clocks of host and GPU, and of two GPUs, are aligned to some microseconds."""
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -105,13 +105,13 @@ def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> 
         calls: of the process.
         work: its operations.
     """
-    consumer = np.flatnonzero((late > _TOLERANCE_NS) & (work.call >= 0))
+    consumer = np.flatnonzero((late > TOLERANCE_NS) & (work.call >= 0))
     by_end = np.argsort(work.end_ns, kind="stable")
     at = np.searchsorted(work.end_ns[by_end], work.start_ns[consumer], side="right") - 1
     producer = by_end[np.maximum(at, 0)]
     asked = np.where(work.call >= 0, calls.in_time[work.call], -1)
     fits = (at >= 0) & (work.chain[producer] != work.chain[consumer])
-    fits &= work.start_ns[consumer] - work.end_ns[producer] <= _TOLERANCE_NS
+    fits &= work.start_ns[consumer] - work.end_ns[producer] <= TOLERANCE_NS
     fits &= asked[producer] < asked[consumer]
     producer, consumer = producer[fits], consumer[fits]
     others = possible_waits(rank, calls, work)
@@ -160,7 +160,7 @@ def possible_waits(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, 
             if other is chain or len(consumer) == 0:
                 continue
             is_same_gpu = work.rank[other.start] == work.rank[chain.start]
-            began = work.start_ns[consumer] + (0 if is_same_gpu else _TOLERANCE_NS)
+            began = work.start_ns[consumer] + (0 if is_same_gpu else TOLERANCE_NS)
             ends = np.maximum.accumulate(work.end_ns[other])
             latest = np.minimum(
                 np.searchsorted(launched[other], before, side="left"),

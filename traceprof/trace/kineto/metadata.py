@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from traceprof.trace.model.special_values import FIRST_UTC_NS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _VENDOR = "AMD"
 _ROCM_MARKS = ("roctracer_version", "hip_runtime_version", "hip_driver_version")
 _MAX_INTEGER = 1 << 62
-_FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
 
 
 class Metadata:
@@ -89,7 +90,7 @@ class Metadata:
             first_ns: the start in the trace's own time.
         """
         start = self.base_ns + first_ns
-        return start if start >= _FIRST_UTC_NS else None
+        return start if start >= FIRST_UTC_NS else None
 
     @property
     def world_size(self) -> int | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # The year, the number in it and that of the correction: 2023@4@4 in a .nsys-rep, 2023.4.4 by nsys.
 _VERSION = re.compile(r"\b(20\d\d)[.@](\d+)[.@](\d+)")
-_FIRST_WITH_BLOBS = (2024, 5)
+FIRST_WITH_BLOBS = (2024, 5)
 _PAYLOAD_OPTIONS = ("--include-blobs", "--include-json")
 
 
@@ -134,7 +134,7 @@ def _not_exported(
     recorded_by, installed = _recorded_by(report), _version(_run(report, nsys, "--version").stdout)
     if recorded_by is not None and installed is not None and recorded_by > installed:
         needed = ".".join(map(str, recorded_by[:2]))
-        with_blobs = "--include-blobs=true " if recorded_by >= _FIRST_WITH_BLOBS else ""
+        with_blobs = "--include-blobs=true " if recorded_by >= FIRST_WITH_BLOBS else ""
         return TraceFormatError(
             f"cannot export {report}",
             f"Nsight Systems {needed} recorded it, and the nsys on PATH is"

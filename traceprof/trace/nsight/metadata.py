@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceprof.intervals import BEYOND_NS
 from traceprof.trace.model.limits import MAX_RANK, whole_number
-from traceprof.trace.model.special_values import NULL
+from traceprof.trace.model.special_values import FIRST_UTC_NS, NULL
 from traceprof.trace.model.trace import Session
 from traceprof.trace.nsight import schema
 
@@ -26,8 +26,6 @@ _HOST_VARIABLES = ("SLURMD_NODENAME", "PMIX_HOSTNAME", "HOSTNAME")
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _OF_NSIGHT = "[[]NSys*"  # its own threads `[NSys]` and `[NSys Comms]`
-# Times since a session's start are far smaller; `--ts-normalize` makes them ns since 1970.
-_FIRST_UTC_NS = 1_000_000_000_000_000_000  # in 2001
 
 
 class Target:
@@ -58,7 +56,7 @@ class Target:
             start_text=self.session_start,
             num_cores=self.num_cores,
             start_utc_ns=self.session_start_ns,
-            is_utc=self.is_utc or any(time >= _FIRST_UTC_NS for time in first_ns),
+            is_utc=self.is_utc or any(time >= FIRST_UTC_NS for time in first_ns),
             command_line=tuple(self.command_line),
             environment=self.environment,
             end_ns=self.capture_end_ns,
