@@ -143,8 +143,9 @@ class LateAllReduceResult(RankResult, frozen=True):
         moved = intervals.covered_within(self.moving, steps.ready_ns, steps.tail_end_ns)
         free = np.maximum(steps.tail_end_ns - steps.ready_ns - moved, 0)
         counts = steps.is_steady if steps.is_steady.any() else np.ones_like(steps.is_steady)
-        means = (spent[counts].mean(), np.minimum(spent, free)[counts].mean())
-        return ceil(means[0]), ceil(means[1])
+        num = len(np.unique(steps.number[counts]))
+        sums = (spent[counts].sum(), np.minimum(spent, free)[counts].sum())
+        return ceil(sums[0] / num), ceil(sums[1] / num)
 
 
 def run(rank: Rank, window: Window) -> LateAllReduceResult:
@@ -164,14 +165,16 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
     place = np.flatnonzero(np.isin(sent.kernel, np.flatnonzero(reduces)[is_exposed]))
     num_all_reduces = int((reduces & inside).sum())
     num_in_steps = int((reduces & inside & (step >= 0)).sum())
-    num_buckets, hideable = np.sort(steps.num_buckets), steps.hideable[steps.is_late]
+    _, of_step = np.unique(steps.number, return_inverse=True)
+    num_buckets = np.sort(np.bincount(of_step, steps.num_buckets).astype(np.int64))
+    hideable = steps.hideable[steps.is_late]
     metrics = LateAllreduceMetrics(
         tail_ns=tails.measure_ns,
         # Of an even number of steps the lower of the middle two.
         num_buckets=int(num_buckets[(len(num_buckets) - 1) // 2]) if len(num_buckets) else 0,
         exposed_ns=exposed.measure_ns,
         waiting_ns=None,
-        num_late_steps=len(hideable),
+        num_late_steps=len(np.unique(steps.number[steps.is_late])),
         num_steps=len(num_buckets),
         hideable_fraction=float(np.median(hideable)) if len(hideable) else 0.0,
         coverage=num_in_steps / num_all_reduces if num_all_reduces else 1.0,
@@ -248,11 +251,11 @@ def findings(result: LateAllReduceResult) -> list[Finding | NotApplicable]:
     if severity is None or 2 * num_late <= num_steps:
         return []
     spent_ns, most_ns = result.per_step_ns
-    one = int((result.steps.num_buckets[result.steps.is_late] == 1).sum())
+    is_one = result.steps.num_buckets[result.steps.is_late] == 1
     beside = f", beside {duration(waiting_ns)} of waiting for other ranks"
     beside = beside if waiting_ns > _LITTLE * impact_ns else ""
     limited_by = _LIMITED_BY[result.steps.accumulates]
-    how = "in one bucket" if 2 * one > num_late else "when the backward is almost over"
+    how = "in one bucket" if 2 * is_one.sum() > len(is_one) else "when the backward is almost over"
     return [
         Finding(
             ID,

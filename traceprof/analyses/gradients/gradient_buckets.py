@@ -31,19 +31,22 @@ _NOTHING = np.empty(0, np.int64)
 
 
 class StepTails(Record, frozen=True):
-    """The reduction of gradients in each judged step, in order of the steps.
+    """The reduction of gradients in each judged pass, in order of time.
+
+    A step is one pass, unless it has several backwards whose gradients are reduced before the next
+    forward: then each of them is.
 
     Attributes:
         number: int64[n], of the step.
-        num_buckets: int64[n], AllReduce kernels not much shorter than the step's longest.
-        hideable: float64[n], the share of the compute, from the step's first compute kernel to the
+        num_buckets: int64[n], AllReduce kernels not much shorter than the pass's longest.
+        hideable: float64[n], the share of the compute, from the pass's first compute kernel to the
             end of the last bucket, that ran after the first bucket had started.
         tail_start_ns: int64[n], the end of the compute that ran or had run when the first late
             bucket started; of the last bucket where none is late.
         tail_end_ns: int64[n], the end of the last bucket to end, or `tail_start_ns` if later.
-        is_late: bool[n], whether there is one bucket, or all are late.
+        is_late: bool[n], whether there is one bucket, or all are late, in each pass of the step.
         ready_ns: int64[n], before which no gradient was there: when the backward's first kernel
-            started, of the last backward where gradients accumulate, or that of the step where the
+            started, of the last backward where gradients accumulate, or that of the pass where the
             backward is not known. If no step is late, when the first bucket started.
         accumulates: whether that is of the last one of several backwards in a step.
         is_steady: bool[n], whether the step is steady.
@@ -114,13 +117,18 @@ def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: 
         inside: bool[kernels], which start in the window.
     """
     kernels, ranges = rank.operations.kernels, rank.step_ranges
-    buckets, begin = _buckets(rank, step, reduces, inside)
+    buckets, begin = _buckets(rank, step, step, reduces, inside)
     if len(buckets) == 0 or ranges is None:
         none, number = np.empty(0, np.bool_), _NOTHING.astype(np.float64)
         return StepTails(
             _NOTHING, _NOTHING, number, _NOTHING, _NOTHING, none, _NOTHING, False, none
         )
-    group = _Groups(step[buckets])
+    bounds, split = _ends_of_passes(rank, buckets), step
+    if len(bounds):
+        split = np.where(step >= 0, step + np.searchsorted(bounds, _launched(rank), "right"), -1)
+        buckets, begin = _buckets(rank, step, split, reduces, inside)
+    group = _Groups(split[buckets])
+    of_step = step[buckets[group.first]]
     start, last = kernels.start_ns[buckets], group.first + group.num - 1
     end = np.maximum.reduceat(kernels.ends(buckets), group.first)
     before_step = intervals.covered_before(rank.compute, begin[group.id])
@@ -130,15 +138,23 @@ def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: 
     first_late = np.minimum.reduceat(
         np.where(is_late_bucket, np.arange(len(start)), last[group.of]), group.first
     )
-    # The step has compute before its first bucket, so that there is always a compute interval.
+    # The pass has compute before its first bucket, so that there is always a compute interval.
     running = np.searchsorted(rank.compute.start_ns, start[first_late], side="left") - 1
     tail_start = rank.compute.end_ns[running]
     is_late, ready = (group.num == 1) | is_late_bucket[group.first], start[group.first]
+    passes = _Groups(of_step)
+    is_late = np.logical_and.reduceat(is_late, passes.first)[passes.of]
     accumulates = False
     if is_late.any():
-        ready, accumulates = _ready(rank, group, ready, _sizes(rank, buckets))
+        limits = np.concatenate(([0], bounds, [intervals.BEYOND_NS]))
+        place = group.id - of_step
+        times = (
+            np.maximum(ranges.start_ns[of_step], limits[place]),
+            np.minimum(ranges.end_ns[of_step], limits[place + 1]),
+        )
+        ready, accumulates = _ready(rank, group, times, ready, _sizes(rank, buckets))
     return StepTails(
-        number=ranges.number[group.id],
+        number=ranges.number[of_step],
         num_buckets=group.num,
         hideable=1 - ran[group.first] / total,
         tail_start_ns=tail_start,
@@ -146,7 +162,7 @@ def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: 
         is_late=is_late,
         ready_ns=ready,
         accumulates=accumulates,
-        is_steady=np.isin(group.id, _steady(rank, window)),
+        is_steady=np.isin(of_step, _steady(rank, window)),
     )
 
 
@@ -155,18 +171,44 @@ def _steady(rank: Rank, window: Window) -> Int64:
     return _NOTHING if rank.steps is None else rank.steps.source[steady_steps(rank, window).step]
 
 
-def _ready(rank: Rank, group: _Groups, reduced: Int64, bytes_: Int64) -> tuple[Int64, bool]:
-    """Return before which time no gradient of a step was there, int64[n], and if they accumulate.
+def _launched(rank: Rank) -> Int64:
+    """Return when the launch of each kernel began, int64[kernels]; -1 if that is not known."""
+    call = rank.launched_by[0]
+    launch = np.full(len(call), UNKNOWN)
+    if rank.calls is not None:
+        launch[call >= 0] = rank.calls.start_ns[call[call >= 0]]
+    return launch
+
+
+def _ends_of_passes(rank: Rank, buckets: Int64) -> Int64:
+    """Return after which launches of buckets another forward and backward of a step follow."""
+    found, ranges = backwards(rank), rank.step_ranges
+    if found is None or ranges is None:
+        return _NOTHING
+    launch = np.append(np.sort(_launched(rank)[buckets]), intervals.BEYOND_NS)
+    start, step = found.start_ns, intervals.num_before(ranges.start_ns, found.start_ns, "right") - 1
+    # The last one before each backward but the first.
+    ends = launch[np.searchsorted(launch, start[1:]) - 1]
+    ends = np.where(ends < start[1:], ends, -1)
+    is_one = (ends >= start[:-1]) & found.is_after_forward[1:]
+    is_one &= (step[1:] == step[:-1]) & (start[1:] < ranges.end_ns[step[1:]])
+    return ends[is_one] + 1
+
+
+def _ready(
+    rank: Rank, group: _Groups, times: tuple[Int64, Int64], reduced: Int64, bytes_: Int64
+) -> tuple[Int64, bool]:
+    """Return before which time no gradient of a pass was there, int64[n], and if they accumulate.
 
     Args:
         rank: the rank.
-        group: the buckets of each step.
+        group: the buckets of each pass.
+        times: int64[n] each, when passes begin on the host, and end.
         reduced: int64[n], when the first bucket of each started.
         bytes_: int64[buckets], what each holds.
     """
-    step = group.id
-    kernels, graphs, ranges = rank.operations.kernels, rank.operations.graphs, rank.step_ranges
-    if ranges is None or rank.calls is None:
+    kernels, graphs = rank.operations.kernels, rank.operations.graphs
+    if rank.calls is None:
         return reduced, False
     columns = []
     for work, launched_by, chosen in (
@@ -182,7 +224,7 @@ def _ready(rank: Rank, group: _Groups, reduced: Int64, bytes_: Int64) -> tuple[I
     launch, thread = launch[order], np.append(thread[order], UNKNOWN)
     # The first to start of all that were launched from each on.
     first = np.append(np.minimum.accumulate(start[order][::-1])[::-1], intervals.BEYOND_NS)
-    begin, end = ranges.start_ns[step], ranges.end_ns[step]
+    begin, end = times
     place = np.searchsorted(launch, begin)
     ready = first[place]
     called, opened_by = _first_parts(rank, begin)
@@ -193,7 +235,7 @@ def _ready(rank: Rank, group: _Groups, reduced: Int64, bytes_: Int64) -> tuple[I
         called = np.where((opened_by == one) & (thread[place] != one), before, called)
     found = backwards(rank)
     if found is None:
-        last = np.full(len(step), intervals.BEYOND_NS)
+        last = np.full(len(begin), intervals.BEYOND_NS)
     else:
         if not found.has_ranges:
             first_one = np.append(found.start_ns, intervals.BEYOND_NS)
@@ -247,28 +289,37 @@ def _may_repeat(group: _Groups, bytes_: Int64, most: int) -> Mask:
     return may
 
 
-def _buckets(rank: Rank, step: Int64, reduces: Mask, inside: Mask) -> tuple[Int64, Int64]:
-    """Return the buckets of the steps to judge, by step, then start; and when steps began.
+def _buckets(
+    rank: Rank, step: Int64, split: Int64, reduces: Mask, inside: Mask
+) -> tuple[Int64, Int64]:
+    """Return the buckets of the passes to judge, by pass, then start; and when passes began.
+
+    Args:
+        rank: the rank.
+        step: int64[kernels], the step of each kernel, -1 for none.
+        split: int64[kernels], its pass, -1 for none.
+        reduces: bool[kernels], which are AllReduce.
+        inside: bool[kernels], which start in the window.
 
     Returns:
-        Indices of kernels, and for each step the start of its first compute kernel. Steps with
+        Indices of kernels, and for each pass the start of its first compute kernel. Those with
         AllReduce kernels outside the window, or without compute before the first, have no buckets.
     """
     kernels = rank.operations.kernels
-    begin = np.full(int(step.max(initial=-1)) + 1, intervals.BEYOND_NS)
-    computes = np.flatnonzero((step >= 0) & ~rank.is_communication_kernel)
+    begin = np.full(int(split.max(initial=-1)) + 1, intervals.BEYOND_NS)
+    computes = np.flatnonzero((split >= 0) & ~rank.is_communication_kernel)
     computes = computes[kernels.packed_length.at(computes) > 0]
-    np.minimum.at(begin, step[computes], kernels.start_ns[computes])
+    np.minimum.at(begin, split[computes], kernels.start_ns[computes])
     buckets = np.flatnonzero(reduces & (step > step[step >= 0].min(initial=len(begin))))
     if len(buckets) == 0:
         return buckets, begin
-    buckets = buckets[np.argsort(step[buckets], kind="stable")]
-    group = _Groups(step[buckets])
+    buckets = buckets[np.argsort(split[buckets], kind="stable")]
+    group = _Groups(split[buckets])
     length = kernels.packed_length.at(buckets)
     longest = np.maximum.reduceat(length, group.first)
     chosen = length >= -(-longest // MIN_OF_LONGEST)[group.of]
     chosen &= np.logical_and.reduceat(inside[buckets], group.first)[group.of]
     buckets = buckets[chosen]
-    group = _Groups(step[buckets])
+    group = _Groups(split[buckets])
     has_compute = begin[group.id] < kernels.start_ns[buckets][group.first]
     return buckets[has_compute[group.of]], begin
