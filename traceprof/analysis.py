@@ -301,12 +301,12 @@ def _measurer(
 def _analyzed(measurer: Measurer, opened: Sequence[Trace | FailedReport]) -> Analysis:
     """Return the analysis of open reports."""
     reports = measurer.measured(opened)
-    share = partial(run_in_children, num_processes=measurer.num_processes)
+    map_items = partial(run_in_children, num_processes=measurer.num_processes)
 
     def replay(verdict: Verdict) -> Verdict:
         from traceprof.replay.answers.savings import with_savings
 
-        return with_savings(verdict, reports, share)
+        return with_savings(verdict, reports, map_items)
 
     try:
         result = _concluded(reports.measured, measurer.options, replay)

@@ -81,7 +81,7 @@ def test_what_was_measured_is_replayed_to_the_nanosecond(real_trace: Path) -> No
                 assert known(one.low_ns) <= (one.step_ns or 0) <= (one.high_ns or 0)
             path_ns = sum(part.total_ns for part in asked.critical_path)
             # It ends with the rank that ends last, and begins where that one's steps do.
-            last = max(graph.marks, key=lambda mark: int(mark.limits_ns[-1]))
+            last = max(graph.steps, key=lambda one: int(one.limits_ns[-1]))
             assert path_ns == pytest.approx(int(last.limits_ns[-1] - last.limits_ns[0]), rel=0.02)
 
 

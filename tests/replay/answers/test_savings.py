@@ -290,8 +290,8 @@ def test_processes_prepare_the_replay_that_one_does(
     with closing(analyze(tmp_path / "run.sqlite", options=_NO_REPLAY)) as analysis:
         sample = chosen(analysis, 1)
         alone, shared = (
-            run_graph(analysis, variants, sample, keeps_processes=True, share=share)
-            for share in (in_this_process, partial(run_in_children, num_processes=2))
+            run_graph(analysis, variants, sample, keeps_processes=True, map_items=map_items)
+            for map_items in (in_this_process, partial(run_in_children, num_processes=2))
         )
         assert len(alone.kept) == 3
         for one, other in zip(alone.edges, shared.edges, strict=True):

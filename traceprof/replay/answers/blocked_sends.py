@@ -63,12 +63,14 @@ def blocked_sends(
     blocked = start - np.maximum(ready, start[sends.partner])
     blocked = np.where(sends.follows, np.maximum(blocked, 0), 0)
     numbers = [rank.rank for rank in analysis.run.ranks]
-    step = float(np.median(np.concatenate([np.diff(mark.limits_ns) for mark in graph.marks])))
+    step = float(
+        np.median(np.concatenate([np.diff(rank_steps.limits_ns) for rank_steps in graph.steps]))
+    )
     by_name: dict[tuple[int, SendName, SendName], list[float]] = {}
     for row in np.flatnonzero(blocked > _MIN_BLOCKED * step).tolist():
         key = numbers[sends.rank[row]], sends.name[row], sends.name[row - 1]
         by_name.setdefault(key, []).append(float(blocked[row]))
-    num_steps = max(len(mark.number) for mark in graph.marks)
+    num_steps = max(len(rank_steps.number) for rank_steps in graph.steps)
     rows = [
         BlockedSend(rank, name, behind, name.peer, round(_median(values, num_steps)))
         for (rank, name, behind), values in by_name.items()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from traceprof.progress import Progress
     from traceprof.replay.assumptions.assumption import Assumption
     from traceprof.replay.assumptions.run_change import RunChange, StreamOrder
-    from traceprof.replay.graph.run_graph import RunGraph, Share
+    from traceprof.replay.graph.run_graph import MapItems, RunGraph
     from traceprof.replay.graph.sample import Sample
     from traceprof.run.rank import Rank
 
@@ -266,7 +266,7 @@ def checked_replay(
     *,
     keeps_processes: bool = False,
     has_limits: bool = False,
-    share: Share = in_this_process,
+    map_items: MapItems = in_this_process,
     progress: Progress = UNHEARD,
 ) -> CheckedReplay | Refusal:
     """Replay a run as it was measured, and under each assumption by itself.
@@ -277,7 +277,7 @@ def checked_replay(
         sample: the steps to replay; all where not given.
         keeps_processes: whether other assumptions will follow.
         has_limits: whether limits are wanted where threads pace each other in unknown ways.
-        share: shares the preparation among processes.
+        map_items: prepares the processes of the run, each an item.
         progress: receives the number of processes that are prepared.
     """
     refusal = _impossible(analysis)
@@ -294,7 +294,7 @@ def checked_replay(
             [*variants, Variant(is_held_out=True), Variant(has_gpu_time=False)],
             sample,
             keeps_processes=keeps_processes,
-            share=share,
+            map_items=map_items,
             progress=progress,
         )
     except CircularError as error:
@@ -303,7 +303,7 @@ def checked_replay(
     measured = measured_steps(graph)
     replayed, by_end = replayed_steps(graph)
     slowest = slowest_rank(analysis.measured.of(breakdown))
-    share_by_begin, share_by_end = steady_shares(graph.marks, slowest)
+    share_by_begin, share_by_end = steady_shares(graph.steps, slowest)
     removed, held_out, without = (replayed[:, way] for way in (Way.WITHOUT_DELAYS, -2, -1))
     baseline = _baseline(graph, measured, removed, share_by_begin, slowest)
     gates = gates_of(analysis, graph, share_by_begin, measured, (removed, held_out, without))
@@ -399,7 +399,7 @@ def _baseline(
     graph: RunGraph, measured: Float64, replayed: Float64, share: Float64, slowest: BreakdownResult
 ) -> Baseline:
     step, whole_ns, subject = float(share @ measured), step_ns(slowest), "a step"
-    if not any(mark.is_marked for mark in graph.marks):
+    if not any(rank_steps.is_marked for rank_steps in graph.steps):
         whole_ns = max(whole_ns, round(step))  # GPUs of one process begin together
         subject = f"the {slowest.judged_kind}"
     misfit = float(share @ replayed) / step - 1 if step else 0.0
@@ -417,11 +417,13 @@ def _communication(analysis: OpenAnalysis, graph: RunGraph) -> Float64:
             step.number: step.measures.communication_ns for step in result.steps
         }
     values = []
-    for mark in graph.marks:
-        if mark.is_marked:
-            column = [by_rank[mark.rank].get(number, 0) for number in mark.number.tolist()]
+    for rank_steps in graph.steps:
+        if rank_steps.is_marked:
+            column = [
+                by_rank[rank_steps.rank].get(number, 0) for number in rank_steps.number.tolist()
+            ]
         else:
-            column = [whole[mark.rank]] * len(mark.number)
+            column = [whole[rank_steps.rank]] * len(rank_steps.number)
         values.append(np.array(column, np.float64)[:, np.newaxis])
-    communication: Float64 = by_number(graph.marks, values)[:, 0]
+    communication: Float64 = by_number(graph.steps, values)[:, 0]
     return communication

@@ -208,15 +208,15 @@ def _off_floor(
     as long as one after the other.
     """
     needed = []
-    for mark in graph.marks:
-        facts = next(facts for facts in graph.facts if mark.rank in facts.ranks)
-        waited = np.diff(intervals.covered_before(facts.host_waits, mark.launched_ns))
-        needed.append((np.diff(mark.launched_ns) - waited)[:, np.newaxis].astype(np.float64))
+    for rank_steps in graph.steps:
+        facts = next(facts for facts in graph.facts if rank_steps.rank in facts.ranks)
+        waited = np.diff(intervals.covered_before(facts.host_waits, rank_steps.launched_ns))
+        needed.append((np.diff(rank_steps.launched_ns) - waited)[:, np.newaxis].astype(np.float64))
     step = float(np.median(measured))
     if not step:
         return None
     # A rank that waits for others in between is as slow as the slowest of them.
-    own = by_number(graph.marks, needed)[:, 0]
+    own = by_number(graph.steps, needed)[:, 0]
     pace = max(one.pace_ns for one in graph.facts)
     if pace == np.inf:
         return None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from traceprof.findings import Finding
     from traceprof.intervals import Int64
     from traceprof.replay.answers.answers import Answer
-    from traceprof.replay.graph.run_graph import Share
+    from traceprof.replay.graph.run_graph import MapItems
 
 MAX_WITHOUT_STEPS = 1_000_000
 """Without known steps the whole training is replayed, up to this number of operations."""
@@ -45,7 +45,7 @@ _PARTS = (WindowKind.STEPS, WindowKind.TIME_RANGE)
 
 
 def with_savings(
-    verdict: Verdict, analysis: OpenAnalysis, share: Share = in_this_process
+    verdict: Verdict, analysis: OpenAnalysis, map_items: MapItems = in_this_process
 ) -> Verdict:
     """Return a verdict with the gain of a step without each finding, and without all of them.
 
@@ -55,14 +55,14 @@ def with_savings(
     Args:
         verdict: the findings of the run.
         analysis: the run, whose reports are open.
-        share: shares the preparation of the replay among processes.
+        map_items: prepares the replay of the processes of the run, each an item.
     """
     headline, assumed = verdict.headline, verdict.assumed
     if headline is None or not assumed:
         return verdict
     distinct = list(dict.fromkeys(assumed.values()))
     assumptions = [_all_of(atoms) for atoms in distinct]
-    replay = _replayed(analysis, assumptions, share)
+    replay = _replayed(analysis, assumptions, map_items)
     if isinstance(replay, Refusal):
         gates = () if replay.baseline is None else replay.baseline.gates
         return not_replayed(verdict, replay.why, replay.how_to_collect, gates)
@@ -131,7 +131,7 @@ def num_operations(measured: MeasuredRun) -> int:
 
 
 def _replayed(
-    analysis: OpenAnalysis, assumptions: Sequence[Assumption], share: Share
+    analysis: OpenAnalysis, assumptions: Sequence[Assumption], map_items: MapItems
 ) -> CheckedReplay | Refusal:
     breakdowns = analysis.measured.of(breakdown)
     asked: dict[int, Int64] | None = None
@@ -156,7 +156,7 @@ def _replayed(
         assumptions,
         sample,
         keeps_processes=len(assumptions) > 1,  # one alone is never replayed together with others
-        share=share,
+        map_items=map_items,
     )
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Int64
-    from traceprof.replay.graph.marks import Marks
     from traceprof.replay.graph.process_part import Kept
+    from traceprof.replay.graph.rank_steps import RankSteps
     from traceprof.replay.graph.run_graph import RunGraph
     from traceprof.run.opening import Rank
 
@@ -98,27 +98,29 @@ def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | Non
         graph = run_graph(analysis, [Variant()], sample, keeps_processes=True)
     except CircularError:
         return None
-    mark = max(graph.marks, key=lambda mark: int(mark.limits_ns[-1] - mark.limits_ns[0]))
+    rank_steps = max(graph.steps, key=lambda one: int(one.limits_ns[-1] - one.limits_ns[0]))
     shifts = {rank.report: clock_shift(analysis, rank) for rank in ranks}
-    parts = _Walk(graph, mark, shifts).parts()
-    return StepPath(step, mark.rank, sum(part.end_ns - part.start_ns for part in parts), parts)
+    parts = _Walk(graph, rank_steps, shifts).parts()
+    return StepPath(
+        step, rank_steps.rank, sum(part.end_ns - part.start_ns for part in parts), parts
+    )
 
 
 class _Walk:
     """Goes from the end of a step back to its beginning."""
 
-    def __init__(self, graph: RunGraph, mark: Marks, shifts: Mapping[int, int]) -> None:
+    def __init__(self, graph: RunGraph, rank_steps: RankSteps, shifts: Mapping[int, int]) -> None:
         """Solve the graph.
 
         Args:
             graph: of the run, its processes kept.
-            mark: of the rank whose step it is.
+            rank_steps: of the rank whose step it is.
             shifts: by report, what its times are less than those of the run's clock.
         """
         self._graph, self._shifts = graph, shifts
         times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
-        self._begin, self._end = (round(float(times[node])) for node in mark.nodes[[0, -1]])
-        self._way = binding_edges(graph.plan, graph.weights.of(0), times, int(mark.nodes[-1]))
+        self._begin, self._end = (round(float(times[node])) for node in rank_steps.nodes[[0, -1]])
+        self._way = binding_edges(graph.plan, graph.weights.of(0), times, int(rank_steps.nodes[-1]))
         self._times = times
         self._kept = [packed.unpacked for packed in graph.kept]
         self._first_edge = np.cumsum([0, *(len(part.source) for part in graph.edges)])

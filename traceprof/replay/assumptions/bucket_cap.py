@@ -109,8 +109,8 @@ def _buckets(analysis: OpenAnalysis, graph: RunGraph, edges: GraphEdges) -> _Buc
         is_bucket = reduces & (size * MIN_OF_LONGEST >= size[reduces].max())
         rows = np.flatnonzero(is_bucket)
         rows = rows[np.argsort(matched.node[rows, 0], kind="stable")]
-        mark = next(mark for mark in graph.marks if mark.rank == rank.rank)
-        step = np.searchsorted(mark.limits_ns, matched.start_ns[rows, 0], side="right")
+        rank_steps = next(rank_steps for rank_steps in graph.steps if rank_steps.rank == rank.rank)
+        step = np.searchsorted(rank_steps.limits_ns, matched.start_ns[rows, 0], side="right")
         first = np.flatnonzero(np.append(True, step[1:] != step[:-1]))
         transfer_ns = np.median(graph.weights.of(0)[edge[rows]], axis=1)
         found = _Buckets(

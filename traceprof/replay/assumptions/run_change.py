@@ -114,9 +114,11 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
         for name in ("source", "target", "added")
     )
     left_out = frozenset().union(*(change.left_out for change in changes))
-    marks = tuple(replace(mark, counts=mark.rank not in left_out) for mark in graph.marks)
+    steps_by_rank = tuple(
+        replace(rank_steps, counts=rank_steps.rank not in left_out) for rank_steps in graph.steps
+    )
     if len(source) == 0:
-        return replace(graph, weights=WeightSets.of_columns(weights), marks=marks)
+        return replace(graph, weights=WeightSets.of_columns(weights), steps=steps_by_rank)
     # What holds nothing back must not close a circle either: it comes from the beginning instead.
     gone = np.flatnonzero((weights == NEVER).all(axis=1))
     edges = (*_from_root(graph.edges, gone), EdgeList(EdgeKind.STREAM, -1, source, target))
@@ -127,7 +129,7 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
     )
     weights = np.concatenate((weights, np.repeat(added[:, np.newaxis], len(columns), axis=1)))
     return replace(
-        graph, edges=edges, plan=plan, weights=WeightSets.of_columns(weights), marks=marks
+        graph, edges=edges, plan=plan, weights=WeightSets.of_columns(weights), steps=steps_by_rank
     )
 
 

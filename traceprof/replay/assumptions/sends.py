@@ -125,9 +125,9 @@ def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
         return None
     step = np.zeros(len(node), np.int64)
     index = {one.rank: place for place, one in enumerate(analysis.run.ranks)}
-    for mark in graph.marks:
-        of_rank = rank == index[mark.rank]
-        step[of_rank] = np.searchsorted(mark.limits_ns, start[of_rank], side="right")
+    for rank_steps in graph.steps:
+        of_rank = rank == index[rank_steps.rank]
+        step[of_rank] = np.searchsorted(rank_steps.limits_ns, start[of_rank], side="right")
     same = follows & np.append(False, step[1:] == step[:-1])
     by_meeting = np.argsort(meeting, kind="stable")
     partner = np.empty(len(node), np.int64)

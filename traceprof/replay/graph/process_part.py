@@ -11,10 +11,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.replay.graph.longest_path import ROOT
-from traceprof.replay.graph.marks import begun_together, marks_of, step_operations
 from traceprof.replay.graph.matched import Matched
 from traceprof.replay.graph.process_facts import facts_of
 from traceprof.replay.graph.process_graph import EdgeKind, edges_of, in_pieces, observe
+from traceprof.replay.graph.rank_steps import begun_together, rank_steps_of, step_operations
 from traceprof.replay.graph.remaining_work import RemainingWork
 from traceprof.replay.graph.weight_sets import WeightSets, difference, or_known
 from traceprof.replay.graph.weights import Weigher, as_measured
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Float64, Int32, Int64
-    from traceprof.replay.graph.marks import Marks
     from traceprof.replay.graph.process_facts import ProcessFacts
     from traceprof.replay.graph.process_graph import Edges, Process
+    from traceprof.replay.graph.rank_steps import RankSteps
     from traceprof.replay.graph.sample import Sample
     from traceprof.replay.graph.weights import Durations, Weighing
     from traceprof.run.opening import Rank
@@ -118,7 +118,7 @@ class ProcessPart(Record, frozen=True):
         places: the groups in which it is matched with others, each with the member that it is.
         matched: its operations in each of these groups.
         scales: by what the transfers of each group are multiplied.
-        marks: of its ranks.
+        steps: of its ranks.
         facts: of the process.
         remaining: the work that remains in each step.
         kept: what is needed to weigh its edges again, without its ranks; None if not asked for.
@@ -129,7 +129,7 @@ class ProcessPart(Record, frozen=True):
     places: Sequence[tuple[int, int]]
     matched: Sequence[Matched]
     scales: Sequence[WeightSets]
-    marks: Sequence[Marks]
+    steps: Sequence[RankSteps]
     facts: ProcessFacts
     remaining: RemainingWork
     kept: PackedProcess | None
@@ -142,9 +142,14 @@ class ProcessPart(Record, frozen=True):
             replace(one, source=_moved(one.source, by), target=one.target + by)
             for one in self.edges
         ]
-        marks = [
-            replace(mark, nodes=mark.nodes + by, last=mark.last + by, others=mark.others + by)
-            for mark in self.marks
+        steps_by_rank = [
+            replace(
+                rank_steps,
+                nodes=rank_steps.nodes + by,
+                last=rank_steps.last + by,
+                others=rank_steps.others + by,
+            )
+            for rank_steps in self.steps
         ]
         facts = replace(
             self.facts,
@@ -153,7 +158,7 @@ class ProcessPart(Record, frozen=True):
             end_node=self.facts.end_node + by,
         )
         matched = [replace(one, node=one.node + by) for one in self.matched]
-        return replace(self, edges=edges, matched=matched, marks=marks, facts=facts)
+        return replace(self, edges=edges, matched=matched, steps=steps_by_rank, facts=facts)
 
 
 def _moved(nodes: Int64, by: int) -> Int64:
@@ -215,17 +220,18 @@ def process_part(
     for _, rank in ranks:
         rank.operations.release()
     edges = edges_of(number, process, is_member)
-    marks = [
-        marks_of(rank, process, steps) for (_, rank), steps in zip(ranks, of_ranks, strict=True)
+    steps_by_rank = [
+        rank_steps_of(rank, process, steps)
+        for (_, rank), steps in zip(ranks, of_ranks, strict=True)
     ]
     if sample is not None:
-        marks = [mark.compared(sample) for mark in marks]
-    elif all(len(mark.others) for mark in marks):
-        marks = begun_together(marks)
-    remaining = RemainingWork(marks[0].number, marks[0].limits_ns)
+        steps_by_rank = [rank_steps.compared(sample) for rank_steps in steps_by_rank]
+    elif all(len(rank_steps.others) for rank_steps in steps_by_rank):
+        steps_by_rank = begun_together(steps_by_rank)
+    remaining = RemainingWork(steps_by_rank[0].number, steps_by_rank[0].limits_ns)
     weights, scales, remaining = weighed(process, edges, operations, variants, remaining)
-    launched_ns = min(int(mark.launched_ns[0]) for mark in marks)
-    facts = facts_of(process, marks[0].limits_ns, launched_ns, shift)
+    launched_ns = min(int(rank_steps.launched_ns[0]) for rank_steps in steps_by_rank)
+    facts = facts_of(process, steps_by_rank[0].limits_ns, launched_ns, shift)
     for _, rank in ranks:
         rank.release()
     work = process.work
@@ -238,7 +244,7 @@ def process_part(
             for rows in operations
         ],
         scales=scales,
-        marks=marks,
+        steps=steps_by_rank,
         facts=facts,
         remaining=remaining,
         kept=Kept(process, edges, operations, places).packed() if is_kept else None,

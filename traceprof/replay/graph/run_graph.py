@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.progress import Progress
     from traceprof.replay.graph.longest_path import Schedule
-    from traceprof.replay.graph.marks import Marks
     from traceprof.replay.graph.process_facts import ProcessFacts
     from traceprof.replay.graph.process_part import PackedProcess, ProcessPart
+    from traceprof.replay.graph.rank_steps import RankSteps
     from traceprof.replay.graph.remaining_work import RemainingWork
     from traceprof.replay.graph.sample import Sample
     from traceprof.replay.graph.weights import Weighing
@@ -40,8 +40,8 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-class Share(Protocol):
-    """Shares work on the items of a list among processes; one process gives the same."""
+class MapItems(Protocol):
+    """Does work on each item of a list, in one process or several; the results are the same."""
 
     def __call__(
         self,
@@ -62,7 +62,7 @@ class Share(Protocol):
 
 
 def in_this_process(work: Callable[[Item], Made], items: Sequence[Item], *_: object) -> list[Made]:
-    """Do all work in this process: a `Share` of one."""
+    """Do all work in this process: the simplest `MapItems`."""
     return [work(item) for item in items]
 
 
@@ -73,7 +73,7 @@ class RunGraph(Record, frozen=True):
         edges: all of them, without what they are about.
         plan: the order in which edges are taken.
         weights: one set for each variant.
-        marks: of each rank.
+        steps: of each rank.
         facts: of each process.
         matched: by group of ranks, the operations in which its ranks wait for each other.
         remaining: the work of each process that remains in each step, by variant.
@@ -83,7 +83,7 @@ class RunGraph(Record, frozen=True):
     edges: tuple[EdgeList, ...]
     plan: Schedule
     weights: WeightSets
-    marks: tuple[Marks, ...]
+    steps: tuple[RankSteps, ...]
     facts: tuple[ProcessFacts, ...]
     matched: tuple[Matched, ...]
     remaining: tuple[RemainingWork, ...] = ()
@@ -101,7 +101,7 @@ def run_graph(
     sample: Sample | None = None,
     *,
     keeps_processes: bool = False,
-    share: Share = in_this_process,
+    map_items: MapItems = in_this_process,
     progress: Progress = UNHEARD,
 ) -> RunGraph:
     """Return the graph of a run whose reports are open.
@@ -115,7 +115,7 @@ def run_graph(
         sample: the steps to replay; all where not given.
         keeps_processes: whether it will be weighed again; then memory grows with the number of
             operations.
-        share: shares the processes of the run among processes of this machine.
+        map_items: reads the processes of the run, each an item.
         progress: receives the number of processes that are prepared.
 
     Raises:
@@ -147,13 +147,13 @@ def run_graph(
 
     node = 1
     edges: list[EdgeList] = []
-    marks: list[Marks] = []
+    steps_by_rank: list[RankSteps] = []
     weights, facts, kept, remaining = [], [], [], []
     scales: list[dict[int, WeightSets]] = [{} for _ in places]
     num_operations = sum(len(rank.operations) for rank in analysis.run.ranks)
     processes = list(enumerate(owners.values()))
     progress.expect(len(processes))
-    parts = share(part_of, processes, partial(_reopen, analysis), num_operations)
+    parts = map_items(part_of, processes, partial(_reopen, analysis), num_operations)
     for ranks in owners.values():
         part = parts.pop(0).moved(node - FIRST_NODE)  # one at a time is in memory twice
         facts.append(part.facts)
@@ -161,7 +161,7 @@ def run_graph(
         edges += part.edges
         weights.append(part.weights)
         remaining.append(part.remaining)
-        marks += part.marks
+        steps_by_rank += part.steps
         for (group, column), own, scale in zip(part.places, part.matched, part.scales, strict=True):
             matched[group].start_ns[:, column] = own.start_ns
             matched[group].end_ns[:, column] = own.end_ns
@@ -182,7 +182,7 @@ def run_graph(
         np.concatenate([part.target for part in edges]),
     )
     return RunGraph(
-        tuple(edges), plan, joined, tuple(marks), tuple(facts), matched, tuple(remaining),
+        tuple(edges), plan, joined, tuple(steps_by_rank), tuple(facts), matched, tuple(remaining),
         tuple(kept),
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.breakdown import BreakdownResult
     from traceprof.intervals import Float64, Int64
-    from traceprof.replay.graph.marks import Marks
+    from traceprof.replay.graph.rank_steps import RankSteps
     from traceprof.replay.graph.run_graph import RunGraph
 
 _AT_ONCE = 6  # sets of weights: the times of as many fit into a processor's cache, by level
@@ -40,32 +40,41 @@ def replayed_steps(graph: RunGraph) -> tuple[Float64, Float64]:
     at_once = min(max(_MAX_WEIGHTS // len(graph.weights.full), 1), _AT_ONCE)
     for first in range(0, len(numbers), at_once):
         times = solve(graph.plan, graph.weights.chosen(numbers[first : first + at_once]))
-        lengths = [np.diff(_with_others(times, mark, mark.nodes), axis=0) for mark in graph.marks]
-        steps.append(by_number(graph.marks, lengths))
+        lengths = [
+            np.diff(_with_others(times, rank_steps, rank_steps.nodes), axis=0)
+            for rank_steps in graph.steps
+        ]
+        steps.append(by_number(graph.steps, lengths))
         ends = [
-            _with_others(times, mark, np.append(mark.nodes[:1], mark.last)) for mark in graph.marks
+            _with_others(times, rank_steps, np.append(rank_steps.nodes[:1], rank_steps.last))
+            for rank_steps in graph.steps
         ]
         lengths = [np.diff(np.maximum.accumulate(end, axis=0), axis=0) for end in ends]
-        by_end.append(by_number(graph.marks, lengths))
+        by_end.append(by_number(graph.steps, lengths))
     return np.concatenate(steps, axis=1)[:, place], np.concatenate(by_end, axis=1)[:, place]
 
 
-def _with_others(times: Float64, mark: Marks, nodes: Int64) -> Float64:
+def _with_others(times: Float64, rank_steps: RankSteps, nodes: Int64) -> Float64:
     """Return the times of nodes; the last one is no earlier than the end of any other stream."""
     chosen = times[nodes]
-    if len(mark.others):
-        chosen[-1] = np.maximum(chosen[-1], times[mark.others].max(axis=0))
+    if len(rank_steps.others):
+        chosen[-1] = np.maximum(chosen[-1], times[rank_steps.others].max(axis=0))
     return chosen
 
 
 def measured_steps(graph: RunGraph) -> Float64:
     """Return how long each step took, the mean over the ranks that have it, ns, float64[s]."""
-    lengths = [np.diff(mark.limits_ns)[:, np.newaxis].astype(np.float64) for mark in graph.marks]
-    steps: Float64 = by_number(graph.marks, lengths)[:, 0]
+    lengths = [
+        np.diff(rank_steps.limits_ns)[:, np.newaxis].astype(np.float64)
+        for rank_steps in graph.steps
+    ]
+    steps: Float64 = by_number(graph.steps, lengths)[:, 0]
     return steps
 
 
-def steady_shares(marks: Sequence[Marks], slowest: BreakdownResult) -> tuple[Float64, Float64]:
+def steady_shares(
+    steps_by_rank: Sequence[RankSteps], slowest: BreakdownResult
+) -> tuple[Float64, Float64]:
     """Return the weight of each step in the mean of the steady steps.
 
     Steps that are not steady count nothing. Of a sample, each kind of steps counts as much as it
@@ -73,21 +82,28 @@ def steady_shares(marks: Sequence[Marks], slowest: BreakdownResult) -> tuple[Flo
     and the first one has no beginning.
 
     Args:
-        marks: of the ranks.
+        steps_by_rank: of the ranks.
         slowest: the rank whose steady steps they are.
 
     Returns:
         By begin and by end, float64[s], which sum to 1 each.
     """
-    numbers = _numbers(marks)
+    numbers = _numbers(steps_by_rank)
     steps = np.unique(np.concatenate(numbers))
-    mark = next((mark for mark in marks if mark.rank == slowest.rank and mark.is_marked), None)
+    rank_steps = next(
+        (
+            rank_steps
+            for rank_steps in steps_by_rank
+            if rank_steps.rank == slowest.rank and rank_steps.is_marked
+        ),
+        None,
+    )
     known = [step for step in slowest.steps if step.is_training]
     share = np.zeros(len(steps))
-    if mark is None or not known:
+    if rank_steps is None or not known:
         return np.full_like(share, 1 / len(steps)), np.full_like(share, 1 / len(steps))
     number = np.array([step.number for step in known], np.int64)
-    number = np.arange(len(known)) if _come_again(marks) else number
+    number = np.arange(len(known)) if _come_again(steps_by_rank) else number
     is_steady = np.array([step.use is StepUse.STEADY for step in known])
     # What a phase ends with is launched in its last step, which is cut where the next one begins.
     is_other = np.array(
@@ -112,30 +128,32 @@ def steady_shares(marks: Sequence[Marks], slowest: BreakdownResult) -> tuple[Flo
     return share / share.sum(), by_end / by_end.sum()
 
 
-def by_number(marks: Sequence[Marks], values: Sequence[Float64]) -> Float64:
+def by_number(steps_by_rank: Sequence[RankSteps], values: Sequence[Float64]) -> Float64:
     """Return the mean over ranks of what belongs to the same step.
 
     Args:
-        marks: of the ranks.
+        steps_by_rank: of the ranks.
         values: float64[s, k] of each.
 
     Returns:
         float64[steps, k]; where numbers are used twice, steps go by their order. Those of no rank
         whose steps count are not a number.
     """
-    steps, place = np.unique(np.concatenate(_numbers(marks)), return_inverse=True)
-    counts = np.repeat([mark.counts for mark in marks], [*map(len, values)])
+    steps, place = np.unique(np.concatenate(_numbers(steps_by_rank)), return_inverse=True)
+    counts = np.repeat([rank_steps.counts for rank_steps in steps_by_rank], [*map(len, values)])
     sums = np.zeros((len(steps), values[0].shape[1]))
     np.add.at(sums, place[counts], np.concatenate(values)[counts])
     num = np.bincount(place[counts], minlength=len(steps))[:, np.newaxis]
     return np.divide(sums, num, out=np.full_like(sums, np.nan), where=num > 0)
 
 
-def _numbers(marks: Sequence[Marks]) -> list[Int64]:
+def _numbers(steps_by_rank: Sequence[RankSteps]) -> list[Int64]:
     """Return the numbers of the steps of each rank: their order where some are used twice."""
-    numbers = [mark.number for mark in marks]
-    return [np.arange(len(number)) for number in numbers] if _come_again(marks) else numbers
+    numbers = [rank_steps.number for rank_steps in steps_by_rank]
+    return [np.arange(len(number)) for number in numbers] if _come_again(steps_by_rank) else numbers
 
 
-def _come_again(marks: Sequence[Marks]) -> bool:
-    return any(len(np.unique(mark.number)) < len(mark.number) for mark in marks)
+def _come_again(steps_by_rank: Sequence[RankSteps]) -> bool:
+    return any(
+        len(np.unique(rank_steps.number)) < len(rank_steps.number) for rank_steps in steps_by_rank
+    )

@@ -1,4 +1,4 @@
-"""Marks in the graph: the nodes at which the steps of a rank begin and end."""
+"""Steps in the graph of a run: the nodes at which the steps of a rank begin and end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from traceprof.run.steps.step_ranges import StepWindows
 
 
-class Marks(Record, frozen=True):
+class RankSteps(Record, frozen=True):
     """Begins and ends of the s steps of one rank; without steps, of its training.
 
     Attributes:
@@ -47,8 +47,8 @@ class Marks(Record, frozen=True):
     others: Int64
     counts: bool = True
 
-    def compared(self, sample: Sample) -> Marks:
-        """Return the marks of the steps of a sample that are compared."""
+    def compared(self, sample: Sample) -> RankSteps:
+        """Return those steps of a sample that are compared."""
         inner = sample.compares(self.number)
         limits = slice(inner.start, inner.stop + 1)
         return replace(
@@ -75,8 +75,8 @@ class StepOperations(Record, frozen=True):
     others: Int64
 
 
-def marks_of(rank: Rank, process: Process, steps: StepOperations) -> Marks:
-    """Return the marks of a rank.
+def rank_steps_of(rank: Rank, process: Process, steps: StepOperations) -> RankSteps:
+    """Return the steps of a rank as nodes of the graph.
 
     Args:
         rank: one of the process.
@@ -84,7 +84,7 @@ def marks_of(rank: Rank, process: Process, steps: StepOperations) -> Marks:
         steps: of the rank.
     """
     begin = process.start_node(steps.limits[:-1])
-    return Marks(
+    return RankSteps(
         rank=rank.rank,
         number=steps.number,
         nodes=np.append(begin, process.end_node(steps.limits[-1:])),
@@ -96,20 +96,20 @@ def marks_of(rank: Rank, process: Process, steps: StepOperations) -> Marks:
     )
 
 
-def begun_together(marks: Sequence[Marks]) -> list[Marks]:
-    """Return the marks of ranks without steps, all beginning when the first of them does.
+def begun_together(steps_by_rank: Sequence[RankSteps]) -> list[RankSteps]:
+    """Return the trainings of ranks without steps, all beginning when the first of them does.
 
     One host launches for all: where an assumption lets it reach a later GPU sooner, that one's
     training would seem to become longer.
     """
-    first = min(marks, key=lambda mark: int(mark.limits_ns[0]))
+    first = min(steps_by_rank, key=lambda one: int(one.limits_ns[0]))
     return [
         replace(
-            mark, nodes=np.append(first.nodes[:1], mark.nodes[1:]),
-            limits_ns=np.append(first.limits_ns[:1], mark.limits_ns[1:]),
-            launched_ns=np.append(first.launched_ns[:1], mark.launched_ns[1:]),
+            rank_steps, nodes=np.append(first.nodes[:1], rank_steps.nodes[1:]),
+            limits_ns=np.append(first.limits_ns[:1], rank_steps.limits_ns[1:]),
+            launched_ns=np.append(first.launched_ns[:1], rank_steps.launched_ns[1:]),
         )
-        for mark in marks
+        for rank_steps in steps_by_rank
     ]  # fmt: skip
 
 
