@@ -53,13 +53,6 @@ def test_folders_patterns_and_lists_are_reports(folder: Path) -> None:
     assert repr(answers) == "<Asked of a.sqlite, answers: 1>"
 
 
-def test_sides_are_what_the_command_takes(folder: Path, analysis: Analysis) -> None:
-    sides: list[Any] = [analysis, SAMPLE, folder, f"{folder}/runs.db#first", [SAMPLE]]
-    for side in sides:
-        comparison = traceprof.compare(analysis, side, allow_different=["recording"])
-        assert comparison.step.change == 0
-
-
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "no report": (traceprof.analyze, "no report was given"),
     "an empty list": (lambda: traceprof.whatif([]), "no report was given"),

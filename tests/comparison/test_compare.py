@@ -14,7 +14,7 @@ from tests.support.documents import DDP, LATE, OPTIONS, TRAINING, analysis, docu
 from tests.support.known import known
 from tests.support.long import long_after
 from tests.support.traces import SAMPLE_FOLDER, SAMPLES
-from traceprof.analysis import analyze_reports
+from traceprof.analysis import analyze, analyze_reports
 from traceprof.comparison.ask import compare
 from traceprof.documents.analysis.model import Document
 from traceprof.documents.comparison import Comparison, GateResult
@@ -154,12 +154,14 @@ def test_all_kinds_of_sides_are_the_same(tmp_path: Path, changed: Comparison) ->
     folder = tmp_path / "reports"
     folder.mkdir()
     shutil.copy(LATE, folder)
-    sides = [saved, f"{tmp_path}/runs.db#before", folder, [str(LATE)], result]
+    open_reports = analyze(LATE, options=OPTIONS)
+    sides = [saved, f"{tmp_path}/runs.db#before", folder, [str(LATE)], result, open_reports]
     for side in sides:
         again = compare(side, document_of(DDP), options=OPTIONS)  # type: ignore[arg-type]
         assert again.step == changed.step
         assert again.kernels == changed.kernels
         assert again.findings == changed.findings
+    open_reports.close()
 
 
 def test_the_same_recording_is_recognized_by_content(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.reference import exposed_communication, exposed_copy
+from tests.reference import exposed_communication
 from tests.reference.breakdown import reference
-from tests.reference.idle_causes import idle_causes
 from tests.reference.nsight_export import export_of
 from tests.reference.training import training
 from tests.support.databases import dump, query
@@ -104,39 +103,6 @@ def test_training_is_what_the_reference_finds(name: str, version: str, made: Any
         spans = {"start_ns": found.start, "end_ns": found.end}
         around = {"before_ns": found.before_ns, "after_ns": found.after_ns}
         assert expected == {"rank": expected["rank"], **spans, **around}
-
-
-@pytest.mark.parametrize(("name", "version"), in_turn(SCENARIOS, VERSIONS))
-def test_what_was_lost_is_what_the_references_find(name: str, version: str, made: Any) -> None:
-    path, truth = made(name, version)
-    trained = [(row["start_ns"], row["end_ns"]) for row in truth["training"]]
-    idle = [
-        {"idle_ns": idle_of_rank.idle_ns, **idle_of_rank.causes}
-        for idle_of_rank in idle_causes(path, () if truth["steps"] else trained)
-    ]
-    communication = [*exposed_communication.reference(path).values()]
-    copies = [*exposed_copy.reference(path).values()]
-    for finding in truth["findings"]:
-        rank, expected = finding["rank"], finding["metrics"]
-        if finding["id"] == "gpu-idle":
-            # The model's own purposes begin and end some calls beside what calls show of them.
-            # The reference knows no stalls, and scenarios of lost time have none.
-            found_causes = {"stalled_ns": 0} | idle[rank]
-            limit = 0.01 * expected["idle_ns"]
-            assert found_causes == pytest.approx({"stalled_ns": 0} | expected, abs=limit)
-        elif finding["id"] == "exposed-communication":
-            reasons = {name: ns or 0 for name, ns in communication[rank].reasons.items()}
-            assert communication[rank].exposed_ns == expected["exposed_ns"]
-            assert communication[rank].fraction == pytest.approx(expected["fraction"])
-            # Between two kernels that would hide it, communication is exposed for a moment.
-            told = {name: ns for name, ns in expected.items() if name in reasons}
-            assert not told or reasons == pytest.approx(told, abs=0.03 * expected["exposed_ns"])
-        elif finding["id"] == "exposed-copy":
-            found = copies[rank]
-            kinds = {f"{kind}_ns": ns for kind, ns in found.by_kind.items()}
-            for metric, value in expected.items():
-                measured = kinds[metric] if metric in kinds else getattr(found, metric)
-                assert value == pytest.approx(measured), metric
 
 
 CAUSES = {
