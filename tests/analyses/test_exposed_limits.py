@@ -11,6 +11,7 @@ communication gain at most.
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -135,6 +136,25 @@ def test_nothing_gains_more_where_no_step_is_replayed(
     if name in SEEN_ALONE and not damage:
         # Kernels were alone at the same place: their slowdown is measured.
         assert saving.high_ns == pytest.approx(gain_ns, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(at, marks=pytest.mark.long) for at in range(1, 200))]
+)
+def test_nothing_gains_more_in_drawn_programs(seed: int, tmp_path: Path) -> None:
+    draw = Random(seed).choice
+    run = Accumulation(
+        num_micro_batches=draw([1, 2, 4]), num_buckets=draw([1, 2, 4]), num_layers=draw([1, 2, 3]),
+        ms=draw([0.2, 0.5, 0.9, 1.5, 2.5]), slowdown=draw([1.0, 1.2, 1.5, 2.2]),
+        is_late=draw([False, False, True]), reduces_all=draw([False, True]),
+        pauses=draw([False, False, True]), forward=draw([0.5, 0.8, 1.0, 1.25, 2.0]),
+    )  # fmt: skip
+    path = tmp_path / "t.sqlite"
+    gain_ns = run.step_ns(path) - run.step_ns(link=0.0)
+    with closing(analyze(path, options=Options(savings=False))) as analysis:
+        found = [one for one in analysis.result.findings if one.id == ID]
+    if found:
+        assert gain_ns <= (limit(found).high_ns or 0)
 
 
 @pytest.mark.parametrize("scenario", ["pipeline-copies", "peer-copies", "training"])
