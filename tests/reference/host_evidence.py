@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from tests.reference.breakdown import LOW_24_BITS, NEVER
 from tests.reference.nsight_export import Call, Export, NamedSpan
-from tests.reference.spans import Span, clipped, length, union
+from tests.reference.spans import Span, union
 
 FIRST_LAUNCH_NS = 1_000_000
 
@@ -177,13 +177,6 @@ class Evidence:
         return union(asleep), [(first if was_switched_in else -NEVER, NEVER)]
 
     # -- details, which decide nothing --------------------------------------------------------
-
-    def slept_in(self, thread: int, spans: list[Span]) -> Counter[str]:
-        """How many ns of disjoint, sorted spans a thread was in which OSRT calls."""
-        spent: Counter[str] = Counter()
-        for call in self.export.os_calls.get(thread, []):
-            spent[call.name] += length(clipped(spans, call.start, call.end))
-        return +spent
 
     def functions(self, thread: int, spans: list[Span]) -> Counter[str]:
         """How often which functions of a thread were sampled within spans."""

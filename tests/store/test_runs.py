@@ -164,6 +164,8 @@ def test_columns_are_the_fields_of_the_document() -> None:
         others = ["host", "gpu_id"] if table == "ranks" else []
         assert [*columns(table)] == [*fields, *others]
     assert "name_id" in columns(written_table("kernels"))
+    kinds = [columns("findings")[name] for name in ("title", "impact_ns", "impact_fraction")]
+    assert kinds == [str, int, float]
 
 
 def test_an_error_on_the_way_leaves_no_half_run(

@@ -54,14 +54,6 @@ def said(before: Float64, after: Float64) -> Interval:
     return judged
 
 
-def autocorrelated(source: np.random.Generator, num: int) -> Float64:
-    """Steps whose noise is slow: each has 0.6 of that of the one before."""
-    noise = source.normal(0, 0.02, num + 50)
-    for place in range(1, len(noise)):
-        noise[place] = 0.6 * noise[place - 1] + 0.8 * noise[place]
-    return 100 * (1 + noise[50:])
-
-
 def mann_whitney(before: Float64, after: Float64) -> float:
     """Return the statistic of Mann and Whitney's test, standard normal without a change."""
     sizes = len(before), len(after)

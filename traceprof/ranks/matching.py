@@ -202,7 +202,7 @@ def match(
 
 
 def _pair_streams(parts: dict[tuple[int, Key], list[_Part]], domains: Sequence[int]) -> None:
-    """Give both sides of sends and receives that only the order of a stream tells a key of theirs.
+    """Pair streams of sends and receives without other keys: both sides get one key.
 
     Args:
         parts: by run and key, which changes.

@@ -53,7 +53,7 @@ class Key(Record, frozen=True):
 
 
 class Transfer(Record, frozen=True):
-    """Waits, times and rates of such operations, as far as they were matched with other ranks'.
+    """Waits, times and rates of the operations of a `Key` that were matched with other ranks'.
 
     Attributes:
         num_matched: the number of operations.

@@ -1,1 +1,1 @@
-"""Text, JSON and HTML: a result in, a document out."""
+"""A result in, a document out: text, JSON, HTML, Markdown, Perfetto traces, tables."""

@@ -130,7 +130,7 @@ def gates_of(
 
 
 def is_paced(gate: Gate | None) -> bool:
-    """Return whether all that fails is that threads pace each other in unknown ways."""
+    """Return whether a gate fails only because threads wait for each other in unknown ways."""
     return gate is not None and gate.name == "host-floor"
 
 

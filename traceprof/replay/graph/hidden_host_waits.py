@@ -294,7 +294,7 @@ def numbered(*columns: Int64) -> Int64:
 
 
 def _merged(sites: Sequence[Int64]) -> Int64:
-    """Return the place of each silence: by less where a place has too few of them."""
+    """Return the place of each silence; those with too few silences are joined to larger ones."""
     chosen, offset = sites[0].copy(), int(sites[0].max()) + 1
     for coarser in sites[1:]:
         is_rare = np.bincount(chosen)[chosen] < _MIN_SITE

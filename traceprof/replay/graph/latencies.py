@@ -118,7 +118,7 @@ def measured_latencies(calls: HostCalls, work: GpuWork, between: StreamWaits) ->
 
 
 def _is_crowded(work: GpuWork, late: Int64) -> Mask:
-    """Say during whose delay kernels ran nearly all the time, bool[n]; its own stream was idle."""
+    """Say which operations were late while other streams ran kernels nearly always, bool[n]."""
     is_crowded = np.zeros(len(work), np.bool_)
     for rank in np.unique(work.rank).tolist():
         kernels = (work.rank == rank) & (work.group == 0)

@@ -257,7 +257,7 @@ def _taken_for(call: Int64, taken: Int64) -> Int64:
 def _taken(
     stage: Stage, feed: _Feed | None, calls: HostCalls, training: Int64, uses: _Uses
 ) -> Int64 | None:
-    """Return the waits of who trains for the batches of a last stage: int64[5, m].
+    """Return the waits of a training thread for the batches of a last stage: int64[5, m].
 
     Its work may be seen to wait for the batch's. Else, where it waited for a batch, it goes on as
     long after the stage's last call for that, at the same place of its step. Where it hardly ever
@@ -310,7 +310,7 @@ def _taken(
 
 
 def _shortest(lag: Int64) -> tuple[int, bool]:
-    """Return how long after a batch who waits for it goes on, and whether that is clear."""
+    """Return how soon after a batch a thread that waited for it goes on, and if that is clear."""
     if not len(lag):
         return 0, False
     shortest = int(np.percentile(lag, 25))

@@ -176,7 +176,7 @@ def _long_sleeps(thread: ThreadEvidence) -> Intervals:
 
 
 def _awake_ns(thread: ThreadEvidence, low_ns: Int64, high_ns: Int64, *others: Intervals) -> Int64:
-    """Return how long a thread neither slept, loaded data nor did others, from times to others."""
+    """Return the time from low to high without sleep, data loading and others, int64[n]."""
     other = intervals.merge(thread.sleep.asleep, thread.loading, *others)
     return high_ns - low_ns - intervals.covered_within(other, low_ns, high_ns)
 
