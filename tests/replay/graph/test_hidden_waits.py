@@ -86,6 +86,18 @@ def test_own_time_is_no_wait_and_a_few_silences_say_nothing(
     assert (len(process.hidden_waits) > 0) == may_wait
 
 
+def test_what_launches_slowly_waits_for_no_kernel(tmp_path: Path) -> None:
+    """Each kernel is over before the next one is launched, since the thread's code takes longer."""
+    host, rng = Host(0, np.random.default_rng(0)), np.random.default_rng(1)
+    for step in range(12):
+        with host.step(step):
+            for code_us, kernel in ((24, kernels.ADD), (24, kernels.STATE_FILL)) * 20:
+                host.launch(host.compute, kernel)
+                host.busy(max(1_000, int(rng.normal(1_000 * code_us, 4_000))))
+    _, facts = observed(recorded(Setup((host,), lambda _: []), tmp_path / "run.sqlite"))
+    assert facts.hidden_host_ns == 0
+
+
 def test_waits_between_streams_that_are_gone_are_seen(tmp_path: Path) -> None:
     def in_turns(host: Host, rng: np.random.Generator) -> None:
         side = host.stream(SIDE)

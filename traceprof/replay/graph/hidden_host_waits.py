@@ -29,6 +29,7 @@ _HANDED_OVER_NS = 50_000  # another thread's call returned so shortly before: it
 _MIN_SITE = 6
 _BEFORE, _AFTER = 0.9, 0.8
 _NEAR_NS = 30_000
+_CHANCE = 0.05  # of other silences are as long as if they ended shortly after: no coincidence
 _DRAWS, _SEED = 100, 1
 _MAX_DRAWN = 500  # gaps of a place; more say no more
 _MAX_POSSIBLE = 2_000  # of a process: the longest ones
@@ -67,6 +68,7 @@ class _Gaps(Record, frozen=True):
         since_ns: int64[g], when they began.
         length_ns: int64[g], y.
         last: int64[g], what the thread launched last before.
+        all_ns: int64[a], how long all silences of these threads are, also short ones; ascending.
         sites: int64[g] each, the place by more and by less: by calls and kernels, by calls, by
             thread.
     """
@@ -75,6 +77,7 @@ class _Gaps(Record, frozen=True):
     since_ns: Int64
     length_ns: Int64
     last: Int64
+    all_ns: Int64
     sites: tuple[Int64, Int64, Int64]
 
     def chosen(self, rows: Mask) -> _Gaps:
@@ -82,7 +85,7 @@ class _Gaps(Record, frozen=True):
         coarse, middle, fine = (of_all[rows] for of_all in self.sites)
         return _Gaps(
             self.call[rows], self.since_ns[rows], self.length_ns[rows], self.last[rows],
-            (coarse, middle, fine),
+            self.all_ns, (coarse, middle, fine),
         )  # fmt: skip
 
 
@@ -99,8 +102,9 @@ def hidden_host_waits(
     of (MPI, set-up, allocation, data loading), hide none. A place waits where nearly all of its
     silences end after the operation, most of their length is that wait, and either their length
     follows it (what is left varies by half as much, and hardly any shuffling of the operations'
-    times does as well), or they end shortly after. A place whose silences end before the operation
-    is over, or are no longer where it takes longer, does not wait. What is left may or may not.
+    times does as well), or they end shortly after, which hardly any other silence would. A place
+    whose silences end before the operation is over, or are no longer where it takes longer, does
+    not wait. What is left may or may not.
 
     Args:
         ranks: of the process, each with its index among those of the run.
@@ -121,7 +125,7 @@ def hidden_host_waits(
     for candidate in _candidates(gaps, site, calls, work):
         known = candidate >= 0
         x_ns = np.where(known, work.end_ns[candidate] - gaps.since_ns, _NOTHING_NS)
-        found = _verdicts(site, x_ns, gaps.length_ns)
+        found = _verdicts(site, x_ns, gaps.length_ns, gaps.all_ns)
         # The first candidate by which a place waits, else the first by which it may.
         is_better = (found[site] == _WAITS) & (verdict[site] != _WAITS)
         is_better |= (
@@ -201,7 +205,7 @@ def _gaps(ranks: Sequence[tuple[int, Rank]], calls: HostCalls, work: GpuWork) ->
     follows = np.flatnonzero(calls.thread[outer[1:]] == calls.thread[outer[:-1]]) + 1
     call, since = outer[follows], calls.end_ns[outer[follows - 1]]
     length = calls.start_ns[call] - since
-    is_long = length > MIN_GAP_NS
+    all_ns, is_long = np.sort(length), length > MIN_GAP_NS
     call, since, length = call[is_long], since[is_long], length[is_long]
     # What the thread launched last before, and what it launches next.
     by_call = launched[np.argsort(calls.outer[work.call[launched]], kind="stable")]
@@ -222,7 +226,7 @@ def _gaps(ranks: Sequence[tuple[int, Rank]], calls: HostCalls, work: GpuWork) ->
     kernels = named[before], np.where(is_own, named[following], -1)
     by_calls = calls.thread[call], api[previous], api[call]
     return _Gaps(
-        call, since, length, before,
+        call, since, length, before, all_ns,
         (numbered(*by_calls, *kernels), numbered(*by_calls), numbered(calls.thread[call])),
     )  # fmt: skip
 
@@ -303,7 +307,7 @@ def _merged(sites: Sequence[Int64]) -> Int64:
     return np.unique(chosen, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def _verdicts(site: Int64, waited: Int64, length: Int64) -> Int64:
+def _verdicts(site: Int64, waited: Int64, length: Int64, all_ns: Int64) -> Int64:
     """Return of each place whether it waits, does not, or may, int64[sites]."""
     verdict = np.full(int(site.max()) + 1, _OPEN, np.int64)
     # Where the operation was over when the silence began, there was nothing to wait for.
@@ -314,18 +318,28 @@ def _verdicts(site: Int64, waited: Int64, length: Int64) -> Int64:
             continue
         num = min(len(of_site), _MAX_DRAWN)
         some = of_site[np.linspace(0, len(of_site) - 1, num).astype(np.int64)]
-        verdict[site[some[0]]] = _verdict(waited[some], length[some])
+        near_ns = max(_NEAR_NS, int(np.median(length[of_site])) // 10)
+        is_chance = _chance(waited[of_site], length[of_site], all_ns, near_ns) > _CHANCE
+        verdict[site[some[0]]] = _verdict(waited[some], length[some], is_chance=is_chance)
     return verdict
 
 
-def _verdict(waited: Int64, length: Int64) -> int:
+def _chance(waited: Int64, length: Int64, all_ns: Int64, near_ns: int) -> float:
+    """Return which share of all other silences is as long as if it ended shortly after."""
+    low = int(np.median(waited))
+    first, last = np.searchsorted(all_ns, (low, low + near_ns))
+    own = np.count_nonzero((length >= low) & (length < low + near_ns))
+    return float(last - first - own) / max(len(all_ns) - len(length), 1)
+
+
+def _verdict(waited: Int64, length: Int64, *, is_chance: bool) -> int:
     rest = length - waited
     if np.mean(rest >= 0) < _BEFORE:
         return _OWN
     of_length, of_rest = _range(length), _range(rest)
     if 2 * np.median(rest) <= np.median(length):
         near = rest <= np.maximum(_NEAR_NS, length // 10)
-        if np.mean(near) >= _AFTER:
+        if np.mean(near) >= _AFTER and not is_chance:
             return _WAITS
         if 2 * of_rest < of_length and _is_rare(waited, length, of_rest):
             return _WAITS
