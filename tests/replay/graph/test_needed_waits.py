@@ -65,20 +65,54 @@ def test_other_results_may_be_read_later(setup: Setup, tmp_path: Path) -> None:
     assert only.change_ns == pytest.approx(true_ns, rel=0.05)
 
 
-def test_the_next_batch_is_not_what_came_back(tmp_path: Path) -> None:
-    """It has as many bytes, and was loaded: to load it takes its time however copies are hidden."""
-    host, load_ns = Host(0, np.random.default_rng(0)), 3 * _MS
-    for step in range(5):
-        with host.step(step):
-            with host.range("next(DataLoader)"):
-                host.busy(load_ns)
-            host.to_device(host.compute, _HALO)
-            host.launch(host.compute, *[kernels.GELU] * 40)
-            host.to_host(host.compute, _HALO)
-            host.synchronize(host.compute)
-    path = recorded(Setup((host,), lambda _: []), tmp_path / "run.sqlite")
+@pytest.mark.parametrize(
+    ("text", "num_bytes"), [("next(DataLoader)", _HALO), ("collate", 4 * _KIB)]
+)
+def test_what_comes_before_an_upload_stays(text: str, num_bytes: int, tmp_path: Path) -> None:
+    """A batch takes its time however copies are hidden, also one of as many bytes as came."""
+
+    def batches(*, copies: bool) -> Setup:
+        host = Host(0, np.random.default_rng(0))
+        for step in range(5):
+            with host.step(step):
+                for _ in range(40):
+                    with host.range(text):
+                        host.busy(100_000)
+                if copies:
+                    host.to_device(host.compute, _HALO)
+                host.launch(host.compute, *[kernels.GELU] * 40)
+                if copies:
+                    host.to_host(host.compute, num_bytes)
+                    host.synchronize(host.compute)
+        return Setup((host,), lambda _: [])
+
+    path = recorded(batches(copies=True), tmp_path / "run.sqlite")
     (hidden,) = whatif(path, assume=["copies-hidden"]).whatif.answers
-    assert -100_000 < known(hidden.change_ns) < 0
+    true_ns = middle_step_ns(batches(copies=False).run())
+    assert 4 * _MS < known(hidden.step_ns) <= true_ns
+
+
+def test_waits_for_what_is_looked_at_go_with_its_copies(tmp_path: Path) -> None:
+    """A limit is not beaten by a program that copies nothing, and so runs ahead."""
+
+    def outputs(*, copies: bool) -> Setup:
+        host = Host(0, np.random.default_rng(0))
+        for step in range(5):
+            with host.step(step):
+                for _ in range(10):
+                    host.launch(host.compute, *[kernels.GELU] * 4)
+                    host.busy(20_000)
+                    if copies:
+                        host.busy(80_000)
+                        host.to_host(host.compute, _KIB * _KIB)
+                        host.synchronize(host.compute)
+                        host.busy(60_000)
+        return Setup((host,), lambda _: [])
+
+    path = recorded(outputs(copies=True), tmp_path / "run.sqlite")
+    (hidden,) = whatif(path, assume=["copies-hidden"]).whatif.answers
+    true_ns = middle_step_ns(outputs(copies=False).run())
+    assert 0.9 * true_ns < known(hidden.step_ns) <= true_ns
 
 
 @pytest.mark.parametrize("work_ns", [12 * _MS, 5 * _MS])

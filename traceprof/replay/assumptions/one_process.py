@@ -23,7 +23,7 @@ from traceprof.replay.assumptions.slowdown import (
     without_slowdown,
 )
 from traceprof.replay.graph.columns import COMMUNICATION, COPY
-from traceprof.replay.graph.needed_waits import round_trips
+from traceprof.replay.graph.needed_waits import MAX_SCALAR_BYTES, copied_bytes, round_trips
 from traceprof.replay.graph.stream_waits import behind_communication
 from traceprof.replay.graph.thread_waits import training_threads
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
@@ -147,7 +147,7 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
     uploading = _copying_meanwhile(process, work.is_to_device)
     in_call[uploading] = (calls.end_ns - calls.start_ns)[uploading]
     before = np.maximum(durations.before_call_ns, np.minimum(before, np.maximum(free, 0)))
-    freed = _without_uploads(process, durations)
+    freed = _free_of(process, durations, work.is_to_device[process.host_waits.operation])
     return replace(durations, before_call_ns=before, in_call_ns=in_call, is_free_of_wait=freed)
 
 
@@ -282,28 +282,36 @@ def _copying_meanwhile(process: Process, copies: Mask) -> Int64:
     return copying[calls.end_ns[copying] > work.start_ns[copies & (work.call >= 0)]]
 
 
-def _without_uploads(process: Process, durations: Durations) -> Mask:
-    """Return which calls wait for nothing if copies to a GPU are over at once, bool[calls]."""
+def _free_of(process: Process, durations: Durations, over: Mask) -> Mask:
+    """Return which calls wait for nothing if some of the host's waits are over, bool[calls]."""
     waits, freed = process.host_waits, np.zeros(len(process.calls), np.bool_)
-    is_upload = process.work.is_to_device[waits.operation]
-    freed[waits.call[is_upload]] = True
-    freed[waits.call[~is_upload]] = False  # these wait for others, too
+    freed[waits.call[over]] = True
+    freed[waits.call[~over]] = False  # these wait for others, too
     return freed if durations.is_free_of_wait is None else freed | durations.is_free_of_wait
 
 
-def with_hidden_copies(process: Process, durations: Durations) -> Durations:
-    """Let copies, and calls that make one meanwhile, take no time.
+def _is_read(process: Process) -> Mask:
+    """Say which waits are for a copy to the host of more than a number, bool[waits]."""
+    work, awaited = process.work, process.host_waits.operation
+    return work.is_to_host[awaited] & (
+        copied_bytes(process.ranks, work, awaited) > MAX_SCALAR_BYTES
+    )
 
-    Nobody waits for copies to a GPU then; waits for those to the host stay, as it may need these.
-    Copies to the host of what goes back to a GPU at once go there directly instead: neither the
-    wait for them nor what the host does until the copy back takes any time.
+
+def with_hidden_copies(process: Process, durations: Durations) -> Durations:
+    """Let copies, and calls that make one meanwhile or wait for one, take no time.
+
+    Waits for numbers that the host reads stay (`no-sync`), and those for results that it uses at
+    once. Copies to the host of what goes back to a GPU at once go there directly instead: neither
+    the wait for them nor what the host does until the copy back takes any time.
     """
     durations = _faster(durations, process.work.kind == COPY, 0.0)
     calls, waits, work = process.calls, process.host_waits, process.work
     copying = _copying_meanwhile(process, work.kind == COPY)
     own, before = _without_launches(process, copying, durations)
     own[copying] = (calls.end_ns - calls.start_ns)[copying]
-    freed = _without_uploads(process, durations)
+    is_over = work.is_to_device[waits.operation] | (_is_read(process) & ~waits.is_needed)
+    freed = _free_of(process, durations, is_over)
     since, until = round_trips(process.ranks, calls, process.work, (waits.call, waits.operation))
     freed[since] = True
     # Calls of a thread are in a row: those after the wait, up to the launch of the copy back.
@@ -331,8 +339,9 @@ def _without_launches(
 
     Calls that launch copies go. They may wait for something unknown: none counts with more than
     twice the median of those of its name that return before their copy begins. What the thread
-    runs between two copies of one direction goes, too; between other work and a copy, at most twice
-    what is usual between two calls that launch.
+    runs between two copies of one direction goes, too, and what it runs before it waits for
+    results, and after that until it launches what is no upload, unless it uses them at once;
+    between other work and a copy, at most twice what is usual between two calls that launch.
 
     Args:
         process: whose calls they are.
@@ -364,11 +373,22 @@ def _without_launches(
     later, launching_ns = _launching_before(process, evidence, counts_awake=False)
     following = np.append(launching, -1)[np.searchsorted(launching, later)]
     previous = launching[np.searchsorted(launching, later) - 1]
-    of_one = (direction[previous] == direction[following]) & goes[previous]
-    of_one &= calls.thread[previous] == calls.thread[later]
+    same = calls.thread[previous] == calls.thread[later]
+    of_one = goes[previous] & (direction[previous] == direction[following]) & same
+    # Who reads results also prepares for them, and looks at them.
+    waits = process.host_waits
+    read = work.call[waits.operation[_is_read(process) & ~waits.is_needed]]
+    to_host = np.zeros(len(calls), np.bool_)
+    to_host[calls.outer[read[read >= 0]]] = True
+    to_host &= goes
+    is_after = to_host[previous] & same & (direction[following] != 2)
+    is_before = goes[following] & (calls.thread[following] == calls.thread[later])
+    is_theirs = is_after | (is_before & to_host[following])
     most_ns = 2 * np.median(launching_ns[launches[later]]) if launches[later].any() else 0
     launching_ns = np.where(of_one, launching_ns, np.minimum(launching_ns, most_ns))
-    is_before = goes[following] & (calls.thread[following] == calls.thread[later])
+    _, awake_ns = _launching_before(process, evidence, counts_awake=True)
+    launching_ns = np.where(is_theirs, awake_ns, launching_ns)
+    is_before |= is_after
     later = later[is_before]
     before[later] = np.maximum(before[later], launching_ns[is_before])
     return inside, before

@@ -361,7 +361,9 @@ ASSUMPTIONS = (
         form="copies-hidden",
         meaning="copies take no time on their stream",
         details="Neither do the calls that launch them and the code between these, as far as"
-        " that is no wait, nor the GPU's turn-around; and nothing waits for copies to the GPU."
+        " that is no wait, nor the GPU's turn-around; and nothing waits for copies, but for"
+        " numbers that the host reads, which are for `no-sync`, and for [what a program"
+        " needs](#waits-that-stay)."
         " Data that is copied to the host and straight back goes directly: both copies, and what"
         " the host does between them for less than 10 ms, take no time.",
         change=with_hidden_copies,

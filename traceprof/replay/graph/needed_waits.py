@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 MIN_SLEEP_NS = 1_000_000
 """A thread that sleeps so long after a copy came is taken to write or send it, not to be held up
 by the scheduler."""
-_MAX_SCALAR_BYTES = 16  # a complex number: it is looked at, and not worked on for long
+MAX_SCALAR_BYTES = 16
+"""A complex number: it is looked at, and not worked on for long."""
 
 
 def needed_at_once(
@@ -59,9 +60,9 @@ def needed_at_once(
     until_ns = np.full(len(waiting), intervals.BEYOND_NS)
     until_ns[has_next] = calls.start_ns[calls.outer[work.call[following[has_next]]]] - shift_ns
     since_ns = calls.end_ns[waiting] - shift_ns
-    copied = np.where(work.is_to_host[awaited], _bytes(ranks, work, awaited), 0)
+    copied = np.where(work.is_to_host[awaited], copied_bytes(ranks, work, awaited), 0)
     is_for_copy = _of_call(calls, waiting, copied > 0)
-    is_for_data = _of_call(calls, waiting, copied > _MAX_SCALAR_BYTES) & has_next
+    is_for_data = _of_call(calls, waiting, copied > MAX_SCALAR_BYTES) & has_next
     threads = evidence.calls.packed_thread.at(calls.index[waiting])
     for thread in np.unique(threads).tolist():
         rows = np.flatnonzero(threads == thread)
@@ -117,7 +118,7 @@ def _launched_next(calls: HostCalls, work: GpuWork, waiting: Int64) -> Int64:
     return np.where((following >= 0) & is_own, following, -1)
 
 
-def _bytes(ranks: Sequence[tuple[int, Rank]], work: GpuWork, operations: Int64) -> Int64:
+def copied_bytes(ranks: Sequence[tuple[int, Rank]], work: GpuWork, operations: Int64) -> Int64:
     """Return the bytes that operations copy, int64[n]; 0 if they copy nothing."""
     copied = np.zeros(len(operations), np.int64)
     for index, rank in ranks:
@@ -142,8 +143,10 @@ def _goes_back(
     waiting, awaited = waits
     begins = np.append(True, ~work.is_to_host[:-1] | (np.diff(work.chain) != 0))
     first = np.maximum.accumulate(np.where(begins, np.arange(len(work)), 0))[awaited]
-    size = _bytes(ranks, work, following)
-    is_same = (_bytes(ranks, work, awaited) == size) | (_bytes(ranks, work, first) == size)
+    size = copied_bytes(ranks, work, following)
+    is_same = (copied_bytes(ranks, work, awaited) == size) | (
+        copied_bytes(ranks, work, first) == size
+    )
     to_device = (following >= 0) & work.is_to_device[following]
     same: Mask = work.is_to_host[awaited] & to_device & is_same & (size > 0)
     evidence = host_evidence(ranks[0][1])

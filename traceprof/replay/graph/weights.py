@@ -372,6 +372,9 @@ class Weigher:
             by_itself = calls.outer[process.work.call[waits.operation]] == waits.call
             copying, awaited = waits.call[by_itself], waits.operation[by_itself]
             own_of_call[copying] = self._unless_gone(own_of_call[copying], awaited)
+            if self._durations.is_free_of_wait is not None:  # nobody calls to wait
+                freed = waits.call[self._durations.is_free_of_wait[waits.call]]
+                own_of_call[freed] = np.maximum(own_of_call[freed] - OWN_WAIT_NS, 0.0)
         if self._durations.frees_hidden_waits:
             is_gone = self._is_gone(np.arange(len(waits.call)))
             own_of_call[waits.call[is_gone]] = 0.0
