@@ -558,3 +558,19 @@ def test_the_gpus_of_many_ranks_are_read_once(path: Path, monkeypatch: pytest.Mo
         names = [trace.gpu_id(key) for key in keys]
     assert sorted(filter(None, names)) == [f"GPU-{number}" for number in range(8)]
     assert num_asked == len(asked) > 0
+
+
+@pytest.mark.parametrize("has_kernel", [True, False])
+def test_a_process_with_a_cuda_context_and_no_gpu_work_is_named(
+    has_kernel: bool, tmp_path: Path
+) -> None:
+    """As of one that ended before Nsight Systems had written what its GPU did."""
+    builder = TraceBuilder().kernel(0, 10, pid=1001).label("forward", 0, 100)
+    for pid in (1000, 1001, None):
+        builder.raw(schema.CUDA_CONTEXTS, processId=pid, contextId=1)
+    if has_kernel:
+        builder.kernel(0, 10, pid=1000)
+    with closing(open_trace(builder.write(tmp_path))) as trace:
+        texts = [note for note in trace.notes if "no GPU operation" in note]
+    assert len(texts) == (not has_kernel)
+    assert has_kernel or "in 1 process (1000)" in texts[0]

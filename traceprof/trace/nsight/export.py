@@ -133,8 +133,14 @@ class NsightTrace(SectionedExport):
             *(f"Nsight Systems says: {warning}" for warning in self.target.diagnostics()),
             *notes.on_kernel_names(len(gpu.name_ids - self._names.keys())),
             *notes.on_stalls(is_lost=self.has_unexported_stalls),
+            *notes.on_lost_work(self.target.with_contexts - self._working),
             *notes.on_labels(ranges.domains.values(), ranges.label_ranges),
         ]
+
+    @property
+    def _working(self) -> set[int]:
+        """The pids of processes with GPU operations."""
+        return {schema.pid_of_process(key.process) for key in self.operations}
 
     @property
     def operations(self) -> Mapping[RankKey, RankOperations]:

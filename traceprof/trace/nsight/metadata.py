@@ -175,6 +175,12 @@ class Target:
         candidates = self._by_ordinal.get(ordinal, []) if ordinal is not None else []
         return _name_of_board(candidates[0]) if len(candidates) == 1 else None
 
+    @property
+    def with_contexts(self) -> set[int]:
+        """The pids of processes that made a CUDA context while CUDA was traced."""
+        rows = self._database.rows(schema.CUDA_CONTEXTS, {"processId": int})
+        return {row["processId"] for row in rows if row["processId"] is not None}
+
     def num_threads(self, process: int) -> int | None:
         """Return the number of threads of the process with events; None if unknown."""
         return self._threads.get(process)
