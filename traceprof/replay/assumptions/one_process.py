@@ -22,8 +22,7 @@ from traceprof.replay.assumptions.slowdown import (
     with_shorter_communication,
     without_slowdown,
 )
-from traceprof.replay.graph.columns import COMMUNICATION, COPY
-from traceprof.replay.graph.needed_waits import MAX_SCALAR_BYTES, copied_bytes, round_trips
+from traceprof.replay.graph.columns import COMMUNICATION
 from traceprof.replay.graph.stream_waits import behind_communication
 from traceprof.replay.graph.thread_waits import training_threads
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
@@ -119,7 +118,7 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
     others = np.union1d(training_threads(calls, work), communicating)
     is_loading = np.isin(calls.thread, np.setdiff1d(copying, others))
     brings = work.is_to_device | (has_call & is_loading[work.call])
-    durations = _faster(durations, brings, 0.0)
+    durations = faster(durations, brings, 0.0)
     if is_loading.any():
         beside = np.flatnonzero((work.group == 0) & brings)
         running = intervals.union(work.start_ns[beside], work.end_ns[beside])
@@ -144,10 +143,10 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
     before[outer] = np.maximum(before[outer], before_outer)
     in_call = durations.in_call_ns.copy()
     in_call[outer] = np.maximum(in_call[outer], inside)
-    uploading = _copying_meanwhile(process, work.is_to_device)
+    uploading = copying_meanwhile(process, work.is_to_device)
     in_call[uploading] = (calls.end_ns - calls.start_ns)[uploading]
     before = np.maximum(durations.before_call_ns, np.minimum(before, np.maximum(free, 0)))
-    freed = _free_of(process, durations, work.is_to_device[process.host_waits.operation])
+    freed = free_of(process, durations, work.is_to_device[process.host_waits.operation])
     return replace(durations, before_call_ns=before, in_call_ns=in_call, is_free_of_wait=freed)
 
 
@@ -212,12 +211,12 @@ def without_launch_time(process: Process, durations: Durations, share: float = 1
     launches = columns.packed_name.isin(ids) & ~evidence.is_setup
     launches = launches[calls.index] & calls.is_outer & ~process.is_held
     inside[launches] = share * (calls.end_ns - calls.start_ns)[launches]
-    later, launching_ns = _launching_before(process, evidence, counts_awake=True)
+    later, launching_ns = launching_before(process, evidence, counts_awake=True)
     before[later] = share * launching_ns
     return replace(durations, in_call_ns=inside, before_call_ns=before)
 
 
-def _launching_before(
+def launching_before(
     process: Process, evidence: HostEvidence, *, counts_awake: bool
 ) -> tuple[Int64, Int64]:
     """Return outer calls that follow others, and for how long their thread launched before each.
@@ -272,17 +271,17 @@ def without_communication(process: Process, durations: Durations) -> Durations:
 
 def with_hidden_communication(process: Process, durations: Durations) -> Durations:
     """Let communication take no time of its stream; kernels beside it stay as slow as they were."""
-    return _faster(durations, process.work.kind == COMMUNICATION, 0.0)
+    return faster(durations, process.work.kind == COMMUNICATION, 0.0)
 
 
-def _copying_meanwhile(process: Process, copies: Mask) -> Int64:
+def copying_meanwhile(process: Process, copies: Mask) -> Int64:
     """Return the calls that have not returned when the copy that they launch begins."""
     calls, work = process.calls, process.work
     copying: Int64 = work.call[copies & (work.call >= 0)]
     return copying[calls.end_ns[copying] > work.start_ns[copies & (work.call >= 0)]]
 
 
-def _free_of(process: Process, durations: Durations, over: Mask) -> Mask:
+def free_of(process: Process, durations: Durations, over: Mask) -> Mask:
     """Return which calls wait for nothing if some of the host's waits are over, bool[calls]."""
     waits, freed = process.host_waits, np.zeros(len(process.calls), np.bool_)
     freed[waits.call[over]] = True
@@ -290,116 +289,12 @@ def _free_of(process: Process, durations: Durations, over: Mask) -> Mask:
     return freed if durations.is_free_of_wait is None else freed | durations.is_free_of_wait
 
 
-def _is_read(process: Process) -> Mask:
-    """Say which waits are for a copy to the host of more than a number, bool[waits]."""
-    work, awaited = process.work, process.host_waits.operation
-    return work.is_to_host[awaited] & (
-        copied_bytes(process.ranks, work, awaited) > MAX_SCALAR_BYTES
-    )
-
-
-def with_hidden_copies(process: Process, durations: Durations) -> Durations:
-    """Let copies, and calls that make one meanwhile or wait for one, take no time.
-
-    Waits for numbers that the host reads stay (`no-sync`), and those for results that it uses at
-    once. Copies to the host of what goes back to a GPU at once go there directly instead: neither
-    the wait for them nor what the host does until the copy back takes any time.
-    """
-    durations = _faster(durations, process.work.kind == COPY, 0.0)
-    calls, waits, work = process.calls, process.host_waits, process.work
-    copying = _copying_meanwhile(process, work.kind == COPY)
-    own, before = _without_launches(process, copying, durations)
-    own[copying] = (calls.end_ns - calls.start_ns)[copying]
-    is_over = work.is_to_device[waits.operation] | (_is_read(process) & ~waits.is_needed)
-    freed = _free_of(process, durations, is_over)
-    since, until = round_trips(process.ranks, calls, process.work, (waits.call, waits.operation))
-    freed[since] = True
-    # Calls of a thread are in a row: those after the wait, up to the launch of the copy back.
-    change = np.zeros(len(calls) + 1, np.int64)
-    np.add.at(change, since + 1, 1)
-    np.add.at(change, until + 1, -1)
-    between = (np.cumsum(change)[:-1] > 0) & calls.is_outer
-    outer = np.flatnonzero(calls.is_outer)
-    own[between] = (calls.end_ns - calls.start_ns)[between]
-    follows = outer[1:][between[outer[1:]]]
-    before[follows] = calls.start_ns[follows] - calls.end_ns[calls.outer[follows - 1]]
-    return replace(
-        durations,
-        is_free_of_wait=freed,
-        in_call_ns=own,
-        before_call_ns=before,
-        is_gone=work.kind == COPY,
-    )
-
-
-def _without_launches(
-    process: Process, copying: Int64, durations: Durations
-) -> tuple[Float64, Float64]:
-    """Return how much less calls take, and threads before each, if nobody launches copies.
-
-    Calls that launch copies go. They may wait for something unknown: none counts with more than
-    twice the median of those of its name that return before their copy begins. What the thread
-    runs between two copies of one direction goes, too, and what it runs before it waits for
-    results, and after that until it launches what is no upload, unless it uses them at once;
-    between other work and a copy, at most twice what is usual between two calls that launch.
-
-    Args:
-        process: whose calls they are.
-        copying: calls that have not returned when their copy begins.
-        durations: of the process.
-    """
-    calls, work, rank = process.calls, process.work, process.ranks[0][1]
-    inside, before = durations.in_call_ns.copy(), durations.before_call_ns.copy()
-    launches, goes = np.zeros((2, len(calls)), np.bool_)
-    direction, has_call = np.zeros(len(calls), np.int64), work.call >= 0
-    of_work = work.is_to_host + 2 * work.is_to_device
-    direction[calls.outer[work.call[has_call]]] = of_work[has_call]
-    for launched, copies in ((work.kind != COPY, False), (work.kind == COPY, True)):
-        launching = calls.outer[work.call[launched & (work.call >= 0)]]
-        goes[launching] = copies & ~launches[launching]
-        launches[launching] = True
-    if not goes.any():
-        return inside, before
-    columns, evidence, took_ns = rank.calls, host_evidence(rank), calls.end_ns - calls.start_ns
-    assert columns is not None  # noqa: S101
-    assert evidence is not None  # noqa: S101
-    names, returns = columns.packed_name.at(calls.index), goes & ~process.is_held
-    returns[copying] = False
-    for name in np.unique(names[returns]).tolist():
-        rows = np.flatnonzero(returns & (names == name))
-        usual_ns = np.minimum(took_ns[rows], 2 * np.median(took_ns[rows]))
-        inside[rows] = np.maximum(inside[rows], usual_ns)
-    launching = np.flatnonzero(launches)
-    later, launching_ns = _launching_before(process, evidence, counts_awake=False)
-    following = np.append(launching, -1)[np.searchsorted(launching, later)]
-    previous = launching[np.searchsorted(launching, later) - 1]
-    same = calls.thread[previous] == calls.thread[later]
-    of_one = goes[previous] & (direction[previous] == direction[following]) & same
-    # Who reads results also prepares for them, and looks at them.
-    waits = process.host_waits
-    read = work.call[waits.operation[_is_read(process) & ~waits.is_needed]]
-    to_host = np.zeros(len(calls), np.bool_)
-    to_host[calls.outer[read[read >= 0]]] = True
-    to_host &= goes
-    is_after = to_host[previous] & same & (direction[following] != 2)
-    is_before = goes[following] & (calls.thread[following] == calls.thread[later])
-    is_theirs = is_after | (is_before & to_host[following])
-    most_ns = 2 * np.median(launching_ns[launches[later]]) if launches[later].any() else 0
-    launching_ns = np.where(of_one, launching_ns, np.minimum(launching_ns, most_ns))
-    _, awake_ns = _launching_before(process, evidence, counts_awake=True)
-    launching_ns = np.where(is_theirs, awake_ns, launching_ns)
-    is_before |= is_after
-    later = later[is_before]
-    before[later] = np.maximum(before[later], launching_ns[is_before])
-    return inside, before
-
-
 def with_faster_links(
     process: Process, durations: Durations, factor: float, reading: Reading = "rate"
 ) -> Durations:
     """Let communication be `factor` times as fast, and slow kernels down by a reading of it."""
     durations = with_shorter_communication(process, durations, min(1 / factor, 1.0), reading)
-    return _faster(durations, process.work.kind == COMMUNICATION, 1 / factor)
+    return faster(durations, process.work.kind == COMMUNICATION, 1 / factor)
 
 
 def no_such_kernel(
@@ -448,17 +343,17 @@ def with_faster_kernels(
         is_named = rank.operations.kernels.are_named(ids)
         rows = np.flatnonzero((work.rank == index) & (work.group == 0))
         chosen[rows] = is_named[work.place[rows]]
-    faster = _faster(durations, chosen, factor)
+    shorter = faster(durations, chosen, factor)
     if is_slowed_less or not chosen.any():
-        return faster
+        return shorter
     own = work.length_ns * (work.kind == COMMUNICATION)
     stays = 1 - float(own[chosen].sum() / max(own.sum(), 1.0))
     kept = np.minimum(still_slowed_ns(process, durations), durations.length_ns) * stays
-    length = np.where(chosen, faster.length_ns + (1 - factor) * kept, faster.length_ns)
-    return replace(faster, length_ns=length)
+    length = np.where(chosen, shorter.length_ns + (1 - factor) * kept, shorter.length_ns)
+    return replace(shorter, length_ns=length)
 
 
-def _faster(durations: Durations, chosen: Mask, factor: float) -> Durations:
+def faster(durations: Durations, chosen: Mask, factor: float) -> Durations:
     """Return the durations with some operations taking `factor` times as long."""
     if not chosen.any():
         return durations

@@ -20,6 +20,7 @@ from traceprof.replay.assumptions.equal_work import (
     without_stages,
 )
 from traceprof.replay.assumptions.half_precision import not_in_full_precision, with_half_precision
+from traceprof.replay.assumptions.hidden_copies import with_hidden_copies
 from traceprof.replay.assumptions.host_stalls import without_stalls
 from traceprof.replay.assumptions.no_straggler import without_stragglers
 from traceprof.replay.assumptions.one_process import (
@@ -30,7 +31,6 @@ from traceprof.replay.assumptions.one_process import (
     with_faster_kernels,
     with_faster_links,
     with_hidden_communication,
-    with_hidden_copies,
     without_communication,
     without_data_loading,
     without_full_queues,
