@@ -278,6 +278,7 @@ def weighed(
     assumed, assumption, share = measured, None, 0.0
     hosts = {share: measured}
     latest, weights = weigher, full
+    known: dict[tuple[object, ...], tuple[Int32, Float64]] = {}
     for variant in variants:
         if variant.assumption is not assumption or variant.quick_host != share:
             assumption, share = variant.assumption, variant.quick_host
@@ -286,20 +287,23 @@ def weighed(
             assumed = variant.assumed(process, hosts[share])
         durations = variant.durations(assumed)
         sets.append(durations)
-        # Most assumptions only remove waits: what takes as long as before is not weighed again.
-        if weigher.takes_as_long(durations):
-            latest, weights = weigher, full
-        elif not latest.takes_as_long(durations):
-            latest = Weigher(process, durations)
-            weights = [latest.of(part) for part in edges]
-        columns = [
-            latest.switched(durations, part, column)
-            for part, column in zip(edges, weights, strict=True)
-        ]
-        parts = [difference(*pair) for pair in zip(full, columns, strict=True)]
-        edge = [at + np.int32(begin) for (at, _), begin in zip(parts, begins[:-1], strict=True)]
-        found = np.concatenate(edge), np.concatenate([weight for _, weight in parts])
-        others.append(or_known(found, others))
+        key = durations.of_edges
+        if key not in known:
+            # Most assumptions only remove waits: what takes as long as before is not weighed again.
+            if weigher.takes_as_long(durations):
+                latest, weights = weigher, full
+            elif not latest.takes_as_long(durations):
+                latest = Weigher(process, durations)
+                weights = [latest.of(part) for part in edges]
+            columns = [
+                latest.switched(durations, part, column)
+                for part, column in zip(edges, weights, strict=True)
+            ]
+            parts = [difference(*pair) for pair in zip(full, columns, strict=True)]
+            edge = [at + np.int32(begin) for (at, _), begin in zip(parts, begins[:-1], strict=True)]
+            found = np.concatenate(edge), np.concatenate([weight for _, weight in parts])
+            known[key] = or_known(found, others)
+        others.append(known[key])
         for scale, factor, operations in zip(scales, factors, matched, strict=True):
             of_variant = difference(factor, durations.transfer[operations])
             scale.append(or_known(of_variant, scale))

@@ -73,6 +73,12 @@ class Durations(Record, frozen=True):
     is_gone: Mask | None = None
     unslowed_ns: Float64 | None = None
 
+    @property
+    def of_edges(self) -> tuple[object, ...]:
+        """All that the weights of a process's edges depend on, arrays by their identity."""
+        values = (getattr(self, name) for name in self.__struct_fields__ if name != "transfer")
+        return tuple(id(one) if isinstance(one, np.ndarray) else one for one in values)
+
 
 class Weighing(Protocol):
     """One way to weigh the edges of a run."""
