@@ -9,6 +9,7 @@ from tests.support.claims import only_finding, only_gap
 from tests.support.opened import ranks_of
 from traceprof.analyses import gpu_idle
 from traceprof.analyses.gpu_idle import GpuIdleResult
+from traceprof.analyses.gpu_idle.assumptions import removing
 from traceprof.findings import Finding, Severity
 from traceprof.host.idle_causes import IdleCause
 from traceprof.run.opening import Rank, Window, open_run
@@ -153,6 +154,23 @@ def test_only_turnaround_is_info(tmp_path: Path) -> None:
     assert finding.severity is Severity.INFO
     assert finding.impact_fraction > 0.5
     assert "nothing to do" in finding.advice[0]
+
+
+@pytest.mark.parametrize(("num_late", "assumed"), [(1, ()), (9, ("launch=0",))])
+def test_launches_without_cost_leave_the_gpus_own_gaps(
+    num_late: int, assumed: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Beside such gaps, what launches without cost gain is no limit: fewer kernels gain more."""
+    builder = TraceBuilder()
+    for number in range(10):
+        start = number * 25 * US
+        launch = (-13, -1) if number >= 10 - num_late else (-9 - start // US, -8 - start // US)
+        builder.kernel(
+            start, start + 10 * US, TORCH, launch=(start + launch[0] * US, start + launch[1] * US)
+        )
+    result = judged(tmp_path, builder)
+    assert result.by_cause[IdleCause.LAUNCH_BOUND] > 0
+    assert removing(None, [result]) == assumed
 
 
 def test_unknown_says_which_flag_tells(tmp_path: Path) -> None:

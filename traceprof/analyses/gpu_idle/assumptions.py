@@ -34,6 +34,8 @@ def removing(_: object, results: Sequence[GpuIdleResult]) -> tuple[str, ...]:
     cured = [cause for cause in BY_CAUSE if spent[cause] >= _MIN_CAUSE * whole > 0]
     if sum(spent[cause] for cause in cured) >= _MIN_CURED * curable > 0:
         return tuple(BY_CAUSE[cause] for cause in cured)
-    if spent[IdleCause.LAUNCH_BOUND] >= _MIN_CURED * curable > 0:
+    # Fewer kernels also have fewer gaps of the GPU's own, which launches without cost leave.
+    is_named = spent[IdleCause.TURNAROUND] >= _MIN_CAUSE * whole
+    if spent[IdleCause.LAUNCH_BOUND] >= _MIN_CURED * curable > 0 and not is_named:
         return (FASTEST_LAUNCHES,)
     return ()
