@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from traceprof import intervals
 from traceprof.analyses import full_precision_matmul, gpu_idle, nccl_serialization
 from traceprof.host.idle_causes import IdleCause, idle_causes
+from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.kernel_names import function_name
 from traceprof.replay.assumptions.run_change import CannotChange
@@ -70,6 +71,26 @@ def without_full_queues(process: Process, durations: Durations) -> Durations:
     """Let no launch wait for room in the launch queue."""
     del process
     return replace(durations, stalls=False)
+
+
+def without_stalls(process: Process, durations: Durations) -> Durations:
+    """Let no call, operator or silence take longer than usual by a stall."""
+    rank = process.ranks[0][1]
+    columns, stalls = rank.calls, host_stalls(rank)
+    if columns is None or not len(stalls):
+        return durations
+    before, inside = durations.before_call_ns.copy(), durations.in_call_ns.copy()
+    outer = np.flatnonzero(process.calls.is_outer)
+    index = process.calls.index[outer]
+    start, end = columns.start_ns[index], columns.ends(index)
+    threads = columns.packed_thread.at(index)
+    for thread in np.unique(stalls.thread).tolist():
+        stalled, rows = stalls.of_thread(thread), np.flatnonzero(threads == thread)
+        inside[outer[rows]] += intervals.covered_within(stalled, start[rows], end[rows])
+        since, until = end[rows][:-1], start[rows][1:]
+        between = intervals.covered_within(stalled, np.minimum(since, until), until)
+        before[outer[rows[1:]]] += between
+    return replace(durations, before_call_ns=before, in_call_ns=inside)
 
 
 def without_serialization(

@@ -21,7 +21,6 @@ from traceprof.replay.assumptions.equal_work import (
 )
 from traceprof.replay.assumptions.half_precision import not_in_full_precision, with_half_precision
 from traceprof.replay.assumptions.hidden_copies import with_hidden_copies
-from traceprof.replay.assumptions.host_stalls import without_stalls
 from traceprof.replay.assumptions.no_straggler import without_stragglers
 from traceprof.replay.assumptions.one_process import (
     is_no_pytorch,
@@ -38,6 +37,7 @@ from traceprof.replay.assumptions.one_process import (
     without_kernel_waits,
     without_launch_time,
     without_serialization,
+    without_stalls,
 )
 from traceprof.replay.assumptions.other_schedule import with_more_micro_batches, with_schedule
 from traceprof.replay.assumptions.send_order import best_order, order_of_readiness
