@@ -42,6 +42,12 @@ class FileUse:
         if is_last:
             self._close()
 
+    def unless_read(self, action: Callable[[], None]) -> None:
+        """Act while no thread reads the file; do nothing if one does."""
+        with self._lock:
+            if not self._num_blocks:
+                action()
+
     def close(self) -> None:
         """Close the file, at the end of the last block if one runs."""
         with self._lock:

@@ -127,6 +127,31 @@ def test_a_connection_is_made_again_while_the_file_is_in_its_place(path: Path, o
     database.close()
 
 
+def test_a_connection_stays_while_it_is_read(path: Path) -> None:
+    """SQLite may crash if one thread closes what another one reads."""
+    database = Database(path)
+    with database.damage_reported():
+        cursor = database.connection.execute("SELECT name FROM sqlite_master")
+        database.disconnect()
+        assert len(cursor.fetchall()) > 0
+    database.close()
+
+
+def test_what_is_closed_or_unloaded_stays_so(path: Path) -> None:
+    def num_open() -> int:
+        return len([*Path("/proc/self/fd").iterdir()])
+
+    before, trace = num_open(), open_trace(path)
+    trace.unload()
+    unloaded = num_open()
+    trace.release()
+    trace.reopen()
+    assert num_open() == unloaded
+    trace.close()
+    trace.release()
+    assert num_open() == before
+
+
 def test_descriptors_are_closed(path: Path, tmp_path: Path) -> None:
     before = len([*Path("/proc/self/fd").iterdir()])
     for _ in range(3):

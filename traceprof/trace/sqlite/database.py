@@ -91,7 +91,7 @@ class Database:
             try:
                 self._read_schema()
             except BaseException:
-                self.disconnect()
+                self._disconnect()
                 raise
         except BaseException:
             self._close_file()
@@ -113,20 +113,24 @@ class Database:
         return self._connection
 
     def disconnect(self) -> None:
-        """Close the connection, of which those of many open reports add up, until the next use."""
+        """Close the connection until the next use, unless a thread reads: those of many add up."""
+        self.in_use.unless_read(self._disconnect)
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _close(self) -> None:
-        self.disconnect()
+        self._disconnect()
         self._close_file()
         self.descriptor = _CLOSED
 
     def shrink(self) -> None:
         """Make SQLite release its cached pages: those of many open reports add up."""
-        with suppress(sqlite3.Error):  # closed: no cached pages
-            self.connection.execute("PRAGMA shrink_memory")
+        if self._connection is not None:  # else there are none
+            with suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA shrink_memory")
 
     def reopen(self) -> None:
         """Connect again and leave the old connection, which another process uses, alone.
@@ -135,10 +139,10 @@ class Database:
             TraceFormatError: another file has the name now, so that only the old connection reads
                 the opened file.
         """
-        connection = self.connect()
-        if self._connection is not None:  # closing it would disturb them
-            self._connections_of_others.append(self._connection)
-        self._connection = connection
+        if self._connection is not None:  # else the next use connects
+            connection = self.connect()
+            self._connections_of_others.append(self._connection)  # closing it would disturb them
+            self._connection = connection
 
     def connect(self) -> sqlite3.Connection:
         """Return another connection, for a thread of its own; the caller closes it.
