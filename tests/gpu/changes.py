@@ -28,15 +28,16 @@ import traceprof
 from instrument import switch
 from instrument.core import nvtx_ranges
 from instrument.torch_trace import TorchTrace
+from tests.support.rounds import WARM_UP, time_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
-    Change = Callable[..., Callable[[], object]]
+    from tests.support.rounds import Change
 
-ROUNDS, ROUND_S, WARM_UP, RECORDED = 10, 0.25, 9, 9
+RECORDED = 9
 CUDA = "cuda"
 cuda: Any = torch.cuda  # in parts without types
 HALF = torch.bfloat16
@@ -365,32 +366,6 @@ CHANGES: dict[str, Change] = {
 }  # fmt: skip
 
 
-def timed(step: Callable[[], object], num: int) -> float:
-    """Return microseconds of a step, mean of several."""
-    cuda.synchronize()
-    begin = time.perf_counter()
-    for _ in range(num):
-        step()
-    cuda.synchronize()
-    return (time.perf_counter() - begin) / num * 1e6
-
-
-def time_change(
-    before: Callable[[], object], after: Callable[[], object]
-) -> dict[str, list[float]]:
-    """Time both in turn; microseconds of a step in each round."""
-    times: dict[str, list[float]] = {"before": [], "after": []}
-    steps = {"before": before, "after": after}
-    nums = {}
-    for name, step in steps.items():
-        timed(step, WARM_UP)
-        nums[name] = max(3, 3 * round(ROUND_S * 1e6 / timed(step, WARM_UP) / 3))
-    for _ in range(ROUNDS):
-        for name, step in steps.items():
-            times[name].append(round(timed(step, nums[name]), 1))
-    return times
-
-
 def run(step: Callable[[], object]) -> None:
     """Run marked steps."""
     for _ in range(RECORDED):
@@ -441,7 +416,7 @@ def main(changes: dict[str, Change]) -> None:
     times: dict[str, dict[str, list[float]]] = {}
     for name in asked.names or changes:
         before, after = (changes[name](changed=changed) for changed in (False, True))
-        times[name] = time_change(before, after)
+        times[name] = time_change(before, after, cuda.synchronize)
         switch.enable()
         record(asked.folder / f"{name}-before", before)
         record(asked.folder / f"{name}-after", after)
