@@ -59,13 +59,14 @@ def times(number: int) -> str:
 def ranks_text(ranks: Collection[int]) -> str:
     """Write ranks briefly: `ranks 0-3, 7`."""
     spans: list[list[int]] = []
-    for rank in sorted(ranks):
+    distinct = sorted(set(ranks))
+    for rank in distinct:
         if spans and spans[-1][-1] == rank - 1:
             spans[-1] = [spans[-1][0], rank]
         else:
             spans.append([rank])
     written = ", ".join("-".join(str(rank) for rank in span) for span in spans)
-    return f"rank{'s' if len(ranks) > 1 else ''} {written}"
+    return f"rank{'s' if len(distinct) > 1 else ''} {written}"
 
 
 def reports_text(paths: Sequence[Path]) -> str:

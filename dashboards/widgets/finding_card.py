@@ -184,7 +184,8 @@ def _ranks(
         html.Th("what was found", scope="col"),
     ]
     table = html.Table([html.Thead(html.Tr(heads)), html.Tbody(rows)])
-    return [folded(f"All {len(group)} ranks", html.Div(table, className="scroll"))]
+    what = "ranks" if len({finding.rank for finding in group}) > 1 else "findings"
+    return [folded(f"All {len(group)} {what}", html.Div(table, className="scroll"))]
 
 
 def _others(group: Sequence[Finding]) -> Component:

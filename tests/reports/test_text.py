@@ -23,7 +23,7 @@ from traceprof.reports import html, text
 from traceprof.reports.detail import MAX_LINES, Detail
 from traceprof.reports.findings_text import claim_lines
 from traceprof.reports.text import SECTIONS
-from traceprof.units import duration, percent
+from traceprof.units import duration, percent, ranks_text
 
 MAX_TABLE_WIDTH = 130  # prose is narrower; tables are as wide as the longest GPU name needs
 
@@ -262,6 +262,17 @@ def test_a_replay_that_takes_out_more_than_the_finding_costs_says_so() -> None:
     assert more not in said(Saving(cost, 0, 3 * cost, Basis.REPLAY, "no-sync"))
     assert more not in said(Saving.at_most(cost, "no-sync"))
     assert "more than its cost" not in said(Saving.at_most(2 * cost))
+
+
+def test_two_findings_of_one_rank_are_no_two_ranks() -> None:
+    """As both directions of a link, each at its limit."""
+    result = analyze_reports([SAMPLE_FOLDER / "launch-bound.sqlite"])
+    finding = next(one for one in result.findings if one.id == "gpu-idle")
+    other = replace(finding, title="The other direction", impact_ns=finding.impact_ns - 1)
+    said = "; ".join(claim_lines(result, [finding, other]))
+    assert "lowest" not in said
+    assert "also: The other direction (" in said
+    assert ranks_text([one.rank for one in (finding, other)]) == "rank 0"
 
 
 def test_half_precision_gains_more_than_multiplications_cost_and_why_is_said() -> None:

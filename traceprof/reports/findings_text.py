@@ -126,7 +126,10 @@ def claim_lines(analysis: RunResult, group: Sequence[Finding]) -> list[str]:
     if gain:
         lines.append(gain + _beyond(analysis, worst))
     least = min(group, key=lambda finding: finding.impact_fraction)
-    if _cost(least, kind) != _cost(worst, kind):
+    if least.rank == worst.rank and len(group) > 1:  # as with both directions of a link
+        others = (one for one in group if one is not worst and one.rank == worst.rank)
+        lines += [f"also: {one_line(one.title)} ({_cost(one, kind)})" for one in others]
+    elif _cost(least, kind) != _cost(worst, kind):
         lines.append(f"lowest: rank {least.rank} with {percent(least.impact_fraction)}")
     return lines
 
