@@ -6,7 +6,7 @@ Three rules differ on purpose:
   that others replace: the code around their operators stays.
 * `since_other_launches` is the larger limit for operations that go with all that prepares them,
   such as small messages: events, stream waits, and the code around.
-* `_launching_before`, of `replay.assumptions.one_process`, is no limit: a replay lets go only of
+* `launching_before`, of `replay.assumptions.one_process`, is no limit: a replay lets go only of
   time in which a thread is known to launch, or to run code between launches.
 """
 

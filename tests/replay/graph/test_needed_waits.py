@@ -92,7 +92,8 @@ def test_what_comes_before_an_upload_stays(text: str, num_bytes: int, tmp_path: 
     assert 4 * _MS < known(hidden.step_ns) <= true_ns
 
 
-def test_waits_for_what_is_looked_at_go_with_its_copies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_copies", [1, 2, 4])
+def test_waits_for_what_is_looked_at_go_with_its_copies(num_copies: int, tmp_path: Path) -> None:
     """A limit is not beaten by a program that copies nothing, and so runs ahead."""
 
     def outputs(*, copies: bool) -> Setup:
@@ -103,8 +104,9 @@ def test_waits_for_what_is_looked_at_go_with_its_copies(tmp_path: Path) -> None:
                     host.launch(host.compute, *[kernels.GELU] * 4)
                     host.busy(20_000)
                     if copies:
-                        host.busy(80_000)
-                        host.to_host(host.compute, _KIB * _KIB)
+                        host.busy(150_000)
+                        for _ in range(num_copies):
+                            host.to_host(host.compute, _KIB * _KIB // num_copies)
                         host.synchronize(host.compute)
                         host.busy(60_000)
         return Setup((host,), lambda _: [])

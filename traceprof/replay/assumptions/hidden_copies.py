@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
 
 def _is_read(process: Process) -> Mask:
-    """Say which waits are for a copy to the host of more than a number, bool[waits]."""
-    work, awaited = process.work, process.host_waits.operation
-    return work.is_to_host[awaited] & (
-        copied_bytes(process.ranks, work, awaited) > MAX_SCALAR_BYTES
-    )
+    """Say which waits are for more than a number that the host does not use at once, bool[m]."""
+    work, waits = process.work, process.host_waits
+    is_more = copied_bytes(process.ranks, work, waits.operation) > MAX_SCALAR_BYTES
+    return work.is_to_host[waits.operation] & is_more & ~waits.is_needed
 
 
 def with_hidden_copies(process: Process, durations: Durations) -> Durations:
@@ -43,8 +42,7 @@ def with_hidden_copies(process: Process, durations: Durations) -> Durations:
     copying = copying_meanwhile(process, work.kind == COPY)
     own, before = _without_launches(process, copying, durations)
     own[copying] = (calls.end_ns - calls.start_ns)[copying]
-    is_over = work.is_to_device[waits.operation] | (_is_read(process) & ~waits.is_needed)
-    freed = free_of(process, durations, is_over)
+    freed = free_of(process, durations, work.is_to_device[waits.operation] | _is_read(process))
     since, until = round_trips(process.ranks, calls, process.work, (waits.call, waits.operation))
     freed[since] = True
     # Calls of a thread are in a row: those after the wait, up to the launch of the copy back.
@@ -72,8 +70,8 @@ def _without_launches(
 
     Calls that launch copies go. They may wait for something unknown: none counts with more than
     twice the median of those of its name that return before their copy begins. What the thread
-    runs between two copies of one direction goes, too, and what it runs before it waits for
-    results, and after that until it launches what is no upload, unless it uses them at once;
+    runs between two copies of one direction goes, too, and what it runs before copies that it waits
+    for, and after them until it launches what is no upload, unless it uses them at once;
     between other work and a copy, at most twice what is usual between two calls that launch.
 
     Args:
@@ -108,12 +106,16 @@ def _without_launches(
     previous = launching[np.searchsorted(launching, later) - 1]
     same = calls.thread[previous] == calls.thread[later]
     of_one = goes[previous] & (direction[previous] == direction[following]) & same
-    # Who reads results also prepares for them, and looks at them.
-    waits = process.host_waits
-    read = work.call[waits.operation[_is_read(process) & ~waits.is_needed]]
-    to_host = np.zeros(len(calls), np.bool_)
-    to_host[calls.outer[read[read >= 0]]] = True
-    to_host &= goes
+    # Who reads results also prepares for them, and looks at them. Copies in a row: waits for one.
+    to_host, others = np.zeros((2, len(calls)), np.bool_)
+    is_read = _is_read(process)
+    for marked, chosen in ((to_host, is_read), (others, ~is_read)):
+        awaited = work.call[process.host_waits.operation[chosen]]
+        marked[calls.outer[awaited[awaited >= 0]]] = True
+    kind = 4 * calls.thread[launching] + np.where(goes, direction, 0)[launching]
+    row = np.cumsum(np.append(False, kind[1:] != kind[:-1]))
+    to_host[launching] = np.isin(row, row[to_host[launching]])
+    to_host &= goes & ~others
     is_after = to_host[previous] & same & (direction[following] != 2)
     is_before = goes[following] & (calls.thread[following] == calls.thread[later])
     is_theirs = is_after | (is_before & to_host[following])

@@ -360,8 +360,9 @@ ASSUMPTIONS = (
     Entry(
         form="copies-hidden",
         meaning="copies take no time on their stream",
-        details="Neither do the calls that launch them and the code between these, as far as"
-        " that is no wait, nor the GPU's turn-around; and nothing waits for copies, but for"
+        details="Neither do the calls that launch them and the code between these and around"
+        " what the host waits for, as far as that is no wait, nor the GPU's turn-around; and"
+        " nothing waits for copies, but for"
         " numbers that the host reads, which are for `no-sync`, and for [what a program"
         " needs](#waits-that-stay)."
         " Data that is copied to the host and straight back goes directly: both copies, and what"

@@ -35,14 +35,14 @@ def on_stalls(*, is_lost: bool) -> Iterator[str]:
 
 
 def on_lost_work(pids: Collection[int]) -> Iterator[str]:
-    """Yield a note on processes that used CUDA and have no GPU operation, if there are any."""
+    """Yield a note on processes with a CUDA context and no GPU operation, if there are any."""
     if pids:
         names = ", ".join(str(pid) for pid in sorted(pids))
         yield (
             f"CUDA was traced in {counted(len(pids), 'process')} ({names}) of which this export has"
             " no GPU operation. Known reasons: the process ended before Nsight Systems had written"
-            " them (let all threads end before it does, or add --cuda-flush-interval=1000), or its"
-            " CUDA is newer than Nsight Systems"
+            " them (let all threads end before it does, or add --cuda-flush-interval=1000), its"
+            " CUDA is newer than Nsight Systems, or it launched none while it was recorded"
         )
 
 
