@@ -19,6 +19,7 @@ from traceprof.host.thread_evidence import host_evidence
 from traceprof.kernel_names import function_name
 from traceprof.replay.assumptions.run_change import CannotChange
 from traceprof.replay.assumptions.slowdown import (
+    slowed_by_compute_ns,
     still_slowed_ns,
     with_shorter_communication,
     without_slowdown,
@@ -355,7 +356,8 @@ def with_faster_kernels(
     """Let kernels whose names match take `factor` times as long.
 
     Communication slows the GPU down for as long as it takes, whatever runs meanwhile: kernels keep
-    their slowdown, or it changes with them where there is no other compute to hide it.
+    their slowdown, or it changes with them where there is no other compute to hide it. Then faster
+    kernels also leave communication as fast as it is alone.
     """
     work = process.work
     chosen = np.zeros(len(work), np.bool_)
@@ -365,8 +367,11 @@ def with_faster_kernels(
         rows = np.flatnonzero((work.rank == index) & (work.group == 0))
         chosen[rows] = is_named[work.place[rows]]
     shorter = faster(durations, chosen, factor)
-    if is_slowed_less or not chosen.any():
+    if not chosen.any():
         return shorter
+    if is_slowed_less:
+        lost = slowed_by_compute_ns(process) if factor < 1 else 0.0
+        return replace(shorter, length_ns=np.maximum(shorter.length_ns - lost, 0.0))
     own = work.length_ns * (work.kind == COMMUNICATION)
     stays = 1 - float(own[chosen].sum() / max(own.sum(), 1.0))
     kept = np.minimum(still_slowed_ns(process, durations), durations.length_ns) * stays

@@ -9,6 +9,8 @@ from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses.kernels.beside_communication import slowed_kernels
+from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
+from traceprof.replay.graph.hidden_host_waits import names_of
 
 if TYPE_CHECKING:
     from traceprof.intervals import Float64, Int64
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
     Reading = Literal["rate", "least", "most"]
     """Which attribute of `SlowedKernels` is taken for the rate."""
+
+_ALONE, _BESIDE = 0.05, 0.5  # of its time that communication has compute beside it
+_MIN_SEEN = 3
 
 
 def without_slowdown(process: Process, durations: Durations) -> Durations:
@@ -49,6 +54,30 @@ def still_slowed_ns(process: Process, durations: Durations) -> Float64:
     return (
         slowed if durations.unslowed_ns is None else np.maximum(slowed - durations.unslowed_ns, 0)
     )
+
+
+def slowed_by_compute_ns(process: Process) -> Float64:
+    """Return how much longer compute makes communication of one rank, float64[operations].
+
+    Known where kernels of one name ran alone, and mostly beside compute, several times each; their
+    sizes may differ.
+    """
+    work, lost = process.work, np.zeros(len(process.work))
+    names = names_of(process.ranks, work)
+    for index, _ in process.ranks:
+        rows = np.flatnonzero((work.rank == index) & (work.kind == COMMUNICATION))
+        length = work.length_ns[rows].astype(np.float64)
+        computing = (work.rank == index) & (work.kind == COMPUTE)
+        busy = intervals.union(work.start_ns[computing], work.end_ns[computing])
+        covered = intervals.covered_within(busy, work.start_ns[rows], work.end_ns[rows])
+        beside = covered / np.maximum(length, 1)
+        for name in np.unique(names[rows]).tolist():
+            of_name = names[rows] == name
+            alone, most = (of_name & which for which in (beside < _ALONE, beside > _BESIDE))
+            if min(alone.sum(), most.sum()) >= _MIN_SEEN:
+                rate = 1 - np.median(length[alone]) / np.median(length[most])
+                lost[rows[of_name]] = (max(rate, 0.0) * beside * length)[of_name]
+    return lost
 
 
 def _slowed_ns(process: Process, reading: Reading, share: float = 0.0) -> Float64:
