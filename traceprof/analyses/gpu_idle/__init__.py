@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from traceprof import intervals
 from traceprof.analyses.gpu_idle.advice import advice, page_advice, unknown_advice
-from traceprof.analyses.gpu_idle.assumptions import removing
+from traceprof.analyses.gpu_idle.assumptions import MIN_SHARE, removing
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
@@ -128,8 +128,6 @@ class GpuIdleMetrics(Metrics):
 
 FINDINGS = {ID: FindingKind(GpuIdleMetrics, part="idle", removed_by=removing)}
 
-# Of the idle time: a smaller cause is not mentioned.
-_MIN_SHARE = 0.15
 _HOST_PARTS = (Part.THREAD_SWITCHES, Part.SYSTEM_CALLS, Part.SAMPLES, Part.EVENT_RECORDS)
 CAUSES = {
     IdleCause.LAUNCH_BOUND: "launch-bound",
@@ -340,7 +338,7 @@ def _that_matter(
     causes: Iterable[IdleCause], by_cause: Mapping[IdleCause, int], idle_ns: int
 ) -> list[IdleCause]:
     """Return the causes that make a considerable part of idle time."""
-    least = max(_MIN_SHARE * idle_ns, 1)
+    least = max(MIN_SHARE * idle_ns, 1)
     return [cause for cause in causes if by_cause[cause] >= least]
 
 
@@ -395,7 +393,7 @@ def _inside(result: GpuIdleResult, cause: IdleCause) -> str:
     if cause is IdleCause.ALLOCATION and allocated.is_uncached:
         num, launches = allocated.num_allocations, allocated.num_launches
         return f", {times(num)} for {counted(launches, 'launch')}: nothing is kept for later use"
-    worth = [detail.name for detail in rows if detail.ns >= _MIN_SHARE * result.by_cause[cause]]
+    worth = [detail.name for detail in rows if detail.ns >= MIN_SHARE * result.by_cause[cause]]
     waited, moved = result.metrics.mpi_wait_ns, result.metrics.mpi_transfer_ns
     if cause is IdleCause.MPI and waited is not None and moved is not None:
         worth.append(f"{duration(waited)} until late ranks came, {duration(moved)} after that")

@@ -18,7 +18,8 @@ BY_CAUSE: Mapping[IdleCause, str] = {
 }
 FASTEST_LAUNCHES = "launch=0"
 """A limit that no change reaches."""
-_MIN_CAUSE = 0.15  # of the idle time, as in the finding's title
+MIN_SHARE = 0.15
+"""Of the idle time: a smaller cause is not mentioned, and nothing is assumed of it."""
 _MIN_CURED = 0.5  # of the idle time that is not the GPU's own
 
 
@@ -31,11 +32,11 @@ def removing(_: object, results: Sequence[GpuIdleResult]) -> tuple[str, ...]:
     spent = {cause: sum(result.by_cause[cause] for result in results) for cause in IdleCause}
     whole = sum(spent.values())
     curable = whole - spent[IdleCause.TURNAROUND]
-    cured = [cause for cause in BY_CAUSE if spent[cause] >= _MIN_CAUSE * whole > 0]
+    cured = [cause for cause in BY_CAUSE if spent[cause] >= MIN_SHARE * whole > 0]
     if sum(spent[cause] for cause in cured) >= _MIN_CURED * curable > 0:
         return tuple(BY_CAUSE[cause] for cause in cured)
     # Fewer kernels also have fewer gaps of the GPU's own, which launches without cost leave.
-    is_named = spent[IdleCause.TURNAROUND] >= _MIN_CAUSE * whole
+    is_named = spent[IdleCause.TURNAROUND] >= MIN_SHARE * whole
     if spent[IdleCause.LAUNCH_BOUND] >= _MIN_CURED * curable > 0 and not is_named:
         return (FASTEST_LAUNCHES,)
     return ()
