@@ -203,6 +203,16 @@ def test_operations_that_never_ran_alone_may_cost_all_of_their_time_beside(tmp_p
     assert result.per_step_at_most_ns == pytest.approx(50 * odd + 30 + 10 + 15, abs=1)
 
 
+def test_without_steps_nothing_ran_alone_at_the_same_place(tmp_path: Path) -> None:
+    """Kernels of one name may then do other work: all of their time beside counts, not a third.
+
+    Each kernel is a period, and half of them are beside.
+    """
+    with ranks_of(run_of().write(tmp_path)) as (rank,):
+        result = overlap_slowdown.run(rank, rank.window)
+    assert result.per_step_at_most_ns == pytest.approx(150 / 2, rel=0.02)
+
+
 def test_kernels_that_coincide_cost_nothing_that_is_known(tmp_path: Path) -> None:
     builder = run_of()
     for index in range(30):

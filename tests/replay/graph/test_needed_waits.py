@@ -117,6 +117,22 @@ def test_waits_for_what_is_looked_at_go_with_its_copies(num_copies: int, tmp_pat
     assert 0.9 * true_ns < known(hidden.step_ns) <= true_ns
 
 
+def test_what_comes_before_a_number_stays_where_more_is_copied_next(tmp_path: Path) -> None:
+    host = Host(0, np.random.default_rng(0))
+    for step in range(5):
+        with host.step(step):
+            for _ in range(10):
+                host.launch(host.compute, kernels.GELU)
+                host.busy(150_000)
+                host.to_host(host.compute, 8)
+                host.synchronize(host.compute)
+                host.to_host(host.compute, _KIB)
+                host.synchronize(host.compute)
+    path = recorded(Setup((host,), lambda _: []), tmp_path / "run.sqlite")
+    (hidden,) = whatif(path, assume=["copies-hidden"]).whatif.answers
+    assert known(hidden.step_ns) > 10 * 150_000
+
+
 @pytest.mark.parametrize("work_ns", [12 * _MS, 5 * _MS])
 def test_long_work_on_what_was_copied_stays(work_ns: int, tmp_path: Path) -> None:
     """An optimizer on the CPU needs its time however copies are hidden.
