@@ -11,7 +11,7 @@ from traceprof.analyses.registry import FINDING_IDS
 from traceprof.analyses.verdict.judging import judge
 from traceprof.analyses.verdict.measured_run import measured_run
 from traceprof.analyses.verdict.run_result import RunResult
-from traceprof.errors import TraceprofError
+from traceprof.errors import TraceFormatError, TraceprofError
 from traceprof.execution.children import run_in_children
 from traceprof.execution.memory import drop_freed_memory
 from traceprof.execution.open_analysis import MeasuredReports
@@ -19,6 +19,7 @@ from traceprof.execution.open_reports import Measurer
 from traceprof.execution.options import Options, check_listener, checked
 from traceprof.run.failures import all_failed
 from traceprof.run.opening import Run, attach_ranks
+from traceprof.run.recognition import has_changed
 from traceprof.run.summary import FailedReport
 from traceprof.trace.folder import report_paths
 from traceprof.trace.open import open_trace
@@ -360,6 +361,9 @@ def _with_savings_of_closed(verdict: Verdict, measured: MeasuredRun, options: Op
         try:
             for report in measured.run.reports:
                 traces.append(stack.enter_context(closing(open_trace(report.path))))
+                if has_changed(report.identity, traces[-1]):
+                    what, why = f"cannot read {report.path}", "it has changed since it was measured"
+                    raise TraceFormatError(what, why, "analyze it again")
                 ranks.append(options.ranks_of(traces[-1]))
                 traces[-1].unload()  # what is read again of many reports adds up
             run = attach_ranks(measured.run, traces, ranks)
