@@ -357,7 +357,7 @@ def with_faster_kernels(
 
     Communication slows the GPU down for as long as it takes, whatever runs meanwhile: kernels keep
     their slowdown, or it changes with them where there is no other compute to hide it. Then faster
-    kernels also leave communication as fast as it is alone.
+    kernels also slow communication down for less time.
     """
     work = process.work
     chosen = np.zeros(len(work), np.bool_)
@@ -370,7 +370,8 @@ def with_faster_kernels(
     if not chosen.any():
         return shorter
     if is_slowed_less:
-        lost = slowed_by_compute_ns(process) if factor < 1 else 0.0
+        # As much less compute as that is at most beside communication.
+        lost = max(1 - factor, 0.0) * slowed_by_compute_ns(process)
         return replace(shorter, length_ns=np.maximum(shorter.length_ns - lost, 0.0))
     own = work.length_ns * (work.kind == COMMUNICATION)
     stays = 1 - float(own[chosen].sum() / max(own.sum(), 1.0))

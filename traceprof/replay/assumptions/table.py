@@ -324,7 +324,7 @@ ASSUMPTIONS = (
         meaning="kernels whose names match take this multiple of their time",
         details="Kernels that communication slows down lose as much time to it as before, since"
         " communication takes as long; the interval extends to a slowdown that changes with them,"
-        " and to communication as fast as where no compute was beside it.",
+        " and to communication that they slow down for less time.",
         change=with_faster_kernels,
         comes_last=True,
         others=(partial(with_faster_kernels, is_slowed_less=True), with_faster_kernels),
