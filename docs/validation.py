@@ -324,7 +324,7 @@ as the others, which makes its interval wide."""
 _H200_INTRO = """\
 Nine more changes of [models.py](../tests/gpu/models.py), on one H200. Held: {} of {}.
 
-Reading them mended two errors before this table was made: `whatif` refused five of the programs for
+Reading them mended two errors before this table was made: `whatif` refused four of the programs for
 waits that nobody made, and two limits for copies were beaten (17.2 ms and 25.7 ms were said
 where 19.1 and 30.7 came). With three loading threads the limit does not hold because none of the
 recorded steps waited for a batch: the queue had filled while the recorder started, and the recorded

@@ -126,7 +126,7 @@ class Gpu:
         return self.kernel("matmul", 132 * 6, 256, self.memory(MiB), c_int(rounds))
 
     def moving(self, name: str, num_bytes: int, blocks: int, threads: int = 512) -> Launch:
-        """Return a kernel that reads and writes so many bytes."""
+        """Return a kernel that reads a number of bytes and writes as many."""
         return self.kernel(
             name, blocks, threads, self.memory(num_bytes), self.memory(num_bytes),
             c_long(num_bytes // 16),

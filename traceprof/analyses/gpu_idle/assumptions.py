@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from traceprof.host.idle_causes import IdleCause
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceprof.analyses.gpu_idle import GpuIdleResult
+
+class WithCauses(Protocol):
+    """A rank's idle time by cause, ns."""
+
+    @property
+    def by_cause(self) -> Mapping[IdleCause, int]:
+        """How long the GPU was idle for each cause."""
+
 
 BY_CAUSE: Mapping[IdleCause, str] = {
     IdleCause.SYNC: "no-sync",
@@ -23,7 +30,7 @@ MIN_SHARE = 0.15
 _MIN_CURED = 0.5  # of the idle time that is not the GPU's own
 
 
-def removing(_: object, results: Sequence[GpuIdleResult]) -> tuple[str, ...]:
+def removing(_: object, results: Sequence[WithCauses]) -> tuple[str, ...]:
     """Return the assumptions that remove most of the idle time; a limit only if launching does.
 
     Args:
