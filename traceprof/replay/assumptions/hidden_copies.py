@@ -121,8 +121,9 @@ def _without_launches(
     is_theirs = is_after | (is_before & to_host[following])
     most_ns = 2 * np.median(launching_ns[launches[later]]) if launches[later].any() else 0
     launching_ns = np.where(of_one, launching_ns, np.minimum(launching_ns, most_ns))
-    _, awake_ns = launching_before(process, evidence, counts_awake=True)
-    launching_ns = np.where(is_theirs, awake_ns, launching_ns)
+    if is_theirs.any():
+        _, awake_ns = launching_before(process, evidence, counts_awake=True)
+        launching_ns = np.where(is_theirs, awake_ns, launching_ns)
     is_before |= is_after
     later = later[is_before]
     before[later] = np.maximum(before[later], launching_ns[is_before])
