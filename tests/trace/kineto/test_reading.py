@@ -512,6 +512,26 @@ def test_operators_and_functions_of_the_host(tmp_path: Path) -> None:
     assert functions.length_ns.tolist() == [39_000]
 
 
+def test_ranges_that_an_old_version_writes_as_operators(tmp_path: Path) -> None:
+    """PyTorch 1.8 to 1.10 have no category of their own for `record_function`."""
+    place = PID, 1
+    ranges = [
+        "ProfilerStep#5", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+        "Optimizer.zero_grad#SGD.zero_grad", "Optimizer.step#SGD.step",
+        "DistributedDataParallel.forward",
+    ]  # fmt: skip
+    for category in ("Operator", "cpu_op"):
+        events = [event(category, name, 2 + row, 1, place) for row, name in enumerate(ranges)]
+        own = "aten::add", "AddBackward0"
+        events += [event(category, name, 12 + 4 * row, 3, place) for row, name in enumerate(own)]
+        trace = opened(tmp_path / category, text([kernel(20, 30), *events, annotation("a", 9, 10)]))
+        table = known(trace.range_table(PID))
+        assert [table.names[name] for name in table.name.tolist()] == [*ranges, "a"]
+        operators = known(trace.operators(PID))
+        names = [operators.names[name] for name in operators.packed_name.values.tolist()]
+        assert names == [*own]
+
+
 def test_an_accelerator_that_is_not_read_is_named(tmp_path: Path) -> None:
     """Annotations of Gloo alone would make it a rank without a GPU, which it is not."""
     events = [

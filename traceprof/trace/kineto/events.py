@@ -149,7 +149,12 @@ _OPERATORS = {
     Kind.OPERATOR: (AROUND_CALLS, "c10d::"),
     Kind.BACKWARD: ("autograd::engine::evaluate_function",),
 }
-_PREFIXES = sum(_OPERATORS.values(), ())
+# PyTorch's own ranges, which it wrote as operators until 1.10.
+_RANGES = (
+    "ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#",
+    "DistributedDataParallel.forward", "DataParallel.forward",
+)  # fmt: skip
+_PREFIXES = sum(_OPERATORS.values(), _RANGES)
 _MEMORY = "[memory]"  # one of very many allocations: no mark of the program
 # Not strict: ROCm writes sizes as texts.
 _DECODER = msgspec.json.Decoder(list[Event], strict=False)
@@ -272,11 +277,15 @@ def _sorted_by_kind(rows: Sequence[AnyEvent]) -> dict[Kind, Sequence[AnyEvent]]:
             indices = np.flatnonzero(number == kind).tolist()
             by_kind[Kind(kind)] = [*map(rows.__getitem__, indices)]
     operators = by_kind.pop(Kind.OPERATOR, [])
-    if operators:
-        by_kind[Kind.HOST_OPERATOR] = operators
     # Most are PyTorch's own: they are checked only once.
     names = map(attrgetter("name"), operators)
     few = [*compress(operators, map(methodcaller("startswith", _PREFIXES), names))]
+    ranges = [event for event in few if event.name.startswith(_RANGES)]
+    if ranges:
+        operators = [event for event in operators if not event.name.startswith(_RANGES)]
+        by_kind[Kind.ANNOTATION] = [*by_kind.get(Kind.ANNOTATION, ()), *ranges]
+    if operators:
+        by_kind[Kind.HOST_OPERATOR] = operators
     for kind, prefixes in _OPERATORS.items():
         is_of_kind = methodcaller("startswith", prefixes)
         chosen = [*compress(few, map(is_of_kind, map(attrgetter("name"), few)))]
