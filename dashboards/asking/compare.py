@@ -87,7 +87,7 @@ def alike(side: ComparedSide, other: ComparedSide | None) -> ComparedSide:
     return side._replace(rank=other.rank, step=step)
 
 
-class Compared(NamedTuple):
+class ComparedSides(NamedTuple):
     """A comparison, and the recordings of its sides.
 
     Attributes:
@@ -101,7 +101,7 @@ class Compared(NamedTuple):
     after: ComparedSide | None
 
 
-def compared_with(analysis: Analysis, question: CompareQuestion) -> Compared:
+def compared_with(analysis: Analysis, question: CompareQuestion) -> ComparedSides:
     """Compare a run with another side.
 
     Raises:
@@ -110,7 +110,7 @@ def compared_with(analysis: Analysis, question: CompareQuestion) -> Compared:
     before, after = loaded(question.before, question.options), loaded([analysis])
     drawn = recording(after)
     before_drawn = recording(before)
-    return Compared(
+    return ComparedSides(
         compared(before, after), None if before_drawn is None else alike(before_drawn, drawn), drawn
     )
 

@@ -46,7 +46,7 @@ def answered(analysis: Analysis, question: Question, progress: Progress) -> obje
 
 
 @dataclass
-class Asked:
+class PendingAnswer:
     """A question, and its answer once it is known.
 
     Attributes:
@@ -83,16 +83,16 @@ class Questions:
     def __init__(self, ask: Ask, compared: CompareQuestion | None = None) -> None:
         self.compared = compared
         self._ask = ask
-        self._asked: dict[Hashable, Asked] = {}
+        self._asked: dict[Hashable, PendingAnswer] = {}
         self._lock = threading.Lock()
         self._one_by_one = threading.Lock()
 
-    def about(self, question: Hashable) -> Asked:
+    def about(self, question: Hashable) -> PendingAnswer:
         """Return the state of a question, and ask it if that is the first time."""
         with self._lock:
             asked = self._asked.get(question)
             if asked is None:
-                asked = self._asked[question] = Asked()
+                asked = self._asked[question] = PendingAnswer()
                 while len(self._asked) > _MAX_KEPT:
                     del self._asked[next(iter(self._asked))]
                 work = threading.Thread(
@@ -101,11 +101,11 @@ class Questions:
                 work.start()
         return asked
 
-    def comparison(self) -> Asked | None:
+    def comparison(self) -> PendingAnswer | None:
         """Return the state of the comparison, and ask for it; None if there is no other side."""
         return None if self.compared is None else self.about(self.compared)
 
-    def _answer(self, question: Hashable, asked: Asked) -> None:
+    def _answer(self, question: Hashable, asked: PendingAnswer) -> None:
         with self._one_by_one:
             try:
                 asked.answer = self._ask(question, asked)

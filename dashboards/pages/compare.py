@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dash import dcc, html
 
 from dashboards import address as addresses
-from dashboards.asking.questions import Asked, questions_about
+from dashboards.asking.questions import PendingAnswer, questions_about
 from dashboards.pages.timeline import COLORS
 from dashboards.timeline.server import AFTER, BEFORE
 from dashboards.view import device_text
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from dashboards.address import Address
-    from dashboards.asking.compare import Compared, ComparedSide
+    from dashboards.asking.compare import ComparedSide, ComparedSides
     from traceprof.analysis import Analysis
     from traceprof.documents.comparison import Comparison, Parts
     from traceprof.reports.blocks import Table
@@ -71,14 +71,14 @@ def layout(analysis: Analysis, address: Address) -> Component:
     )
 
 
-def answers(asked: Asked) -> list[Component]:
+def answers(asked: PendingAnswer) -> list[Component]:
     """Return the comparison, or a note that it is being made."""
     if not asked.is_over:
         parts = [html.P("Analysing the other side …"), html.Progress()]
         return [html.Div(parts, className="loading", role="status")]
     if asked.answer is None:
         return [card("No comparison", nothing(one_line(asked.error or "")))]
-    compared: Compared = asked.answer
+    compared: ComparedSides = asked.answer
     comparison = compared.comparison
     head, *rest = sections(comparison)
     return [
@@ -171,7 +171,7 @@ def _bar(parts: Parts, most_ns: int) -> Component:
 # -- the timelines of both sides ------------------------------------------------------------------
 
 
-def _two_timelines(compared: Compared) -> list[Component]:
+def _two_timelines(compared: ComparedSides) -> list[Component]:
     """Return a step of each side, one below the other, which `assets/compare` draws."""
     sides = [("before", BEFORE, compared.before), ("after", AFTER, compared.after)]
     described = [

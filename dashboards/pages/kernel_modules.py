@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dash.development.base_component import Component
 
-    from dashboards.asking.questions import Asked
+    from dashboards.asking.questions import PendingAnswer
     from dashboards.view import View
     from traceprof.analyses.kernels.launched_modules import ModuleUse
     from traceprof.documents.comparison import ModuleChange
@@ -62,7 +62,7 @@ def modules_part(view: View) -> list[Component]:
     return [html.Div(modules_card(view, asked), id="modules-answers"), poll]
 
 
-def modules_card(view: View, asked: Asked | None = None) -> Component | None:
+def modules_card(view: View, asked: PendingAnswer | None = None) -> Component | None:
     """Return the modules of the rank whose modules take longest; None if none is known.
 
     The numbers cover the whole capture: if a time range is chosen, there is no card.

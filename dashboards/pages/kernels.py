@@ -82,7 +82,7 @@ _COMPUTE = (
 )  # fmt: skip
 
 
-class Use(NamedTuple):
+class KernelSum(NamedTuple):
     """The kernels of one name on all chosen ranks.
 
     Attributes:
@@ -104,7 +104,7 @@ class Use(NamedTuple):
         return max(self.of_ranks, key=lambda item: (item[1].total_ns, -item[0]))
 
 
-class Beside(NamedTuple):
+class ComparedKernel(NamedTuple):
     """Kernels of one name that ran beside communication and could be compared.
 
     Attributes:
@@ -141,23 +141,23 @@ def layout(analysis: Analysis, address: Address) -> Component:
     )
 
 
-def used(tables: Iterable[KernelTable]) -> list[Use]:
+def used(tables: Iterable[KernelTable]) -> list[KernelSum]:
     """Return the time of the kernels of each name on all ranks, the largest sum first."""
     by_name: dict[str, list[tuple[int, KernelUse]]] = {}
     for of_rank in tables:
         for use in of_rank:
             by_name.setdefault(use.name, []).append((of_rank.rank, use))
-    uses = [Use(name, of_ranks) for name, of_ranks in by_name.items()]
+    uses = [KernelSum(name, of_ranks) for name, of_ranks in by_name.items()]
     return sorted(uses, key=lambda use: (-use.total_ns, use.name))
 
 
-def beside_communication(view: View) -> dict[str, Beside]:
+def beside_communication(view: View) -> dict[str, ComparedKernel]:
     """Return the kernels beside communication by name, if such kernels also ran alone."""
-    by_name: dict[str, Beside] = {}
+    by_name: dict[str, ComparedKernel] = {}
     for result in view.of(overlap_slowdown):
         for one in result.signatures:
-            before = by_name.get(one.name, Beside())
-            by_name[one.name] = Beside(
+            before = by_name.get(one.name, ComparedKernel())
+            by_name[one.name] = ComparedKernel(
                 before.taken_ns + one.overlapped_ns, before.excess_ns + one.excess_ns
             )
     return by_name
@@ -184,7 +184,7 @@ def first_of_each(rank: Rank, start_ns: int, end_ns: int) -> dict[str, tuple[int
     return found
 
 
-def _categories(uses: Sequence[Use], total_ns: int) -> Component:
+def _categories(uses: Sequence[KernelSum], total_ns: int) -> Component:
     spent: dict[str, int] = {}
     for use in uses:
         kind = use.of_ranks[0][1].kind
@@ -275,7 +275,7 @@ def _of_peak(view: View, ranks: Sequence[ComputeParts]) -> list[Component]:
     return [html.P(f"{of_rank or text[0].upper()}{text if of_rank else text[1:]}.")]
 
 
-def _table(view: View, uses: Sequence[Use], total_ns: int, num_ranks: int) -> Component:
+def _table(view: View, uses: Sequence[KernelSum], total_ns: int, num_ranks: int) -> Component:
     beside = beside_communication(view)
     launched = {of_rank.rank: of_rank for of_rank in view.analysis.result.launched}
     of_all = {
@@ -317,11 +317,13 @@ def _reach(of_all: KernelUse | None, launcher: Launcher, gpu: str | None) -> flo
     return None if reach is None or reach.share is None else 100 * reach.share
 
 
-def _all_uses(uses: Sequence[Use]) -> Iterable[KernelUse]:
+def _all_uses(uses: Sequence[KernelSum]) -> Iterable[KernelUse]:
     return (one for use in uses for _, one in use.of_ranks)
 
 
-def _row(use: Use, beside: Beside | None, total_ns: int, num_ranks: int) -> dict[str, Any]:
+def _row(
+    use: KernelSum, beside: ComparedKernel | None, total_ns: int, num_ranks: int
+) -> dict[str, Any]:
     number, worst = use.worst
     kind = worst.kind
     per_step = [one.per_step_ns for _, one in use.of_ranks if one.per_step_ns is not None]
@@ -342,7 +344,7 @@ def _row(use: Use, beside: Beside | None, total_ns: int, num_ranks: int) -> dict
     }
 
 
-def _places(view: View, uses: Sequence[Use]) -> dict[str, str]:
+def _places(view: View, uses: Sequence[KernelSum]) -> dict[str, str]:
     """Return where on the timeline the first kernel of each name is, where it takes longest."""
     by_rank: dict[int, list[str]] = {}
     for use in uses:

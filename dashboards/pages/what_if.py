@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dash import dcc, html
 
 from dashboards import address as addresses
-from dashboards.asking.questions import Asked, questions_about
+from dashboards.asking.questions import PendingAnswer, questions_about
 from dashboards.asking.what_if import WhatIfQuestion
 from dashboards.view import View
 from dashboards.widgets.components import card, nothing, page
@@ -81,7 +81,7 @@ def assumed_in(address: Address) -> tuple[str, ...]:
     return texts
 
 
-def answers(question: Asked) -> list[Component]:
+def answers(question: PendingAnswer) -> list[Component]:
     """Return the answers, or a note that they are being computed."""
     if not question.is_over:
         return [_waiting(question)]
@@ -96,7 +96,7 @@ def answers(question: Asked) -> list[Component]:
     return [_steps(asked), *parts, *_critical_path(asked)]
 
 
-def _waiting(question: Asked) -> Component:
+def _waiting(question: PendingAnswer) -> Component:
     """Say how far the replay is: of processes that are prepared, and assumptions answered."""
     done, expected = question.done, question.expected
     if not expected:

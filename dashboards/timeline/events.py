@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class EventPart:
     """Events from one place in the columns of the analysis.
 
     Attributes:
@@ -149,7 +149,7 @@ class Events:
     """
 
     names: NameTable
-    parts: tuple[Part, ...]
+    parts: tuple[EventPart, ...]
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
@@ -205,7 +205,7 @@ def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
     return Events(
         NameTable([*kernel_names, *copy_names, "memset", "CUDA graph"], num_kernels=first),
         (
-            Part(
+            EventPart(
                 operations.kernels.packed_signature,
                 signatures,
                 of_signature.reshape(-1),
@@ -216,7 +216,7 @@ def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
                 communicates=lambda: rank.is_communication_kernel,
                 labels=partial(message_labels, rank) if rank.device is not None else None,
             ),
-            Part(
+            EventPart(
                 pack(operations.copies.kind),
                 copy_kinds,
                 first + np.arange(len(copy_kinds)),
@@ -228,7 +228,7 @@ def operation_events(rank: Rank, clock: RankClock = OWN) -> Events:
                 communicates=lambda: rank.is_peer_copy,
             ),
             *(
-                Part(
+                EventPart(
                     pack(np.zeros(len(group), np.int64)),
                     zero,
                     zero + number,
@@ -248,7 +248,7 @@ def call_events(calls: ApiCalls, api_names: Mapping[int, str], clock: RankClock 
     """Return the API calls of a process, in the order of their ids."""
     ids = calls.packed_name.distinct
     names = NameTable(_named(ids, api_names, "(unnamed call)"))
-    part = Part(
+    part = EventPart(
         calls.packed_name,
         ids,
         np.arange(len(ids)),
@@ -264,7 +264,7 @@ def call_events(calls: ApiCalls, api_names: Mapping[int, str], clock: RankClock 
 def range_events(ranges: RangeTable, names: NameTable, clock: RankClock = OWN) -> Events:
     """Return the NVTX ranges of a process, under the names of the report."""
     numbers = np.arange(len(names))
-    part = Part(
+    part = EventPart(
         pack(ranges.name),
         numbers,
         numbers,
@@ -279,7 +279,7 @@ def range_events(ranges: RangeTable, names: NameTable, clock: RankClock = OWN) -
 def mark_events(marks: Marks, names: NameTable, clock: RankClock = OWN) -> Events:
     """Return the marks of a process, under the names of the report."""
     numbers = np.arange(len(names))
-    part = Part(pack(marks.name), numbers, numbers, marks.time_ns, clock, kind=MARKS)
+    part = EventPart(pack(marks.name), numbers, numbers, marks.time_ns, clock, kind=MARKS)
     return Events(names, (part,))
 
 
@@ -289,7 +289,7 @@ def step_events(steps: Sequence[StepMeasures], clock: RankClock = OWN) -> Events
     length = np.array([step.measures.window_ns for step in steps], np.int64)
     numbers = np.arange(len(steps))
     names = NameTable([f"step {step.number}" for step in steps])
-    part = Part(
+    part = EventPart(
         pack(numbers), numbers, numbers, start, clock, kind=STEPS, lengths=length.__getitem__
     )
     return Events(names, (part,))
@@ -298,7 +298,7 @@ def step_events(steps: Sequence[StepMeasures], clock: RankClock = OWN) -> Events
 def operator_events(operators: HostCode, clock: RankClock = OWN) -> Events:
     """Return the operators of a framework that a process ran, on the run's clock."""
     numbers = np.arange(len(operators.names))
-    part = Part(
+    part = EventPart(
         operators.packed_name,
         numbers,
         numbers,
@@ -314,7 +314,7 @@ def stall_events(stalls: RankStalls, clock: RankClock = OWN) -> Events:
     """Return the stalls of the threads that launch a rank's work, on the run's clock."""
     start, length, zero = stalls.start_ns, stalls.end_ns - stalls.start_ns, np.zeros(1, np.int64)
     is_ordered = bool((np.diff(start) >= 0).all())
-    part = Part(
+    part = EventPart(
         pack(np.zeros(len(start), np.int64)),
         zero,
         zero,

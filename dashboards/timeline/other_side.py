@@ -17,7 +17,7 @@ from traceprof.run import opening
 from traceprof.trace.open import open_trace
 
 if TYPE_CHECKING:
-    from dashboards.asking.compare import Compared, ComparedSide
+    from dashboards.asking.compare import ComparedSide, ComparedSides
     from traceprof.analysis import Analysis
     from traceprof.execution.options import Options
 
@@ -45,7 +45,7 @@ class OtherSide:
         question = self._questions.compared
         if question is None:
             return None
-        compared: Compared | None = self._questions.about(question).answer
+        compared: ComparedSides | None = self._questions.about(question).answer
         if compared is None or compared.before is None:
             return None
         with self._lock:

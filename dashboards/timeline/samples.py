@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dashboards.time_axis import OWN
 from dashboards.timeline.row import Row
-from dashboards.timeline.viewport import View
+from dashboards.timeline.viewport import Viewport
 from traceprof.intervals import even_limits
 from traceprof.trace.model.counters import PERCENT
 from traceprof.units import counted
@@ -73,7 +73,7 @@ class Samples:
         beyond = np.where(started > 0, np.maximum(self.of.end_ns[last] - times_ns, 0), 0)
         return integral - self.of.value[last] * beyond, sampled
 
-    def view(self, start_ns: int, end_ns: int, columns: int) -> View:
+    def view(self, start_ns: int, end_ns: int, columns: int) -> Viewport:
         """Return the mean in each column of a view, as a share of `top`.
 
         Args:
@@ -89,7 +89,7 @@ class Samples:
         filled = np.round(np.minimum(mean / self.top, 1) * width).astype(np.int64)
         column = np.flatnonzero(time)
         count = np.diff(self.row.started_before(borders))
-        return View(borders, _NO_EVENTS, column, filled[column], count[column])
+        return Viewport(borders, _NO_EVENTS, column, filled[column], count[column])
 
     def summary(self, start_ns: int, end_ns: int) -> dict[str, Any]:
         """Describe the samples between two times in words.

@@ -19,7 +19,7 @@ from traceprof.intervals import BEYOND_NS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from dashboards.timeline.events import Events, Part
+    from dashboards.timeline.events import EventPart, Events
     from dashboards.timeline.names import NameTable
     from dashboards.timeline.query import Query
     from traceprof.intervals import Int64, Mask
@@ -72,7 +72,7 @@ class _Matches:
     rank: int
     source: int
     first: int
-    part: Part
+    part: EventPart
     names: NameTable
     wanted: Int64
     count: Int64
@@ -287,7 +287,9 @@ def _matches(ranks: Mapping[int, RankEvents], query: Query) -> Iterator[_Matches
                 first += len(part)
 
 
-def _matches_of(part: Part, query: Query, matching: Int64) -> tuple[Int64, Int64, Int64 | None]:
+def _matches_of(
+    part: EventPart, query: Query, matching: Int64
+) -> tuple[Int64, Int64, Int64 | None]:
     """Return the names of a part's matches, how many have each, and which they are."""
     numbers, count = part.counted
     named = np.isin(numbers, matching)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dashboards.timeline.model import RankTimeline, Track
-    from dashboards.timeline.viewport import View
+    from dashboards.timeline.viewport import Viewport
     from traceprof.intervals import Int64
 
 MAX_BYTES = 290_000
@@ -71,7 +71,7 @@ def tiles(
         budget //= 2
 
 
-def _view(row: tuple[RankTimeline, Track], start_ns: int, end_ns: int, columns: int) -> View:
+def _view(row: tuple[RankTimeline, Track], start_ns: int, end_ns: int, columns: int) -> Viewport:
     if row[1].samples is not None:
         return row[1].samples.view(start_ns, end_ns, columns)
     if row[1].kind == MARKS:
@@ -80,11 +80,11 @@ def _view(row: tuple[RankTimeline, Track], start_ns: int, end_ns: int, columns: 
     return viewport.view(row[1].row, start_ns, end_ns, columns, min(2 * columns + 2, _MAX_ALONE))
 
 
-def _guess(view: View) -> int:
+def _guess(view: Viewport) -> int:
     return _ROW_BYTES + _BLOCK_BYTES * len(view.column) + _EVENT_BYTES * len(view.event)
 
 
-def _shares(views: Mapping[str, View], budget: int) -> dict[str, float]:
+def _shares(views: Mapping[str, Viewport], budget: int) -> dict[str, float]:
     """Return how many bytes each row may take: what one does not need is for the others."""
     left, shares = float(budget), {}
     needs = sorted((_guess(view), key) for key, view in views.items())
@@ -95,7 +95,7 @@ def _shares(views: Mapping[str, View], budget: int) -> dict[str, float]:
 
 
 def _row(
-    timeline: RankTimeline, track: Track, view: View, span: tuple[int, int], columns: int
+    timeline: RankTimeline, track: Track, view: Viewport, span: tuple[int, int], columns: int
 ) -> str:
     start_ns, end_ns = span
     if track.samples is not None:
@@ -125,14 +125,14 @@ def _row(
     return json.dumps(written, separators=(",", ":"))
 
 
-def _gaps(view: View, begin: Int64, end_ns: int) -> Int64:
+def _gaps(view: Viewport, begin: Int64, end_ns: int) -> Int64:
     """Return how far it is from each event to what is shown next: its name stands there."""
     places = np.sort(np.concatenate((begin, view.edges_ns[view.column], [end_ns])))
     gaps: Int64 = places[np.searchsorted(places, begin, side="right")] - begin
     return gaps
 
 
-def _blocks_only(view: View) -> str:
+def _blocks_only(view: Viewport) -> str:
     """Return a row of samples, of which none is shown by itself."""
     written: dict[str, Any] = {
         "columns": view.columns,

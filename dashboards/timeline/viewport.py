@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Viewport:
     """The part of a row that is shown.
 
     Attributes:
@@ -64,7 +64,7 @@ class View:
         return np.where(self.covered_ns < width, np.minimum(share, 999), share)
 
 
-def moments(row: Row, start_ns: int, end_ns: int, columns: int) -> View:
+def moments(row: Row, start_ns: int, end_ns: int, columns: int) -> Viewport:
     """Return the view of a row whose events have no length.
 
     Args:
@@ -78,10 +78,10 @@ def moments(row: Row, start_ns: int, end_ns: int, columns: int) -> View:
     count = np.diff(started)
     column = np.flatnonzero(count > 1)
     covered = np.zeros(len(column), np.int64)
-    return View(borders, started[:-1][count == 1], column, covered, count[column])
+    return Viewport(borders, started[:-1][count == 1], column, covered, count[column])
 
 
-def view(row: Row, start_ns: int, end_ns: int, columns: int, most_events: int) -> View:
+def view(row: Row, start_ns: int, end_ns: int, columns: int, most_events: int) -> Viewport:
     """Return the view of a row.
 
     Args:
@@ -112,4 +112,4 @@ def view(row: Row, start_ns: int, end_ns: int, columns: int, most_events: int) -
     alone = intervals.union(begin, row.ends(event))
     by_event = np.diff(intervals.covered_before(alone, borders))
     column = np.flatnonzero((count > 0) | (covered > by_event))
-    return View(borders, event, column, covered[column], count[column])
+    return Viewport(borders, event, column, covered[column], count[column])

@@ -13,7 +13,7 @@ from tests.support.builders import TraceBuilder, global_tid
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES
 from traceprof.host.idle_causes import IdleCause, idle_causes
-from traceprof.host.idle_details import Detail, details
+from traceprof.host.idle_details import IdleDetail, details
 from traceprof.host.stalls import host_stalls
 from traceprof.run.opening import Window
 from traceprof.run.training import training_of
@@ -189,7 +189,9 @@ def test_what_goes_away_without_waits(tmp_path: Path) -> None:
         assert costs.cost_ns.tolist() == [1000 * US, 400 * US]
         whole = causes.within(window)[IdleCause.SYNC]
         assert whole == 1000 * US
-        assert details(rank, window, IdleCause.SYNC) == (Detail("cudaDeviceSynchronize", whole),)
+        assert details(rank, window, IdleCause.SYNC) == (
+            IdleDetail("cudaDeviceSynchronize", whole),
+        )
         assert causes.sync_ns_without(window, costs.call) == whole
         assert causes.sync_ns_without(window, costs.call[1:]) == 0
         assert causes.sync_ns_without(window, costs.call[:1]) == whole - 400 * US

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.signals import unnoticed_signal
 from traceprof.recording import child
-from traceprof.recording.child import Child
+from traceprof.recording.child import RunningCommand
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def test_a_signal_right_before_the_wait_is_passed_on(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     command = [sys.executable, "-c", program, str(ready)]
     with unnoticed_signal(signal.SIGTERM, ready.exists):
-        with Child(under_nsys=False, say=print) as started:
+        with RunningCommand(under_nsys=False, say=print) as started:
             assert started.run(command, os.environ) == 128 + signal.SIGTERM
         assert started.ended_by == signal.SIGTERM
 
@@ -70,7 +70,7 @@ def test_no_rank_is_left_running(tmp_path: Path, numbers: list[signal.Signals]) 
             os.kill(os.getpid(), number)
             os.kill(os.getpid(), number)
 
-    with Child(under_nsys=False, say=said.append) as started:
+    with RunningCommand(under_nsys=False, say=said.append) as started:
         sender = threading.Thread(target=send)
         sender.start()
         assert started.run(command, os.environ) != 0

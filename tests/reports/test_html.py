@@ -16,8 +16,8 @@ from traceprof.analyses.breakdown import StepMeasures
 from traceprof.analysis import Options
 from traceprof.reports import drawings, html
 from traceprof.reports.drawings import step_chart, timeline
-from traceprof.reports.evidence import Place, Scene, scenes
-from traceprof.reports.tracks import Category, Track
+from traceprof.reports.evidence import Moment, Scene, scenes
+from traceprof.reports.tracks import EventKind, Track
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 MAX_BYTES = 1_000_000
@@ -83,7 +83,7 @@ def test_evidence_is_drawn_where_it_is() -> None:
             assert sorted(shown) == sorted([*kernels.start_ns[inside], *copies.start_ns[beside]])
     worst = next(finding for finding in found if finding.id == "nccl-serialization")
     first = worst.evidence[0]
-    assert Place(worst.rank, first.start_ns, first.end_ns) in made
+    assert Moment(worst.rank, first.start_ns, first.end_ns) in made
     page = html.render(analysis.result, scenes=made)
     assert page.count('class="band"') == len(made) == 4
     assert 'class="band"' not in html.render(analysis.result)
@@ -128,7 +128,7 @@ def test_text_of_reports_is_never_markup(tmp_path: Path) -> None:
 def _track(*spans: tuple[int, int]) -> Track:
     start, end = np.array(spans, np.int64).T
     none = np.zeros(len(start), np.int32)
-    categories = np.full(len(start), Category.COMPUTE, np.int8)
+    categories = np.full(len(start), EventKind.COMPUTE, np.int8)
     return Track(
         "stream 7", 7, False, False, start, end, none, ["gemm"], categories, none - 1, none - 1
     )
@@ -142,7 +142,7 @@ def _spans(path: str) -> list[tuple[float, float]]:
 
 
 def test_shapes_lie_where_events_do() -> None:
-    scene = Scene(Place(0, 300, 700), 0, 1000, (_track((-50, 100), (400, 400), (500, 2000)),))
+    scene = Scene(Moment(0, 300, 700), 0, 1000, (_track((-50, 100), (400, 400), (500, 2000)),))
     drawn = timeline(scene)
     scale = (drawings.WIDTH - drawings.LABELS) / 1000
     assert drawn.left == pytest.approx(drawings.LABELS + 300 * scale, abs=0.1)
@@ -155,7 +155,7 @@ def test_shapes_lie_where_events_do() -> None:
 
 
 def test_evidence_without_length_can_be_seen() -> None:
-    assert timeline(Scene(Place(0, 50, 50), 0, 100, (_track((0, 10)),))).width >= 1
+    assert timeline(Scene(Moment(0, 50, 50), 0, 100, (_track((0, 10)),))).width >= 1
 
 
 def _steps(number: int) -> list[StepMeasures]:

@@ -9,13 +9,16 @@ from tests.reference.training import training as expected_training
 from tests.support.builders import TraceBuilder, global_tid
 from tests.support.opened import ranks_of
 from traceprof.run.rank import Rank
-from traceprof.run.training import Basis, Training, training_of
+from traceprof.run.training import Training, TrainingBasis, training_of
 
 MS = 1_000_000
 _BASIS = {
-    Basis.STEPS: "steps", Basis.OPTIMIZER: "optimizer", Basis.PERIODS: "periods",
-    Basis.MAIN_COMPUTE: "main compute", Basis.WINDOW: "window",
-}  # fmt: skip
+    TrainingBasis.STEPS: "steps",
+    TrainingBasis.OPTIMIZER: "optimizer",
+    TrainingBasis.PERIODS: "periods",
+    TrainingBasis.MAIN_COMPUTE: "main compute",
+    TrainingBasis.WINDOW: "window",
+}
 
 
 def check_all(path: Path) -> list[Training]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from traceprof.trace.columns import Column, ColumnBuilder, pack
 from traceprof.trace.grouping import groups, pieces
-from traceprof.trace.nsight.rows import Parts
+from traceprof.trace.nsight.rows import RowsByProcess
 
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 NUMBERS = st.one_of(
@@ -174,7 +174,7 @@ def test_one_number_is_kept_once(number: int, size: int) -> None:
 def test_rows_by_key(keys: list[tuple[int, int]]) -> None:
     first, second = np.array(keys, np.int64).T
     number = np.arange(len(keys))
-    parts = Parts()
+    parts = RowsByProcess()
     for rows in pieces(first, second):
         assert len({*zip(first[rows].tolist(), second[rows].tolist(), strict=True)}) == 1
         key = int(first[rows][0]) * 10 + int(second[rows][0])

@@ -18,7 +18,7 @@ from traceprof.analyses.kernels.beside_communication import (
     beside_communication,
     slowed_of,
 )
-from traceprof.analyses.kernels.by_signature import Comparison, SignatureSlowdown, slowdowns
+from traceprof.analyses.kernels.by_signature import ExpectedTimes, SignatureSlowdown, slowdowns
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import (
     MAX_EVIDENCE,
@@ -159,7 +159,7 @@ class OverlapSlowdownResult(RankResult, frozen=True):
     half_ns: int
     half_wall_ns: int
     num_disturbed: int
-    comparison: Comparison
+    comparison: ExpectedTimes
     wall_excess_ns: int
     share_per_step: float | None
     hidden_ns: int
@@ -344,7 +344,7 @@ def _disturbed_text(result: OverlapSlowdownResult) -> str:
     )
 
 
-def _is_beyond_chance(comparison: Comparison, slowdown: float) -> bool:
+def _is_beyond_chance(comparison: ExpectedTimes, slowdown: float) -> bool:
     by_mean = comparison.overlapped_ns - comparison.expected_at_least_ns
     return (
         comparison.num_overlapped >= MIN_OVERLAPPED

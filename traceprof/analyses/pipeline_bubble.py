@@ -24,8 +24,8 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.ranks.bubbles import pipeline_of
-from traceprof.ranks.pipelines import lines
+from traceprof.ranks.bubbles import bubbles_of
+from traceprof.ranks.pipelines import pipelines
 from traceprof.ranks.unnamed_messages import named
 from traceprof.structs import Record
 from traceprof.units import duration, percent
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.analyses.measurements.measured import MeasuredRun
-    from traceprof.ranks.bubbles import Pipeline, Stage
+    from traceprof.ranks.bubbles import PipelineBubbles, StageGaps
     from traceprof.ranks.comparison import RankComparison
 
 ID = "pipeline-bubble"
@@ -178,7 +178,7 @@ class PipelineBubbleResult(Record, frozen=True):
     """
 
     ranks: RankComparison
-    pipelines: tuple[Pipeline, ...]
+    pipelines: tuple[PipelineBubbles, ...]
     metrics: tuple[tuple[PipelineBubbleMetrics, ...], ...]
     windows_ns: tuple[int, ...]
     missing: tuple[NotApplicable, ...]
@@ -194,20 +194,20 @@ def run(measured: MeasuredRun) -> PipelineBubbleResult:
         return PipelineBubbleResult(ranks, (), (), windows, missing_all)
     arrivals = [packed.unpacked for packed in measured.arrivals]
     runs = [measured.run.run_numbers[one.report] for one in passes]
-    found: list[Pipeline] = []
+    found: list[PipelineBubbles] = []
     missing: list[NotApplicable] = []
     by_order = named(ranks, passes, arrivals, measured.pipelines)
     arrivals = [*by_order.arrivals]
-    candidates = lines(ranks, passes, arrivals, runs, measured.pipelines)
-    for line in candidates:
-        pipeline = pipeline_of(line, ranks, passes, arrivals)
-        if pipeline is None:
+    candidates = pipelines(ranks, passes, arrivals, runs, measured.pipelines)
+    for pipeline in candidates:
+        bubbles = bubbles_of(pipeline, ranks, passes, arrivals)
+        if bubbles is None:
             missing += _unknown("its messages could not be put in order")
             continue
-        size = by_order.sizes.get(line.members)
+        size = by_order.sizes.get(pipeline.members)
         if size is not None:
-            pipeline = replace(pipeline, schedule=replace(pipeline.schedule, **size._asdict()))
-        found.append(pipeline)
+            bubbles = replace(bubbles, schedule=replace(bubbles.schedule, **size._asdict()))
+        found.append(bubbles)
     if len(candidates) < len(measured.pipelines):
         unknown = "it is not known which rank sends what to which"
         missing += [gap for why in by_order.reasons or [unknown] for gap in _unknown(why)]
@@ -220,7 +220,7 @@ def _unknown(why: str) -> tuple[NotApplicable, ...]:
     return (NotApplicable(ID, why, HOW_TO_COLLECT),)
 
 
-def _metrics(pipeline: Pipeline) -> list[PipelineBubbleMetrics]:
+def _metrics(pipeline: PipelineBubbles) -> list[PipelineBubbleMetrics]:
     schedule, num = pipeline.schedule, len(pipeline.stages)
     return [
         PipelineBubbleMetrics(
@@ -321,7 +321,7 @@ def _part_of(metrics: PipelineBubbleMetrics) -> str | None:
     return None
 
 
-def _evidence(ranks: RankComparison, stage: Stage) -> tuple[Evidence, ...]:
+def _evidence(ranks: RankComparison, stage: StageGaps) -> tuple[Evidence, ...]:
     lengths = stage.parts_ns.sum(axis=1)
     longest = np.argsort(-lengths, kind="stable")[:MAX_EVIDENCE]
     longest = longest[lengths[longest] > 0]

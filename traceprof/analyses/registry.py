@@ -24,34 +24,34 @@ from traceprof.analyses import (
     uneven_kernels,
     unfused_kernels,
 )
-from traceprof.analyses.measurements.registration import Analysis
+from traceprof.analyses.measurements.registration import Registration
 
 ANALYSES = (
-    Analysis.of(breakdown, is_for_cpu=True),
-    Analysis.of(
+    Registration.of(breakdown, is_for_cpu=True),
+    Registration.of(
         exposed_communication,
         is_for_cpu=True,
         is_listed=True,
         refined=exposed_communication.refined,
     ),
-    Analysis.of(gpu_idle, refined=gpu_idle.refined),
-    Analysis.of(nccl_serialization),
-    Analysis.of(overlap_slowdown),
-    Analysis.of(full_precision_matmul),
-    Analysis.of(unfused_kernels),
-    Analysis.of(launch_queue),
-    Analysis.of(link_limits, is_listed=True),
-    Analysis.of(peer_transfers),
-    Analysis.of(exposed_copy),
-    Analysis.of(pageable_copy),
-    Analysis.of(host_sync),
-    Analysis.of(collectives, is_listed=True, refined=collectives.refined),
-    Analysis.of(late_allreduce, refined=late_allreduce.refined),
-    Analysis.of(process_group_scaling),
-    Analysis.of(straggler),
-    Analysis.of(pipeline_bubble),
-    Analysis.of(host_stall),
-    Analysis.of(uneven_kernels),
+    Registration.of(gpu_idle, refined=gpu_idle.refined),
+    Registration.of(nccl_serialization),
+    Registration.of(overlap_slowdown),
+    Registration.of(full_precision_matmul),
+    Registration.of(unfused_kernels),
+    Registration.of(launch_queue),
+    Registration.of(link_limits, is_listed=True),
+    Registration.of(peer_transfers),
+    Registration.of(exposed_copy),
+    Registration.of(pageable_copy),
+    Registration.of(host_sync),
+    Registration.of(collectives, is_listed=True, refined=collectives.refined),
+    Registration.of(late_allreduce, refined=late_allreduce.refined),
+    Registration.of(process_group_scaling),
+    Registration.of(straggler),
+    Registration.of(pipeline_bubble),
+    Registration.of(host_stall),
+    Registration.of(uneven_kernels),
 )
 FINDINGS = {id_: kind for analysis in ANALYSES for id_, kind in analysis.findings.items()}
 """All kinds of findings, by id."""

@@ -21,7 +21,7 @@ from traceprof.run.windows import shown_window
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
-    from traceprof.analyses.measurements.registration import Analysis
+    from traceprof.analyses.measurements.registration import Registration
     from traceprof.analyses.shape.results import RankResult
     from traceprof.run.rank import Rank, Window
 
@@ -84,7 +84,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
     )
 
 
-def _not_applicable(analysis: Analysis, rank: Rank, lacking: Part) -> tuple[NotApplicable, ...]:
+def _not_applicable(analysis: Registration, rank: Rank, lacking: Part) -> tuple[NotApplicable, ...]:
     """Return why an analysis can neither make nor exclude its findings."""
     how = rank.trace.how_to_collect(lacking)
     reason = _REASONS.get(lacking, f"the report has no {lacking.name.lower().replace('_', ' ')}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MAX_NARROW = np.iinfo(np.int16).max
 
 
-class Names(Record, frozen=True):
+class TextColumn(Record, frozen=True):
     """A column of texts with few distinct values.
 
     Attributes:
@@ -57,21 +57,21 @@ class Optional(Record, frozen=True):
         return cls(values, values != unknown)
 
 
-Part = dict[str, "Numbers | Names | Optional | Callable[[], Numbers | Optional]"]
+Part = dict[str, "Numbers | TextColumn | Optional | Callable[[], Numbers | Optional]"]
 """Columns by name; a large one is made when its turn comes."""
 
 
-def names_at(keys: Int64, texts: Mapping[int, str] | Sequence[str]) -> Names:
+def names_at(keys: Int64, texts: Mapping[int, str] | Sequence[str]) -> TextColumn:
     """Return the texts of keys, int64[n], each of which has one."""
     distinct, index = np.unique(keys, return_inverse=True)
-    return Names(index, [texts[key] for key in distinct.tolist()])
+    return TextColumn(index, [texts[key] for key in distinct.tolist()])
 
 
-def names_of_kinds(kinds: Int64, texts: Mapping[int, str | None]) -> Names:
+def names_of_kinds(kinds: Int64, texts: Mapping[int, str | None]) -> TextColumn:
     """Return the texts of small numbers, int64[n]; none where a number has none."""
     stop = max(texts, default=-1) + 1
     index = np.where((kinds >= 0) & (kinds < stop), kinds, -1).astype(np.int16)
-    return Names(index, [texts.get(kind) for kind in range(stop)])
+    return TextColumn(index, [texts.get(kind) for kind in range(stop)])
 
 
 def frame(parts: Sequence[Part]) -> pd.DataFrame:
@@ -93,16 +93,16 @@ def frame(parts: Sequence[Part]) -> pd.DataFrame:
 
 def _taken(
     parts: Sequence[Part], name: str
-) -> Iterator[Numbers | Names | Optional | Callable[[], Numbers | Optional]]:
+) -> Iterator[Numbers | TextColumn | Optional | Callable[[], Numbers | Optional]]:
     for part in parts:
         yield part.pop(name)
 
 
-def _joined(parts: Sequence[Numbers | Names | Optional]) -> Any:  # noqa: ANN401
+def _joined(parts: Sequence[Numbers | TextColumn | Optional]) -> Any:  # noqa: ANN401
     """Return a column as pandas keeps it."""
     import pandas as pd  # noqa: PLC0415
 
-    names = [part for part in parts if isinstance(part, Names)]
+    names = [part for part in parts if isinstance(part, TextColumn)]
     if names:
         return _category(names)
     some = [part for part in parts if isinstance(part, Optional)]
@@ -116,7 +116,7 @@ def _joined(parts: Sequence[Numbers | Names | Optional]) -> Any:  # noqa: ANN401
     return pd.arrays.IntegerArray(values, unknown)
 
 
-def _category(parts: Sequence[Names]) -> ExtensionArray:
+def _category(parts: Sequence[TextColumn]) -> ExtensionArray:
     """Return names as a column of categories: the names that occur, in alphabetical order."""
     import pandas as pd  # noqa: PLC0415
 

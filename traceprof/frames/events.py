@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.communication.messages import ONE_SIDED, ROOTED, messages
-from traceprof.frames.columns import Names, Optional, names_at, names_of_kinds
+from traceprof.frames.columns import Optional, TextColumn, names_at, names_of_kinds
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.rank import CpuRank
 from traceprof.trace.model.kinds import CopyKind, MemoryKind
@@ -53,13 +53,13 @@ def kernels(rank: Rank) -> Part:
         "start_ns": lambda: rows.starts.values,
         "end_ns": lambda: rows.packed_length.add_to(rows.starts.values),
         "stream": lambda: rows.stream,
-        "name": Names(which, [of_id[id_] for id_ in ids]),
-        "category": Names(which, [str(kind.category) for kind in kinds]),
-        "precision": Names(which, [kind.precision for kind in kinds]),
+        "name": TextColumn(which, [of_id[id_] for id_ in ids]),
+        "category": TextColumn(which, [str(kind.category) for kind in kinds]),
+        "precision": TextColumn(which, [kind.precision for kind in kinds]),
         "tensor_cores": Optional(on_tensor_cores[which], is_told[which]),
-        "operation": Names(which, [rank.communication_operations.get(id_) for id_ in ids]),
-        "grid": Names(which, [_shape_text(shape[:3]) for shape in shapes]),
-        "block": Names(which, [_shape_text(shape[3:]) for shape in shapes]),
+        "operation": TextColumn(which, [rank.communication_operations.get(id_) for id_ in ids]),
+        "grid": TextColumn(which, [_shape_text(shape[:3]) for shape in shapes]),
+        "block": TextColumn(which, [_shape_text(shape[3:]) for shape in shapes]),
         "correlation": lambda: Optional.unless(rows.correlation, NULL),
     }
 
@@ -99,7 +99,7 @@ def api_calls(rank: Rank) -> Part:
         return {
             **_times(rank, none, none),
             "thread": none,
-            "name": Names(none, ()),
+            "name": TextColumn(none, ()),
             "correlation": none,
         }
     order = np.argsort(calls.start_ns, kind="stable")
@@ -108,7 +108,7 @@ def api_calls(rank: Rank) -> Part:
     return {
         **_times(rank, calls.start_ns[order], calls.end_ns[order]),
         "thread": np.array(numbers, np.int64)[calls.packed_thread.places_in(threads)[order]],
-        "name": Names(
+        "name": TextColumn(
             calls.packed_name.places_in(keys)[order],
             [rank.trace.api_names[key] for key in keys.tolist()],
         ),
@@ -124,7 +124,7 @@ def ranges(rank: Rank) -> Part:
         return {
             **_open_times(rank, none, none),
             "thread": none,
-            "name": Names(none, ()),
+            "name": TextColumn(none, ()),
             "nests": np.empty(0, np.bool_),
         }
     return {
@@ -143,7 +143,7 @@ def operators(rank: Rank) -> Part:
         return {
             **_times(rank, none, none),
             "thread": none,
-            "name": Names(none, ()),
+            "name": TextColumn(none, ()),
             **{name: Optional.unless(none, NULL) for name in _OF_OPERATORS},
         }
     unknown = np.full(len(table), NULL)
@@ -165,7 +165,7 @@ def marks(rank: Rank) -> Part:
     table = rank.trace.marks(rank.process)
     if table is None:
         none = np.empty(0, np.int64)
-        time, thread, name = none, none, Names(none, ())
+        time, thread, name = none, none, TextColumn(none, ())
     else:
         time, thread = table.time_ns, _thread_numbers(rank, table.thread)
         name = names_at(table.name, table.names)
@@ -204,11 +204,11 @@ def _messages(rank: Rank) -> Part:
         "stream": Optional.unless(
             _both(rows.stream[sent.kernel], copied.stream[peer_copies])[order], NULL
         ),
-        "operation": Names(_both(sent.operation, unknown)[order], sent.operations),
-        "name": Names(
+        "operation": TextColumn(_both(sent.operation, unknown)[order], sent.operations),
+        "name": TextColumn(
             _both(kernel_name.index, is_copy)[order], [*kernel_name.texts, _PEER_COPY_NAME]
         ),
-        "communicator": Names(_both(communicator, unknown)[order], communicators),
+        "communicator": TextColumn(_both(communicator, unknown)[order], communicators),
         "peer": column(sent.peer),
         "root": column(sent.root),
         "num_ranks": column(sent.world_size),
@@ -235,9 +235,9 @@ def _cpu_operations(rank: CpuRank) -> Part:
     return {
         **_times(rank, operations.start_ns, operations.end_ns),
         "stream": Optional.unless(np.full(len(operations), NULL), NULL),
-        "operation": Names(operations.kind, [call and call.operation for call in work.calls]),
+        "operation": TextColumn(operations.kind, [call and call.operation for call in work.calls]),
         "name": names_at(operations.text, labels.texts),
-        "communicator": Names(
+        "communicator": TextColumn(
             operations.kind, [None if group is None else f"group {group}" for group in groups]
         ),
         "peer": fact("peer", ONE_SIDED),

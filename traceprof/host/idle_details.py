@@ -35,14 +35,14 @@ _PYTHON = {
 _Named = tuple["Int64", "Int64", "list[str]"]  # starts, ends and names
 
 
-class Detail(Record, frozen=True):
+class IdleDetail(Record, frozen=True):
     """A call, range or function by name, and how much of a cause's idle time the host was in it."""
 
     name: str
     ns: int
 
 
-def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[Detail, ...]:
+def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[IdleDetail, ...]:
     """Return where the launching threads were during idle time of a cause, longest first.
 
     Ranges may lie within each other; each counts in full. For host code these are ranges of garbage
@@ -101,7 +101,7 @@ def _named(rank: Rank, evidence: HostEvidence, cause: IdleCause) -> Iterator[_Na
         yield _spans(activity.driver_work, launching, names.SETUP_WORK)
 
 
-def _waits(rank: Rank, window: Window) -> tuple[Detail, ...]:
+def _waits(rank: Rank, window: Window) -> tuple[IdleDetail, ...]:
     """Return the waiting calls that idle time is attributed to, by name."""
     causes, calls, spent = idle_causes(rank), rank.calls, dict[str, int]()
     if calls is None:
@@ -116,7 +116,7 @@ def _waits(rank: Rank, window: Window) -> tuple[Detail, ...]:
     return _longest(spent)
 
 
-def _code(rank: Rank, cause: IdleCause, idle: Intervals) -> tuple[Detail, ...]:
+def _code(rank: Rank, cause: IdleCause, idle: Intervals) -> tuple[IdleDetail, ...]:
     """Return the code that the launching threads ran."""
     threads = idle_causes(rank).threads
     launching = np.union1d(np.unique(threads.thread), threads.stand_in)
@@ -134,7 +134,7 @@ def _code(rank: Rank, cause: IdleCause, idle: Intervals) -> tuple[Detail, ...]:
     return _longest(spent)
 
 
-def _functions(rank: Rank, idle: Intervals) -> tuple[Detail, ...]:
+def _functions(rank: Rank, idle: Intervals) -> tuple[IdleDetail, ...]:
     """Return the functions in which the launching threads were sampled."""
     samples, threads = rank.trace.samples(rank.process), idle_causes(rank).threads
     place = np.searchsorted(idle.start_ns, samples.time_ns, side="right") - 1
@@ -191,6 +191,6 @@ def _as_named(start: Int64 | list[int], end: Int64 | list[int], of_each: list[st
     return starts, np.minimum(ends, BEYOND_NS), of_each
 
 
-def _longest(spent: dict[str, int]) -> tuple[Detail, ...]:
+def _longest(spent: dict[str, int]) -> tuple[IdleDetail, ...]:
     ordered: Iterable[tuple[str, int]] = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Detail(name, ns) for name, ns in ordered if ns and name)[:MAX_DETAILS]
+    return tuple(IdleDetail(name, ns) for name, ns in ordered if ns and name)[:MAX_DETAILS]

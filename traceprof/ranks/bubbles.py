@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.passes import RankPasses
-    from traceprof.ranks.pipelines import Line
+    from traceprof.ranks.pipelines import Pipeline
     from traceprof.ranks.schedules import Schedule
 
 _NUM_PARTS = 4
 
 
-class Stage(Record, frozen=True):
+class StageGaps(Record, frozen=True):
     """A stage: its n passes, and the n + 1 gaps before and after them, in the run's time.
 
     Attributes:
@@ -84,7 +84,7 @@ class Stage(Record, frozen=True):
         return end - self.parts_ns[gap, part], end, part
 
 
-class Pipeline(Record, frozen=True):
+class PipelineBubbles(Record, frozen=True):
     """A pipeline and its bubbles.
 
     Attributes:
@@ -94,24 +94,27 @@ class Pipeline(Record, frozen=True):
         end_ns: when the last one is over.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[StageGaps, ...]
     schedule: Schedule
     start_ns: int
     end_ns: int
 
 
-def pipeline_of(
-    line: Line, ranks: RankComparison, passes: Sequence[RankPasses], arrivals: Sequence[Arrivals]
-) -> Pipeline | None:
+def bubbles_of(
+    pipeline: Pipeline,
+    ranks: RankComparison,
+    passes: Sequence[RankPasses],
+    arrivals: Sequence[Arrivals],
+) -> PipelineBubbles | None:
     """Return the bubbles of a pipeline; None if its messages contradict each other.
 
     Args:
-        line: its stages.
+        pipeline: its stages.
         ranks: the ranks on one clock.
         passes: of each rank.
         arrivals: of each rank.
     """
-    stages = [passes[member] for member in line.members]
+    stages = [passes[member] for member in pipeline.members]
     spans = [
         tuple(ranks.clocks.to_run(one.report, times) for times in (one.start_ns, one.end_ns))
         for one in stages
@@ -119,18 +122,18 @@ def pipeline_of(
     if any(not len(one) for one in stages):
         return None
     limits = np.cumsum([0, *(len(one) for one in stages)])
-    meetings = meetings_of(line, ranks, arrivals, passes, limits)
+    meetings = meetings_of(pipeline, ranks, arrivals, passes, limits)
     own = np.concatenate([end - start for start, end in spans])
     walk = Walk(limits, meetings)
     if not walk.is_possible:
         return None
-    equal = _equal(stages, line, own)
+    equal = _equal(stages, pipeline, own)
     levels = [
         walk.starts(equal, moves=False),
         walk.starts(own, moves=False),
         walk.starts(own, moves=True),
     ]
-    shifts = _shifts(line, ranks)
+    shifts = _shifts(pipeline, ranks)
     begin = min(int(start[0]) + first for (start, _), (first, _) in zip(spans, shifts, strict=True))
     finish = max(int(end[-1]) + last for (_, end), (_, last) in zip(spans, shifts, strict=True))
     finishes = [
@@ -143,8 +146,8 @@ def pipeline_of(
         chosen = slice(int(limits[place]), int(limits[place + 1]))
         gap_start = np.append(begin - shifts[place][0], end)
         gap_end = np.append(start, finish - shifts[place][1])
-        member = line.members[place]
-        busy = _others(member, ranks, arrivals, {*line.members})
+        member = pipeline.members[place]
+        busy = _others(member, ranks, arrivals, {*pipeline.members})
         lengths = gap_end - gap_start - np.append(stages[place].copying_ns, 0)
         lengths -= intervals.covered_within(busy, gap_start, gap_end)
         lengths = np.where(np.append(waits[chosen], True), np.maximum(lengths, 0), 0)
@@ -155,7 +158,7 @@ def pipeline_of(
             expected.append(until - since)
         parts = _parts(expected, lengths)
         found.append(
-            Stage(
+            StageGaps(
                 member,
                 start,
                 end,
@@ -170,10 +173,10 @@ def pipeline_of(
                 sum(shifts[place]) // 2,
             )
         )
-    return Pipeline(tuple(found), schedule_of(line, passes), begin, finish)
+    return PipelineBubbles(tuple(found), schedule_of(pipeline, passes), begin, finish)
 
 
-def _shifts(line: Line, ranks: RankComparison) -> list[tuple[int, int]]:
+def _shifts(pipeline: Pipeline, ranks: RankComparison) -> list[tuple[int, int]]:
     """Return the offsets that put each stage's times on the first stage's clock.
 
     Where the clocks of machines are uncertain, the first and the last message between neighbours
@@ -182,11 +185,11 @@ def _shifts(line: Line, ranks: RankComparison) -> list[tuple[int, int]]:
     Returns:
         Of each stage, at the first message and at the last.
     """
-    reports = [ranks.reports[member] for member in line.members]
+    reports = [ranks.reports[member] for member in pipeline.members]
     unsure = [ranks.clocks.uncertainty_ns(reports[0], report) for report in reports]
     shifts = [(0, 0)]
     for stage in range(1, len(reports)):
-        messages = line.between(stage - 1, stage)
+        messages = pipeline.between(stage - 1, stage)
         first, last = shifts[-1]
         if messages is not None and any(one is None or one > MAX_UNSURE_NS for one in unsure):
             apart = messages.sent_ns - messages.end_ns
@@ -219,14 +222,14 @@ def _communicating(
 
 
 def _others(
-    member: int, ranks: RankComparison, arrivals: Sequence[Arrivals], line: set[int]
+    member: int, ranks: RankComparison, arrivals: Sequence[Arrivals], members: set[int]
 ) -> Intervals:
     """Return when a stage communicates with ranks that are no stages of its pipeline."""
     arrival = arrivals[member]
     exchanges = [arrival.operations.index(name) for name in BETWEEN_TWO]
     chosen = ~np.isin(arrival.operation, np.array(exchanges, np.int64)) & ~arrival.is_mpi
     for group in ranks.waits:
-        if member in group.group.members and len(line & {*group.group.members}) > 1:
+        if member in group.group.members and len(members & {*group.group.members}) > 1:
             place = group.group.place[:, group.group.members.index(member)]
             chosen[place[place >= 0]] = False
     return intervals.union(
@@ -235,7 +238,7 @@ def _others(
     )
 
 
-def _equal(stages: Sequence[RankPasses], line: Line, own: Int64) -> Int64:
+def _equal(stages: Sequence[RankPasses], pipeline: Pipeline, own: Int64) -> Int64:
     """Return the length of each pass if all stages are equal, int64[passes].
 
     Passes of a kind take their mean over the stages, step by step. What no range calls a forward
@@ -252,7 +255,7 @@ def _equal(stages: Sequence[RankPasses], line: Line, own: Int64) -> Int64:
         equal[named] = _means(np.stack((kinds, step))[:, named], own[named])
     else:
         named = np.zeros(len(own), np.bool_)
-        equal = _means(np.stack((number, _roles(stages, line))), own)
+        equal = _means(np.stack((number, _roles(stages, pipeline))), own)
     rest = np.flatnonzero(~named)
     totals = np.bincount(number[rest], equal[rest], minlength=len(stages))
     scale = np.divide(totals.mean(), totals, out=np.ones(len(stages)), where=totals > 0)
@@ -261,12 +264,12 @@ def _equal(stages: Sequence[RankPasses], line: Line, own: Int64) -> Int64:
     return result
 
 
-def _roles(stages: Sequence[RankPasses], line: Line) -> Int64:
+def _roles(stages: Sequence[RankPasses], pipeline: Pipeline) -> Int64:
     """Return a number of each pass by the ways of its messages, int64[passes]."""
     limits = np.cumsum([0, *(len(stage) for stage in stages)])
     roles = np.zeros(int(limits[-1]), np.int64)
-    offset = dict(zip(line.members, limits.tolist(), strict=False))
-    for (source, destination), messages in line.messages.items():
+    offset = dict(zip(pipeline.members, limits.tolist(), strict=False))
+    for (source, destination), messages in pipeline.messages.items():
         goes_on = offset[source] < offset[destination]
         for place, ends, bit in (
             (source, messages.producer, 0),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.lateness import Lateness
     from traceprof.ranks.mpi_waits import MpiWaits
-    from traceprof.ranks.transfers import Key, Transfer
+    from traceprof.ranks.transfers import OperationKind, Transfer
     from traceprof.run.opening import RunSummary
     from traceprof.run.session_clocks import Clocks
 
@@ -52,7 +52,7 @@ class RankComparison(Record, frozen=True, dict=True):
     clocks: Clocks
     waits: tuple[GroupWaits, ...]
     unmatched: tuple[Unmatched, ...]
-    transfers: dict[Key, Transfer]
+    transfers: dict[OperationKind, Transfer]
     matrix_ns: Int64
     lateness: tuple[Lateness, ...]
     window_ns: int

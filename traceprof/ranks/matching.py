@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from traceprof.communication.messages import EXCHANGE
 from traceprof.findings import Count, Text
 from traceprof.ranks.alignment import OperationList, shift_between
-from traceprof.ranks.operation_keys import Key, members_of, sorted_out
+from traceprof.ranks.operation_keys import SortKey, members_of, sorted_out
 from traceprof.structs import Record
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
 from traceprof.trace.model.special_values import UNKNOWN
@@ -163,7 +163,7 @@ def match(
     names = tuple(
         dict.fromkeys((*OPERATIONS, *(name for arrival in arrivals for name in arrival.operations)))
     )
-    parts: dict[tuple[int, Key], list[_Part]] = defaultdict(list)
+    parts: dict[tuple[int, SortKey], list[_Part]] = defaultdict(list)
     largest: dict[int, int] = defaultdict(int)
     for of_rank, run in zip(arrivals, runs, strict=True):
         largest[run] = max(largest[run], of_rank.rank)
@@ -201,14 +201,14 @@ def match(
     return groups, unmatched
 
 
-def _pair_streams(parts: dict[tuple[int, Key], list[_Part]], domains: Sequence[int]) -> None:
+def _pair_streams(parts: dict[tuple[int, SortKey], list[_Part]], domains: Sequence[int]) -> None:
     """Pair streams of sends and receives without other keys: both sides get one key.
 
     Args:
         parts: by run and key, which changes.
         domains: of each rank's clock.
     """
-    of_run: dict[int, list[tuple[Key, _Part]]] = defaultdict(list)
+    of_run: dict[int, list[tuple[SortKey, _Part]]] = defaultdict(list)
     for (run, key), of_key in parts.items():
         if key.source == "order" and key.kind == EXCHANGE:
             of_run[run] += [(key, part) for part in of_key]
@@ -229,7 +229,7 @@ def _pair_streams(parts: dict[tuple[int, Key], list[_Part]], domains: Sequence[i
                 for key, part in both:
                     parts[run, key] = [one for one in parts[run, key] if one is not part]
                 number = len(streams) + place  # no stream's
-                parts[run, Key("order", None, EXCHANGE, number)] = [part for _, part in both]
+                parts[run, SortKey("order", None, EXCHANGE, number)] = [part for _, part in both]
 
 
 def _end_alike(part: _Part, other: _Part) -> bool:
@@ -240,7 +240,7 @@ def _end_alike(part: _Part, other: _Part) -> bool:
     return bool(np.mean(apart <= _SAME_END_NS) >= _AGREE)
 
 
-def _num_ranks(key: Key, world_size: Int64, largest: int) -> int:
+def _num_ranks(key: SortKey, world_size: Int64, largest: int) -> int:
     """Return how many ranks take part, as far as that is known: MPI numbers them from 0."""
     if key.pair:
         return 2
@@ -252,7 +252,7 @@ def _num_ranks(key: Key, world_size: Int64, largest: int) -> int:
 
 
 def _joined(
-    key: Key, parts: Sequence[_Part], domains: Sequence[int], names: tuple[str, ...]
+    key: SortKey, parts: Sequence[_Part], domains: Sequence[int], names: tuple[str, ...]
 ) -> Group | str:
     """Return the group of ranks that share operations, or why there is none."""
     if key.source == "mpi" and len({len(part.at) for part in parts}) == 1:

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
     from traceprof.ranks.arrivals import Arrivals
 
-    Sorted = Iterable[tuple["Key", Int64, Int64 | None]]
+    Sorted = Iterable[tuple["SortKey", Int64, Int64 | None]]
 
 Source = Literal["labels", "communicator", "order", "mpi"]
 
 
-class Key(Record, frozen=True):
+class SortKey(Record, frozen=True):
     """The key by which the operations of one rank are sorted first.
 
     Attributes:
@@ -96,9 +96,9 @@ def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sort
     for name, at in _by(arrivals.group, labelled, arrivals.groups):
         # One call may have launched two kernels: the first stands for it.
         sequence, first = np.unique(arrivals.sequence[at], return_index=True)
-        yield Key("labels", f"group {name}"), at[first], sequence
+        yield SortKey("labels", f"group {name}"), at[first], sequence
     for name, at in _by(arrivals.communicator, in_communicator, arrivals.communicators):
-        yield Key("communicator", name), at, None
+        yield SortKey("communicator", name), at, None
     paired = peers_of(arrivals, members)
     directed = is_exchange & np.isin(arrivals.direction, (1, 2)) & (paired >= 0)
     yield from _pairs(arrivals, directed & (arrivals.group >= 0), paired, "labels")
@@ -109,7 +109,7 @@ def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sort
     for kind, of_kind in _by(kinds, is_kernel, arrivals.operations):
         for number, stream in enumerate(np.unique(arrivals.stream[of_kind]).tolist()):
             at = of_kind[arrivals.stream[of_kind] == stream]
-            yield Key("order", None, kind, number), at, None
+            yield SortKey("order", None, kind, number), at, None
 
 
 def _of_mpi(arrivals: Arrivals) -> Sorted:
@@ -118,9 +118,9 @@ def _of_mpi(arrivals: Arrivals) -> Sorted:
         direction = arrivals.direction[at]
         collective, both = at[direction < 0], at[direction == 3]
         if len(collective):
-            yield Key("mpi", name), collective, None
+            yield SortKey("mpi", name), collective, None
         if len(both) and (arrivals.world_size[both] == 2).all():
-            yield Key("mpi", name, EXCHANGE), both, None
+            yield SortKey("mpi", name, EXCHANGE), both, None
         open_ended = (arrivals.peer[at] < 0) | (arrivals.stream[at] < 0)
         if len(both) or open_ended[direction == 1].any():
             continue  # whose messages the others' receives took is not known
@@ -130,7 +130,7 @@ def _of_mpi(arrivals: Arrivals) -> Sorted:
             values, which = np.unique(pairs, axis=0, return_inverse=True)
             for number, (peer, tag) in enumerate(values.tolist()):
                 ends = (arrivals.rank, peer) if is_sent == 1 else (peer, arrivals.rank)
-                yield Key("mpi", name, EXCHANGE, tag, ends), directed[which == number], None
+                yield SortKey("mpi", name, EXCHANGE, tag, ends), directed[which == number], None
 
 
 def peers_of(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Int64:
@@ -158,7 +158,7 @@ def _pairs(arrivals: Arrivals, chosen: Mask, peers: Int64, source: Source) -> So
                 ends = (arrivals.rank, peer) if direction == 1 else (peer, arrivals.rank)
                 number = arrivals.sequence[at]
                 is_counted = (number >= 0).all() and (np.diff(number) > 0).all()
-                yield Key(source, name, EXCHANGE, 0, ends), at, number if is_counted else None
+                yield SortKey(source, name, EXCHANGE, 0, ends), at, number if is_counted else None
 
 
 def _by(values: Int64, chosen: Mask, names: Sequence[str]) -> Iterable[tuple[str, Int64]]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from traceprof.ranks.arrivals import Arrivals
     from traceprof.ranks.comparison import RankComparison
     from traceprof.ranks.passes import RankPasses
-    from traceprof.ranks.pipelines import Line
+    from traceprof.ranks.pipelines import Pipeline
 
 
 class Meetings(Record, frozen=True):
@@ -38,17 +38,17 @@ class Meetings(Record, frozen=True):
 
 
 def meetings_of(
-    line: Line,
+    pipeline: Pipeline,
     ranks: RankComparison,
     arrivals: Sequence[Arrivals],
     passes: Sequence[RankPasses],
     limits: Int64,
 ) -> Meetings:
     """Return the moments at which the stages of a pipeline hand something over."""
-    offset = dict(zip(line.members, limits.tolist(), strict=False))
+    offset = dict(zip(pipeline.members, limits.tolist(), strict=False))
     transfer, inputs, outputs = [], [], []
     num = 0
-    for (source, destination), messages in line.messages.items():
+    for (source, destination), messages in pipeline.messages.items():
         numbers = np.arange(num, num + len(messages))
         num += len(messages)
         transfer.append(messages.transfer_ns)
@@ -58,7 +58,7 @@ def meetings_of(
         for place, ends in ((destination, messages.consumer), (source, messages.holds)):
             known = ends >= 0
             outputs.append(np.stack((numbers[known], offset[place] + ends[known]), axis=1))
-    for took, sides in _collectives(line, ranks, arrivals, passes):
+    for took, sides in _collectives(pipeline, ranks, arrivals, passes):
         numbers = np.arange(num, num + len(took))
         num += len(took)
         transfer.append(took)
@@ -68,21 +68,21 @@ def meetings_of(
             known = following >= 0
             outputs.append(np.stack((numbers[known], offset[member] + following[known]), axis=1))
     return Meetings(
-        np.concatenate(transfer), _chains(line), np.concatenate(inputs), np.concatenate(outputs)
+        np.concatenate(transfer), _chains(pipeline), np.concatenate(inputs), np.concatenate(outputs)
     )
 
 
-def _chains(line: Line) -> Int64:
+def _chains(pipeline: Pipeline) -> Int64:
     """Return which messages are over before others begin, int64[n, 2].
 
     Those of one way move one after the other, and so do those that one stream receives. A GPU whose
     copies never overlap makes them one after the other, wherever they go.
     """
-    ways = list(line.messages.values())
+    ways = list(pipeline.messages.values())
     first = np.cumsum([0, *map(len, ways)])
     numbers = [np.arange(low, high) for low, high in pairwise(first)]
     chains = [np.stack((one[:-1], one[1:]), axis=1) for one in numbers]
-    for member in line.members:
+    for member in pipeline.members:
         copies = [at for at, way in enumerate(ways) if way.are_copies and way.source == member]
         came = [
             at for at, way in enumerate(ways) if not way.are_copies and way.destination == member
@@ -107,12 +107,15 @@ def _chains(line: Line) -> Int64:
 
 
 def _collectives(
-    line: Line, ranks: RankComparison, arrivals: Sequence[Arrivals], passes: Sequence[RankPasses]
+    pipeline: Pipeline,
+    ranks: RankComparison,
+    arrivals: Sequence[Arrivals],
+    passes: Sequence[RankPasses],
 ) -> Iterator[tuple[Int64, list[tuple[int, Int64, Int64]]]]:
     """Yield the times of operations of several stages, with the passes before and after them."""
     for waits in ranks.waits:
         group = waits.group
-        columns = [at for at, member in enumerate(group.members) if member in line.members]
+        columns = [at for at, member in enumerate(group.members) if member in pipeline.members]
         if len(columns) < 2 or group.source == "mpi" or group.is_one_of(BETWEEN_TWO).any():
             continue
         rows = np.flatnonzero((group.place[:, columns] >= 0).all(axis=1))

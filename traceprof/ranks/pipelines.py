@@ -35,7 +35,7 @@ _AGREE = 0.99  # of the passes of a rank must have one message in and one out
 _NOTHING = np.empty(0, np.int64)
 
 
-class Messages(Record, frozen=True):
+class PairMessages(Record, frozen=True):
     """The n messages from one rank to another, in order; indices of passes are -1 for none.
 
     Attributes:
@@ -72,7 +72,7 @@ class Messages(Record, frozen=True):
         return len(self.producer)
 
 
-class Line(Record, frozen=True):
+class Pipeline(Record, frozen=True):
     """The stages of a pipeline.
 
     Attributes:
@@ -81,9 +81,9 @@ class Line(Record, frozen=True):
     """
 
     members: tuple[int, ...]
-    messages: Mapping[tuple[int, int], Messages]
+    messages: Mapping[tuple[int, int], PairMessages]
 
-    def between(self, stage: int, other: int) -> Messages | None:
+    def between(self, stage: int, other: int) -> PairMessages | None:
         """Return the messages from one stage to another; None without any."""
         return self.messages.get((self.members[stage], self.members[other]))
 
@@ -114,13 +114,13 @@ class _Side(Record, frozen=True):
 _COLUMNS = ("called_ns", "start_ns", "end_ns", "size", "stream", "is_both")
 
 
-def lines(
+def pipelines(
     ranks: RankComparison,
     passes: Sequence[RankPasses],
     arrivals: Sequence[Arrivals],
     runs: Sequence[int],
     given: Sequence[Sequence[int]] = (),
-) -> list[Line]:
+) -> list[Pipeline]:
     """Return the pipelines of a run.
 
     Args:
@@ -146,7 +146,7 @@ def lines(
     for members in orders:
         chosen = {pair: one for pair, one in messages.items() if {*pair} <= {*members}}
         if len(members) > 1 and chosen:
-            found.append(Line(members, chosen))
+            found.append(Pipeline(members, chosen))
     return found
 
 
@@ -158,7 +158,7 @@ def _messages(
     passes: Sequence[RankPasses],
     arrivals: Sequence[Arrivals],
     runs: Sequence[int],
-) -> dict[tuple[int, int], Messages]:
+) -> dict[tuple[int, int], PairMessages]:
     """Return the messages between ranks, by sender and receiver."""
     sides: dict[tuple[int, int], dict[int, _Side]] = defaultdict(dict)
     members = members_of(arrivals, runs)
@@ -269,7 +269,7 @@ def _linked(
     received: _Side,
     *,
     clocks: RankComparison,
-) -> Messages:
+) -> PairMessages:
     """Return messages with the passes at both ends."""
     sender, receiver = passes[pair[0]], passes[pair[1]]
     start, end = (
@@ -288,7 +288,7 @@ def _linked(
     next_of_sender = np.minimum(producer + 1, len(sender) - 1)
     waits = (sent.is_both > 0) | (sender.stream[next_of_sender] == sent.stream)
     waits &= (producer + 1 < len(sender)) & (own_start[next_of_sender] >= sent.end_ns - ROUNDED_NS)
-    return Messages(
+    return PairMessages(
         *pair,
         are_copies=is_copy,
         producer=producer,
@@ -340,7 +340,7 @@ def _consumers(start: Int64, kinds: Int64, after: Int64, least_ns: Int64, kind: 
 # -- order of the stages --------------------------------------------------------------------------
 
 
-def _components(messages: Mapping[tuple[int, int], Messages]) -> list[set[int]]:
+def _components(messages: Mapping[tuple[int, int], PairMessages]) -> list[set[int]]:
     """Return the sets of ranks that messages in both directions join."""
     neighbours: dict[int, set[int]] = defaultdict(set)
     for source, destination in messages:
@@ -358,7 +358,7 @@ def _components(messages: Mapping[tuple[int, int], Messages]) -> list[set[int]]:
 
 
 def _order(
-    component: set[int], messages: Mapping[tuple[int, int], Messages]
+    component: set[int], messages: Mapping[tuple[int, int], PairMessages]
 ) -> tuple[int, ...] | None:
     """Return the ranks of a component in order of their stages; None if it is not a pipeline."""
     beside = {
@@ -381,7 +381,9 @@ def _order(
 
 
 def _are_certain(
-    order: Sequence[int], messages: Mapping[tuple[int, int], Messages], passes: Sequence[RankPasses]
+    order: Sequence[int],
+    messages: Mapping[tuple[int, int], PairMessages],
+    passes: Sequence[RankPasses],
 ) -> bool:
     """Return whether ranks that exchange messages as stages do are stages.
 
@@ -395,7 +397,7 @@ def _are_certain(
     return len(order) > 2 and not any(one.are_copies for one in own)
 
 
-def _flows(order: Sequence[int], messages: Mapping[tuple[int, int], Messages]) -> bool:
+def _flows(order: Sequence[int], messages: Mapping[tuple[int, int], PairMessages]) -> bool:
     """Return whether each rank sends on its input after exactly one pass."""
     for before, stage, after in zip(order, order[1:], order[2:], strict=False):
         for source, destination in ((before, after), (after, before)):
@@ -412,7 +414,7 @@ def _flows(order: Sequence[int], messages: Mapping[tuple[int, int], Messages]) -
     return all(_turns(*pair, messages) for pair in pairwise(order))
 
 
-def _turns(stage: int, after: int, messages: Mapping[tuple[int, int], Messages]) -> bool:
+def _turns(stage: int, after: int, messages: Mapping[tuple[int, int], PairMessages]) -> bool:
     """Return whether a stage's n-th answer is used only after its n-th message was computed."""
     went, came = messages[stage, after], messages[after, stage]
     num = min(len(went), len(came))

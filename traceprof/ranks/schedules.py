@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.ranks.passes import RankPasses
-    from traceprof.ranks.pipelines import Line
+    from traceprof.ranks.pipelines import Pipeline
     from traceprof.run.pipeline_orders import Pass
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
@@ -52,15 +52,15 @@ class Schedule(Record, frozen=True):
         return (len(self.micro_batch) - 1) / (self.num_micro_batches * self.num_chunks)
 
 
-def schedule_of(line: Line, passes: Sequence[RankPasses]) -> Schedule:
+def schedule_of(pipeline: Pipeline, passes: Sequence[RankPasses]) -> Schedule:
     """Return the schedule of a pipeline.
 
     Args:
-        line: its stages.
+        pipeline: its stages.
         passes: of each rank of the run.
     """
-    stages = [passes[member] for member in line.members]
-    num_micro_batches, num_chunks = _numbers(line, stages)
+    stages = [passes[member] for member in pipeline.members]
+    num_micro_batches, num_chunks = _numbers(pipeline, stages)
     unknown = tuple(np.full(len(stage), _NONE, np.int64) for stage in stages)
     if num_micro_batches is None or num_chunks is None:
         return Schedule(None, None, None, unknown, unknown)
@@ -114,16 +114,16 @@ def _placed(stage: RankPasses, order: Sequence[Pass]) -> tuple[Int64, Int64, flo
     return placed[:, 0], placed[:, 1], fits / len(limits) if len(limits) else 0.0
 
 
-def _numbers(line: Line, stages: Sequence[RankPasses]) -> tuple[int | None, int | None]:
+def _numbers(pipeline: Pipeline, stages: Sequence[RankPasses]) -> tuple[int | None, int | None]:
     """Return the number of micro-batches of a step, and of chunks of a stage; None if unknown."""
     first, num = stages[0], len(stages)
     knows_kinds = all((stage.kind == FORWARD).any() for stage in stages)
-    sent = line.between(0, 1)
+    sent = pipeline.between(0, 1)
     if sent is None or (num == 2 and not knows_kinds):
         return None, None
     forwards = _per_step(first, sent.producer, FORWARD if knows_kinds else None)
     wrapped = 0
-    back = line.between(num - 1, 0)
+    back = pipeline.between(num - 1, 0)
     if back is not None and (num > 2 or knows_kinds):
         found = _per_step(stages[-1], back.producer, FORWARD if knows_kinds else None)
         if found is None:

@@ -38,7 +38,7 @@ _SURE = 2.0  # standard errors, within which 95 % lie
 _OF_ALL_RANKS = ("AllGather", "ReduceScatter", "AlltoAll")
 
 
-class Key(Record, frozen=True):
+class OperationKind(Record, frozen=True):
     """The operations of one kind of one rank on one communicator.
 
     Attributes:
@@ -53,7 +53,7 @@ class Key(Record, frozen=True):
 
 
 class Transfer(Record, frozen=True):
-    """Waits, times and rates of the operations of a `Key` that were matched with other ranks'.
+    """Waits, times and rates of the matched operations of an `OperationKind`.
 
     Attributes:
         num_matched: the number of operations.
@@ -94,7 +94,7 @@ class Fit(Record, frozen=True):
 
 def transfers(
     waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals], machines: Sequence[str | None]
-) -> dict[Key, Transfer]:
+) -> dict[OperationKind, Transfer]:
     """Measure the window's operations with known waits, by rank, kind and communicator.
 
     Args:
@@ -102,7 +102,7 @@ def transfers(
         arrivals: of all ranks.
         machines: of each report, None if unknown.
     """
-    parts: dict[Key, list[tuple[GroupWaits, int, Int64]]] = defaultdict(list)
+    parts: dict[OperationKind, list[tuple[GroupWaits, int, Int64]]] = defaultdict(list)
     for wait in waits:
         inside = np.flatnonzero(wait.is_inside & wait.is_known)
         for kind in np.unique(wait.group.operation[inside]).tolist():
@@ -110,7 +110,7 @@ def transfers(
             for column, member in enumerate(wait.group.members):
                 place = int(wait.group.place[chosen[0], column])
                 name = communicator_name(arrivals[member], place)
-                key = Key(member, wait.group.operations[kind], name)
+                key = OperationKind(member, wait.group.operations[kind], name)
                 parts[key].append((wait, column, chosen))
     return {key: _transfer(key, of_key, arrivals, machines) for key, of_key in parts.items()}
 
@@ -245,7 +245,7 @@ def _waited(parts: Sequence[tuple[GroupWaits, int, Int64]]) -> int | None:
 
 
 def _transfer(
-    key: Key,
+    key: OperationKind,
     parts: Sequence[tuple[GroupWaits, int, Int64]],
     arrivals: Sequence[Arrivals],
     machines: Sequence[str | None],

@@ -39,7 +39,7 @@ _AGREE = 0.99  # of the messages must not be over before they were sent
 _RIVAL = 2.0  # an order whose messages end this many times as far apart is none
 
 
-class _Stage(Record, frozen=True):
+class _Messages(Record, frozen=True):
     """The n messages of a stage, in the order of their launch.
 
     Attributes:
@@ -178,7 +178,7 @@ def _stages(
     arrivals: Sequence[Arrivals],
     members: Sequence[int],
     exchanges: Sequence[Int64],
-) -> list[_Stage]:
+) -> list[_Messages]:
     """Return the messages of each stage that run between the first pass of all and the last."""
 
     def in_run(member: int, times: Int64) -> Int64:
@@ -197,7 +197,7 @@ def _stages(
         num = np.diff(before, prepend=0, append=len(launched))
         between = np.where(num > 0, _PASS, _NO_PASS)
         stream = arrival.stream[chosen]
-        stages.append(_Stage(chosen, stream, start[inside], end[inside], between))
+        stages.append(_Messages(chosen, stream, start[inside], end[inside], between))
     return stages
 
 
@@ -216,7 +216,9 @@ class _Order(Record, frozen=True):
     size: Size
 
 
-def _order(stages: Sequence[_Stage], num_steps: int | None, *, is_one_clock: bool) -> _Order | str:
+def _order(
+    stages: Sequence[_Messages], num_steps: int | None, *, is_one_clock: bool
+) -> _Order | str:
     """Return what each stage launched; a reason where that cannot be known."""
     fitting: dict[bytes, _Order] = {}
     for found in _candidates(stages, num_steps):
@@ -245,13 +247,13 @@ def _order(stages: Sequence[_Stage], num_steps: int | None, *, is_one_clock: boo
     return best[0] if len(best) == 1 else "its sends and receives fit several orders equally well"
 
 
-def _num_ways(stage: _Stage, sequence: _Sequence) -> int:
+def _num_ways(stage: _Messages, sequence: _Sequence) -> int:
     """Return how many streams a stage has for its messages, counted for each way of these."""
     ways = np.stack((stage.stream, sequence.direction, sequence.peer))
     return int(np.unique(ways, axis=1).shape[1])
 
 
-def _candidates(stages: Sequence[_Stage], num_steps: int | None) -> Iterator[_Order]:
+def _candidates(stages: Sequence[_Messages], num_steps: int | None) -> Iterator[_Order]:
     """Yield the orders in which each stage has as many messages, and passes at the same places."""
     num, total = len(stages), len(stages[0].rows)
     for in_step in (size for size in range(1, total + 1) if not total % size):
@@ -346,7 +348,7 @@ def _receives_first(style: str, stage: int, destination: int | None, source: int
 # -- how an order fits ----------------------------------------------------------------------------
 
 
-def _fits(stage: _Stage, sequence: _Sequence) -> bool:
+def _fits(stage: _Messages, sequence: _Sequence) -> bool:
     """Return whether a stage has as many messages as expected, with passes between the same."""
     if len(stage.rows) != len(sequence.peer):
         return False
@@ -355,7 +357,7 @@ def _fits(stage: _Stage, sequence: _Sequence) -> bool:
 
 
 def _apart_ns(
-    stages: Sequence[_Stage], order: Sequence[_Sequence], is_one_clock: bool
+    stages: Sequence[_Messages], order: Sequence[_Sequence], is_one_clock: bool
 ) -> float | None:
     """Return how far apart both sides of messages end in all; None if they contradict time."""
     apart = 0.0

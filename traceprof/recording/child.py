@@ -38,7 +38,7 @@ _MAX_END_S, _PAUSE_S = 10.0, 0.05
 _MAX_WAIT_S = 1e9
 
 
-class Child:
+class RunningCommand:
     """A command, and the signals that this process gets until the `with` block ends.
 
     Args:

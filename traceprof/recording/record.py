@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.recording import gathering
 from traceprof.recording import nsys as nsys_module
-from traceprof.recording.child import Child
+from traceprof.recording.child import RunningCommand
 from traceprof.recording.disk import NO_SPACE, is_full
 from traceprof.recording.doctor import diagnose, store, store_throttling
 from traceprof.recording.flags import LINKS
@@ -76,7 +76,7 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
     if plan.tool == NSYS:
         plan.capture.unlink(missing_ok=True)
         plan.unimported.unlink(missing_ok=True)
-    with Child(under_nsys=plan.tool == NSYS, say=say) as child:
+    with RunningCommand(under_nsys=plan.tool == NSYS, say=say) as child:
         status = _run(child, plan, say)
         if diagnosis is not None:
             with suppress(OSError):
@@ -102,7 +102,7 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
     return Recorded(status, all_reports, is_whole)
 
 
-def _run(child: Child, plan: Plan, say: Callable[[str], None]) -> int:
+def _run(child: RunningCommand, plan: Plan, say: Callable[[str], None]) -> int:
     """Run the command of a plan to its end; return its exit status.
 
     Where nsys fails before it starts the command, it starts again without what only one nsys of a

@@ -9,7 +9,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.errors import one_line
 from traceprof.kernel_names import function_name
-from traceprof.reports.tracks import Category
+from traceprof.reports.tracks import EventKind
 from traceprof.structs import Record
 from traceprof.units import duration
 
@@ -38,7 +38,7 @@ _MIN_LABEL = 24  # shorter events are not named
 _FINE = 2  # parts of a pixel that are distinguished
 
 
-class Label(Record, frozen=True):
+class DrawnText(Record, frozen=True):
     """A text in a drawing, from its left end on."""
 
     x: float
@@ -46,7 +46,7 @@ class Label(Record, frozen=True):
     text: str
 
 
-class Row(Record, frozen=True):
+class DrawnRow(Record, frozen=True):
     """A row of a drawing.
 
     Attributes:
@@ -59,7 +59,7 @@ class Row(Record, frozen=True):
     y: int
     name: str
     shapes: tuple[tuple[str, str], ...]
-    labels: tuple[Label, ...]
+    labels: tuple[DrawnText, ...]
 
 
 class Timeline(Record, frozen=True):
@@ -74,10 +74,10 @@ class Timeline(Record, frozen=True):
     """
 
     height: int
-    rows: tuple[Row, ...]
+    rows: tuple[DrawnRow, ...]
     left: float
     width: float
-    ticks: tuple[Label, ...]
+    ticks: tuple[DrawnText, ...]
 
 
 def timeline(scene: Scene) -> Timeline:
@@ -88,13 +88,13 @@ def timeline(scene: Scene) -> Timeline:
     left = LABELS + (scene.place.start_ns - scene.start_ns) * scale
     width = max((scene.place.end_ns - scene.place.start_ns) * scale, 1.0)
     length = scene.place.end_ns - scene.place.start_ns
-    ticks = [Label(round(left, 1), height + 14, "0")]
+    ticks = [DrawnText(round(left, 1), height + 14, "0")]
     if length:
-        ticks.append(Label(round(left + width, 1), height + 14, duration(length)))
+        ticks.append(DrawnText(round(left + width, 1), height + 14, duration(length)))
     return Timeline(height, rows, round(left, 1), round(width, 1), tuple(ticks))
 
 
-def _row(track: Track, y: int, scene: Scene, scale: float) -> Row:
+def _row(track: Track, y: int, scene: Scene, scale: float) -> DrawnRow:
     fine = scale * _FINE
     start = np.maximum(track.start_ns - scene.start_ns, 0) * fine
     end = np.minimum(track.end_ns - scene.start_ns, scene.end_ns - scene.start_ns) * fine
@@ -102,13 +102,13 @@ def _row(track: Track, y: int, scene: Scene, scale: float) -> Row:
     stop = np.maximum(np.ceil(end).astype(np.int64), first + 1)
     stop -= stop - first > 2 * _FINE  # a gap between what follows one another
     shapes = []
-    for category in Category:
+    for category in EventKind:
         chosen = track.category == category
         if chosen.any():
             # What is too near to be distinguished is one shape, so that drawings stay small.
             drawn = intervals.union(first[chosen], stop[chosen])
             shapes.append((str(category), _path(drawn.start_ns, drawn.end_ns, y)))
-    return Row(y, one_line(track.label, 30), tuple(shapes), _labels(track, start, end, y))
+    return DrawnRow(y, one_line(track.label, 30), tuple(shapes), _labels(track, start, end, y))
 
 
 def _path(first: intervals.Int64, stop: intervals.Int64, y: int) -> str:
@@ -121,7 +121,7 @@ def _path(first: intervals.Int64, stop: intervals.Int64, y: int) -> str:
 
 def _labels(
     track: Track, start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], y: int
-) -> tuple[Label, ...]:
+) -> tuple[DrawnText, ...]:
     labels = []
     for index in np.flatnonzero(end - start >= _MIN_LABEL * _FINE).tolist():
         name = track.names[int(track.name[index])]
@@ -130,7 +130,7 @@ def _labels(
         room = int((end[index] - start[index]) / _FINE / _CHARACTER) - 1
         if room > 1:
             x = round(LABELS + float(start[index]) / _FINE + 3, 1)
-            labels.append(Label(x, y + 14, one_line(name, room)))
+            labels.append(DrawnText(x, y + 14, one_line(name, room)))
     return tuple(labels)
 
 
@@ -146,7 +146,7 @@ class StepChart(Record, frozen=True):
     """
 
     shapes: tuple[tuple[str, str], ...]
-    ticks: tuple[Label, ...]
+    ticks: tuple[DrawnText, ...]
     median_y: float
     median: str
     steps_per_column: int
@@ -182,10 +182,10 @@ def step_chart(steps: Sequence[StepMeasures]) -> StepChart:
     middle = float(np.median(lengths))
     last = steps[-1].number
     ticks = [
-        Label(LABELS, CHART_HEIGHT + 15, f"step {steps[0].number}"),
-        Label(WIDTH, CHART_HEIGHT + 15, f"step {last}" if len(steps) > 1 else ""),
-        Label(0, 11, duration(round(highest))),
-        Label(0, CHART_HEIGHT, "0"),
+        DrawnText(LABELS, CHART_HEIGHT + 15, f"step {steps[0].number}"),
+        DrawnText(WIDTH, CHART_HEIGHT + 15, f"step {last}" if len(steps) > 1 else ""),
+        DrawnText(0, 11, duration(round(highest))),
+        DrawnText(0, CHART_HEIGHT, "0"),
     ]
     median_y = max(CHART_HEIGHT * (1 - middle / highest), 0.0)
     return StepChart(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from traceprof.errors import TraceprofError
 from traceprof.findings import by_id, worst_of
-from traceprof.reports.tracks import Category, Track, gpu_tracks, host_tracks
+from traceprof.reports.tracks import EventKind, Track, gpu_tracks, host_tracks
 from traceprof.run import lanes
 from traceprof.structs import Record
 from traceprof.trace.open import open_trace
@@ -29,7 +29,7 @@ _MIN_MARGIN_NS = 2_000
 _MAX_STREAMS, _MAX_THREADS, _MAX_DEPTH = 6, 2, 3
 
 
-class Place(NamedTuple):
+class Moment(NamedTuple):
     """Time of evidence.
 
     Attributes:
@@ -53,7 +53,7 @@ class Scene(Record, frozen=True):
         rows: from the top: threads, then streams; those where something ran.
     """
 
-    place: Place
+    place: Moment
     start_ns: int
     end_ns: int
     rows: tuple[Track, ...]
@@ -64,7 +64,7 @@ def drawn_evidence(finding: Finding) -> Sequence[Evidence]:
     return finding.evidence[:MAX_DRAWN]
 
 
-def scenes(analysis: RunResult, options: Options) -> dict[Place, Scene]:
+def scenes(analysis: RunResult, options: Options) -> dict[Moment, Scene]:
     """Read once more what ran where the costliest findings are.
 
     Args:
@@ -75,16 +75,16 @@ def scenes(analysis: RunResult, options: Options) -> dict[Place, Scene]:
         What ran around the evidence of each finding, of the rank that it costs most. Of a report
         that cannot be opened any more there is nothing.
     """
-    wanted: dict[int, list[Place]] = {}
+    wanted: dict[int, list[Moment]] = {}
     for group in by_id(analysis.findings):
         worst = worst_of(group)
         for seen in drawn_evidence(worst):
-            wanted.setdefault(worst.rank, []).append(Place(worst.rank, seen.start_ns, seen.end_ns))
+            wanted.setdefault(worst.rank, []).append(Moment(worst.rank, seen.start_ns, seen.end_ns))
     by_report: dict[int, list[int]] = {}
     for index, rank in enumerate(analysis.run.ranks):
         if rank.rank in wanted:
             by_report.setdefault(rank.report, []).append(index)
-    by_place: dict[Place, Scene] = {}
+    by_place: dict[Moment, Scene] = {}
     for report, indices in by_report.items():
         places = {
             (rank.process, rank.device): wanted[rank.rank]
@@ -100,13 +100,13 @@ def scenes(analysis: RunResult, options: Options) -> dict[Place, Scene]:
     return by_place
 
 
-def _scenes(rank: Rank, places: Sequence[Place]) -> Iterator[Scene]:
+def _scenes(rank: Rank, places: Sequence[Moment]) -> Iterator[Scene]:
     """Yield what ran around these places, each track unpacked once."""
     if not places:
         return
     spans = {place: _span(place) for place in places}
-    streams: dict[Place, list[Track]] = {place: [] for place in places}
-    threads: dict[Place, list[Track]] = {place: [] for place in places}
+    streams: dict[Moment, list[Track]] = {place: [] for place in places}
+    threads: dict[Moment, list[Track]] = {place: [] for place in places}
     for rows, tracks in ((streams, gpu_tracks(rank)), (threads, host_tracks(rank))):
         for track in tracks:
             for place, span in spans.items():
@@ -124,15 +124,15 @@ def _scenes(rank: Rank, places: Sequence[Place]) -> Iterator[Scene]:
 def _busiest_threads(tracks: Sequence[Track]) -> list[Track]:
     """Return ranges and calls of the threads that make the most calls, the main thread first."""
 
-    def num_events(thread: int, category: Category) -> int:
+    def num_events(thread: int, category: EventKind) -> int:
         of_thread = (track for track in tracks if track.number == thread)
         return sum(len(track) for track in of_thread if track.category[0] == category)
 
     threads = sorted(
         {track.number for track in tracks},
         key=lambda thread: (
-            -num_events(thread, Category.CALL),
-            -num_events(thread, Category.RANGE),
+            -num_events(thread, EventKind.CALL),
+            -num_events(thread, EventKind.RANGE),
             thread,
         ),
     )
@@ -140,7 +140,7 @@ def _busiest_threads(tracks: Sequence[Track]) -> list[Track]:
     return sorted(kept, key=lambda track: (track.number, -track.category[0]))
 
 
-def _span(place: Place) -> tuple[int, int]:
+def _span(place: Moment) -> tuple[int, int]:
     margin = max(round((place.end_ns - place.start_ns) * _MARGIN), _MIN_MARGIN_NS)
     return place.start_ns - margin, place.end_ns + margin
 
@@ -153,7 +153,7 @@ def _by_depth(track: Track) -> Iterator[Track]:
     """Yield a row for each depth at which events of a thread lie inside each other."""
     split = lanes.nested if track.nests else lanes.packed
     depth = split(track.start_ns, track.end_ns, _MAX_DEPTH + 1)
-    num = 1 if track.category[0] == Category.CALL else _MAX_DEPTH
+    num = 1 if track.category[0] == EventKind.CALL else _MAX_DEPTH
     for number in range(num):
         chosen = depth == number
         if np.any(chosen):

@@ -16,7 +16,7 @@ from traceprof.findings import by_id, worst_of
 from traceprof.reports import drawings
 from traceprof.reports.blocks import Paragraph, Table, blocks, table
 from traceprof.reports.drawings import StepChart, Timeline, step_chart, timeline
-from traceprof.reports.evidence import Place, Scene, drawn_evidence
+from traceprof.reports.evidence import Moment, Scene, drawn_evidence
 from traceprof.reports.findings_text import (
     claim_lines,
     evidence_text,
@@ -55,7 +55,7 @@ class SeenEvidence(Record, frozen=True):
     drawing: Timeline | None
 
 
-class Card(Record, frozen=True):
+class FindingCard(Record, frozen=True):
     """A finding as it is shown: what it claims of several ranks.
 
     Attributes:
@@ -83,7 +83,10 @@ class Section(Record, frozen=True):
 
 
 def render(
-    analysis: RunResult, *, shows_kernels: bool = False, scenes: Mapping[Place, Scene] | None = None
+    analysis: RunResult,
+    *,
+    shows_kernels: bool = False,
+    scenes: Mapping[Moment, Scene] | None = None,
 ) -> str:
     """Return the report as a self-contained HTML page.
 
@@ -130,7 +133,7 @@ def environment() -> Environment:
 
 
 def _of_ranks(
-    analysis: RunResult, scenes: Mapping[Place, Scene], *, shows_kernels: bool
+    analysis: RunResult, scenes: Mapping[Moment, Scene], *, shows_kernels: bool
 ) -> dict[str, object]:
     """Return what the page has where at least one rank was measured."""
     kind = judged_kind(analysis.breakdown)
@@ -162,14 +165,14 @@ def _step_chart(analysis: RunResult) -> tuple[StepChart | None, int | None]:
 
 
 def _cards(
-    analysis: RunResult, groups: Sequence[list[Finding]], scenes: Mapping[Place, Scene]
-) -> list[Card]:
+    analysis: RunResult, groups: Sequence[list[Finding]], scenes: Mapping[Moment, Scene]
+) -> list[FindingCard]:
     cards, num_bytes = [], 0
     for group in groups:
         worst = worst_of(group)
         evidence = []
         for seen in drawn_evidence(worst):
-            scene = scenes.get(Place(worst.rank, seen.start_ns, seen.end_ns))
+            scene = scenes.get(Moment(worst.rank, seen.start_ns, seen.end_ns))
             drawing = None
             if scene is not None and scene.rows:
                 drawing = timeline(scene)
@@ -177,7 +180,7 @@ def _cards(
                 drawing = drawing if num_bytes <= MAX_DRAWN_BYTES else None
             evidence.append(SeenEvidence(evidence_text(seen), drawing))
         cards.append(
-            Card(
+            FindingCard(
                 id=worst.id,
                 severity=str(worst.severity),
                 ranks=ranks_text([finding.rank for finding in group]),

@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof.analyses import pipeline_bubble
 from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS
-from traceprof.reports.drawings import LABELS, WIDTH, Label
+from traceprof.reports.drawings import LABELS, WIDTH, DrawnText
 from traceprof.structs import Record
 from traceprof.units import duration
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.measurements.measured import MeasuredRun
     from traceprof.intervals import Int64, Mask
-    from traceprof.ranks.bubbles import Pipeline, Stage
+    from traceprof.ranks.bubbles import PipelineBubbles, StageGaps
     from traceprof.ranks.comparison import RankComparison
 
 CLASSES = {
@@ -32,7 +32,7 @@ CLASSES = {
 """What is drawn: class, name."""
 _KINDS = {FORWARD: "forward", BACKWARD: "backward", WEIGHTS: "backward"}
 PARTS = ("warm_up", "imbalance", "transfer", "late")
-"""Classes of the parts of waits, as `Stage` numbers them."""
+"""Classes of the parts of waits, as `StageGaps` numbers them."""
 _ROW, _BAR, _BETWEEN = 22, 18, 26
 _MIN_NUMBER = 9  # pixels that a micro-batch's number needs
 _CHARACTER, _AFTER = 6, 30  # of the names of what is drawn: their width, and the space between two
@@ -72,7 +72,7 @@ class PipelineDrawing(Record, frozen=True):
 
     height: int
     boxes: tuple[Box, ...]
-    labels: tuple[Label, ...]
+    labels: tuple[DrawnText, ...]
     legend: tuple[tuple[str, int, str], ...]
     caption: str
 
@@ -97,7 +97,7 @@ def pipeline_drawings(
     return [drawing for drawing in drawn if drawing is not None]
 
 
-def pipeline_drawing(pipeline: Pipeline, ranks: RankComparison) -> PipelineDrawing | None:
+def pipeline_drawing(pipeline: PipelineBubbles, ranks: RankComparison) -> PipelineDrawing | None:
     """Return the drawing of a step; None of a pipeline too large to be seen.
 
     Args:
@@ -113,9 +113,9 @@ def pipeline_drawing(pipeline: Pipeline, ranks: RankComparison) -> PipelineDrawi
         return None
     scale = (WIDTH - LABELS) / (end - begin)
     boxes: list[Box] = []
-    labels = [Label(0, 12, "As it ran")]
+    labels = [DrawnText(0, 12, "As it ran")]
     ideal_y = _BETWEEN + len(inside) * _ROW
-    labels.append(Label(0, ideal_y + 14, "Equal stages, no transfer"))
+    labels.append(DrawnText(0, ideal_y + 14, "Equal stages, no transfer"))
     first_ns = min(
         int(stage.ideal_start_ns[chosen].min())
         for stage, chosen in zip(pipeline.stages, inside, strict=True)
@@ -126,16 +126,16 @@ def pipeline_drawing(pipeline: Pipeline, ranks: RankComparison) -> PipelineDrawi
         micro_batch = pipeline.schedule.micro_batch[number]
         start, stop = stage.start_ns + stage.shift_ns, stage.end_ns + stage.shift_ns
         y = 18 + number * _ROW
-        labels.append(Label(0, y + 13, name))
+        labels.append(DrawnText(0, y + 13, name))
         boxes += _passes(start - begin, stop - begin, chosen, stage, micro_batch, y, scale)
         boxes += _waits(stage, begin, end, y, scale)
         y = ideal_y + 20 + number * _ROW
-        labels.append(Label(0, y + 13, name))
+        labels.append(DrawnText(0, y + 13, name))
         ideal, over = stage.ideal_start_ns - first_ns, stage.ideal_end_ns - first_ns
         boxes += _passes(ideal, over, chosen, stage, micro_batch, y, scale)
     height = ideal_y + 20 + len(inside) * _ROW + 18
-    labels.append(Label(LABELS, height - 4, "0"))
-    labels.append(Label(WIDTH - 50, height - 4, duration(end - begin)))
+    labels.append(DrawnText(LABELS, height - 4, "0"))
+    labels.append(DrawnText(WIDTH - 50, height - 4, duration(end - begin)))
     legend, x, kinds = [], 0, {box.kind for box in boxes}
     for kind, name in CLASSES.items():
         if kind in kinds:
@@ -149,7 +149,7 @@ def pipeline_drawing(pipeline: Pipeline, ranks: RankComparison) -> PipelineDrawi
     return PipelineDrawing(height + _ROW, tuple(boxes), tuple(labels), tuple(legend), caption)
 
 
-def _span(pipeline: Pipeline) -> tuple[int, int, int | None]:
+def _span(pipeline: PipelineBubbles) -> tuple[int, int, int | None]:
     """Return begin and end of the step of middle length, and its index; of all without steps."""
     first = pipeline.stages[0]
     steps = np.unique(first.step[first.step >= 0])
@@ -163,7 +163,13 @@ def _span(pipeline: Pipeline) -> tuple[int, int, int | None]:
 
 
 def _passes(
-    start: Int64, end: Int64, chosen: Mask, stage: Stage, micro_batch: Int64, y: int, scale: float
+    start: Int64,
+    end: Int64,
+    chosen: Mask,
+    stage: StageGaps,
+    micro_batch: Int64,
+    y: int,
+    scale: float,
 ) -> Iterator[Box]:
     for place in np.flatnonzero(chosen).tolist():
         left = LABELS + max(int(start[place]), 0) * scale
@@ -175,7 +181,7 @@ def _passes(
             yield Box(round(left, 1), y, round(right - left, 2), kind, str(number) if fits else "")
 
 
-def _waits(stage: Stage, begin: int, end: int, y: int, scale: float) -> Iterator[Box]:
+def _waits(stage: StageGaps, begin: int, end: int, y: int, scale: float) -> Iterator[Box]:
     """Yield the parts of the waits of a stage, those of each wait one after the other."""
     start, end_ns, part = stage.waits
     low = np.maximum(start + stage.shift_ns, begin)

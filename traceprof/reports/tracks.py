@@ -26,7 +26,7 @@ OPERATORS = "operators"
 _COPY_NAMES = {int(kind): f"{kind.label} copy" for kind in CopyKind}
 
 
-class Category(IntEnum):
+class EventKind(IntEnum):
     """What an event is, which gives it its colour."""
 
     COMPUTE = 0
@@ -42,7 +42,7 @@ class Category(IntEnum):
 
 
 _COMPUTE, _COMMUNICATION, _COPY = map(
-    np.int8, (Category.COMPUTE, Category.COMMUNICATION, Category.COPY)
+    np.int8, (EventKind.COMPUTE, EventKind.COMMUNICATION, EventKind.COPY)
 )
 
 
@@ -58,7 +58,7 @@ class Track(Record, frozen=True):
         end_ns: int64[n].
         name: int32[n], indices into `names`.
         names: of the events.
-        category: int8[n], values of `Category`.
+        category: int8[n], values of `EventKind`.
         operation: int32[n], indices into the rank's kernels or, without a GPU, into what it
             communicated; -1 for what is neither.
         row: int32[n], indices into all operations of the rank's GPU, one kind after the other, or
@@ -126,7 +126,7 @@ def communication_track(rank: CpuRank) -> Track:
     """Return what a rank without a GPU communicated, by the ranges of `instrument`."""
     operations, labels = rank.work.operations, rank.trace.label_ranges[rank.process]
     order = np.lexsort((-operations.end_ns, operations.start_ns))
-    category = np.full(len(order), Category.COMMUNICATION, np.int8)
+    category = np.full(len(order), EventKind.COMMUNICATION, np.int8)
     return Track(
         "communication", 0, True, False, operations.start_ns[order], operations.end_ns[order],
         operations.text[order].astype(np.int32), labels.texts, category, order.astype(np.int32),
@@ -148,7 +148,7 @@ def host_tracks(rank: Rank) -> Iterator[Track]:
     for rows in groups(calls.thread):
         thread = int(calls.thread[rows[0]])
         yield _host_track(
-            rank, thread, "CUDA calls", True, rows, start, end, index, names, Category.CALL
+            rank, thread, "CUDA calls", True, rows, start, end, index, names, EventKind.CALL
         )
 
 
@@ -189,13 +189,22 @@ def mark_tracks(rank: Rank) -> Iterator[Track]:
     for rows in groups(marks.thread):
         thread, times = int(marks.thread[rows[0]]), marks.time_ns
         yield _host_track(
-            rank, thread, "marks", False, rows, times, times, marks.name, marks.names, Category.MARK
+            rank,
+            thread,
+            "marks",
+            False,
+            rows,
+            times,
+            times,
+            marks.name,
+            marks.names,
+            EventKind.MARK,
         )
 
 
 def _host_track(
     rank: Rank, thread: int, what: str, nests: bool, rows: Int64, start_ns: Int64, end_ns: Int64,
-    name: Int32 | Int64, names: Sequence[str], category: Category = Category.RANGE,
+    name: Int32 | Int64, names: Sequence[str], category: EventKind = EventKind.RANGE,
 ) -> Track:  # fmt: skip
     number = rank.trace.thread_number(thread)
     order = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
@@ -203,7 +212,7 @@ def _host_track(
         f"thread {number}: {what}", number, True, nests, start_ns[order], end_ns[order],
         name[order].astype(np.int32), names, np.full(len(order), category, np.int8),
         np.full(len(order), -1, np.int32),
-        order.astype(np.int32) if category is Category.CALL else np.full(len(order), -1, np.int32),
+        order.astype(np.int32) if category is EventKind.CALL else np.full(len(order), -1, np.int32),
     )  # fmt: skip
 
 

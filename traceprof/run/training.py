@@ -21,7 +21,7 @@ MAX_PROFILER_SHARE = 0.1
 """Share of a step's time: a leading step in which the profiler worked longer is not training."""
 
 
-class Basis(str, Enum):
+class TrainingBasis(str, Enum):
     """The evidence for where the training begins and ends."""
 
     STEPS = "steps"
@@ -46,7 +46,7 @@ class Training(Struct, frozen=True):
         int, Meta(ge=0, description="Part of the rank's window that comes before: set-up, warm-up.")
     ]
     after_ns: Count
-    basis: Basis
+    basis: TrainingBasis
     num_warm_up: int = 0
     num_distorted: int = 0
 
@@ -70,10 +70,10 @@ def _training(rank: Rank) -> Training:
     steps = rank.steps
     if steps is None or len(steps) == 0:
         return _without_steps(rank)
-    num_warm_up, basis = 0, Basis.PERIODS  # which are searched after the warm-up
+    num_warm_up, basis = 0, TrainingBasis.PERIODS  # which are searched after the warm-up
     if rank.step_ranges is not None:
         is_marked = rank.training_ranges.steps is not None
-        basis = Basis.STEPS if is_marked else Basis.OPTIMIZER
+        basis = TrainingBasis.STEPS if is_marked else TrainingBasis.OPTIMIZER
         num_warm_up = _num_leading(_lie_in_warm_up(rank, rank.step_ranges)[steps.source])
     num_warm_up %= len(steps)  # if all are, they count
     spans = rank.trace.profiler_overhead(rank.process)
@@ -84,7 +84,7 @@ def _training(rank: Rank) -> Training:
     num_distorted = _num_leading(is_distorted[num_warm_up:]) % (len(steps) - num_warm_up)
     start_ns = int(steps.start_ns[num_warm_up + num_distorted])
     end_ns = int(steps.end_ns.max())
-    if basis is Basis.PERIODS and rank.periods is not None and rank.periods.is_part:
+    if basis is TrainingBasis.PERIODS and rank.periods is not None and rank.periods.is_part:
         (start_ns, end_ns), num_distorted = rank.periods.span_ns, 0
     return Training(
         start_ns,
@@ -100,12 +100,12 @@ def _training(rank: Rank) -> Training:
 def _without_steps(rank: Rank) -> Training:
     whole = rank.window
     if isinstance(rank, CpuRank):
-        return Training(whole.start_ns, whole.end_ns, 0, 0, Basis.WINDOW)
+        return Training(whole.start_ns, whole.end_ns, 0, 0, TrainingBasis.WINDOW)
     start_ns = rank.main_compute_ns
     if start_ns is None:
-        return Training(whole.start_ns, whole.end_ns, 0, 0, Basis.WINDOW)
+        return Training(whole.start_ns, whole.end_ns, 0, 0, TrainingBasis.WINDOW)
     before_ns = start_ns - whole.start_ns
-    return Training(start_ns, whole.end_ns, before_ns, 0, Basis.MAIN_COMPUTE)
+    return Training(start_ns, whole.end_ns, before_ns, 0, TrainingBasis.MAIN_COMPUTE)
 
 
 def _num_leading(mask: Mask) -> int:

@@ -12,8 +12,14 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from dashboards.address import Address
-from dashboards.asking.compare import Compared, ComparedSide, CompareQuestion, alike, compared_with
-from dashboards.asking.questions import Asked, answer_by, questions_about
+from dashboards.asking.compare import (
+    ComparedSide,
+    ComparedSides,
+    CompareQuestion,
+    alike,
+    compared_with,
+)
+from dashboards.asking.questions import PendingAnswer, answer_by, questions_about
 from dashboards.pages import compare
 from dashboards.server.app import create_app
 from dashboards.server.serving import DashboardServer
@@ -40,25 +46,25 @@ def analysis() -> Iterator[Analysis]:
 
 
 @pytest.fixture(scope="module")
-def compared(analysis: Analysis) -> Compared:
+def compared(analysis: Analysis) -> ComparedSides:
     return compared_with(analysis, QUESTION)
 
 
-def test_it_is_what_compare_says(compared: Compared) -> None:
+def test_it_is_what_compare_says(compared: ComparedSides) -> None:
     expected = compare_sides(BEFORE, AFTER)
     assert compared.comparison.step == expected.step
     assert compared.comparison.parts == expected.parts
-    shown = text(compare.answers(Asked(compared, is_over=True)))
+    shown = text(compare.answers(PendingAnswer(compared, is_over=True)))
     assert verdict(expected) in shown
     for part in expected.part_changes:
         assert f"{part.part} {duration(part.before_ns)} {duration(part.after_ns)}" in shown
-    (grid,) = named(compare.answers(Asked(compared, is_over=True)), "AgGrid")
+    (grid,) = named(compare.answers(PendingAnswer(compared, is_over=True)), "AgGrid")
     assert [row["change"] for row in grid.rowData] == [
         kernel.change_ns / 1e3 for kernel in expected.kernels
     ]
 
 
-def test_a_side_is_its_recording(analysis: Analysis, compared: Compared) -> None:
+def test_a_side_is_its_recording(analysis: Analysis, compared: ComparedSides) -> None:
     side = known(compared.after)
     assert side.reports == (str(AFTER),)
     for rank, result in zip(side.ranks, analysis.result.breakdown, strict=True):
@@ -78,7 +84,7 @@ def test_a_side_is_its_recording(analysis: Analysis, compared: Compared) -> None
     assert known(compared.before).reports == (str(BEFORE),)
 
 
-def test_both_sides_show_the_same_rank_where_both_have_it(compared: Compared) -> None:
+def test_both_sides_show_the_same_rank_where_both_have_it(compared: ComparedSides) -> None:
     after = known(compared.after)
     for slowest in (after.rank, 1 - after.rank):
         other = alike(after._replace(rank=slowest), after)
@@ -101,15 +107,15 @@ def test_without_its_reports_a_side_cannot_be_drawn(analysis: Analysis, tmp_path
     assert here.before is not None
     assert here.before.ranks == compared_with(analysis, QUESTION).before.ranks  # type: ignore[union-attr]
     assert away.before is None
-    shown = text(compare.answers(Asked(away, is_over=True)))
+    shown = text(compare.answers(PendingAnswer(away, is_over=True)))
     assert "Before: its reports are not here." in shown
     several = compared_with(analysis, CompareQuestion((str(saved), str(saved)), Options()))
     assert several.before is None
-    shown = text(compare.answers(Asked(several, is_over=True)))
+    shown = text(compare.answers(PendingAnswer(several, is_over=True)))
     assert "Before: there are several recordings; none of them is drawn." in shown
 
 
-def test_both_sides_are_answered(analysis: Analysis, compared: Compared) -> None:
+def test_both_sides_are_answered(analysis: Analysis, compared: ComparedSides) -> None:
     answer_by(analysis, lambda *_: compared, QUESTION)
     browser = create_app(analysis).server.test_client()
 
@@ -168,7 +174,7 @@ def test_a_side_that_cannot_be_read_is_said(page: Page, analysis: Analysis) -> N
 
 
 @pytest.fixture
-def compared_url(analysis: Analysis, compared: Compared) -> Iterator[str]:
+def compared_url(analysis: Analysis, compared: ComparedSides) -> Iterator[str]:
     with DashboardServer(has_token=False) as server:
         server.show(analysis, ask=lambda *_: compared, compared=QUESTION)
         yield f"{server.url}compare"
@@ -199,7 +205,7 @@ def of_sides(page: Page, code: str) -> list[Any]:
 
 @pytest.mark.long
 def test_two_timelines_on_the_clocks_of_their_steps(
-    page: Page, compared: Compared, compared_url: str
+    page: Page, compared: ComparedSides, compared_url: str
 ) -> None:
     page.goto(compared_url)
     expect(page.locator("#page .headline")).to_contain_text(verdict(compared.comparison))
@@ -274,7 +280,7 @@ def test_they_zoom_and_move_together(page: Page, compared_url: str) -> None:
 
 @pytest.mark.long
 def test_rank_and_step_are_chosen_on_each_side(
-    page: Page, compared: Compared, compared_url: str
+    page: Page, compared: ComparedSides, compared_url: str
 ) -> None:
     page.goto(compared_url)
     sides(page)

@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 
 from dashboards.address import Address, parse
 from dashboards.asking.compare import CompareQuestion
-from dashboards.asking.questions import Asked, Questions, answer_by, questions_about
+from dashboards.asking.questions import PendingAnswer, Questions, answer_by, questions_about
 from dashboards.pages import kernels
 from dashboards.pages.kernel_modules import modules_card, modules_part
 from dashboards.view import View
@@ -218,9 +218,9 @@ def test_the_tree_of_modules_has_what_they_took_before() -> None:
         view = View(analysis, Address("/kernels"))
         (alone,) = named(modules_part(view), "AgGrid")
         assert "before" not in {column["field"] for column in alone.columnDefs}
-        waiting = modules_card(view, Asked())
+        waiting = modules_card(view, PendingAnswer())
         assert "being compared" in text(waiting)
-        card = modules_card(view, Asked(compared, is_over=True))
+        card = modules_card(view, PendingAnswer(compared, is_over=True))
         (grid,) = named(card, "AgGrid")
         assert {"before", "after", "change"} < {column["field"] for column in grid.columnDefs}
         outer, new, gone = grid.rowData
@@ -234,7 +234,7 @@ def test_the_tree_of_modules_has_what_they_took_before() -> None:
         assert (gone["path"], gone["before"], gone["after"]) == ("model.old", 2, None)
         assert "time" not in gone
         compared.comparison.modules = []
-        (same,) = named(modules_card(view, Asked(compared, is_over=True)), "AgGrid")
+        (same,) = named(modules_card(view, PendingAnswer(compared, is_over=True)), "AgGrid")
         assert len(same.rowData) == len(uses)
         answer_by(analysis, lambda *_: compared, CompareQuestion(("before",), Options()))
         asked = questions_about(analysis).comparison()

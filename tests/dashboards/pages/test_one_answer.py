@@ -9,7 +9,7 @@ import pytest
 
 from dashboards.address import Address, parse
 from dashboards.asking.compare import CompareQuestion, compared_with
-from dashboards.asking.questions import Asked
+from dashboards.asking.questions import PendingAnswer
 from dashboards.asking.what_if import WhatIfQuestion, replayed
 from dashboards.pages import compare, launch_queue, nccl, overlap, overview, ranks, steps, what_if
 from dashboards.widgets.palette import PARTS
@@ -199,7 +199,7 @@ def collect_answers(found: Quantities, analysis: Analysis) -> None:
             for finding in analysis.findings
             if finding.saving is not None
         }
-        for row in named(what_if.answers(Asked(is_over=True, answer=asked)), "Tr"):
+        for row in named(what_if.answers(PendingAnswer(is_over=True, answer=asked)), "Tr"):
             name, takes, *rest = cells(row)
             if name == "as it is":
                 found.text("what if", ("step",), takes)
@@ -207,7 +207,7 @@ def collect_answers(found: Quantities, analysis: Analysis) -> None:
                 found.text("what if", ("gain", assumed[name]), less[1])
     before = analysis.run.traces[0].path
     question = CompareQuestion((str(before),), Options())
-    shown = compare.answers(Asked(is_over=True, answer=compared_with(analysis, question)))
+    shown = compare.answers(PendingAnswer(is_over=True, answer=compared_with(analysis, question)))
     for said in re.findall(r"([\d.]+ \S+) (?:before|after)", text(classed(shown, "headline"))):
         found.text("compare", ("step",), said)
 

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from dashboards.address import Address
-from dashboards.asking.questions import Asked, Questions, answer_by, questions_about
+from dashboards.asking.questions import PendingAnswer, Questions, answer_by, questions_about
 from dashboards.asking.what_if import WhatIfQuestion, replayed
 from dashboards.pages import what_if
 from tests.support.traces import CPU_SAMPLE, SAMPLE
@@ -40,7 +40,7 @@ def test_each_is_answered_and_then_all_together(asked: WhatIf) -> None:
 
 
 def test_the_page_has_the_answers_with_their_intervals_and_checks(asked: WhatIf) -> None:
-    shown = text(what_if.answers(Asked(asked, is_over=True)))
+    shown = text(what_if.answers(PendingAnswer(asked, is_over=True)))
     assert asked.baseline is not None
     assert duration(asked.baseline.step_ns) in shown
     for gate in asked.baseline.gates:
@@ -58,7 +58,7 @@ def test_what_cannot_be_said_is_refused_with_its_reason() -> None:
     with closing(analyze(CPU_SAMPLE)) as cpu:
         refused = replayed(cpu, WhatIfQuestion(()))
     assert refused.refused is not None
-    shown = text(what_if.answers(Asked(refused, is_over=True)))
+    shown = text(what_if.answers(PendingAnswer(refused, is_over=True)))
     assert "This report cannot answer it" in shown
     assert refused.refused in shown
 
@@ -82,7 +82,7 @@ def test_a_question_is_asked_once_and_nobody_waits(asked: WhatIf) -> None:
     assert text(waiting) == "Replaying the steps: 25.0 %"
     (bar,) = named(waiting, "Progress")
     assert (bar.value, bar.max) == ("2", "8")
-    assert text(what_if.answers(Asked())) == "Replaying the steps …"
+    assert text(what_if.answers(PendingAnswer())) == "Replaying the steps …"
     assert questions.about(ASSUMED) is question
     other = questions.about(())
     may_go_on.set()
@@ -92,7 +92,7 @@ def test_a_question_is_asked_once_and_nobody_waits(asked: WhatIf) -> None:
 
 
 def test_a_replay_counts_its_processes_and_assumptions(analysis: Analysis) -> None:
-    progress = Asked()
+    progress = PendingAnswer()
     replayed(analysis, WhatIfQuestion(ASSUMED), progress)
     num_processes = len({(rank.report, rank.process) for rank in analysis.run.ranks})
     assert progress.done == progress.expected == num_processes + len(ASSUMED) + 1

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboards.timeline.row import Row
-from dashboards.timeline.viewport import View, view
+from dashboards.timeline.viewport import Viewport, view
 from traceprof.intervals import even_limits
 
 Event = tuple[int, int]
@@ -34,7 +34,7 @@ def covered(events: Sequence[Event], start: int, end: int) -> int:
     return sum(any(first <= at < stop for first, stop in events) for at in range(start, end))
 
 
-def check(events: Sequence[Event], start: int, end: int, columns: int, shift: int = 0) -> View:
+def check(events: Sequence[Event], start: int, end: int, columns: int, shift: int = 0) -> Viewport:
     """Check a view against the definitions, and return it."""
     shown = view(row(events, shift), start + shift, end + shift, columns, MANY)
     borders = (shown.edges_ns - shift).tolist()

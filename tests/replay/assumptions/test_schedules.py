@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.support.changes import middle_step_ns, recorded
 from tests.support.long import long_after
 from traceprof.replay.answers.ask import whatif
-from traceprof.replay.assumptions.schedules import Pipeline, Stage, schedule_times
+from traceprof.replay.assumptions.schedules import PipelineModel, StageCost, schedule_times
 from traceprof.run.pipeline_orders import ORDERS, Pass, interleaved
 from traceprof.simulate import kernels
 from traceprof.simulate.event_model.program_writer import Host, Rates
@@ -67,11 +67,11 @@ def _pass(host: Host, one: Pass, num_chunks: int) -> None:
         )  # fmt: skip
 
 
-def pipeline(slowdown: Fraction) -> Pipeline:
+def pipeline(slowdown: Fraction) -> PipelineModel:
     latency, rate = Rates().nccl_latency_ns, float(Rates().nccl)
     moved = latency + _BYTES / rate
     stages = tuple(
-        Stage(
+        StageCost(
             *(
                 num_kernels(stage, is_forward=is_forward) * _KERNEL.duration_ns
                 for is_forward in (True, False)
@@ -79,7 +79,7 @@ def pipeline(slowdown: Fraction) -> Pipeline:
         )
         for stage in range(_NUM_STAGES)
     )
-    return Pipeline(stages, _NUM_MICRO_BATCHES, moved, moved, float(slowdown))
+    return PipelineModel(stages, _NUM_MICRO_BATCHES, moved, moved, float(slowdown))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.opened import ranks_of
 from traceprof.replay.graph.columns import gpu_work, host_calls
 from traceprof.replay.graph.latencies import measured_latencies
-from traceprof.replay.graph.stream_waits import NO_STREAM_WAITS, StreamWaits
+from traceprof.replay.graph.stream_waits import NO_STREAM_WAITS, OperationWaits
 
 US = 1_000
 # Stream, start and end, call, us. The fourth begins 147 us later than 3 us after the one before it,
@@ -26,12 +26,12 @@ FIRST, FOURTH = np.array([0]), np.array([3])
     [
         (NO_STREAM_WAITS, 147),
         # From 3 us after the first ended, kernels always ran.
-        (StreamWaits(FIRST, FOURTH, True, np.array([True])), 77),
-        (StreamWaits(FIRST, FOURTH, True, np.array([False])), 147),
+        (OperationWaits(FIRST, FOURTH, True, np.array([True])), 77),
+        (OperationWaits(FIRST, FOURTH, True, np.array([False])), 147),
     ],
     ids=["no wait", "a wait", "a possible wait"],
 )
-def test_what_held_each_operation(between: StreamWaits, crowded_us: int, tmp_path: Path) -> None:
+def test_what_held_each_operation(between: OperationWaits, crowded_us: int, tmp_path: Path) -> None:
     trace = TraceBuilder()
     for stream, start, end, called, returned in KERNELS:
         launch = called * US, returned * US

@@ -18,7 +18,7 @@ from traceprof.run.steady_steps import steady_steps
 from traceprof.run.steps import period_steps
 from traceprof.run.steps.period_steps import GRAPH, Period, about_periods
 from traceprof.run.steps.step_ranges import NO_TRAINING_RANGES, StepsSource
-from traceprof.run.training import Basis, training_of
+from traceprof.run.training import TrainingBasis, training_of
 from traceprof.run.windows import choose_window, training_window
 from traceprof.trace.open import open_trace
 
@@ -36,7 +36,7 @@ def test_an_iteration_of_a_solver_is_a_step(tmp_path: Path) -> None:
         assert rank.steps.end_ns[:-1].tolist() == rank.steps.start_ns[1:].tolist()
         assert rank.steps.end_ns[-1] == rank.window.end_ns
         training = training_of(rank)
-        assert training.basis is Basis.PERIODS
+        assert training.basis is TrainingBasis.PERIODS
         assert training.start_ns == rank.steps.start_ns[0]
         assert (training.before_ns, training.after_ns) == (32 * US, 0)
         steady = steady_steps(rank, training_window(rank))

@@ -19,7 +19,7 @@ from traceprof.run.rank import WindowKind
 from traceprof.run.steady_steps import steady_steps
 from traceprof.run.steps.steady_rules import StepUse
 from traceprof.run.steps.step_ranges import StepsSource
-from traceprof.run.training import Basis, training_of
+from traceprof.run.training import TrainingBasis, training_of
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record
 from traceprof.units import duration
@@ -215,7 +215,7 @@ def judged_kind(results: Sequence[BreakdownResult]) -> WindowKind:
 
 def _kind(rank: Rank, window: Window, training: Training | None) -> WindowKind:
     """Return the name of the window: if a GPU computes nothing, nothing is trained."""
-    is_all = training is not None and training.basis is Basis.WINDOW
+    is_all = training is not None and training.basis is TrainingBasis.WINDOW
     if window.kind is WindowKind.TRAINING and is_all and rank.device is not None:
         return WindowKind.WHOLE
     return window.kind

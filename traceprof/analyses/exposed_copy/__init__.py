@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from traceprof import intervals
 from traceprof.analyses.exposed_copy.advice import (
     MIN_UPLOAD_COPIES,
-    Cause,
+    CopyCause,
     advice,
     by_cause,
     page_advice,
@@ -195,7 +195,7 @@ def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
 # -- judgement ------------------------------------------------------------------------------------
 
 
-def _title(result: ExposedCopyResult, cause: Cause, parts: Sequence[CopyPart]) -> str:
+def _title(result: ExposedCopyResult, cause: CopyCause, parts: Sequence[CopyPart]) -> str:
     """Say how much is exposed, and its largest part."""
     longest = max(parts, key=lambda part: part.exposed_ns)
     rate = f", at {longest.gb_per_s:.1f} GB/s" if longest.gb_per_s else ""

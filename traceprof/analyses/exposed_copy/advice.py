@@ -21,7 +21,7 @@ MIN_FRACTION = 0.1
 """Of what is exposed: smaller parts get no advice of their own."""
 
 
-class Cause(Record, frozen=True):
+class CopyCause(Record, frozen=True):
     """A cause of exposed copies, with its advice.
 
     Attributes:
@@ -37,25 +37,25 @@ class Cause(Record, frozen=True):
     other: str
 
 
-GRADIENTS = Cause(
+GRADIENTS = CopyCause(
     "of gradients, out of the buckets of DistributedDataParallel",
     "they need not be made",
     "DistributedDataParallel(..., gradient_as_bucket_view=True) (torch 1.7 and later)",
     "",
 )
-UPLOAD = Cause(
+UPLOAD = CopyCause(
     "from the host before anything computes",
     "most likely the model, uploaded once",
     "look at the steps alone (--steps A:B), or record some steps into the training",
     "look at the time after it (--time-range A:B)",
 )
-PAGEABLE_H2D = Cause(
+PAGEABLE_H2D = CopyCause(
     "from pageable host memory",
     "they cannot be hidden, because the host waits for them",
     "DataLoader(pin_memory=True) and .to(device, non_blocking=True), on a stream of its own",
     "pin it (cudaMallocHost, or cudaHostRegister once), then cudaMemcpyAsync on a second stream",
 )
-PAGEABLE_D2H = Cause(
+PAGEABLE_D2H = CopyCause(
     "to pageable host memory",
     "they cannot be hidden, because the host waits for them",
     "read results late and rarely: keep losses on the GPU for many steps; copy into pinned memory"
@@ -63,7 +63,7 @@ PAGEABLE_D2H = Cause(
     "pin it (cudaMallocHost), cudaMemcpyAsync on a second stream, and read it after the next"
     " kernels were launched",
 )
-SAME_STREAM_H2D = Cause(
+SAME_STREAM_H2D = CopyCause(
     "from pinned host memory, on the stream of the compute after it",
     "they cannot be hidden on that stream",
     "prefetch: copy the next batch on a torch.cuda.Stream() of its own while this one is computed;"
@@ -71,53 +71,53 @@ SAME_STREAM_H2D = Cause(
     "cudaMemcpyAsync on a second stream into a second buffer meanwhile, and cudaStreamWaitEvent"
     " before its use",
 )
-OTHER_STREAM_H2D = Cause(
+OTHER_STREAM_H2D = CopyCause(
     "from pinned host memory, on another stream than the compute after it",
     "they could be hidden",
     "start them earlier (DALI: prefetch_queue_depth; DataLoader: prefetch_factor), copy fewer"
     " bytes",
     "start them earlier, with one more buffer, and copy fewer bytes",
 )
-SAME_STREAM_D2H = Cause(
+SAME_STREAM_D2H = CopyCause(
     "to pinned host memory, on the stream of the compute after it",
     "they cannot be hidden on that stream",
     "read results late: copy on a stream of its own with non_blocking=True while the next step"
     " computes, and wait for its event a step later",
     "cudaMemcpyAsync on a second stream while the next kernels run, and read the result after them",
 )
-OTHER_STREAM_D2H = Cause(
+OTHER_STREAM_D2H = CopyCause(
     "to pinned host memory, on another stream than the compute after it",
     "they could be hidden",
     "read results late: launch the next step before you wait for the copy",
     "launch the next kernels before you wait for the copy",
 )
-UNIFIED = Cause(
+UNIFIED = CopyCause(
     "of unified memory",
     "the driver moves pages when they are first accessed",
     "torch allocates none: look for cudaMallocManaged in extensions, and use cudaMemPrefetchAsync",
     "cudaMemPrefetchAsync on a second stream before they are needed, cudaMemAdvise for what is read"
     " only",
 )
-UNKNOWN_HOST = Cause(
+UNKNOWN_HOST = CopyCause(
     "between host and GPU, of a kind of memory that is not in the report",
     "they cannot be hidden if it is pageable",
     "pin it (DataLoader(pin_memory=True)), and copy on a stream of its own with non_blocking=True",
     "pin it (cudaMallocHost), and cudaMemcpyAsync on a second stream",
 )
-SAME_STREAM_D2D = Cause(
+SAME_STREAM_D2D = CopyCause(
     "within the GPU, on the stream of the compute after it",
     "they cannot be hidden on that stream",
     "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors: write into views of"
     " one buffer (out=), or let torch.compile (2.0) fuse them",
     "swap pointers instead of copying, and let kernels read strided data",
 )
-OTHER_STREAM_D2D = Cause(
+OTHER_STREAM_D2D = CopyCause(
     "within the GPU, on another stream than the compute after it",
     "they could be hidden, but take memory bandwidth",
     "avoid .contiguous(), .clone(), torch.cat and .copy_() of large tensors",
     "swap pointers instead of copying",
 )
-MEMSETS = Cause(
+MEMSETS = CopyCause(
     "of setting memory",
     "not needed if a kernel writes all of the memory",
     "optimizer.zero_grad(set_to_none=True) (the default from torch 2.0 on), torch.empty for what is"
@@ -151,7 +151,7 @@ _BY_MEMORY = {
 }
 
 
-def cause_of(part: CopyPart, *, is_pytorch: bool) -> Cause:
+def cause_of(part: CopyPart, *, is_pytorch: bool) -> CopyCause:
     """Return why copies of one kind are not hidden.
 
     Args:
@@ -168,14 +168,16 @@ def cause_of(part: CopyPart, *, is_pytorch: bool) -> Cause:
     return _BY_MEMORY.get((part.direction, part.memory), by_path)
 
 
-def by_cause(parts: Iterable[CopyPart], *, is_pytorch: bool) -> list[tuple[Cause, list[CopyPart]]]:
+def by_cause(
+    parts: Iterable[CopyPart], *, is_pytorch: bool
+) -> list[tuple[CopyCause, list[CopyPart]]]:
     """Return the exposed copies by what can be done about them, longest first.
 
     Args:
         parts: the exposed copies by kind.
         is_pytorch: whether the program is known to be PyTorch.
     """
-    causes: dict[Cause, list[CopyPart]] = defaultdict(list)
+    causes: dict[CopyCause, list[CopyPart]] = defaultdict(list)
     for part in parts:
         causes[cause_of(part, is_pytorch=is_pytorch)].append(part)
     return sorted(causes.items(), key=lambda item: -exposed_ns(item[1]))

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from traceprof.host.allocations import Allocations
     from traceprof.host.idle_causes import IdleCauses, UnknownCause
-    from traceprof.host.idle_details import Detail
+    from traceprof.host.idle_details import IdleDetail
     from traceprof.ranks.comparison import RankComparison
     from traceprof.run.opening import Rank
 
@@ -182,7 +182,7 @@ class GpuIdleResult(RankResult, frozen=True):
     window: Window
     metrics: GpuIdleMetrics
     unknown_ns: tuple[int, int, int]
-    details: Mapping[IdleCause, tuple[Detail, ...]]
+    details: Mapping[IdleCause, tuple[IdleDetail, ...]]
     evidence: tuple[Evidence, ...]
     why_unknown: UnknownCause | None
     is_pytorch: bool

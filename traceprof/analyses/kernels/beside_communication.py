@@ -13,7 +13,7 @@ from traceprof.analyses.kernels.places import places
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from traceprof.analyses.kernels.by_signature import Compared
+    from traceprof.analyses.kernels.by_signature import ComparedSignatures
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.run.opening import Rank
 
@@ -44,7 +44,7 @@ class BesideCommunication(Record, frozen=True):
     is_beside: Mask
     is_half: Mask
     has_places: bool
-    compared: Compared
+    compared: ComparedSignatures
 
     @property
     def end_ns(self) -> Int64:

@@ -62,7 +62,7 @@ class SignatureSlowdown(Record, frozen=True):
         return (self.overlapped_ns - self.excess_ns) / self.num_overlapped
 
 
-class Comparison(Record, frozen=True):
+class ExpectedTimes(Record, frozen=True):
     """The total time of overlapped kernels, and their expected time alone.
 
     Sums over kernels that may have run at the same time.
@@ -107,7 +107,7 @@ class Comparison(Record, frozen=True):
         return max(min(self.excess_ns, floor(self.overlapped_ns - self.expected_at_least_ns)), 0)
 
 
-class Compared(Record, frozen=True):
+class ComparedSignatures(Record, frozen=True):
     """The m signatures that ran both alone often enough and overlapped, ascending.
 
     Attributes:
@@ -146,7 +146,7 @@ def compare(
     is_overlapped: Mask,
     least_alone: int,
     places: Callable[[Int64], Int32] | None = None,
-) -> Compared:
+) -> ComparedSignatures:
     """Compare kernels of a signature that ran at the same place, alone and overlapped.
 
     Args:
@@ -205,7 +205,7 @@ def compare(
     usual[np.searchsorted(of_signatures, paired)] = expected[0][group]
     order = ordered(index, length_ns[of_signatures])
     of_signatures = of_signatures[order]
-    return Compared(
+    return ComparedSignatures(
         signature=chosen,
         num_alone=summed(num_alone).astype(np.int64),
         num_overlapped=np.bincount(index, minlength=num),
@@ -263,8 +263,8 @@ def sorted_by_signature(length_ns: Int64, signature: Int64) -> Int64:
 
 
 def slowdowns(
-    rank: Rank, compared: Compared, start: Int64, end: Int64
-) -> tuple[Comparison, tuple[SignatureSlowdown, ...]]:
+    rank: Rank, compared: ComparedSignatures, start: Int64, end: Int64
+) -> tuple[ExpectedTimes, tuple[SignatureSlowdown, ...]]:
     """Add up all signatures, and describe each, the largest excess first.
 
     Args:
@@ -295,7 +295,7 @@ def slowdowns(
     rows.sort(key=lambda row: (-row.excess_ns, row.name, row.longest))
     took = intervals.total(compared.overlapped_ns)
     median, at_least, at_most = (took - compared.excess_ns.sum(axis=0)).tolist()
-    comparison = Comparison(
+    comparison = ExpectedTimes(
         num_overlapped=len(compared.overlapped),
         num_alone=intervals.total(compared.num_alone),
         overlapped_ns=took,

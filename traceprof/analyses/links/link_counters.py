@@ -11,7 +11,7 @@ from traceprof import hardware, intervals
 from traceprof.analyses.links import link_findings
 from traceprof.analyses.links.copy_paths import copies_by_direction, exposed_copies
 from traceprof.analyses.links.link_findings import LinkMetrics, Load
-from traceprof.analyses.links.link_series import AT_PEAK, Series
+from traceprof.analyses.links.link_series import AT_PEAK, ClippedSamples
 from traceprof.analyses.links.link_usage import LinkUse
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Finding, NotApplicable, severity_of_cost
@@ -124,9 +124,9 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
     )
 
 
-def sampled(rank: Rank, window: Window) -> list[Series]:
+def sampled(rank: Rank, window: Window) -> list[ClippedSamples]:
     """Return the samples of a rank's links inside a window."""
-    within = (Series.within(rank, one, window) for one in link_samples(rank))
+    within = (ClippedSamples.within(rank, one, window) for one in link_samples(rank))
     return [series for series in within if series]
 
 
@@ -188,7 +188,7 @@ def _is_first(rank: Rank) -> bool:
     return first == rank.key
 
 
-def _counter_use(series: Series, communication: Intervals, peaks: Peaks) -> CounterUse:
+def _counter_use(series: ClippedSamples, communication: Intervals, peaks: Peaks) -> CounterUse:
     link = series.of.link
     peak = peaks.of(link)
     full = series.full(peak)
@@ -227,7 +227,7 @@ def _link_use(use: CounterUse) -> LinkUse:
 
 
 def _load(
-    rank: Rank, series: Series, what: str, waited: Intervals, peaks: Peaks, window: Window
+    rank: Rank, series: ClippedSamples, what: str, waited: Intervals, peaks: Peaks, window: Window
 ) -> Load | None:
     """Return the rate of the link while work waited for it; None if that is unknown."""
     waited_ns, peak = waited.measure_ns, peaks.of(series.of.link)

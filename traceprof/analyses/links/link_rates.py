@@ -13,7 +13,7 @@ from traceprof.structs import Record
 from traceprof.trace.model.counters import PERCENT
 
 if TYPE_CHECKING:
-    from traceprof.analyses.links.link_series import Series
+    from traceprof.analyses.links.link_series import ClippedSamples
     from traceprof.intervals import Float64, Int64
     from traceprof.run.opening import Rank, Window
 
@@ -93,7 +93,7 @@ def _of_copies(
     )
 
 
-def _of_samples(rank: Rank, series: Series, limits: Int64) -> LinkRates:
+def _of_samples(rank: Rank, series: ClippedSamples, limits: Int64) -> LinkRates:
     peaks, link = hardware.peaks(rank.gpu, rank.peak_overrides), series.of.link
     peak, full = peaks.of(link), series.full(peaks.of(link))
     in_percent = series.of.unit == PERCENT and peak is None

@@ -20,7 +20,7 @@ AT_PEAK = 0.90
 """Of the peak: a sample from here on had no room left."""
 
 
-class Series(Record, frozen=True):
+class ClippedSamples(Record, frozen=True):
     """Samples clipped to a window: int64[n] each, and how many idle spikes were left out."""
 
     of: LinkSamples
@@ -30,7 +30,7 @@ class Series(Record, frozen=True):
     num_idle_spikes: int
 
     @classmethod
-    def within(cls, rank: Rank, samples: LinkSamples, window: Window) -> Series | None:
+    def within(cls, rank: Rank, samples: LinkSamples, window: Window) -> ClippedSamples | None:
         """Return the part of the samples in a window, or None if there is none."""
         start = np.maximum(samples.start_ns, window.start_ns)
         end = np.minimum(samples.end_ns, window.end_ns)

@@ -61,7 +61,7 @@ class RunModule(Protocol[OfRun]):
         """Judge the numbers."""
 
 
-class Analysis(Record, frozen=True):
+class Registration(Record, frozen=True):
     """A registered analysis.
 
     Attributes:
@@ -94,11 +94,11 @@ class Analysis(Record, frozen=True):
         is_for_cpu: bool = False,
         is_listed: bool = False,
         refined: Callable[[Result, RankComparison], Result] | None = None,
-    ) -> Analysis: ...
+    ) -> Registration: ...
 
     @overload
     @staticmethod
-    def of(module: RunModule[OfRun]) -> Analysis: ...
+    def of(module: RunModule[OfRun]) -> Registration: ...
 
     @staticmethod
     def of(
@@ -107,7 +107,7 @@ class Analysis(Record, frozen=True):
         is_for_cpu: bool = False,
         is_listed: bool = False,
         refined: Callable[[Any, RankComparison], Any] | None = None,
-    ) -> Analysis:
+    ) -> Registration:
         """Register a module.
 
         Args:
@@ -144,8 +144,8 @@ class Analysis(Record, frozen=True):
             )
 
         if not hasattr(module, "REQUIRES"):
-            return Analysis(module.__name__, module.FINDINGS, module.PAGE, judge_run)
-        return Analysis(
+            return Registration(module.__name__, module.FINDINGS, module.PAGE, judge_run)
+        return Registration(
             module.__name__,
             module.FINDINGS,
             module.PAGE,

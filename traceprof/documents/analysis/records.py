@@ -57,7 +57,7 @@ _headline_row = maker(
 _lateness_row = maker(reports.Lateness, "rank", "host")
 
 
-class Table(NamedTuple):
+class ListField(NamedTuple):
     """A list of the document.
 
     Attributes:
@@ -292,27 +292,27 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-TABLES: Mapping[str, Table] = {
-    "reports": Table(reports.Report, _reports),
-    "ranks": Table(reports.Rank, _ranks),
-    "breakdown": Table(measures.Breakdown, _breakdown),
-    "training": Table(measures.Training, _training),
-    "steps": Table(measures.Step, _steps),
-    "step_totals": Table(StepTotals, attrgetter("step_totals")),
-    "communication_totals": Table(communication.CommunicationTotals, _communication_totals),
-    "beside": Table(measures.Beside, _beside),
-    "links": Table(communication.LinkUse, _links),
-    "collectives": Table(communication.Collective, _collectives),
-    "buckets": Table(communication.Bucket, _buckets),
-    "compute": Table(measures.Compute, _compute),
-    "step_flops": Table(StepFlops, _step_flops),
-    "kernels": Table(measures.Kernel, _kernels),
-    "modules": Table(measures.Module, _modules),
-    "findings": Table(Finding, _findings),
-    "owners": Table(Attribution, attrgetter("attributions")),
-    "not_applicable": Table(NotApplicable, attrgetter("not_applicable")),
-    "notes": Table(reports.Note, _notes),
-    "lost_reports": Table(reports.LostReport, _lost_reports),
+TABLES: Mapping[str, ListField] = {
+    "reports": ListField(reports.Report, _reports),
+    "ranks": ListField(reports.Rank, _ranks),
+    "breakdown": ListField(measures.Breakdown, _breakdown),
+    "training": ListField(measures.Training, _training),
+    "steps": ListField(measures.Step, _steps),
+    "step_totals": ListField(StepTotals, attrgetter("step_totals")),
+    "communication_totals": ListField(communication.CommunicationTotals, _communication_totals),
+    "beside": ListField(measures.Beside, _beside),
+    "links": ListField(communication.LinkUse, _links),
+    "collectives": ListField(communication.Collective, _collectives),
+    "buckets": ListField(communication.Bucket, _buckets),
+    "compute": ListField(measures.Compute, _compute),
+    "step_flops": ListField(StepFlops, _step_flops),
+    "kernels": ListField(measures.Kernel, _kernels),
+    "modules": ListField(measures.Module, _modules),
+    "findings": ListField(Finding, _findings),
+    "owners": ListField(Attribution, attrgetter("attributions")),
+    "not_applicable": ListField(NotApplicable, attrgetter("not_applicable")),
+    "notes": ListField(reports.Note, _notes),
+    "lost_reports": ListField(reports.LostReport, _lost_reports),
 }
 """The lists of the document by the names that they have in it."""
 

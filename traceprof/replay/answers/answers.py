@@ -15,7 +15,7 @@ from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, chec
 from traceprof.replay.answers.critical_path import RankPath, critical_paths
 from traceprof.replay.answers.gates import MAX_BELOW_FLOOR, MIN_HELD_OUT, floor_gate
 from traceprof.replay.assumptions.assumption import Way, defaults, ways_of
-from traceprof.replay.assumptions.other_schedule import pipeline_of
+from traceprof.replay.assumptions.other_schedule import pipeline_model
 from traceprof.replay.assumptions.run_change import CannotChange, missing_event_records
 from traceprof.replay.assumptions.schedules import ScheduleTime, schedule_times
 from traceprof.replay.assumptions.sends import sends_of
@@ -166,7 +166,7 @@ def with_floor(baseline: Baseline, answers: Iterable[Answer]) -> Baseline:
 
 def _schedules(analysis: OpenAnalysis, graph: RunGraph) -> tuple[ScheduleTime, ...]:
     sends = sends_of(analysis, graph)
-    pipeline = None if sends is None else pipeline_of(analysis, graph, sends)
+    pipeline = None if sends is None else pipeline_model(analysis, graph, sends)
     return () if pipeline is None else schedule_times(pipeline)
 
 

@@ -18,7 +18,7 @@ from traceprof.analyses.steps.step_lengths import slowest_rank, step_ns
 from traceprof.communication.messages import RECEIVES, SENDS
 from traceprof.ranks.passes import BACKWARD, FORWARD, OTHER
 from traceprof.replay.assumptions.run_change import CannotChange
-from traceprof.replay.assumptions.schedules import Pipeline, Stage, pipeline_ns
+from traceprof.replay.assumptions.schedules import PipelineModel, StageCost, pipeline_ns
 from traceprof.replay.assumptions.sends import edges_of_graph, sends_of
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.run.pipeline_orders import ORDERS
@@ -90,7 +90,7 @@ def with_more_micro_batches(
     shorter = replace(
         was,
         stages=tuple(
-            Stage(stage.forward_ns / factor, stage.backward_ns / factor) for stage in was.stages
+            StageCost(stage.forward_ns / factor, stage.backward_ns / factor) for stage in was.stages
         ),
         num_micro_batches=round(num),
         activations_ns=was.activations_ns / factor,
@@ -109,12 +109,12 @@ class _Model(Record, frozen=True):
         off_ns: by how much a step was longer or shorter.
     """
 
-    pipeline: Pipeline
+    pipeline: PipelineModel
     order: str
     step_ns: float
     off_ns: float
 
-    def changed(self, pipeline: Pipeline, order: str) -> StepChange | CannotChange:
+    def changed(self, pipeline: PipelineModel, order: str) -> StepChange | CannotChange:
         """Return the change of a step with another pipeline in an order."""
         num_stages, num = len(pipeline.stages), pipeline.num_micro_batches
         if order == "interleaved" and num % num_stages:
@@ -138,7 +138,7 @@ def _model(analysis: OpenAnalysis, graph: RunGraph) -> _Model | CannotChange:
     if order not in ORDERS:
         return CannotChange("its passes follow no known order")
     sends = sends_of(analysis, graph)
-    pipeline = None if sends is None else pipeline_of(analysis, graph, sends)
+    pipeline = None if sends is None else pipeline_model(analysis, graph, sends)
     if pipeline is None:
         return CannotChange("its stages do not send and receive in turn with their passes")
     passes_ns = pipeline_ns(pipeline, order, pipeline.slowdown)
@@ -167,7 +167,7 @@ def _rest_ns(stages: Sequence[RankPasses]) -> float:
     return float(np.mean(sums))
 
 
-def pipeline_of(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> Pipeline | None:
+def pipeline_model(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> PipelineModel | None:
     """Return the pipeline of a run; None without one, or without ranges of its passes.
 
     Each stage has one rank, and sends to the next one and the one before.
@@ -201,7 +201,7 @@ def pipeline_of(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> Pipeli
     known = [stage for stage in stages if stage is not None]
     if len(known) < len(stages):
         return None
-    return Pipeline(
+    return PipelineModel(
         stages=tuple(known),
         num_micro_batches=int(np.median(per_step)),
         activations_ns=float(np.median(of_send[is_send & is_forward])),
@@ -253,7 +253,7 @@ def _share_streams(sends: Sends, is_send: Mask, is_forward: Mask) -> bool:
     return bool((both & (is_forward[1:] != is_forward[:-1])).any())
 
 
-def _stage(rank: Rank, passes: RankPasses) -> Stage | None:
+def _stage(rank: Rank, passes: RankPasses) -> StageCost | None:
     """Return the times of a rank's forward and backward without communication beside them."""
     if not len(passes) or rank.calls is None:
         return None
@@ -271,7 +271,7 @@ def _stage(rank: Rank, passes: RankPasses) -> Stage | None:
         if not len(of_kind):
             return None
         took.append(float(np.median(of_kind)))
-    return Stage(*took)
+    return StageCost(*took)
 
 
 def _slowdown(analysis: OpenAnalysis) -> float:

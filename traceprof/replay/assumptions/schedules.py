@@ -17,7 +17,7 @@ _NUM_CHUNKS = 2  # parts of the model that a stage has where they are interleave
 _DONE_NS = 1e-6  # what is left of a pass by rounding
 
 
-class Stage(Record, frozen=True):
+class StageCost(Record, frozen=True):
     """Time that one stage of a pipeline needs for a micro-batch, without overlap.
 
     Attributes:
@@ -29,7 +29,7 @@ class Stage(Record, frozen=True):
     backward_ns: float
 
 
-class Pipeline(Record, frozen=True):
+class PipelineModel(Record, frozen=True):
     """The stages of a pipeline, and the links between them.
 
     Attributes:
@@ -41,7 +41,7 @@ class Pipeline(Record, frozen=True):
         sends_apart: whether activations and gradients are sent on a stream each.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[StageCost, ...]
     num_micro_batches: int
     activations_ns: float
     gradients_ns: float
@@ -72,7 +72,7 @@ class _Message(Record, frozen=True):
 
 
 @dataclass
-class _Stage:
+class _Progress:
     """The state of a stage."""
 
     passes: list[Pass]
@@ -84,7 +84,7 @@ class _Stage:
     sends: list[_Message] = field(default_factory=list)
 
 
-def schedule_times(pipeline: Pipeline) -> tuple[ScheduleTime, ...]:
+def schedule_times(pipeline: PipelineModel) -> tuple[ScheduleTime, ...]:
     """Return the times of the same stages in each possible order.
 
     Interleaved, each stage has two halves of what it has, so that twice as much is sent.
@@ -100,7 +100,7 @@ def schedule_times(pipeline: Pipeline) -> tuple[ScheduleTime, ...]:
     return tuple(times)
 
 
-def pipeline_ns(pipeline: Pipeline, order: str, slowdown: float) -> float | None:
+def pipeline_ns(pipeline: PipelineModel, order: str, slowdown: float) -> float | None:
     """Return how long the passes take in an order; None if stages wait for ever.
 
     Args:
@@ -136,15 +136,15 @@ class _Run:
         moving: what is under way, and when it arrives.
     """
 
-    def __init__(self, pipeline: Pipeline, order: str, num_chunks: int) -> None:
+    def __init__(self, pipeline: PipelineModel, order: str, num_chunks: int) -> None:
         self._pipeline, self._num_chunks = pipeline, num_chunks
         self._num_stages = num_stages = len(pipeline.stages)
         self._num_parts = num_stages * num_chunks
-        self.stages: list[_Stage] = []
+        self.stages: list[_Progress] = []
         self.moving: dict[_Message, float] = {}
         for number, cost in enumerate(pipeline.stages):
             passes = ORDERS[order](number, num_stages, pipeline.num_micro_batches)
-            stage = _Stage(passes, [one.chunk * num_stages + number for one in passes])
+            stage = _Progress(passes, [one.chunk * num_stages + number for one in passes])
             _begin(stage, cost, self._num_parts, num_chunks)
             self.stages.append(stage)
 
@@ -163,7 +163,7 @@ class _Run:
                     took = pipeline.activations_ns if head.is_forward else pipeline.gradients_ns
                     self.moving[head] = now + took
 
-    def _heads(self, stage: _Stage) -> list[_Message]:
+    def _heads(self, stage: _Progress) -> list[_Message]:
         """Return the sends of a stage that are the first of their stream."""
         if not self._pipeline.sends_apart:
             return stage.sends[:1]
@@ -190,7 +190,7 @@ class _Run:
             receiver.awaited, receiver.is_computing = None, True
 
 
-def _begin(stage: _Stage, cost: Stage, num_parts: int, num_chunks: int) -> None:
+def _begin(stage: _Progress, cost: StageCost, num_parts: int, num_chunks: int) -> None:
     """Let a stage begin its next pass, or request its input."""
     if stage.place == len(stage.passes):
         return
@@ -201,7 +201,7 @@ def _begin(stage: _Stage, cost: Stage, num_parts: int, num_chunks: int) -> None:
     stage.is_computing = not has_input
 
 
-def _end(stage: _Stage, num_parts: int) -> None:
+def _end(stage: _Progress, num_parts: int) -> None:
     """End the pass of a stage, and have its result sent."""
     one, part = stage.passes[stage.place], stage.parts[stage.place]
     following = part + 1 if one.is_forward else part - 1

@@ -12,7 +12,7 @@ from traceprof.replay.graph.columns import COMMUNICATION
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
-    from traceprof.replay.graph.stream_waits import StreamWaits
+    from traceprof.replay.graph.stream_waits import OperationWaits
 
 _MIN_LATE_NS = 5_000
 _SOONEST_NS, _LATEST_NS = 500, 5_000  # from the end of what was waited for to the start
@@ -22,7 +22,7 @@ _BEFORE_ALL = np.iinfo(np.int64).min // 4
 
 
 def hidden_stream_ns(
-    calls: HostCalls, work: GpuWork, launched_ns: Int64, between: StreamWaits
+    calls: HostCalls, work: GpuWork, launched_ns: Int64, between: OperationWaits
 ) -> tuple[Int64, Int64]:
     """Return when operations seem to have waited for another stream for no reason that is known.
 

@@ -12,7 +12,7 @@ from traceprof.structs import Record
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
-    from traceprof.replay.graph.stream_waits import StreamWaits
+    from traceprof.replay.graph.stream_waits import OperationWaits
 
 # An operation that nothing holds begins within this time of what it waited for last; later, it
 # waited for something that is not recorded.
@@ -31,7 +31,7 @@ class Latencies(Record, frozen=True):
             a copy that blocks it; when it began itself, of one that did so within its call.
         after_launch_ns: int64[n], from then to its start, where only that held it.
         after_previous_ns: int64[n], from the end of the one before on its stream.
-        after_wait_ns: int64[m], by row of `StreamWaits`.
+        after_wait_ns: int64[m], by row of `OperationWaits`.
         crowded_ns: int64[n], how much later it began while kernels of other streams left no room.
         unexplained_ns: int64[n], how much later it began for no known reason.
     """
@@ -44,7 +44,7 @@ class Latencies(Record, frozen=True):
     unexplained_ns: Int64
 
 
-def measured_latencies(calls: HostCalls, work: GpuWork, between: StreamWaits) -> Latencies:
+def measured_latencies(calls: HostCalls, work: GpuWork, between: OperationWaits) -> Latencies:
     """Measure the delay after each kind of thing that operations wait for.
 
     What held it last is measured, up to 20 us; what did not, is at most the median of its kind.

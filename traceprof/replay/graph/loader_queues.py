@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.host_waits import HostWaits
-    from traceprof.replay.graph.loader_stages import Stage
-    from traceprof.replay.graph.stream_waits import StreamWaits
+    from traceprof.replay.graph.loader_stages import LoaderStage
+    from traceprof.replay.graph.stream_waits import OperationWaits
     from traceprof.run.opening import Rank
 
 _WAITED_NS = 100_000  # a first stage that begins so long after the batch before waited for its feed
@@ -99,7 +99,7 @@ def queue_waits(
     calls: HostCalls,
     work: GpuWork,
     waits: HostWaits,
-    between: StreamWaits,
+    between: OperationWaits,
     training: Int64,
     shift_ns: int,
 ) -> QueueWaits:
@@ -141,7 +141,7 @@ def queue_waits(
 
 
 def _of_pipeline(
-    last: Stage, stages: list[Stage], calls: HostCalls, training: Int64, uses: _Uses
+    last: LoaderStage, stages: list[LoaderStage], calls: HostCalls, training: Int64, uses: _Uses
 ) -> tuple[Int64, Int64, Intervals] | None:
     """Return the waits in one pipeline, int64[5, m], its threads, and when its first stage works.
 
@@ -172,7 +172,7 @@ def _of_pipeline(
     return np.concatenate(rows, axis=1), threads, intervals.union(first.begin_ns, first.end_ns)
 
 
-def _fed(stage: Stage, last: Stage, calls: HostCalls, training: Int64) -> _Feed | None:
+def _fed(stage: LoaderStage, last: LoaderStage, calls: HostCalls, training: Int64) -> _Feed | None:
     """Return how a first stage is fed; None if that is unknown.
 
     Wherever it waited, its feeder is at the same place of its step, by the number of its calls, and
@@ -200,7 +200,7 @@ def _fed(stage: Stage, last: Stage, calls: HostCalls, training: Int64) -> _Feed 
     return best
 
 
-def _begun(stage: Stage, after: Int64, ready_ns: Int64, calls: HostCalls) -> Int64:
+def _begun(stage: LoaderStage, after: Int64, ready_ns: Int64, calls: HostCalls) -> Int64:
     """Return the waits of a stage for calls of others: int64[5, m].
 
     Args:
@@ -223,7 +223,7 @@ def _begun(stage: Stage, after: Int64, ready_ns: Int64, calls: HostCalls) -> Int
     return _rows(call, after, gap, own)
 
 
-def _fed_through(stage: Stage, fed: Int64, got: Int64, calls: HostCalls) -> list[Int64]:
+def _fed_through(stage: LoaderStage, fed: Int64, got: Int64, calls: HostCalls) -> list[Int64]:
     """Return the waits of a stage for a first one without calls, as such of that one: int64[5, m].
 
     It takes its time for a batch when it has been fed and is done with the batch before.
@@ -255,7 +255,7 @@ def _taken_for(call: Int64, taken: Int64) -> Int64:
 
 
 def _taken(
-    stage: Stage, feed: _Feed | None, calls: HostCalls, training: Int64, uses: _Uses
+    stage: LoaderStage, feed: _Feed | None, calls: HostCalls, training: Int64, uses: _Uses
 ) -> Int64 | None:
     """Return the waits of a training thread for the batches of a last stage: int64[5, m].
 

@@ -26,7 +26,7 @@ _MOST = 0.9  # of the batches have to fit
 _EARLY_NS = 20_000  # a range ends so shortly after the next stage was woken
 
 
-class Stage(NamedTuple):
+class LoaderStage(NamedTuple):
     """The work of a thread on n batches, int64[n] each except for `thread` and `order`.
 
     Attributes:
@@ -57,7 +57,7 @@ class Stage(NamedTuple):
         return worked + calls.start_ns[self.first] - self.begin_ns
 
 
-def stages_of(rank: Rank, calls: HostCalls, shift_ns: int) -> list[Stage]:
+def stages_of(rank: Rank, calls: HostCalls, shift_ns: int) -> list[LoaderStage]:
     """Return the stages of a process that have enough batches.
 
     Args:
@@ -86,14 +86,14 @@ def stages_of(rank: Rank, calls: HostCalls, shift_ns: int) -> list[Stage]:
         has = np.flatnonzero(last >= first)
         if len(has):  # others are not of the steps that are replayed
             ranges_of = begin[has], end[has], outer[first[has]], outer[last[has]]
-            stages.append(Stage(number[thread], kind, *ranges_of))
+            stages.append(LoaderStage(number[thread], kind, *ranges_of))
         else:
             none = np.full(len(rows), -1)
-            stages.append(Stage(-1, kind, begin, end, none, none))
+            stages.append(LoaderStage(-1, kind, begin, end, none, none))
     return stages
 
 
-def input_of(stage: Stage, stages: list[Stage]) -> tuple[Stage, Int64] | None:
+def input_of(stage: LoaderStage, stages: list[LoaderStage]) -> tuple[LoaderStage, Int64] | None:
     """Return the stage that brings another one's batches, and which of its each is, -1 if unknown.
 
     Wherever the other one waited, it begins right after that stage's end, and nowhere before.

@@ -27,7 +27,7 @@ class CircularError(ValueError):
     """The graph has a circle."""
 
 
-class Schedule(Record, frozen=True):
+class EdgeLevels(Record, frozen=True):
     """Edges by the level of the node that they lead to, then by that node.
 
     Attributes:
@@ -47,7 +47,7 @@ class Schedule(Record, frozen=True):
     level_start: Int64
 
 
-def schedule(num_nodes: int, source: Int64, target: Int64) -> Schedule:
+def schedule(num_nodes: int, source: Int64, target: Int64) -> EdgeLevels:
     """Return in which order edges are taken.
 
     Args:
@@ -66,7 +66,7 @@ def schedule(num_nodes: int, source: Int64, target: Int64) -> Schedule:
     first_edge = np.flatnonzero(is_first)
     distinct = targets[first_edge]
     changes = np.flatnonzero(np.diff(level[distinct])) + 1
-    return Schedule(
+    return EdgeLevels(
         num_nodes=num_nodes,
         order=order,
         source=source[order],
@@ -76,7 +76,7 @@ def schedule(num_nodes: int, source: Int64, target: Int64) -> Schedule:
     )
 
 
-def solve(plan: Schedule, sets: WeightSets) -> Float64:
+def solve(plan: EdgeLevels, sets: WeightSets) -> Float64:
     """Return the time of each node.
 
     Args:
@@ -105,7 +105,7 @@ def solve(plan: Schedule, sets: WeightSets) -> Float64:
     return times
 
 
-def binding_edges(plan: Schedule, weights: Float64, times: Float64, node: int) -> list[int]:
+def binding_edges(plan: EdgeLevels, weights: Float64, times: Float64, node: int) -> list[int]:
     """Return the critical edges of a node, from the root to it.
 
     Args:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.hidden_host_waits import HiddenWaits
     from traceprof.replay.graph.host_waits import HostWaits
-    from traceprof.replay.graph.stream_waits import StreamWaits
+    from traceprof.replay.graph.stream_waits import OperationWaits
     from traceprof.replay.graph.thread_waits import HandOvers, LockWaits
     from traceprof.run.opening import Rank
 
@@ -96,7 +96,7 @@ class Observed(Record, frozen=True):
     host_waits: HostWaits
     lock_waits: LockWaits
     hand_overs: HandOvers
-    stream_waits: StreamWaits
+    stream_waits: OperationWaits
     hidden_waits: HiddenWaits
     lost_records: float
 
@@ -167,7 +167,7 @@ class Edges(Record, frozen=True):
         source: int64[n], nodes.
         target: int64[n], nodes.
         at: int64[n], what they are about: calls of host edges, operations of GPU edges, rows of
-            `HostWaits` or `StreamWaits`.
+            `HostWaits` or `OperationWaits`.
         other: int64[n], the other thread's call of hand-overs, else as `at`.
     """
 

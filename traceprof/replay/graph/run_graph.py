@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from traceprof.host.launch_stalls import Stalls
     from traceprof.intervals import Int64
     from traceprof.progress import Progress
-    from traceprof.replay.graph.longest_path import Schedule
+    from traceprof.replay.graph.longest_path import EdgeLevels
     from traceprof.replay.graph.process_facts import ProcessFacts
     from traceprof.replay.graph.process_part import PackedProcess, ProcessPart
     from traceprof.replay.graph.rank_steps import RankSteps
@@ -81,7 +81,7 @@ class RunGraph(Record, frozen=True):
     """
 
     edges: tuple[EdgeList, ...]
-    plan: Schedule
+    plan: EdgeLevels
     weights: WeightSets
     steps: tuple[RankSteps, ...]
     facts: tuple[ProcessFacts, ...]

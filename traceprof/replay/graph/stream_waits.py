@@ -39,7 +39,7 @@ TOLERANCE_NS = 20_000
 _NOTHING = np.empty(0, np.int64)
 
 
-class StreamWaits(Record, frozen=True):
+class OperationWaits(Record, frozen=True):
     """The m waits of operations for one of another stream.
 
     Attributes:
@@ -77,10 +77,10 @@ class QueuedCommunication(Record, frozen=True):
     of_others: Pairs
 
 
-NO_STREAM_WAITS = StreamWaits(_NOTHING, _NOTHING, False, np.empty(0, np.bool_))
+NO_STREAM_WAITS = OperationWaits(_NOTHING, _NOTHING, False, np.empty(0, np.bool_))
 
 
-def stream_waits(events: EventWaits | None, work: GpuWork) -> StreamWaits | None:
+def stream_waits(events: EventWaits | None, work: GpuWork) -> OperationWaits | None:
     """Return the waits of streams; None without event records.
 
     Args:
@@ -90,10 +90,10 @@ def stream_waits(events: EventWaits | None, work: GpuWork) -> StreamWaits | None
     if events is None:
         return None
     producer, consumer = awaited(events, work)
-    return StreamWaits(producer, consumer, True, np.ones(len(producer), np.bool_))
+    return OperationWaits(producer, consumer, True, np.ones(len(producer), np.bool_))
 
 
-def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> StreamWaits:
+def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> OperationWaits:
     """Return which operations seem to have waited for one of another stream, or may have.
 
     An operation that nothing known held, and that began within 20 us of the end of another stream's
@@ -115,7 +115,7 @@ def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> 
     fits &= asked[producer] < asked[consumer]
     producer, consumer = producer[fits], consumer[fits]
     others = possible_waits(rank, calls, work)
-    return StreamWaits(
+    return OperationWaits(
         np.concatenate((producer, others[0])),
         np.concatenate((consumer, others[1])),
         is_recorded=False,

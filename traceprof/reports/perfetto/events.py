@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.reports.tracks import Category
+from traceprof.reports.tracks import EventKind
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Span = tuple[int, int, str, str, Mapping[str, Value]]
 
-_CATEGORIES = tuple(str(category) for category in Category)
+_CATEGORIES = tuple(str(category) for category in EventKind)
 
 
 class Events(Record, frozen=True):

@@ -37,7 +37,7 @@ _HALVES = (
 )
 
 
-class Column(Record, frozen=True):
+class ByteColumn(Record, frozen=True):
     """Bytes of n messages that follow each other.
 
     Attributes:
@@ -49,7 +49,7 @@ class Column(Record, frozen=True):
     kept: Words
 
 
-class Fields(Record, frozen=True):
+class RowFields(Record, frozen=True):
     """Fields of n messages.
 
     Attributes:
@@ -57,22 +57,22 @@ class Fields(Record, frozen=True):
         length: int64[n] or int64[1], how many bytes are written of each.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[ByteColumn, ...]
     length: Int64
 
-    def __add__(self, other: Fields) -> Fields:
-        return Fields((*self.columns, *other.columns), self.length + other.length)
+    def __add__(self, other: RowFields) -> RowFields:
+        return RowFields((*self.columns, *other.columns), self.length + other.length)
 
-    def where(self, is_present: Mask) -> Fields:
+    def where(self, is_present: Mask) -> RowFields:
         """Return the same fields, of some messages only: bool[n]."""
         columns = [
-            Column(one.words, np.where(is_present, one.kept, one.kept.dtype.type(0)))
+            ByteColumn(one.words, np.where(is_present, one.kept, one.kept.dtype.type(0)))
             for one in self.columns
         ]
-        return Fields(tuple(columns), np.where(is_present, self.length, 0))
+        return RowFields(tuple(columns), np.where(is_present, self.length, 0))
 
 
-class Messages(NamedTuple):
+class EncodedMessages(NamedTuple):
     """Messages, one after the other.
 
     Attributes:
@@ -90,7 +90,7 @@ def tag_of(message: Message, num_bytes: int = 1) -> bytes:
     return content[:-num_bytes]
 
 
-def numbers(tag: bytes, values: Int64) -> Fields:
+def numbers(tag: bytes, values: Int64) -> RowFields:
     """Return a field of numbers, int64[n] or int64[1]: 10 bytes of negative ones."""
     value = np.asarray(values).astype(np.uint64)
     top = int(value.max()) if len(value) else 0
@@ -98,49 +98,50 @@ def numbers(tag: bytes, values: Int64) -> Fields:
     for bits in range(_BITS, min(top.bit_length(), 64), _BITS):
         length += value >= np.uint64(1 << bits)
     if top < 1 << _BITS:
-        columns = [Column(value.astype(np.uint8), np.ones(1, np.uint8))]
+        columns = [ByteColumn(value.astype(np.uint8), np.ones(1, np.uint8))]
     else:
         spread = value & np.uint64((1 << _LOW) - 1)
         for low, high, shift in _HALVES:
             spread = (spread & np.uint64(low)) | ((spread & np.uint64(high)) << np.uint64(shift))
         first = np.minimum(length, 8)
         more = np.where(length > 8, np.uint64(0x80 * _ONES & ((1 << 64) - 1)), _MORE[first])
-        columns = [Column(spread | more, _KEPT[first])]
+        columns = [ByteColumn(spread | more, _KEPT[first])]
         if top >> _LOW:
             rest = value >> np.uint64(_LOW)
             high_word = (rest & np.uint64(0x7F)) | (rest >> np.uint64(_BITS) << np.uint64(8))
             high_word |= np.where(length > 9, np.uint64(0x80), np.uint64(0))
             kept = _KEPT[np.maximum(length - 8, 0)]
-            columns.append(Column(high_word.astype(np.uint16), kept.astype(np.uint16)))
+            columns.append(ByteColumn(high_word.astype(np.uint16), kept.astype(np.uint16)))
         elif top < 1 << 2 * _BITS:
             columns = [
-                Column(one.words.astype(np.uint16), one.kept.astype(np.uint16)) for one in columns
+                ByteColumn(one.words.astype(np.uint16), one.kept.astype(np.uint16))
+                for one in columns
             ]
-    return _after(tag, Fields(tuple(columns), length))
+    return _after(tag, RowFields(tuple(columns), length))
 
 
-def fixed_numbers(tag: bytes, values: Int64) -> Fields:
+def fixed_numbers(tag: bytes, values: Int64) -> RowFields:
     """Return a field of numbers of eight bytes each, int64[n]."""
-    column = Column(np.asarray(values).astype(np.uint64), _KEPT[8:])
-    return _after(tag, Fields((column,), np.full(1, 8, np.int64)))
+    column = ByteColumn(np.asarray(values).astype(np.uint64), _KEPT[8:])
+    return _after(tag, RowFields((column,), np.full(1, 8, np.int64)))
 
 
-def messages(tag: bytes, fields: Fields) -> Fields:
+def messages(tag: bytes, fields: RowFields) -> RowFields:
     """Return a field that is a message of fields."""
     return numbers(tag, fields.length) + fields
 
 
-def texts(tag: bytes, text: str) -> Fields:
+def texts(tag: bytes, text: str) -> RowFields:
     """Return a field that is the same text in all messages."""
     content = text.encode()
     padded = np.frombuffer(content.ljust(-(-len(content) // 8) * 8, b"\0"), np.uint64)
     sizes = np.minimum(len(content) - 8 * np.arange(len(padded)), 8)
-    columns = [Column(padded[[at]], _KEPT[[size]]) for at, size in enumerate(sizes.tolist())]
-    fields = Fields(tuple(columns), np.full(1, len(content), np.int64))
+    columns = [ByteColumn(padded[[at]], _KEPT[[size]]) for at, size in enumerate(sizes.tolist())]
+    fields = RowFields(tuple(columns), np.full(1, len(content), np.int64))
     return numbers(tag, fields.length) + fields
 
 
-def written(fields: Fields, num: int) -> Messages:
+def written(fields: RowFields, num: int) -> EncodedMessages:
     """Put n messages together.
 
     Args:
@@ -163,10 +164,10 @@ def written(fields: Fields, num: int) -> Messages:
             if len(column) != 1:
                 rows[name] = column
     content: Bytes = words.view(np.uint8)[kept.view(np.bool_)]
-    return Messages(content, np.broadcast_to(fields.length, num))
+    return EncodedMessages(content, np.broadcast_to(fields.length, num))
 
 
-def merged(kind: npt.NDArray[np.int8], parts: Sequence[Messages]) -> Bytes:
+def merged(kind: npt.NDArray[np.int8], parts: Sequence[EncodedMessages]) -> Bytes:
     """Return the bytes of messages of several kinds in one order.
 
     Args:
@@ -185,7 +186,7 @@ def merged(kind: npt.NDArray[np.int8], parts: Sequence[Messages]) -> Bytes:
     return content
 
 
-def _after(tag: bytes, fields: Fields) -> Fields:
+def _after(tag: bytes, fields: RowFields) -> RowFields:
     """Return fields with a tag before each."""
-    columns = tuple(Column(np.full(1, byte, np.uint8), np.ones(1, np.uint8)) for byte in tag)
-    return Fields((*columns, *fields.columns), fields.length + len(tag))
+    columns = tuple(ByteColumn(np.full(1, byte, np.uint8), np.ones(1, np.uint8)) for byte in tag)
+    return RowFields((*columns, *fields.columns), fields.length + len(tag))

@@ -22,7 +22,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
 from traceprof.errors import one_line
 from traceprof.reports.perfetto.lanes import lanes, nested_order
 from traceprof.reports.perfetto.message_columns import (
-    Messages,
+    EncodedMessages,
     fixed_numbers,
     merged,
     messages,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from traceprof.intervals import Int64
     from traceprof.reports.perfetto.events import Events
-    from traceprof.reports.perfetto.message_columns import Bytes, Fields
+    from traceprof.reports.perfetto.message_columns import Bytes, RowFields
 
 _BEGIN, _END = TrackEvent.TYPE_SLICE_BEGIN, TrackEvent.TYPE_SLICE_END
 _INSTANT = TrackEvent.TYPE_INSTANT
@@ -174,7 +174,7 @@ class PacketWriter:
         category: Int64,
         *,
         has_notes: bool,
-    ) -> Messages:
+    ) -> EncodedMessages:
         """Return packets of begins and ends, of one track; see `nested_order`."""
         is_begin = part >= 0
         row = np.where(is_begin, part, ~part)
@@ -215,7 +215,7 @@ class PacketWriter:
             )
             self._write(self._packets(times[part], fields).content)
 
-    def _packets(self, times: Int64, event: Fields) -> Messages:
+    def _packets(self, times: Int64, event: RowFields) -> EncodedMessages:
         """Return packets of events.
 
         Args:
@@ -236,7 +236,7 @@ class PacketWriter:
 
     def _special(
         self, track: int, events: Events, part: Int64, name: Int64, category: Int64
-    ) -> Messages:
+    ) -> EncodedMessages:
         """Return the packets of begins that have what few have: several flows, any notes."""
         packets = [
             self._special_packet(
@@ -246,7 +246,7 @@ class PacketWriter:
             for index in part.tolist()
         ]  # fmt: skip
         content = np.frombuffer(b"".join(packets), np.uint8)
-        return Messages(content, np.array([len(packet) for packet in packets], np.int64))
+        return EncodedMessages(content, np.array([len(packet) for packet in packets], np.int64))
 
     def _special_packet(
         self, track: int, events: Events, index: int, name: int, category: int

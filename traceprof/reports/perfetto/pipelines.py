@@ -14,7 +14,7 @@ from traceprof.reports.pipeline_drawing import CLASSES, PARTS
 if TYPE_CHECKING:
     from traceprof.analyses.pipeline_bubble import PipelineBubbleResult
     from traceprof.intervals import Int64
-    from traceprof.ranks.bubbles import Stage
+    from traceprof.ranks.bubbles import StageGaps
     from traceprof.reports.perfetto.packets import PacketWriter
 
 _NO_PARENT = 0
@@ -45,7 +45,11 @@ def write_pipelines(writer: PacketWriter, found: PipelineBubbleResult) -> None:
 
 
 def _events(
-    stage: Stage, start: Int64, end: Int64, micro_batch: Int64, waits: tuple[Int64, Int64, Int64]
+    stage: StageGaps,
+    start: Int64,
+    end: Int64,
+    micro_batch: Int64,
+    waits: tuple[Int64, Int64, Int64],
 ) -> Events:
     """Return the passes of a stage and its waits; names are what it waits for, and of passes."""
     named, name = np.unique(np.stack((stage.kind, micro_batch)), axis=1, return_inverse=True)

@@ -14,7 +14,7 @@ from traceprof.reports.perfetto.events import events_of, noted
 from traceprof.reports.perfetto.flows import flows_of
 from traceprof.reports.perfetto.packets import MAX_NAME
 from traceprof.reports.tracks import (
-    Category,
+    EventKind,
     communication_track,
     gpu_tracks,
     host_tracks,
@@ -185,7 +185,7 @@ def _write_threads(
 
     for track in chain(operator_tracks(rank), host_tracks(rank)):
         what = (
-            "CUDA calls" if track.category[0] == Category.CALL else track.label.partition(": ")[2]
+            "CUDA calls" if track.category[0] == EventKind.CALL else track.label.partition(": ")[2]
         )
         new_track = partial(writer.track, thread_of(track), what)
         writer.slices(new_track, events_of(track, to_run, None, launches))

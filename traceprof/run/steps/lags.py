@@ -37,7 +37,7 @@ _MIN_EXPLAINED = 0.9  # of what a lag leaves returns after a longer one: that on
 _MIN_GROUPS = 3  # of what a lag leaves: fewer are chance
 
 
-class Run(Record, frozen=True):
+class Repeat(Record, frozen=True):
     """A part of a sequence that repeats itself.
 
     Attributes:
@@ -82,9 +82,9 @@ def best_lag(names: Names) -> int | None:
     return shortest
 
 
-def longest_run(names: Names) -> Run | None:
+def longest_run(names: Names) -> Repeat | None:
     """Return the longest part of a sequence that repeats itself; None if none does."""
-    best: Run | None = None
+    best: Repeat | None = None
     for lag, share in [*candidate_lags(names).items()][:_NUM_TRIED_IN_PARTS]:
         if share < _MIN_PART:
             break
@@ -195,7 +195,7 @@ def _explains(names: Names, lag: int, is_left: Mask) -> bool:
     return float(returns[left[: len(returns)]].mean()) >= _MIN_EXPLAINED
 
 
-def _longest_run(names: Names, lag: int) -> Run | None:
+def _longest_run(names: Names, lag: int) -> Repeat | None:
     """Return the longest part in which nearly everything comes again after a lag."""
     before = np.concatenate(([0], np.cumsum(names[lag:] == names[:-lag])))
     matches = before[lag:] - before[:-lag] >= MIN_MATCH * lag
@@ -205,4 +205,4 @@ def _longest_run(names: Names, lag: int) -> Run | None:
         return None
     longest = int(np.argmax(ends - begins))
     # The window from the last place is one lag long, and comes again after another.
-    return Run(lag, int(begins[longest]), min(int(ends[longest]) - 1 + 2 * lag, len(names)))
+    return Repeat(lag, int(begins[longest]), min(int(ends[longest]) - 1 + 2 * lag, len(names)))

@@ -37,7 +37,7 @@ _NUM_KERNELS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PublishedRun:
     """A run of the experiment.
 
     Attributes:
@@ -61,17 +61,17 @@ class Run:
 
 
 COPIES = (
-    Run("copies in turns, one stream", 97.441, (1, 2)),
-    Run("copies in turns, two streams", 97.441, (1, 2), has_streams=True),
-    Run("copies to one GPU", 133.0),
-    Run("copies to one GPU beside compute", 137.0, computes=True),
+    PublishedRun("copies in turns, one stream", 97.441, (1, 2)),
+    PublishedRun("copies in turns, two streams", 97.441, (1, 2), has_streams=True),
+    PublishedRun("copies to one GPU", 133.0),
+    PublishedRun("copies to one GPU beside compute", 137.0, computes=True),
 )
 SENDS = (
-    Run("sends in turns", 270.14, (1, 2)),
-    Run("sends in turns, batched", 298.44, (1, 2)),
-    Run("sends to one GPU", 266.9),
-    *[Run("compute", None, computes=True)] * 3,  # kernels are compared with three alone
-    Run("sends to one GPU beside compute", 277.8, computes=True),
+    PublishedRun("sends in turns", 270.14, (1, 2)),
+    PublishedRun("sends in turns, batched", 298.44, (1, 2)),
+    PublishedRun("sends to one GPU", 266.9),
+    *[PublishedRun("compute", None, computes=True)] * 3,  # kernels are compared with three alone
+    PublishedRun("sends to one GPU beside compute", 277.8, computes=True),
 )
 
 

@@ -43,7 +43,7 @@ _SHORT = replace(kernels.ADD, duration_ns=60_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Deviation:
     """The deviation of one rank from the others.
 
     Attributes:
@@ -65,7 +65,12 @@ def stream(host: Host, number: int) -> Stream:
 
 
 def training(
-    rng: np.random.Generator, plan: Plan, late: int, *, is_labelled: bool, num_steps: int = STEPS
+    rng: np.random.Generator,
+    plan: Deviation,
+    late: int,
+    *,
+    is_labelled: bool,
+    num_steps: int = STEPS,
 ) -> Setup:
     """Return a run of eight ranks on four machines.
 
@@ -162,14 +167,14 @@ def _flooding(host: Host) -> None:
     host.launch(stream(host, SIDE), *[_SHORT] * (_QUEUE_LIMIT + 170))
 
 
-STRAGGLERS: dict[str, Plan] = {
-    "balanced": Plan(None),
-    "slow-kernels": Plan("slower kernels", slower=_SLOWER),
-    "launch-queue": Plan("launch queue full", _flooding),
-    "host": Plan("launch", _starved),
-    "sync": Plan("sync", _synchronizing),
-    "copy": Plan("blocking copy", _copying),
-    "data-loading": Plan("data loading", _loading),
-    "upstream": Plan("launch", _starved, upstream=True),
+STRAGGLERS: dict[str, Deviation] = {
+    "balanced": Deviation(None),
+    "slow-kernels": Deviation("slower kernels", slower=_SLOWER),
+    "launch-queue": Deviation("launch queue full", _flooding),
+    "host": Deviation("launch", _starved),
+    "sync": Deviation("sync", _synchronizing),
+    "copy": Deviation("blocking copy", _copying),
+    "data-loading": Deviation("data loading", _loading),
+    "upstream": Deviation("launch", _starved, upstream=True),
 }
 """Runs by what is planted: one rank is late, but in the first."""

@@ -115,7 +115,7 @@ class Numbers(dict[Any, int]):
         return np.fromiter(map(self.__getitem__, keys), np.int64, count)
 
 
-class Texts(Numbers):
+class TextNumbers(Numbers):
     """Numbers for texts, as far as these are read."""
 
     def __missing__(self, text: Any) -> int:  # noqa: ANN401  (as a dictionary has it)
@@ -228,7 +228,7 @@ class _Tables:
         self._decoder = EventDecoder()
         self._tables: dict[Kind, dict[str, ColumnBuilder]] = {}
         self._waiting: dict[Kind, list[Mapping[str, Int64]]] = {}  # to be appended together
-        self._names, self._signatures = Texts(), Numbers()
+        self._names, self._signatures = TextNumbers(), Numbers()
         self._work = Numbers()
         self._work[_UNKNOWN_WORK]
         self._calls: list[Call] = []

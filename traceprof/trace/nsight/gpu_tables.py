@@ -12,7 +12,7 @@ from traceprof.trace.grouping import pieces
 from traceprof.trace.model.limits import are_sizes, known_sizes
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight.extents import ExtentsBuilder
-from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times
+from traceprof.trace.nsight.rows import RowsByProcess, check_few_processes, check_times
 from traceprof.trace.sqlite.read_columns import read_columns
 from traceprof.units import counted
 
@@ -67,7 +67,7 @@ class _GrowingTable:
     """A `GpuTable` under construction, as rows are read."""
 
     def __init__(self) -> None:
-        self._extents, self._parts = ExtentsBuilder(), Parts()
+        self._extents, self._parts = ExtentsBuilder(), RowsByProcess()
 
     def __len__(self) -> int:
         """Return the number of ranks."""

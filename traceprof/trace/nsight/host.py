@@ -12,7 +12,7 @@ from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Syn
 from traceprof.trace.model.kinds import SynchronizationKind, synchronization_kind
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times
+from traceprof.trace.nsight.rows import RowsByProcess, check_few_processes, check_times
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _by_process(
     present = database.columns[table.name]
     columns = [name for name in (*table.required, *table.optional) if name in present]
     expect_rows(database, [table.name])
-    parts = Parts()
+    parts = RowsByProcess()
     for chunk in read_columns(database, table.name, columns):
         needed = [chunk[name] for name in ("start", owner, "correlationId") if name in chunk]
         kept = chunk

@@ -31,7 +31,7 @@ def check_few_processes(database: Database, table: str, num_processes: int) -> N
         raise database.damaged(f"{table} names more than {_MAX_PROCESSES} processes")
 
 
-class Parts:
+class RowsByProcess:
     """The rows of each process, put together chunk by chunk."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from traceprof.trace.columns import pack
 from traceprof.trace.model.ranges import name_until
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
-from traceprof.trace.nsight.rows import Parts
+from traceprof.trace.nsight.rows import RowsByProcess
 from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.numbered_texts import NONE, NumberedTexts
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
@@ -92,7 +92,7 @@ class EventColumns(Record, frozen=True):
         return self.ahead.at(rows) + rows
 
 
-class NamedRanges(Record, frozen=True):
+class NamedRangesOfAll(Record, frozen=True):
     """The ranges with a name, of all processes.
 
     Attributes:
@@ -131,7 +131,7 @@ class Events(Record, frozen=True, dict=True):
         return mask
 
     @cached_property
-    def named_ranges(self) -> NamedRanges:
+    def named_ranges(self) -> NamedRangesOfAll:
         """The ranges with a name, selected once for all processes."""
         columns = self.columns
         has_name = columns.text_id.isin(self.strings)
@@ -140,7 +140,7 @@ class Events(Record, frozen=True, dict=True):
         processes, place = np.unique(of_thread, return_inverse=True)
         process = place.astype(np.min_scalar_type(len(processes)))[columns.began.kept]
         process[~(self.is_range & has_name)] = len(processes)
-        return NamedRanges(process, processes)
+        return NamedRangesOfAll(process, processes)
 
     @cached_property
     def strings(self) -> Mapping[int, str]:
@@ -288,7 +288,7 @@ def read_events(database: Database) -> EventColumns | None:
     numbered = {"text": texts, "binaryData": payloads, "jsonText": payloads}
     numbered = {name: numbers for name, numbers in numbered.items() if database.has(table, name)}
     expect_rows(database, [table])
-    parts, length = Parts(), 0
+    parts, length = RowsByProcess(), 0
     for chunk in read_columns(database, table, columns, numbered):
         kind, start, end = chunk["eventType"], chunk["start"], chunk.pop("end")
         chunk["length"] = np.where(end == NULL, NULL, end - start)

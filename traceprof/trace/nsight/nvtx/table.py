@@ -15,7 +15,7 @@ from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.model.texts import Texts
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nvtx.events import label_texts, numbered_labels
-from traceprof.trace.nsight.rows import Parts, check_few_processes, check_times
+from traceprof.trace.nsight.rows import RowsByProcess, check_few_processes, check_times
 from traceprof.trace.nsight.strings import read_strings
 from traceprof.trace.sqlite.numbered_texts import NumberedTexts
 from traceprof.trace.sqlite.read_columns import expect_rows, read_columns
@@ -93,7 +93,7 @@ def read_nvtx_tables(database: Database) -> NvtxTables:
     optional = ("textId", schema.NVTX_INTEGER)
     columns = [*table.required, *(name for name in optional if database.has(table.name, name))]
     numbered = {"text": texts} if database.has(table.name, "text") else {}
-    range_parts, mark_parts = Parts(), Parts()
+    range_parts, mark_parts = RowsByProcess(), RowsByProcess()
     for chunk in read_columns(database, table.name, columns, numbered):
         kind = chunk["eventType"]
         is_usable = (chunk["start"] != NULL) & (chunk["globalTid"] != NULL)
