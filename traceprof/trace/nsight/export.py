@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -56,12 +56,11 @@ if TYPE_CHECKING:
 
 _UNNAMED = "unnamed call"  # where the export has lost its name
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?\Z")
-# Properties that keep tables.
-_READ_AGAIN = (
-    "_nvtx_tables", "_synchronizations", "_event_records", "_launch_stalls",
-    "_host_activities", "_samples", "_profiler_overhead", "_names", "kernel_names",
-    "_nvtx_thread_names", "thread_names", "api_names", "counters",
-)  # fmt: skip
+Table = TypeVar("Table")
+
+
+class _ReadAgain(cached_property[Table]):
+    """A cached property whose value `unload` releases."""
 
 
 class NsightTrace(SectionedExport):
@@ -92,11 +91,12 @@ class NsightTrace(SectionedExport):
         self.release()
         # Ranks hold the operations themselves.
         self._kept = {key: data for key, data in self._kept.items() if key == GPU_OPERATIONS}
-        for name in _READ_AGAIN:
-            vars(self).pop(name, None)
+        for name, property_ in vars(NsightTrace).items():
+            if isinstance(property_, _ReadAgain):
+                vars(self).pop(name, None)
         self._database.disconnect()
 
-    @cached_property
+    @_ReadAgain
     def _nvtx_thread_names(self) -> list[tuple[int, str]]:
         events = self._nvtx_events
         return [] if events is None else nvtx_names.thread_names(events)
@@ -152,7 +152,7 @@ class NsightTrace(SectionedExport):
         """The ranks of each process from the thread names that MPI gave."""
         return nvtx_names.mpi_ranks(self._nvtx_thread_names)
 
-    @cached_property
+    @_ReadAgain
     def kernel_names(self) -> Mapping[int, str]:
         """Demangled kernel names by StringIds.id."""
         unknown = {
@@ -166,7 +166,7 @@ class NsightTrace(SectionedExport):
         """Kernels by name, grid and block."""
         return self._gpu_operations.signatures
 
-    @cached_property
+    @_ReadAgain
     def api_names(self) -> Mapping[int, str]:
         """Names of API calls by StringIds.id, without the suffix of their version."""
         ids: set[int] = set().union(
@@ -241,7 +241,7 @@ class NsightTrace(SectionedExport):
         """The ranges of `instrument` by process."""
         return self._named_ranges.label_ranges
 
-    @cached_property
+    @_ReadAgain
     def counters(self) -> Counters:
         """Sampled counters of links."""
         return read_counters(self._database, list(self.operations))
@@ -292,7 +292,7 @@ class NsightTrace(SectionedExport):
         """Return the NVTX marks of a process, or None if it has none."""
         return self._nvtx_tables.marks.get(process)
 
-    @cached_property
+    @_ReadAgain
     def thread_names(self) -> Mapping[int, str]:
         """Names of threads by globalTid: from NVTX, else from the system."""
         return nvtx_table.read_thread_names(self._database, self._nvtx_thread_names)
@@ -394,7 +394,7 @@ class NsightTrace(SectionedExport):
 
     # -- reading ---------------------------------------------------------------------------------
 
-    @cached_property
+    @_ReadAgain
     def _nvtx_tables(self) -> nvtx_table.NvtxTables:
         return nvtx_table.read_nvtx_tables(self._database)
 
@@ -402,27 +402,27 @@ class NsightTrace(SectionedExport):
     def _labelled_ranks(self) -> Mapping[int, int | None]:
         return {process: rank_of(ranges.kinds) for process, ranges in self.label_ranges.items()}
 
-    @cached_property
+    @_ReadAgain
     def _synchronizations(self) -> Mapping[int, Mapping[str, Column]]:
         return host.read_synchronizations(self._database)
 
-    @cached_property
+    @_ReadAgain
     def _event_records(self) -> Mapping[int, Mapping[str, Column]]:
         return host.read_event_records(self._database)
 
-    @cached_property
+    @_ReadAgain
     def _launch_stalls(self) -> dict[int, LaunchStalls]:
         return host.read_launch_stalls(self._database)
 
-    @cached_property
+    @_ReadAgain
     def _host_activities(self) -> dict[int, HostActivity]:
         return host_activity.read_host_activity(self._database, self._calling_threads)
 
-    @cached_property
+    @_ReadAgain
     def _samples(self) -> dict[int, ThreadSamples]:
         return host_activity.read_samples(self._database, self._calling_threads)
 
-    @cached_property
+    @_ReadAgain
     def _profiler_overhead(self) -> dict[int, ThreadSpans]:
         return host_activity.read_profiler_overhead(self._database)
 
@@ -432,7 +432,7 @@ class NsightTrace(SectionedExport):
         threads = [calls.packed_thread.distinct for calls in self._api_calls.values()]
         return np.unique(np.concatenate([np.empty(0, np.int64), *threads]))
 
-    @cached_property
+    @_ReadAgain
     def _names(self) -> dict[int, str]:
         """Names of the kernels by known ids."""
         return read_strings(self._database, self._gpu_operations.name_ids)
