@@ -74,6 +74,24 @@ def one_wait(name: str = "cudaDeviceSynchronize_v3020") -> TraceBuilder:
     return builder.api(name, 20 * US, 140 * US)
 
 
+def test_idle_time_is_of_the_last_wait_until_its_cost_is_used_up(tmp_path: Path) -> None:
+    """The first wait is longer than all idle time, but only 30 us of what follows others is its."""
+    builder = TraceBuilder().kernel(0, 1000 * US, launch=(0, 5 * US))
+    builder.api("cudaDeviceSynchronize_v3020", 10 * US, 1005 * US)
+    for start in (1100 * US, 1600 * US, 2100 * US):  # each 100 us after the one before it
+        builder.kernel(start, start + 400 * US, launch=(start - 50 * US, start - 5 * US))
+    builder.api("cudaDeviceSynchronize_v3020", 1200 * US, 1505 * US)
+    builder.api("cudaDeviceSynchronize_v3020", 1920 * US, 2005 * US)  # 70 us more than its own time
+    (result,) = judged(builder.write(tmp_path))
+    assert result.idle_ns == 300 * US
+    labels = [(place.start_ns // US, place.label) for place in result.evidence]
+    assert labels == [
+        (10, "cudaDeviceSynchronize: the GPU then idles for 130 µs"),
+        (1200, "cudaDeviceSynchronize: the GPU then idles for 100 µs"),
+        (1920, "cudaDeviceSynchronize: the GPU then idles for 70 µs"),
+    ]
+
+
 def test_without_steps_all_in_the_window_count(tmp_path: Path) -> None:
     builder = one_wait().api("cudaDeviceSynchronize_v3020", 300 * US, 305 * US)  # after the window
     (result,) = judged(builder.write(tmp_path))

@@ -139,7 +139,7 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         window_ns=window.length_ns,
         metrics=metrics,
         idle_ns=costs.saved_ns,
-        evidence=_evidence(rank, calls, costs),
+        evidence=_evidence(rank, calls, costs, np.flatnonzero(with_cost)),
         most_ns=covered_in_mean(rank, window, with_operators(rank, calls, all_waits)),
         is_pytorch=rank.program.is_pytorch,
         has_pageable=may_copy_from_pageable(rank, window),
@@ -293,9 +293,19 @@ def _per_step_ns(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64) -> 
     return round(float((spent[stop] - spent[first]).mean()))
 
 
-def _evidence(rank: Rank, calls: ApiCalls, costs: IdleFromWaits) -> tuple[Evidence, ...]:
-    """Show the calls that cost most."""
-    call, which = np.unique(outermost(calls, costs.call), return_inverse=True)
+def _evidence(
+    rank: Rank, calls: ApiCalls, costs: IdleFromWaits, with_cost: Int64
+) -> tuple[Evidence, ...]:
+    """Show the calls that cost most.
+
+    Args:
+        rank: whose GPU idles.
+        calls: of its process.
+        costs: the idle time of some of these calls.
+        with_cost: int64[n], ascending: these and others that may cost something.
+    """
+    outer = outermost(calls, with_cost)[np.searchsorted(with_cost, costs.call)]
+    call, which = np.unique(outer, return_inverse=True)
     cost = np.zeros(len(call), np.int64)
     np.add.at(cost, which, costs.idle_ns)
     evidence = []

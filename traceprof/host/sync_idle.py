@@ -2,9 +2,9 @@
 
 Attributable is the idle time in which the host launches, and short stretches in which it runs or
 nothing is known about it. Only this time counts on the clock used here. On a stream, a wait of cost
-D that begins at clock c accounts for the attributable time until c + D; of two waits the one that
-lasts longer counts. So attributable time uses up a cost even in gaps that end with an operation of
-another stream.
+D that begins at clock c accounts for the attributable time until c + D; of several, the last one
+until its own cost is used up, then the one that lasts longest. So attributable time uses up a cost
+even in gaps that end with an operation of another stream.
 """
 
 from __future__ import annotations
@@ -134,11 +134,14 @@ class AttributableIdle(Record, frozen=True):
         holder = np.maximum.accumulate(np.where(is_longer, np.arange(len(rows)), 0))
         last = np.searchsorted(times, cut_start, side="right") - 1
         clock = intervals.covered_before(self.spans, cut_start)
-        length = np.clip(longest[last] - clock, 0, cut_end - cut_start)
-        length[last < 0] = 0
-        some = np.flatnonzero(length)
-        cut_start, length = cut_start[some], length[some]
-        return cut_start, cut_start + length, rows[holder[last[some]]]
+        own_end, end = (
+            cut_start + np.where(last < 0, 0, np.clip(cost[last] - clock, 0, cut_end - cut_start))
+            for cost in (until, longest)
+        )
+        pieces = (cut_start, own_end, rows[last]), (own_end, end, rows[holder[last]])
+        start, end, wait = (np.concatenate(column) for column in zip(*pieces, strict=True))
+        some = start < end
+        return start[some], end[some], wait[some]
 
 
 def _joined(parts: list[tuple[Int64, Int64, Int64]]) -> SyncIdle:
