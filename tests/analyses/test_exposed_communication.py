@@ -244,6 +244,22 @@ def test_clocks_that_disagree_leave_all_unknown(tmp_path: Path) -> None:
     assert "clocks of GPU and host disagree" in found.advice[0]
 
 
+def test_results_that_are_read_too_early_leave_all_unknown(tmp_path: Path) -> None:
+    builder = TraceBuilder()
+    for index in range(4):
+        at = 100 * MS * (index + 1)
+        launched = 4 * MS * index
+        builder.kernel(at, at + 60 * MS, launch=(launched, launched + 1))
+        launch = launched + 2, launched + 3
+        builder.kernel(at + 60 * MS, at + 99 * MS, ALL_REDUCE, stream=20, launch=launch)
+        launch = launched + 4, launched + 2 * MS
+        end = at + 99 * MS + 1
+        builder.memcpy(end - 1, end, "DtoH", bytes=4, pageable=True, launch=launch)
+    found = judged(builder, tmp_path)
+    assert reasons(found) == {"unknown": 4 * 39 * MS, "waiting": None}
+    assert "clocks of GPU and host disagree" in found.advice[0]
+
+
 # -- who was waited for ---------------------------------------------------------------------------
 
 

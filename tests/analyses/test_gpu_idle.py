@@ -225,7 +225,10 @@ def test_without_api_calls_all_is_unknown(tmp_path: Path) -> None:
 def test_clocks_that_disagree_are_said(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 100).kernel(5 * MS, 9 * MS, launch=(10, 20))
     builder.memcpy(3 * MS, 3001 * US, "DtoH", bytes=4, pageable=True, launch=(30, MS))
-    assert "clocks of host and GPU disagree" in one(judged(tmp_path, builder)).advice[0]
+    finding = one(judged(tmp_path, builder))
+    assert "clocks of host and GPU disagree" in finding.advice[0]
+    # Launches that come before everything else are no evidence that work was queued.
+    assert (finding.metrics["unknown_ns"], finding.metrics["turnaround_ns"]) == (4_998_900, 0)
 
 
 def test_a_window_beyond_the_rank(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.reference.breakdown import COMMUNICATION, COMPUTE
+from tests.reference.host import RankReference
 from tests.reference.host_evidence import Evidence
 from tests.reference.nsight_export import HOST_TO_DEVICE, Call, Export, Operation, export_of
 from tests.reference.spans import Span, both, clipped, union, without
@@ -157,8 +158,9 @@ class RankIdle:
     def pieces(self) -> list[Piece]:
         """The pieces of all gaps, by time, before debts."""
         pieces: list[Piece] = []
+        clocks_disagree = RankReference(self.export, self.process, self.device).clocks_disagree()
         for low, high, op in self.gaps():
-            if op is None or op.call is None or op.call.start > op.start:
+            if clocks_disagree or op is None or op.call is None or op.call.start > op.start:
                 stream = -1 if op is None else op.stream
                 pieces.append(Piece(low, high, "unknown_ns", stream, (), may_be_sync=False))
             elif op.call.end <= low:

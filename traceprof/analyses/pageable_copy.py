@@ -26,7 +26,8 @@ from traceprof.findings import (
     severity_of_cost,
     share,
 )
-from traceprof.host.synchronization import MAX_STAGED_BYTES, clocks_disagree
+from traceprof.host.synchronization import MAX_STAGED_BYTES
+from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.steady_steps import share_per_step
 from traceprof.trace.model.kinds import MemoryKind, copy_label
 from traceprof.trace.model.parts import HowToCollect, Part

@@ -18,6 +18,7 @@ from traceprof.communication.needed import needed_at_once
 from traceprof.communication.readiness import FOLLOWS_NS, Readiness, readiness
 from traceprof.communication.stream_waits import operations_on
 from traceprof.intervals import Intervals
+from traceprof.run.host_clock import clocks_disagree
 from traceprof.structs import Record
 from traceprof.trace.columns import Column, pack
 from traceprof.trace.model.special_values import UNKNOWN
@@ -210,10 +211,12 @@ def _owned(start_ns: Int64, end_ns: Int64, window: Window) -> tuple[Int64, Int64
 
 
 def _clocks_agree(rank: Rank) -> bool:
-    """Return whether operations start after their launch, except for a few."""
+    """Return whether operations start after their launch, and end before they are read."""
     calls, num_launched, num_late = rank.calls, 0, 0
     if calls is None:
         return True
+    if clocks_disagree(rank, calls):
+        return False
     call_start = calls.start_ns
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):
         is_launched = launched_by >= 0

@@ -4,7 +4,8 @@ Let a gap be [s, e). The operation that ends it (`traceprof.host.idle_gaps`) was
 call [a, b) of thread T on stream X. U stands in for T where U is another thread that made the
 process's last call before a, and launches to X, too.
 
-1. No such call is known, or a comes after e: all of the gap is *unknown*.
+1. No such call is known, a comes after e, or the clocks of host and GPU disagree: all of the gap is
+   *unknown*.
 2. b <= s: the operation was in the queue when the gap began. The first `MAX_TURNAROUND_NS` are
    *turn-around*, the rest is *unknown*.
 3. Else, from `MAX_TURNAROUND_NS` after b on it is in the queue, too: what then is neither *set-up*
@@ -32,9 +33,9 @@ from traceprof.host.launching_threads import LaunchingThreads, launching_threads
 from traceprof.host.stalls import host_stalls
 from traceprof.host.sync_costs import NO_SYNC_COSTS, sync_costs
 from traceprof.host.sync_idle import AttributableIdle, SyncIdle
-from traceprof.host.synchronization import clocks_disagree
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.intervals import Intervals
+from traceprof.run.host_clock import clocks_disagree
 from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 

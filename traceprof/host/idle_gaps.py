@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.run.host_clock import clocks_disagree
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind
 
@@ -32,7 +33,8 @@ class IdleGaps(Record, frozen=True):
     Attributes:
         gaps: n gaps.
         has_launch: bool[n], whether the call that launched the operation after the gap is known; a
-            call that begins after the operation does not count.
+            call that begins after the operation does not count, and none does where the clocks of
+            host and GPU disagree.
         is_queued: bool[n], whether that call had returned when the gap began.
         late: int64[m], the gaps with a launch that were not queued, ascending.
         launch: int64[m], the call that launched the operation after each late gap.
@@ -53,7 +55,7 @@ def idle_gaps(rank: Rank) -> IdleGaps:
     """Return the gaps of a rank, and the operations that ended them."""
     gaps = intervals.complement(rank.busy, rank.window.start_ns, rank.window.end_ns)
     calls, num = rank.calls, len(gaps)
-    if calls is None or not len(calls):
+    if calls is None or not len(calls) or clocks_disagree(rank, calls):
         no, nothing = np.zeros(num, np.bool_), np.empty(0, np.int64)
         return IdleGaps(gaps, no, no, nothing, nothing, nothing, no[:0])
     operation, launch = _ending(rank, calls, gaps.end_ns)

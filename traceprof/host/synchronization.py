@@ -1,4 +1,4 @@
-"""Calls in which host threads wait for the GPU, and whether host and GPU clocks agree."""
+"""Calls in which host threads wait for the GPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.run.host_clock import copies_to_pageable
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, waits_for_gpu
 from traceprof.trace.model.special_values import NULL
@@ -16,16 +17,12 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank, Window
     from traceprof.trace.model.host import ApiCalls
 
-# Nsight aligns both clocks to some microseconds. If effects come before their causes by more than
-# this, times of host and GPU cannot be compared (seen: 0.8 s).
-CLOCK_TOLERANCE_NS = 1_000_000
 # CUDA stages copies of up to 64 KiB from pageable memory and returns at once, and such a copy takes
 # some microseconds however it is made.
 MAX_STAGED_BYTES = 64 * 1024
 OWN_WAIT_NS = 15_000
 """What a synchronizing call takes if there is nothing to wait for: the median of the shortest in
 real traces, the profiler's part included."""
-_FEW = 0.01  # of the operations may be matched with a wrong call, where correlation ids repeat
 
 
 class ThreadCalls(Record, frozen=True):
@@ -55,7 +52,7 @@ def synchronizing_calls(rank: Rank, calls: ApiCalls) -> Mask:
     """
     ids = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
     synchronizes = calls.packed_name.isin(ids)
-    reads = rank.launched_by[1][_to_pageable(rank)]
+    reads = rank.launched_by[1][copies_to_pageable(rank)]
     synchronizes[reads[reads >= 0]] = True
     return synchronizes
 
@@ -75,20 +72,6 @@ def by_thread(calls: ApiCalls, chosen: Mask) -> dict[int, ThreadCalls]:
     }
 
 
-def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:
-    """Return whether operations start before they are launched, or end after the host read them."""
-    early = launched = 0
-    for group, call in zip(rank.operations.groups, rank.launched_by, strict=True):
-        known = call >= 0
-        ahead = calls.start_ns[call[known]] - group.start_ns[known]
-        early += int((ahead > CLOCK_TOLERANCE_NS).sum())
-        launched += len(ahead)
-    copies, call = rank.operations.copies, rank.launched_by[1]
-    reads = np.flatnonzero(_to_pageable(rank) & (call >= 0))
-    unread = copies.ends(reads) - calls.ends(call[reads]) > CLOCK_TOLERANCE_NS
-    return early > _FEW * launched or int(unread.sum()) > _FEW * len(reads)
-
-
 def may_copy_from_pageable(rank: Rank, window: Window) -> bool:
     """Return whether a copy to the GPU in a window may be from pageable memory.
 
@@ -99,8 +82,3 @@ def may_copy_from_pageable(rank: Rank, window: Window) -> bool:
     source = copies.source_memory[is_upload]
     unpinned = (NULL, MemoryKind.UNKNOWN, MemoryKind.PAGEABLE)
     return not len(source) or bool(np.isin(source, unpinned).any())
-
-
-def _to_pageable(rank: Rank) -> Mask:
-    mask: Mask = rank.operations.copies.destination_memory == MemoryKind.PAGEABLE
-    return mask

@@ -128,7 +128,8 @@ _SYNCHRONIZE_CLOCKS = (
 )
 _CLOCKS_DISAGREE = (
     "The reasons are unknown: operations start before the calls that"
-    " launched them, so the report's clocks of GPU and host disagree."
+    " launched them, or end after the host has read their results, so the"
+    " report's clocks of GPU and host disagree."
     " Record again with a newer profiler or driver"
 )
 _SLOWEST_FIRST = (
