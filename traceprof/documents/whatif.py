@@ -8,27 +8,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import asdict
 
 from traceprof.analyses.verdict.savings import Gate
+from traceprof.documents.analysis.rows import maker
 from traceprof.findings import Count
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
     from traceprof.replay.answers.answers import Answer as Answered
     from traceprof.replay.answers.ask import Asked
-    from traceprof.replay.answers.blocked_sends import BlockedSend as Blocked
-    from traceprof.replay.answers.checked_replay import Baseline as Replayed
-    from traceprof.replay.answers.step_path import StepPath as Path
-    from traceprof.replay.assumptions.run_change import StreamOrder as Order
-    from traceprof.replay.assumptions.schedules import ScheduleTime
     from traceprof.replay.assumptions.sends import SendName
 
 SCHEMA: Literal["traceprof.whatif/1"] = "traceprof.whatif/1"
 Kind = Literal["estimate", "bound"]
 OrderName = Literal["gpipe", "1f1b", "interleaved"]
 Direction = Literal["send", "receive", "exchange"]
-_ORDERS: dict[str, OrderName] = {"gpipe": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved"}
 _DIRECTIONS: dict[int, Direction] = {1: "send", 2: "receive"}
 
 
@@ -53,7 +47,7 @@ class Baseline(Struct, forbid_unknown_fields=True):
             " a sample of a long run was replayed.",
         ),
     ]
-    gates: list[Gate]
+    gates: tuple[Gate, ...]
 
 
 class Send(Struct, forbid_unknown_fields=True):
@@ -194,6 +188,13 @@ class WhatIfDocument(Struct):
     ]
 
 
+_path_part = maker(PathPart)
+_path_step = maker(StepPathPart)
+_baseline = maker(Baseline)
+_blocked = maker(BlockedSend, "blocked", "behind")
+_schedule = maker(Schedule)
+
+
 def document(asked: Asked) -> WhatIfDocument:
     """Return answers to what-if questions as the document that is written."""
     whatif = asked.whatif
@@ -203,35 +204,20 @@ def document(asked: Asked) -> WhatIfDocument:
         reports=[str(report.path) for report in asked.run.reports],
         baseline=None if whatif.baseline is None else _baseline(whatif.baseline),
         answers=[_answer(answer) for answer in whatif.answers],
-        critical_path=[
-            PathPart(
-                path.rank, path.compute_ns, path.communication_ns, path.copy_ns, path.host_ns,
-                path.delay_ns,
-            )
-            for path in whatif.critical_path
-        ],
+        critical_path=[_path_part(path) for path in whatif.critical_path],
         refused=whatif.refused,
         how_to_collect=whatif.how_to_collect,
-        blocked_sends=[_blocked(blocked) for blocked in whatif.blocked_sends],
+        blocked_sends=[
+            _blocked(one, _send(one.blocked), _send(one.behind)) for one in whatif.blocked_sends
+        ],
         unknown_sends=whatif.unknown_sends,
         schedules=[_schedule(one) for one in whatif.schedules],
-        step_paths=[_step_path(path) for path in asked.paths],
-    )  # fmt: skip
-
-
-def _step_path(path: Path) -> StepPath:
-    parts = [StepPathPart(**asdict(part)) for part in path.parts]
-    return StepPath(path.step, path.rank, path.length_ns, parts)
-
-
-def _baseline(baseline: Replayed) -> Baseline:
-    return Baseline(
-        step_ns=baseline.step_ns,
-        replayed_ns=baseline.replayed_ns,
-        misfit=baseline.misfit,
-        num_steps=baseline.num_steps,
-        num_measured=baseline.num_measured,
-        gates=list(baseline.gates),
+        step_paths=[
+            StepPath(
+                path.step, path.rank, path.length_ns, [_path_step(part) for part in path.parts]
+            )
+            for path in asked.paths
+        ],
     )
 
 
@@ -244,30 +230,12 @@ def _answer(answer: Answered) -> Answer:
         assume=answer.assume, kind=kind, step_ns=answer.step_ns, low_ns=answer.low_ns,
         high_ns=answer.high_ns, change_ns=answer.change_ns, is_too_small=answer.is_too_small,
         note=answer.note or None,
-        orders=[_order(order) for order in answer.orders] or None,
+        orders=[
+            StreamOrder(order.rank, [_send(send) for send in order.sends])
+            for order in answer.orders
+        ] or None,
     )  # fmt: skip
 
 
-def _order(order: Order) -> StreamOrder:
-    return StreamOrder(order.rank, [_send(send) for send in order.sends])
-
-
-def _blocked(blocked: Blocked) -> BlockedSend:
-    return BlockedSend(
-        rank=blocked.rank,
-        blocked=_send(blocked.blocked),
-        behind=_send(blocked.behind),
-        stage=blocked.stage,
-        blocked_ns=blocked.blocked_ns,
-    )
-
-
-def _schedule(schedule: ScheduleTime) -> Schedule:
-    return Schedule(
-        order=_ORDERS[schedule.order], step_ns=schedule.step_ns, naive_ns=schedule.naive_ns
-    )
-
-
 def _send(send: SendName) -> Send:
-    direction = _DIRECTIONS.get(send.direction, "exchange")
-    return Send(direction=direction, peer=send.peer, micro_batch=send.micro_batch)
+    return Send(_DIRECTIONS.get(send.direction, "exchange"), send.peer, send.micro_batch)
