@@ -80,12 +80,7 @@ def rates_over_time(
 def peer_matrix(
     results: Sequence[LinkUsageResult], devices: Sequence[int | None]
 ) -> dict[str, Any]:
-    """Return the bytes that each rank copied to or from each other device.
-
-    Args:
-        results: by rank.
-        devices: of the ranks.
-    """
+    """Return the bytes that each rank copied to or from each other device."""
     uses = [{use.peer: use for use in result.uses if use.direction == "p2p"} for result in results]
     known = {device for device in devices if device is not None}
     peers = sorted(

@@ -23,11 +23,7 @@ _MAX_NAME = 48
 
 
 def time(uses: Uses) -> dict[str, Any]:
-    """Return the time of each operation on each rank.
-
-    Args:
-        uses: by rank and operation.
-    """
+    """Return the time of each operation on each rank."""
     rows, row_of = _rows(uses)
     series = Series("time of a rank", "dot", COMMUNICATION)
     others = _Others("ms", 3)

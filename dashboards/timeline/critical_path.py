@@ -31,10 +31,6 @@ def step_at(steps: Sequence[StepMeasures], time_ns: int) -> int | None:
 def drawn(store: Timelines, path: StepPath) -> dict[str, Any]:
     """Return a critical path for the browser.
 
-    Args:
-        store: of the timelines.
-        path: of a step.
-
     Returns:
         `step`, `rank` and `length` (ns, as text) of the step; `kinds`: for each the time (ns, as
         text) of its parts together; `num_parts`; and `parts`, the longest in the order of time:

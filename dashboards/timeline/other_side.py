@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 
 class OtherSide:
-    """Opens the other side of a run's comparison.
-
-    Args:
-        analysis: the run.
-    """
+    """Opens the other side of a run's comparison."""
 
     def __init__(self, analysis: Analysis) -> None:
         self._questions = questions_about(analysis)

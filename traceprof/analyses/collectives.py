@@ -251,12 +251,7 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
 
 
 def refined(result: CollectivesResult, ranks: RankComparison) -> CollectivesResult:
-    """Return the same with rates of transfers, where operations were matched with other ranks'.
-
-    Args:
-        result: of one rank.
-        ranks: the comparison of the ranks.
-    """
+    """Return the same with rates of transfers, where operations were matched with other ranks'."""
     transfers = ranks.transfers_of(result.rank)
     uses = tuple(
         with_transfer(use, transfers.get((use.operation, use.communicator)), result.peaks_gb_per_s)

@@ -202,10 +202,6 @@ def refined(result: LateAllReduceResult, ranks: RankComparison) -> LateAllReduce
     """Return the same with the time in which the rank waited for others.
 
     Data move once the last rank has come: what is exposed before is waiting.
-
-    Args:
-        result: of one rank.
-        ranks: the comparison of the ranks.
     """
     waits = ranks.waits_of(result.rank)
     if len(waits) == 0:

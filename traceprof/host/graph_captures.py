@@ -33,12 +33,7 @@ class Captures(Record, frozen=True):
 
 
 def captures(rank: Rank, calls: ApiCalls) -> Captures:
-    """Return the captures that threads of a rank's process made, those without a launch left out.
-
-    Args:
-        rank: any rank of the process.
-        calls: of the process.
-    """
+    """Return the captures of a process with at least one launch."""
     names = rank.trace.api_names
     begins, ends = (
         np.flatnonzero(calls.packed_name.isin([key for key in names if pattern.match(names[key])]))

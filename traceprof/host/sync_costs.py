@@ -63,12 +63,7 @@ NO_SYNC_COSTS = SyncCosts(*[np.empty(0, np.int64)] * 4)
 
 
 def sync_costs(rank: Rank, calls: ApiCalls) -> SyncCosts:
-    """Return the costs of all waits of a process for one of its devices.
-
-    Args:
-        rank: the rank of the device.
-        calls: the calls of the process.
-    """
+    """Return the costs of all waits of a process for one of its devices."""
     if not len(calls):
         return NO_SYNC_COSTS
     ids = [

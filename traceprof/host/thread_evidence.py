@@ -59,12 +59,7 @@ class HostEvidence:
     """
 
     def __init__(self, rank: Rank, calls: ApiCalls) -> None:
-        """Look through the names of all calls of a rank's process.
-
-        Args:
-            rank: any rank of the process.
-            calls: the calls of the process.
-        """
+        """Look through the names of all calls of a rank's process."""
         self.calls = calls
         self.activity: HostActivity = rank.trace.host_activity(rank.process)
         self.is_setup = calls_named(rank, calls, names.SETUP_CALL)

@@ -87,12 +87,7 @@ def is_habit(num_last: int, num: int, num_ranks: int) -> bool:
 
 
 def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[Lateness]:
-    """Return the lateness of each rank that shares operations with others.
-
-    Args:
-        waits: the waits of all groups.
-        arrivals: the arrivals of all ranks.
-    """
+    """Return the lateness of each rank that shares operations with others."""
     results = []
     costs = [costs_of(group_waits, arrivals) for group_waits in waits]
     for member, of_member in enumerate(columns_of_members(waits, len(arrivals))):
@@ -161,10 +156,6 @@ def waited_for(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Int
     """Return how long the others waited for each rank, unhidden and at their median, int64[ranks].
 
     Only operations count to which it certainly came last.
-
-    Args:
-        waits: the waits of all groups.
-        arrivals: the arrivals of all ranks.
     """
     cost = np.zeros(len(arrivals), np.int64)
     for group in waits:

@@ -39,10 +39,6 @@ def mpi_waits(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> Mapp
 
     Where clocks leave open who waited in most calls of a group, the group is left out; so is one of
     which some ranks were not captured: they may have come later still.
-
-    Args:
-        waits: of the groups of calls of MPI.
-        arrivals: of all ranks.
     """
     spans: dict[int, list[tuple[Int64, ...]]] = defaultdict(list)
     for group_waits in waits:

@@ -56,12 +56,7 @@ class SortKey(Record, frozen=True):
 def members_of(
     arrivals: Sequence[Arrivals], runs: Sequence[int]
 ) -> Mapping[int, Mapping[str, Sequence[int]]]:
-    """Return the numbers of the ranks that use each communicator, in order, by run and name.
-
-    Args:
-        arrivals: the arrivals of each rank.
-        runs: for each rank, its run.
-    """
+    """Return the numbers of the ranks that use each communicator, in order, by run and name."""
     members: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, run in zip(arrivals, runs, strict=True):
         for index in np.unique(rank.communicator[rank.communicator >= 0]).tolist():

@@ -90,9 +90,6 @@ class TrainingCommand:
         """Return the command with `-m instrument` before the script.
 
         A command without a place for it, or that has it already, is unchanged.
-
-        Args:
-            options: of `instrument`.
         """
         words = list(self.words)
         if self.script is None:

@@ -30,11 +30,7 @@ class _Table(Table):
 
 
 class OneLine:
-    """A line that a terminal cuts, and that is as long as it is where there is none.
-
-    Args:
-        line: the text.
-    """
+    """A line that a terminal cuts, and that is as long as it is where there is none."""
 
     def __init__(self, line: Text) -> None:
         self._line = line

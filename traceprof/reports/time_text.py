@@ -219,11 +219,7 @@ def _hidden(measures: Measures) -> str:
 
 
 class Bar:
-    """The identity as a bar: the parts of the window, each as wide as its share.
-
-    Args:
-        measures: of the window.
-    """
+    """The identity as a bar: the parts of the window, each as wide as its share."""
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures

@@ -17,9 +17,6 @@ def host_order(rank: Rank) -> Int64:
 
     Calls are ordered by start, then end, then correlation id; calls that agree in all three share a
     place. The result is cached for all ranks of the process, and empty if there are no API calls.
-
-    Args:
-        rank: a rank of the process.
     """
     return rank.process_cache.get(_host_order, rank.calls)
 

@@ -149,12 +149,7 @@ def assemble_run(traces: Sequence[Trace], ranks: Sequence[Sequence[Rank]]) -> Ru
 
 
 def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
-    """Return the summary of a report, with the notes found so far.
-
-    Args:
-        trace: the report.
-        ranks: its ranks.
-    """
+    """Return the summary of a report, with the notes found so far."""
     cpu_ranks = [rank for rank in ranks if isinstance(rank, CpuRank)]
     cpu_work = [(rank.pid, rank.window.start_ns, rank.window.end_ns) for rank in cpu_ranks]
     return ReportSummary(

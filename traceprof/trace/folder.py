@@ -74,9 +74,6 @@ def reports_in(folder: Path) -> list[Path]:
     A capture beside its own export is left out. Damaged or empty files that are named like reports
     are included, so that their failure is reported; hidden files are not.
 
-    Args:
-        folder: a folder.
-
     Raises:
         TraceFileError: it cannot be read, or holds no report.
     """

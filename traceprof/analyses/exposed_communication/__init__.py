@@ -232,12 +232,7 @@ def run(rank: Rank, window: Window) -> ExposedCommunicationResult:
 def refined(
     result: ExposedCommunicationResult, ranks: RankComparison
 ) -> ExposedCommunicationResult:
-    """Return the same with the time that the rank waited for others, and the rate without it.
-
-    Args:
-        result: of one rank.
-        ranks: the comparison of the ranks.
-    """
+    """Return the same with the time that the rank waited for others, and the rate without it."""
     if result.operations is None:
         return result
     waiting = result.operations.waiting_by(ranks.waits_of(result.rank), ranks.ranks)

@@ -250,12 +250,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
 
 
 def refined(result: GpuIdleResult, ranks: RankComparison) -> GpuIdleResult:
-    """Return the same with the time in MPI split into waits for late ranks and the rest.
-
-    Args:
-        result: of one rank.
-        ranks: the comparison of the ranks.
-    """
+    """Return the same with the time in MPI split into waits for late ranks and the rest."""
     waits = ranks.mpi_waits.get(result.rank)
     matched = waits and intervals.intersect(result.in_mpi, waits.matched)
     if waits is None or not matched:

@@ -127,10 +127,6 @@ def matched_kernels(
     """Yield the kernels that are at the same place on several ranks, some steps at a time.
 
     Those beside communication are not compared with those alone, nor those beside other compute.
-
-    Args:
-        placed: the kernels of each rank.
-        steps: of the same ranks.
     """
     runs = [one.places.runs.values.reshape(-1, 3) for one in placed]
     step_of = [of[run[:, 0]] for of, run in zip(steps.of_rank, runs, strict=True)]

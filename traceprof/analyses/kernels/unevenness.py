@@ -114,12 +114,7 @@ class _Parts(Record, frozen=True):
 
 
 def unevenness(placed: Sequence[PlacedKernels], clocks: Clocks) -> Unevenness | None:
-    """Return how uneven the ranks of a run are; None if no two have kernels at the same place.
-
-    Args:
-        placed: the kernels of each rank.
-        clocks: of the run.
-    """
+    """Return how uneven the ranks of a run are; None if no two have kernels at the same place."""
     if len(placed) < 2:
         return None
     steps = shared_steps(placed, clocks)

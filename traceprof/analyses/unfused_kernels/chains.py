@@ -247,10 +247,6 @@ def longer_by_bytes(rank: Rank, found: Chains) -> Int64:
     A fused kernel reads what the first kernel of the chain reads, and writes what the last one
     writes, in the time that these bytes take of those kernels: memory is what takes their time.
     Nothing is known of operators that launched several kernels, or whose shapes are not recorded.
-
-    Args:
-        rank: the rank.
-        found: its chains.
     """
     operators = rank.trace.operators(rank.process)
     if operators is None or len(operators.work) == 1 or not len(found.first):

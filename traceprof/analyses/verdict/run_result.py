@@ -185,11 +185,6 @@ class RunResult(Record, frozen=True):
 
 
 def partial_result(run: RunSummary, breakdowns: Iterable[BreakdownResult]) -> RunResult:
-    """Return what is known of a run while its reports are read: the breakdowns of some ranks.
-
-    Args:
-        run: the reports and their ranks.
-        breakdowns: of some of the ranks.
-    """
+    """Return what is known of a run while its reports are read: the breakdowns of some ranks."""
     results = Results({breakdown.__name__: breakdowns})
     return RunResult(MeasuredRun(run, results, compare_ranks(run, ())))

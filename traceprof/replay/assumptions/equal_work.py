@@ -125,9 +125,6 @@ def equal_stages(analysis: OpenAnalysis) -> tuple[Mapping[int, StageFactors]]:
 
     A micro-batch's forward takes the mean of that forward over the stages, and its backward too.
     What no range calls either takes the mean of all such of the step.
-
-    Args:
-        analysis: of the run.
     """
     ranks = {rank.rank: (index, rank) for index, rank in enumerate(analysis.run.ranks)}
     found: dict[int, StageFactors] = {}

@@ -171,11 +171,6 @@ def pipeline_model(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> Pip
     """Return the pipeline of a run; None without one, or without ranges of its passes.
 
     Each stage has one rank, and sends to the next one and the one before.
-
-    Args:
-        analysis: of the run.
-        graph: of it.
-        sends: of it.
     """
     order = _stages(analysis, sends)
     if order is None:

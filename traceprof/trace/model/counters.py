@@ -59,10 +59,6 @@ class Counters(Record, frozen=True):
     has_gpu_samples: bool
 
     def clock_of(self, key: RankKey) -> LinkSamples | None:
-        """Return the samples of the clock of a rank's GPU; None if there are none.
-
-        Args:
-            key: of the rank.
-        """
+        """Return the samples of the clock of a rank's GPU; None if there are none."""
         gpu = self.gpu_of_rank.get(key)
         return None if gpu is None else self.clocks.get(gpu)
