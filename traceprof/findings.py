@@ -116,7 +116,7 @@ class Severity(str, Enum):
 
 _LEVELS = {severity: level for level, severity in enumerate(Severity)}
 
-# Shares of the training, or of what else is judged. A change below 1 % disappears in the noise
+# Shares of the training or chosen window. A change below 1 % disappears in the noise
 # between two runs; a finding worth an afternoon costs some per cent; a quarter of the GPU's time is
 # worth a project.
 _THRESHOLDS = (
@@ -376,9 +376,9 @@ _NUMBER = re.compile(r"\d[\d.]*(?: (?:ns|µs|ms|s|%|kB|MB|GB))?")
 
 
 def by_reason(missing: Iterable[NotApplicable]) -> list[list[NotApplicable]]:
-    """Put together what is missing in the same way for several findings or ranks.
+    """Join the reasons that several findings or ranks share.
 
-    Reasons of ranks that differ only in their numbers are the same way.
+    Reasons of ranks that differ only in their numbers are the same.
     """
     groups: dict[tuple[str, str], list[NotApplicable]] = {}
     for gap in missing:

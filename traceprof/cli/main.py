@@ -34,7 +34,7 @@ class _Terminated(BaseException):
     """A signal that ends the process, as an exception so that clean-up runs."""
 
 
-_received: list[int] = []  # the numbers of such signals
+_received: list[int] = []  # the numbers of these signals
 
 
 class _Commands(SuggestingGroup):

@@ -27,8 +27,8 @@ class _Use(Record, frozen=True):
         ranks: those that take part.
         count: how many.
         ns: how long they take, waiting included.
-        wait_ns: what of it is waiting for the last rank; None if that is unknown.
-        transfer_ns: what of it all ranks were inside.
+        wait_ns: the part of it in which they wait for the last rank; None if unknown.
+        transfer_ns: the part of it in which all ranks were inside.
     """
 
     operation: str

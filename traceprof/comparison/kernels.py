@@ -34,7 +34,7 @@ class KernelComparison(NamedTuple):
     Attributes:
         changes: the largest first.
         matching: what was matched at each rung.
-        beside_ns: what of the change of compute they do not explain.
+        beside_ns: the part of the change of compute that they do not explain.
     """
 
     changes: list[KernelChange]

@@ -1,6 +1,6 @@
 """The stalls of one rank in a window, with evidence for the reason of each.
 
-A stall says that a thread was held up; what else the report holds may say by what. A function or
+A stall shows that a thread was held up; other parts of the report may show by what. A function or
 range of garbage collection holds all threads of Python up. A call of the operating system that
 blocks is a lock, a file or a socket. Thread switches show that the thread was off its core. Without
 these, other threads of the process say a little: if another one stalls at the same time, the whole

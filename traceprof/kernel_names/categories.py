@@ -63,7 +63,7 @@ class CategoryRow(Record, frozen=True):
     """Names of one category.
 
     Attributes:
-        category: of such kernels.
+        category: of kernels with such names.
         expression: searched for in the function's name, without templates and parameters; or in
             the whole name, if `functions` is given.
         source: the libraries that use such names.

@@ -235,7 +235,7 @@ def run(rank: Rank, window: Window) -> Arrivals:
     if isinstance(rank, CpuRank):
         return _of_host(rank, window)
     sent, kernels = messages(rank), rank.operations.kernels
-    # Of a process with several GPUs nobody knows for which one it calls MPI.
+    # With several GPUs in a process, it is unknown for which of them it calls MPI.
     calls = rank.trace.mpi_calls(rank.process) if rank.num_devices == 1 else NO_MPI_CALLS
     start = np.concatenate((kernels.start_ns[sent.kernel], calls.start_ns))
     end = np.concatenate((kernels.ends(sent.kernel), calls.end_ns))

@@ -30,7 +30,7 @@ class Lateness(Struct, frozen=True):
 
     Attributes:
         member: index of the rank.
-        coverage: the share that these are of all the rank's operations of such kinds.
+        coverage: their share of all the rank's operations of these kinds.
         num_last: the operations to which it certainly came late, and last.
         total_ns: the sum, over these, of how long the others waited for this rank alone, at their
             median: after the rank before it had come, as far as no compute hid the wait.

@@ -212,7 +212,7 @@ def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float6
     few, enough = np.flatnonzero(count < _MIN_TIMES), np.flatnonzero(count >= _MIN_TIMES)
     residual[enough] *= _student((_FREEDOM * count[enough]).astype(np.float64))
     # Few times of one size do not show how they vary: those of other sizes do.
-    if len(enough):  # what of a larger size varies in ns, or of a smaller one in shares, is no less
+    if len(enough):  # larger sizes vary at least as much in ns, smaller ones in shares
         beside = enough[np.minimum(np.searchsorted(enough, few), len(enough) - 1)]
         residual[few] = residual[beside] * np.maximum(times[beside] / times[few], 1)
     elif len(took) > len(count):  # each size took one median from its times; one time shows nothing

@@ -119,7 +119,7 @@ def _cores(diagnosis: Diagnosis) -> Iterator[tuple[str, ...]]:
 
 
 def _lacking(diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield what of the cores holds ranks up."""
+    """Yield how the cores can slow ranks down."""
     cores = diagnosis.cores
     lack = cores.lack(cores.num_ranks)
     if lack is not None:

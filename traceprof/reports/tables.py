@@ -30,7 +30,7 @@ class _Table(Table):
 
 
 class OneLine:
-    """A line that a terminal cuts, and that is as long as it is where there is none."""
+    """A line that is cut to the width of the terminal, and left whole in a file."""
 
     def __init__(self, line: Text) -> None:
         self._line = line

@@ -102,7 +102,7 @@ def save(
     Several processes may save to one store at the same time.
 
     Args:
-        path: the store, which is made where there is none.
+        path: the store, which is created if it does not exist.
         result: of the run.
         name: unique in the store; by default that of the first report, with a number where it is
             taken.

@@ -112,8 +112,8 @@ class BreakdownResult(RankResult, frozen=True):
         num_period_steps: of so many periods each is a step.
         before: the breakdown of what comes before the training, None if that is nothing.
         after: the breakdown of what comes after it.
-        seen_before: what else was seen of the time before.
-        seen_after: what else was seen of the time after.
+        seen_before: other facts about the time before.
+        seen_after: other facts about the time after.
         lead_ns: of a rank with one step, from the start of its range on the host to its first
             launch: no window has this time. With several steps it is in the one before.
     """
@@ -204,7 +204,7 @@ def _lead_ns(rank: Rank) -> int:
 
 
 def judged_kind(results: Sequence[BreakdownResult]) -> WindowKind:
-    """Return what to call that which findings of several ranks are about: see `judged_kind`.
+    """Return the kind of time that findings of several ranks are about.
 
     Args:
         results: of at least one rank. Where one trains, it is the training.

@@ -182,7 +182,7 @@ def _beside(result: LinkCountersResult) -> list[str]:
 def _is_first(rank: Rank) -> bool:
     """Say whether the rank is the first of its report, beside which the machine's NICs stand."""
     trace = rank.trace
-    if rank.device is None:  # what its machine's NICs carried stands with a rank that has a GPU
+    if rank.device is None:  # a rank with a GPU reports the NICs of the machine
         return False
     first = min(trace.operations, key=lambda key: (trace.pid(key.process), key))
     return first == rank.key

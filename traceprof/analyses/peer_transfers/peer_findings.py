@@ -113,7 +113,7 @@ class PeerTransfersResult(RankResult, frozen=True):
     Attributes:
         window_ns: the window's length.
         staged: copies through the host; None if there are none.
-        comparisons: by peer and direction, where both NCCL and copies took the same way.
+        comparisons: by peer and direction, where both NCCL and copies were used.
         num_send_recv: NCCL's point-to-point kernels that start in the window.
         num_sized: those of them whose bytes and peer are in the report.
         num_peer_copies: copies to or from another device, of any size.

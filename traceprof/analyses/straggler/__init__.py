@@ -109,7 +109,7 @@ class Straggler(Record, frozen=True):
         worst: the causes of the latest operations, all of one root and kind.
         share_per_step: the share of its lateness's cost that the mean steady step holds; None
             without steps.
-        details: the numbers behind the cause, from what else was measured of it; may be empty.
+        details: the numbers behind the cause, from its other measurements; may be empty.
     """
 
     member: int

@@ -1,4 +1,4 @@
-"""Numbers behind a straggler's cause, from what else was measured of the rank."""
+"""Numbers behind a straggler's cause, from other measurements of the rank."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _judged(measured: MeasuredRun) -> list[Finding | NotApplicable]:
 def _parts_of_periods(
     run: RunSummary, breakdowns: Sequence[BreakdownResult]
 ) -> Iterator[tuple[int, str]]:
-    """Yield a note on each report with a rank of whose periods not all are steps."""
+    """Yield a note on each report in which some periods of a rank are not steps."""
     parts = {
         result.rank: (result.num_periods, result.num_period_steps)
         for result in breakdowns
@@ -126,7 +126,7 @@ def _nothing_to_judge(run: RunSummary) -> list[Finding | NotApplicable]:
 def _said_once(
     missing: Sequence[NotApplicable], num_ranks: Mapping[str, int]
 ) -> Iterator[NotApplicable]:
-    """Say once, of the whole run, what is missing in the same way on every rank.
+    """Join what is missing on every rank for the same reason into one note on the run.
 
     Args:
         missing: what could not be judged, rank by rank.

@@ -85,7 +85,7 @@ def _key(finding: Finding, step_ns: int) -> tuple[object, ...]:
     else:
         is_pacing = saving.sets_pace and saving.high_ns > MIN_SHARE * step_ns
         rank, gain_ns = (_PACING if is_pacing else _LIMITED), saving.high_ns
-    # Of two that gain as much, a part says more than what it is part of.
+    # Of two that gain as much, a part is more specific than the whole.
     return (
         rank, -gain_ns, finding.part_of is None, -finding.impact_ns, -finding.severity.level,
         finding.id, finding.rank,

@@ -65,7 +65,7 @@ class Answer(Record, frozen=True):
         low_ns: the least that a step may take; as `step_ns` in bounds.
         high_ns: the most.
         change_ns: what a step gains, as a negative number.
-        is_too_small: whether the change is smaller than what the replay misses.
+        is_too_small: whether the change is smaller than the error of the replay.
         refused: why nothing can be said.
         how_to_collect: what to record for an answer, None if no recording of it would help.
         note: what the answer leaves out.

@@ -28,7 +28,7 @@ class BlockedSend(Record, frozen=True):
         rank: whose stream.
         blocked: the send.
         behind: what it waited for.
-        stage: the rank that got its data later by so much.
+        stage: the rank that received its data that much later.
         blocked_ns: in the median step.
     """
 

@@ -59,7 +59,7 @@ class Baseline(Record, frozen=True):
             known.
         num_measured: of how many `step_ns` is the mean: more, where a sample was replayed.
         gates: the checks.
-        subject: whose time it is: a step, or the training where no steps are known.
+        subject: `a step`, or the training if no steps are known.
     """
 
     step_ns: int

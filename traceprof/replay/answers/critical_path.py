@@ -42,7 +42,7 @@ class PathPiece(Record, frozen=True):
         rank: the rank's number, the first one of its process.
         start_ns: on the run's clock.
         end_ns: on the run's clock; the next piece begins there.
-        spent_ns: of it, how much is what.
+        spent_ns: its time by category.
     """
 
     rank: int

@@ -39,11 +39,11 @@ class StepPathPart(Record, frozen=True):
     """A part of the critical path of a step.
 
     Attributes:
-        rank: whose it is; of the host, the first rank of the process.
-        kind: what takes the time; `delay` is what passes between what held something and its start.
+        rank: the rank that spends it; for host time, the first rank of the process.
+        kind: the kind of work; `delay`: from the end of what an operation waited for to its start.
         start_ns: in the own time of the rank's report.
         end_ns: in the same time.
-        name: of the operation or the call, or what else takes the time.
+        name: of the operation or the call; otherwise a description.
         stream: where an operation ran; None of the host.
     """
 
@@ -136,7 +136,7 @@ class _Walk:
         return tuple(self._parts[::-1])
 
     def _take(self, edge: int) -> None:
-        """Put down what passes along an edge, latest first."""
+        """Add the parts along an edge, latest first."""
         graph = self._graph
         number = int(np.searchsorted(self._first_edge, edge, side="right")) - 1
         edges = graph.edges[number]
@@ -193,7 +193,7 @@ class _Walk:
         self._put(rank, kind, begin, name, int(work.stream[operation]))
 
     def _before(self, kept: Kept, operation: int, begin: float, *, is_launch: bool) -> None:
-        """Put down what passes before an operation starts: its launch, and what comes after it."""
+        """Add the parts before an operation starts: its launch, and the time after the launch."""
         rank, work = _rank_of(kept, operation), kept.process.work
         name = rank.operation_name(int(work.group[operation]), int(work.place[operation]))
         launched = float(kept.process.latencies.launched_ns[operation]) if is_launch else begin
@@ -225,7 +225,7 @@ class _Walk:
         self._put(kept.process.ranks[0][1], "host", begin, name)
 
     def _piece(self, kept: Kept, operation: int, begin: float, *, of_launches: bool) -> None:
-        """Put down the operations of a piece, from the one that its launch held if any did."""
+        """Add the operations of a piece, from the one that waited for its launch, if any did."""
         process = kept.process
         number = int(process.piece_of_operation[operation])
         ends = np.append(process.first_operation, len(process.work))

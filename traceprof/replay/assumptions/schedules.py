@@ -171,7 +171,7 @@ class _Run:
         return [one for way in ways for one in way[:1]]
 
     def compute(self, done_ns: list[float]) -> None:
-        """Let stages compute for so long, and begin the next pass when they are through."""
+        """Advance the stages by these times, and begin the next pass where one is done."""
         for stage, cost, done in zip(self.stages, self._pipeline.stages, done_ns, strict=True):
             if not stage.is_computing:
                 continue

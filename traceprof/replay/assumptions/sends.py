@@ -22,12 +22,12 @@ _USUAL_TURN_AROUND_NS = 1_500.0  # where no send follows another one closely
 
 
 class SendName(Record, frozen=True, order=True):
-    """A send or receive as it comes again in every step.
+    """A send or receive that recurs in every step.
 
     Attributes:
         direction: 1 sends, 2 receives, 3 both.
         peer: the other rank.
-        micro_batch: how many went the same way before it in the step.
+        micro_batch: how many of the same direction and peer precede it in the step.
     """
 
     direction: int

@@ -36,7 +36,7 @@ def with_shorter_communication(
     """Let kernels be slowed down only as long as communication still takes.
 
     Each stretch of communication begins when it did, and takes a share of its time: a kernel keeps
-    as much of its slowdown as it has still communication beside it.
+    its slowdown while communication still runs beside it.
     """
     work, before = process.work, durations.unslowed_ns
     before = np.zeros(len(work)) if before is None else before

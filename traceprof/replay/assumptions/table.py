@@ -90,7 +90,7 @@ class Entry(Record, frozen=True, kw_only=True):
             host waits for, `streams` for what they do, `order` for what runs in another order,
             `ranks` for what these wait for.
         doubt: returns why it may gain nothing if it is assumed alone, None if it surely gains.
-        frees_host: whether what else the host does may be faster then: it may have competed with
+        frees_host: whether other work of the host may be faster then: it may have competed with
             what goes for cores and caches, by as much again at most.
         comes_last: whether its `change` depends on what others leave of a slowdown.
         others: `change` by other readings of what is not known, which the interval spans; as many

@@ -68,7 +68,7 @@ class EventWaits(Record, frozen=True):
         """Return the operations that must end before places in streams are reached.
 
         Args:
-            owner: int64[n], numbers of whom it is for.
+            owner: int64[n], numbers by which the caller knows each place.
             chain: int64[n], the streams, by number.
             place: int64[n], in the host's order.
 

@@ -254,7 +254,7 @@ def _handed_over(calls: HostCalls, launching: Int64, call: Int64, since: Int64) 
 
 
 def _explained(rank: Rank, calls: HostCalls, gaps: _Gaps, shift_ns: int) -> Mask:
-    """Say which silences something takes most of, by what else is recorded of the thread."""
+    """Return which silences are mostly covered by other recorded activity of the thread."""
     explained = np.zeros(len(gaps.call), np.bool_)
     evidence = host_evidence(rank)
     if evidence is None or not len(gaps.call):

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 _WAITED_NS = 100_000  # a first stage that begins so long after the batch before waited for its feed
 _TAKEN_NS = 50_000  # and a thread that trains goes on
-_SLEPT_NS = 50_000  # it waited at least for so long
-_MIN_TAKEN = 3  # waits, all by the same call of a step, show which one it is
+_SLEPT_NS = 50_000  # it waited at least this long
+_MIN_TAKEN = 3  # waits, all by the same call of a step, identify that call
 _MORE = 0.05  # of its calls a step may make more or less than others
 
 

@@ -78,7 +78,7 @@ def steady_shares(
     """Return the weight of each step in the mean of the steady steps.
 
     Steps that are not steady count nothing. Of a sample, each kind of steps counts as much as it
-    does among all of them. By end, what passes until the next step begins is part of the next one,
+    does among all of them. By end, the time until the next step begins is part of the next one,
     and the first one has no beginning.
 
     Args:

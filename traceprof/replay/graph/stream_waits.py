@@ -101,7 +101,7 @@ def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> 
 
     Args:
         rank: one rank of the process.
-        late: int64[n], how much later than what is known to have held it each operation began.
+        late: int64[n], from the end of what each operation surely waited for to its start.
         calls: of the process.
         work: its operations.
     """

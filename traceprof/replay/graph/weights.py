@@ -120,7 +120,7 @@ _BY_SWITCHES = {
     EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT, EdgeKind.HAND_OVER, EdgeKind.NOT_HANDED_OVER,
     EdgeKind.LOCK, EdgeKind.OWN_TIME,
 }  # fmt: skip
-"""The edges whose weights depend on more than what actions take."""
+"""The edges whose weights depend on more than the durations of actions."""
 
 
 class Weigher:

@@ -186,7 +186,7 @@ def period_steps(
 
 
 def about_part(num: int, num_periods: int) -> str:
-    """Return a note on a rank of whose periods not all are steps."""
+    """Return a note on a rank some of whose periods are not steps."""
     return (
         f"no range marks steps, and its kernels repeat {num_periods} times: {num} of these"
         " periods, from the middle, are its steps"

@@ -136,7 +136,7 @@ class Content:
         signatures: name, grid and block of kernels, by number.
         work: multiplications and additions of operators, NULL if shapes do not say them, and the
             bytes that they move and read at least, negative where shapes do not say it; by number.
-        calls: operators that communicate, and annotations of such, by number.
+        calls: operators that communicate, and annotations of communication, by number.
         first_ns: the start of the first event; None before there is one.
         end_ns: the end of the recording; None if unknown.
         thread_names: by thread.
