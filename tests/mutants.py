@@ -33,15 +33,21 @@ if TYPE_CHECKING:
 
     import pytest
 
-ROOMS = ("analyses", "host", "ranks", "replay", "comparison")
+ROOMS = {
+    **{room: f"traceprof/{room}" for room in ("analyses", "host", "ranks", "replay", "comparison")},
+    **{room: f"traceprof/{room}" for room in ("recording", "execution")},
+    "instrument": "instrument",
+    "dashboards": "dashboards",
+}
+"""Folders by the names that options and the score have."""
 _RECORD = "TRACEPROF_TEST_RECORD"  # names the file that a run of tests writes
 _JOB = "TRACEPROF_MUTANTS"  # names the file with the mutants of a process
 # Of the others few run code of these rooms that no test here runs.
 _TESTED = tuple(
     f"tests/{folder}"
     for folder in (
-        "analyses", "cli", "communication", "comparison", "host", "ranks", "reference", "replay",
-        "reports",
+        "analyses", "cli", "communication", "comparison", "dashboards", "execution", "host",
+        "instrument", "ranks", "recording", "reference", "replay", "reports",
     )
 )  # fmt: skip
 _QUICK = ("-n", "0", "-q", "-p", "no:cacheprovider", "-m", "not slow and not long")
@@ -91,8 +97,8 @@ class Mutant:
 
     @property
     def room(self) -> str:
-        """The folder of traceprof/ that it is in."""
-        return self.module.split("/")[1]
+        """The name of the folder that it is in."""
+        return next(room for room, folder in ROOMS.items() if self.module.startswith(f"{folder}/"))
 
     @property
     def place(self) -> tuple[str, str, int]:
@@ -151,15 +157,15 @@ def _mutated(mutant: Mutant, source: str) -> str | None:
     return None if same else code
 
 
-def _sample(per_room: int, seed: int, work: Path) -> list[Mutant]:
+def _sample(rooms: list[str], per_room: int, seed: int, work: Path) -> list[Mutant]:
     """Draw mutants, the same number for each room, each place at most once."""
-    kept = work / f"sample-{per_room}-{seed}.json"
+    kept = work / f"sample-{'-'.join(rooms)}-{per_room}-{seed}.json"
     if kept.exists():
         return [Mutant(**row) for row in json.loads(kept.read_text())]
     drawn: list[list[Mutant]] = []
-    for room in ROOMS:
+    for room in rooms:
         chance = random.Random(f"{seed} {room}")
-        modules = sorted(Path("traceprof", room).rglob("*.py"))
+        modules = sorted(Path(ROOMS[room]).rglob("*.py"))
         places = [place for module in modules for place in _mutants(module)]
         chance.shuffle(places)
         of_room: list[Mutant] = []
@@ -194,7 +200,7 @@ def _environment(folder: Path) -> dict[str, str]:
 def _measure(work: Path) -> None:
     """Run the quick tests once, and record which test runs which line, and for how long."""
     folder = _copy(work / "measured")
-    sources = ",".join(f"traceprof/{room}" for room in ROOMS)
+    sources = ",".join(ROOMS.values())
     (folder / "coverage.ini").write_text(f"[run]\nsource={sources}\ndata_file={work}/coverage\n")
     options = ("--cov", "--cov-config=coverage.ini", "--cov-report=", "--cov-context=test")
     subprocess.run(
@@ -392,7 +398,7 @@ def _print_score(mutants: list[Mutant]) -> None:
             print(f"{mutant.outcome} {mutant.module}:{mutant.line} {mutant.operator.split('/')[1]}")
             print(f"    {mutant.change}")
     print(f"{'room':12}{'mutants':>8}{'killed':>8}{'timeout':>8}{'survived':>9}{'not run':>8}")
-    for room in (*ROOMS, "all"):
+    for room in (*dict.fromkeys(mutant.room for mutant in mutants), "all"):
         outcomes = [mutant.outcome for mutant in mutants if room in {mutant.room, "all"}]
         counts = [outcomes.count(name) for name in ("killed", "timeout", "survived", "not run")]
         print(f"{room:12}{len(outcomes):8}{counts[0]:8}{counts[1]:8}{counts[2]:9}{counts[3]:8}")
@@ -401,7 +407,8 @@ def _print_score(mutants: list[Mutant]) -> None:
 def main() -> None:
     """Draw mutants, run the tests of each, and print the score."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--per-room", type=int, default=90)
+    parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=[*ROOMS])
+    parser.add_argument("--per-room", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--work", type=Path, default=Path("build/mutants"))
@@ -410,7 +417,7 @@ def main() -> None:
     if not (work / "coverage").exists():
         shutil.rmtree(work, ignore_errors=True)
         _measure(work)
-    sample = _sample(options.per_room, options.seed, work)
+    sample = _sample(options.rooms, options.per_room, options.seed, work)
     judged = _judged(work)
     pending = [asdict(mutant) for mutant in sample if mutant.place not in judged]
     processes = []

@@ -155,9 +155,9 @@ def bullets(lines: Iterable[str]) -> str:
 class Evidence(Struct, frozen=True, forbid_unknown_fields=True):
     """Interval in which a finding can be seen."""
 
-    start_ns: Annotated[int, Meta(description="Start, on the report's own clock.")]
+    start_ns: Annotated[int, "Start, on the report's own clock."]
     end_ns: int
-    label: Annotated[str, Meta(description="What happened there.")]
+    label: Annotated[str, "What happened there."]
 
 
 class Basis(str, Enum):
@@ -174,52 +174,38 @@ class Basis(str, Enum):
 class Saving(Struct, frozen=True, forbid_unknown_fields=True):
     """Gain of a step without a finding, on all ranks that have it."""
 
-    step_ns: Annotated[Count | None, Meta(description="Most likely gain; null for a bound.")]
-    low_ns: Annotated[Count | None, Meta(description="Least gain; null for a bound.")]
-    high_ns: Annotated[Count | None, Meta(description="Largest gain; null if nothing is known.")]
+    step_ns: Annotated[Count | None, "Most likely gain; null for a bound."]
+    low_ns: Annotated[Count | None, "Least gain; null for a bound."]
+    high_ns: Annotated[Count | None, "Largest gain; null if nothing is known."]
     basis: Annotated[
         Basis | None,
-        Meta(
-            description="`replay`: the steps were replayed without the finding, and the replay"
-            " agrees with the measurement. `bound`: an upper limit, from a replay"
-            " of an ideal that no program reaches, or from all time that the"
-            " finding involves. Null if nothing is known.",
-            extra_json_schema={"enum": [*map(str, Basis), None]},
-        ),
+        one_of(*map(str, Basis), None),
+        "`replay`: the steps were replayed without the finding, and the replay agrees with the"
+        " measurement. `bound`: an upper limit, from a replay of an ideal that no program"
+        " reaches, or from all time that the finding involves. Null if nothing is known.",
     ]
     assume: Annotated[
         str | None,
-        Meta(
-            description="What was assumed in the replay, as `traceprof whatif --assume` takes"
-            " it; null if the bound is all time that the finding involves in a"
-            " step."
-        ),
+        "What was assumed in the replay, as `traceprof whatif --assume` takes it; null if the"
+        " bound is all time that the finding involves in a step.",
     ]
-    why: Annotated[
-        Text | None,
-        Meta(description="Why the saving does not come from a replay; null if it does."),
-    ] = None
+    why: Annotated[Text | None, "Why the saving does not come from a replay; null if it does."] = (
+        None
+    )
     share: Annotated[
         Fraction | None,
-        Meta(
-            description="The share of the cost that the assumption removes; null if it removes"
-            " all of it."
-        ),
+        "The share of the cost that the assumption removes; null if it removes all of it.",
     ] = None
     sets_pace: Annotated[
         bool,
-        Meta(
-            description="Whether the wait may set the pace of the run: if so, making anything"
-            " else faster only makes this wait longer."
-        ),
+        "Whether the wait may set the pace of the run: if so, making anything else faster only"
+        " makes this wait longer.",
     ] = False
 
     limited_by: Annotated[
         Text | None,
-        Meta(
-            description="What limits a bound that is less than all time that the finding involves"
-            " and comes from no replay; else null."
-        ),
+        "What limits a bound that is less than all time that the finding involves and comes"
+        " from no replay; else null.",
     ] = None
 
     @property
@@ -264,39 +250,24 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
 class Finding(Struct, frozen=True, forbid_unknown_fields=True):
     """A claim about one rank."""
 
-    id: Annotated[str, Meta(description="Kind of finding, such as `gpu-idle`.")]
+    id: Annotated[str, "Kind of finding, such as `gpu-idle`."]
     severity: Annotated[
-        Severity,
-        one_of(*map(str, Severity)),
-        Meta(description="Severity, by the finding's share of the training."),
+        Severity, one_of(*map(str, Severity)), "Severity, by the finding's share of the training."
     ]
-    rank: Annotated[Count, Meta(description="The rank concerned, as in `ranks`.")]
-    title: Annotated[Text, Meta(description="The claim in one sentence.")]
-    impact_ns: Annotated[
-        Count, Meta(description="Cost of the finding, at most the time that is judged.")
-    ]
-    impact_fraction: Annotated[
-        Fraction, Meta(description="The same as a share of the time that is judged.")
-    ]
-    metrics: Annotated[
-        Mapping[str, MetricValue], Meta(description="Numbers by name, with units in the name.")
-    ]
-    evidence: Annotated[
-        tuple[Evidence, ...], Meta(description="The worst intervals, worst first.")
-    ] = ()
-    advice: Annotated[
-        tuple[Text, ...], Meta(description="What can be done, most promising first.")
-    ] = ()
+    rank: Annotated[Count, "The rank concerned, as in `ranks`."]
+    title: Annotated[Text, "The claim in one sentence."]
+    impact_ns: Annotated[Count, "Cost of the finding, at most the time that is judged."]
+    impact_fraction: Annotated[Fraction, "The same as a share of the time that is judged."]
+    metrics: Annotated[Mapping[str, MetricValue], "Numbers by name, with units in the name."]
+    evidence: Annotated[tuple[Evidence, ...], "The worst intervals, worst first."] = ()
+    advice: Annotated[tuple[Text, ...], "What can be done, most promising first."] = ()
     saving: Annotated[
         Saving | None,
-        Meta(
-            description="Gain of a step without the finding; always present for `medium` and"
-            " `high`, null if savings were not requested."
-        ),
+        "Gain of a step without the finding; always present for `medium` and `high`, null if"
+        " savings were not requested.",
     ] = None
     part_of: Annotated[
-        str | None,
-        Meta(description="The finding on the same rank that includes all of this one's time."),
+        str | None, "The finding on the same rank that includes all of this one's time."
     ] = None
 
 
@@ -304,9 +275,9 @@ class NotApplicable(Struct, frozen=True, forbid_unknown_fields=True):
     """A finding that could be neither made nor ruled out."""
 
     id: str
-    reason: Annotated[Text, Meta(description="What is missing.")]
-    how_to_collect: Annotated[Text, Meta(description="The flag or step that would supply it.")]
-    rank: Annotated[Count | None, Meta(description="Rank; null for the whole run.")] = None
+    reason: Annotated[Text, "What is missing."]
+    how_to_collect: Annotated[Text, "The flag or step that would supply it."]
+    rank: Annotated[Count | None, "Rank; null for the whole run."] = None
 
 
 class Sight(Enum):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from msgspec import Meta, Struct, structs
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from traceprof import intervals
@@ -89,95 +89,67 @@ class OperationUse(Struct, frozen=True):
     Kernels; of a rank without a GPU, the operations in its labels (see `process_groups`).
     """
 
-    operation: Annotated[
-        Text, Meta(description="Operation, by the kernel's name; send and receive share one.")
-    ]
+    operation: Annotated[Text, "Operation, by the kernel's name; send and receive share one."]
     communicator: Annotated[
-        str | None, Meta(description="NCCL's id, equal on all ranks; if unknown, PyTorch's group.")
+        str | None, "NCCL's id, equal on all ranks; if unknown, PyTorch's group."
     ]
     peer: Annotated[
         Count | None,
-        Meta(
-            description="The other rank (in the world) of sends and receives; null if unknown"
-            " or several."
-        ),
+        "The other rank (in the world) of sends and receives; null if unknown or several.",
     ]
-    count: Annotated[Count, Meta(description="Kernels that start in the window.")]
+    count: Annotated[Count, "Kernels that start in the window."]
     bytes: Annotated[
         Count | None,
-        Meta(
-            description="Sum of the message sizes, as NCCL counts them (what one rank sends in an"
-            " AllGather, receives in a ReduceScatter); null unless all sizes are known."
-        ),
+        "Sum of the message sizes, as NCCL counts them (what one rank sends in an AllGather,"
+        " receives in a ReduceScatter); null unless all sizes are known.",
     ]
     total_ns: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Sum of the durations of the kernels (without a GPU, of the"
-            " operations), including time spent waiting for other ranks.",
-        ),
+        Count,
+        "Sum of the durations of the kernels (without a GPU, of the operations), including time"
+        " spent waiting for other ranks.",
     ]
-    median_ns: Annotated[Count, Meta(description="Median of the durations.")]
+    median_ns: Annotated[Count, "Median of the durations."]
     algbw_gb_per_s: Annotated[
         Number | None,
-        Meta(
-            description="Algorithm bandwidth as in nccl-tests: bytes divided by durations, for"
-            " kernels of known size; null if no size is known."
-        ),
+        "Algorithm bandwidth as in nccl-tests: bytes divided by durations, for kernels of known"
+        " size; null if no size is known.",
     ]
     busbw_gb_per_s: Annotated[
         Number | None,
-        Meta(
-            description="Bus bandwidth as in nccl-tests: `algbw_gb_per_s` times a factor for the"
-            " operation and the number of ranks; comparable with a link's peak in one direction."
-        ),
+        "Bus bandwidth as in nccl-tests: `algbw_gb_per_s` times a factor for the operation and"
+        " the number of ranks; comparable with a link's peak in one direction.",
     ]
     peak_gb_per_s: Annotated[
         Positive | None,
-        Meta(
-            description="Peak rate in one direction: on one machine of NVLink, or else PCIe, by the"
-            " GPU's name; between machines the user's rate; null if it or the machines are unknown."
-        ),
+        "Peak rate in one direction: on one machine of NVLink, or else PCIe, by the GPU's name;"
+        " between machines the user's rate; null if it or the machines are unknown.",
     ]
     is_lower_bound: Annotated[
         bool,
-        Meta(
-            description="True if the rates are based on durations, which include waiting for other"
-            " ranks; false if they are based on the time in which all ranks were inside."
-        ),
+        "True if the rates are based on durations, which include waiting for other ranks; false"
+        " if they are based on the time in which all ranks were inside.",
     ] = True
-    num_matched: Annotated[
-        int, Meta(ge=0, description="Kernels with known counterparts on the other ranks.")
-    ] = 0
+    num_matched: Annotated[Count, "Kernels with known counterparts on the other ranks."] = 0
     wait_ns: Annotated[
         Count | None,
-        Meta(
-            description="Time until the last rank arrived, summed over the matched kernels;"
-            " null where the clocks are too coarse for most of them."
-        ),
+        "Time until the last rank arrived, summed over the matched kernels; null where the"
+        " clocks are too coarse for most of them.",
     ] = None
     transfer_ns: Annotated[
-        Count | None,
-        Meta(description="Time with all ranks inside, summed over the matched kernels."),
+        Count | None, "Time with all ranks inside, summed over the matched kernels."
     ] = None
     latency_ns: Annotated[
-        Count | None,
-        Meta(
-            description="Latency in the model time = latency + size / rate; null if undetermined."
-        ),
+        Count | None, "Latency in the model time = latency + size / rate; null if undetermined."
     ] = None
     latency_uncertainty_ns: Annotated[
-        Count | None, Meta(description="Half the width of the 95 % interval of the latency.")
+        Count | None, "Half the width of the 95 % interval of the latency."
     ] = None
     rate_gb_per_s: Annotated[
-        Number | None,
-        Meta(description="Rate in the same model, with sizes as in algorithm bandwidth."),
+        Number | None, "Rate in the same model, with sizes as in algorithm bandwidth."
     ] = None
-    scope: Annotated[Scope | None, Meta(description="Whether the ranks are on one machine.")] = None
+    scope: Annotated[Scope | None, "Whether the ranks are on one machine."] = None
     description: Annotated[
-        str | None,
-        Meta(description="The user's name for the process group (`group_desc`), where known."),
+        str | None, "The user's name for the process group (`group_desc`), where known."
     ] = None
 
     @property

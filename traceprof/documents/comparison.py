@@ -27,21 +27,12 @@ class Side(Struct, forbid_unknown_fields=True):
 
     name: str
     reports: list[str]
-    num_captures: Annotated[
-        int, Meta(ge=1, description="Number of recordings of the same program.")
-    ]
+    num_captures: Annotated[int, Meta(ge=1), "Number of recordings of the same program."]
     ranks: list[Count]
     gpus: list[str]
-    num_steps: Annotated[
-        int, Meta(ge=0, description="Number of steps that are compared, over all captures.")
-    ]
-    num_left_out: Annotated[
-        int,
-        Meta(ge=0, description="Number of other steps: warm-up, slow first ones, the last one."),
-    ]
-    left_out_reports: Annotated[
-        list[str], Meta(description="Reports that could not be read, with the reason.")
-    ]
+    num_steps: Annotated[Count, "Number of steps that are compared, over all captures."]
+    num_left_out: Annotated[Count, "Number of other steps: warm-up, slow first ones, the last one."]
+    left_out_reports: Annotated[list[str], "Reports that could not be read, with the reason."]
 
 
 class Difference(Struct, forbid_unknown_fields=True):
@@ -56,18 +47,15 @@ class Comparable(Struct, forbid_unknown_fields=True):
     """Comparability of the sides."""
 
     is_comparable: bool
-    reasons: Annotated[list[str], Meta(description="Why the sides are not comparable.")]
+    reasons: Annotated[list[str], "Why the sides are not comparable."]
     kinds: Annotated[
         list[Kind],
-        Meta(
-            description="Kind of each reason, as `--allow-different` takes it; `recording`:"
-            " both sides are the same recording."
-        ),
+        "Kind of each reason, as `--allow-different` takes it; `recording`: both sides are the"
+        " same recording.",
     ]
-    allowed: Annotated[list[str], Meta(description="Reasons that were allowed.")]
+    allowed: Annotated[list[str], "Reasons that were allowed."]
     differences: Annotated[
-        list[Difference],
-        Meta(description="Everything that differs, including what was changed on purpose."),
+        list[Difference], "Everything that differs, including what was changed on purpose."
     ]
 
 
@@ -87,36 +75,22 @@ class Step(Struct, forbid_unknown_fields=True):
 
     before_ns: Count
     after_ns: Count
-    median_before_ns: Annotated[
-        Count | None, Meta(description="Median of the same steps; null without steps.")
-    ]
+    median_before_ns: Annotated[Count | None, "Median of the same steps; null without steps."]
     median_after_ns: Count | None
-    change: Annotated[
-        float | None, Meta(description="Change of the mean, as a fraction of the value before.")
-    ]
-    low: Annotated[
-        float | None,
-        Meta(description="Lower end of the interval of the change; null if there is none."),
-    ]
+    change: Annotated[float | None, "Change of the mean, as a fraction of the value before."]
+    low: Annotated[float | None, "Lower end of the interval of the change; null if there is none."]
     high: float | None
     at_same_mix: Annotated[
         AtSameMix | None,
-        Meta(
-            description="If both sides have the same shares of short and long steps, each kind"
-            " is compared with its own, and the verdict and gates use this change."
-        ),
+        "If both sides have the same shares of short and long steps, each kind is compared with"
+        " its own, and the verdict and gates use this change.",
     ]
     verdict: Annotated[
         Verdict,
-        Meta(
-            description="`faster` or `slower` if the interval excludes 0; `same` if it includes"
-            " 0 and lies within 1 %. `not comparable` takes precedence."
-        ),
+        "`faster` or `slower` if the interval excludes 0; `same` if it includes 0 and lies"
+        " within 1 %. `not comparable` takes precedence.",
     ]
-    basis: Annotated[
-        Basis,
-        Meta(description="What the interval is computed from; `training`: there is no interval."),
-    ]
+    basis: Annotated[Basis, "What the interval is computed from; `training`: there is no interval."]
 
 
 class Parts(Struct, forbid_unknown_fields=True):
@@ -143,7 +117,7 @@ class PartChange(Struct, forbid_unknown_fields=True):
 class IdleChange(Struct, forbid_unknown_fields=True):
     """Idle time of one cause in the mean step; the changes sum to that of idle time."""
 
-    cause: Annotated[str, Meta(description="Cause, as in the metrics of `gpu-idle`.")]
+    cause: Annotated[str, "Cause, as in the metrics of `gpu-idle`."]
     before_ns: int
     after_ns: int
     change_ns: int
@@ -152,19 +126,17 @@ class IdleChange(Struct, forbid_unknown_fields=True):
 class KernelChange(Struct, forbid_unknown_fields=True):
     """The compute kernels of a name in the mean step, matched with those of the other side."""
 
-    before: Annotated[str | None, Meta(description="Name before; null if no such kernel ran.")]
+    before: Annotated[str | None, "Name before; null if no such kernel ran."]
     after: str | None
-    rung: Annotated[Rung, Meta(description="How the two were matched.")]
+    rung: Annotated[Rung, "How the two were matched."]
     category: str
     before_ns: Count
     after_ns: Count
     change_ns: int
     p_adjusted: Annotated[
         Fraction | None,
-        Meta(
-            description="Probability of such a change by chance, adjusted for the number of"
-            " kernels; null if unknown."
-        ),
+        "Probability of such a change by chance, adjusted for the number of kernels; null if"
+        " unknown.",
     ]
     is_significant: bool
 
@@ -172,15 +144,11 @@ class KernelChange(Struct, forbid_unknown_fields=True):
 class ModuleChange(Struct, forbid_unknown_fields=True):
     """Kernels that a module launched in the mean step, including those of modules inside it."""
 
-    module: Annotated[str, Meta(description="Path from the outermost module, with dots.")]
-    before_ns: Annotated[
-        Count | None, Meta(description="Time before; null if that side has no such module.")
-    ]
+    module: Annotated[str, "Path from the outermost module, with dots."]
+    before_ns: Annotated[Count | None, "Time before; null if that side has no such module."]
     after_ns: Count | None
     change_ns: int
-    p_adjusted: Annotated[
-        Fraction | None, Meta(description="As in `kernels`, adjusted for the number of modules.")
-    ]
+    p_adjusted: Annotated[Fraction | None, "As in `kernels`, adjusted for the number of modules."]
     is_significant: bool
 
 
@@ -188,7 +156,7 @@ class Matching(Struct, forbid_unknown_fields=True):
     """Share of the kernels' time that was matched at a rung."""
 
     rung: Rung
-    before: Annotated[float, Meta(ge=0, le=1, description="Share of all kernel time before.")]
+    before: Annotated[Fraction, "Share of all kernel time before."]
     after: Fraction
 
 
@@ -196,7 +164,7 @@ class CommunicationChange(Struct, forbid_unknown_fields=True):
     """The operations of one kind on one communicator, on average per step and rank."""
 
     operation: str
-    before: Annotated[str | None, Meta(description="Communicator before; null if unknown.")]
+    before: Annotated[str | None, "Communicator before; null if unknown."]
     after: str | None
     count_before: float
     count_after: float
@@ -204,13 +172,11 @@ class CommunicationChange(Struct, forbid_unknown_fields=True):
     after_ns: Count
     change_ns: int
     wait_before_ns: Annotated[
-        Count | None,
-        Meta(description="Time before in which ranks waited for the last one; null if unknown."),
+        Count | None, "Time before in which ranks waited for the last one; null if unknown."
     ]
     wait_after_ns: Count | None
     transfer_before_ns: Annotated[
-        Count | None,
-        Meta(description="Time before in which all ranks were inside, of matched operations only."),
+        Count | None, "Time before in which all ranks were inside, of matched operations only."
     ]
     transfer_after_ns: Count | None
 
@@ -220,29 +186,25 @@ class FindingChange(Struct, forbid_unknown_fields=True):
 
     id: str
     status: Status
-    before_ns: Annotated[
-        Count | None, Meta(description="Its cost per step before; null if it was not there.")
-    ]
+    before_ns: Annotated[Count | None, "Its cost per step before; null if it was not there."]
     after_ns: Count | None
     severity_before: str | None
     severity_after: str | None
-    predicted: Annotated[Saving | None, Meta(description="The saving that it predicted before.")]
-    came_ns: Annotated[
-        int | None, Meta(description="How much its cost fell; null if it cannot be judged after.")
-    ]
+    predicted: Annotated[Saving | None, "The saving that it predicted before."]
+    came_ns: Annotated[int | None, "How much its cost fell; null if it cannot be judged after."]
     title: str
 
 
 class GateResult(Struct, forbid_unknown_fields=True):
     """A limit that the comparison must keep."""
 
-    gate: Annotated[str, Meta(description="The gate as it was given.")]
+    gate: Annotated[str, "The gate as it was given."]
     outcome: Outcome
-    value: Annotated[float | None, Meta(description="Value in the unit of the limit.")]
+    value: Annotated[float | None, "Value in the unit of the limit."]
     low: float | None
     high: float | None
     limit: float | None
-    unit: Annotated[str, Meta(description="Unit: %, pp, ns or empty.")]
+    unit: Annotated[str, "Unit: %, pp, ns or empty."]
     reason: str
 
 
@@ -255,34 +217,27 @@ class Comparison(Struct, forbid_unknown_fields=True):
     after: Side
     comparable: Comparable
     step: Step
-    parts: Annotated[Parts, Meta(description="Changes: the four parts sum to mean_step_ns.")]
+    parts: Annotated[Parts, "Changes: the four parts sum to mean_step_ns."]
     mean_before: Parts
     mean_after: Parts
     part_changes: list[PartChange]
     idle: list[IdleChange]
-    kernels: Annotated[
-        list[KernelChange], Meta(description="Kernels with the largest change first.")
-    ]
+    kernels: Annotated[list[KernelChange], "Kernels with the largest change first."]
     kernel_matching: list[Matching]
     kernels_beside_ns: Annotated[
         int,
-        Meta(
-            description="The rest of the change in compute time, which kernels do not add up"
-            " to: kernels that overlap take less time than the sum of their"
-            " durations."
-        ),
+        "The rest of the change in compute time, which kernels do not add up to: kernels that"
+        " overlap take less time than the sum of their durations.",
     ]
     modules: Annotated[
         list[ModuleChange],
-        Meta(
-            description="Outer modules first; among those inside the same module, the largest"
-            " change first. Empty if modules are unknown on one side."
-        ),
+        "Outer modules first; among those inside the same module, the largest change first."
+        " Empty if modules are unknown on one side.",
     ]
     communication: list[CommunicationChange]
     findings: list[FindingChange]
     gates: list[GateResult]
-    notes: Annotated[list[str], Meta(description="Notes on these numbers.")]
+    notes: Annotated[list[str], "Notes on these numbers."]
 
     @property
     def is_met(self) -> bool:

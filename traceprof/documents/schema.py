@@ -9,16 +9,17 @@ import json
 import sys
 from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import msgspec
+from msgspec.structs import fields
 
 from traceprof.analyses.registry import FINDING_IDS, FINDINGS
 from traceprof.documents import comparison, whatif
 from traceprof.documents.analysis import model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from traceprof.findings import Metric
 
@@ -42,9 +43,13 @@ def schema(document: type[msgspec.Struct], name: str) -> Json:
     """
     _, definitions = msgspec.json.schema_components([document], ref_template="#/$defs/{name}")
     definitions = {title: one for title, one in definitions.items() if "properties" in one}
+    meanings = {record.__name__: _meanings(record) for record in _records(document)}
     for title, definition in definitions.items():
         definition["description"] = cleandoc(definition["description"])
-        for field in definition["properties"].values():
+        properties = definition["properties"]
+        for key, meaning in meanings[title].items():
+            properties[key] = {"description": meaning, **properties[key]}
+        for field in properties.values():
             if "enum" in field and field.pop("$ref", None):  # an Enum: its values, in their order
                 field["type"] = "string"
             elif "enum" in field and None in field["enum"]:
@@ -52,7 +57,7 @@ def schema(document: type[msgspec.Struct], name: str) -> Json:
             if title not in _WITH_OPTIONAL:
                 field.pop("default", None)
         if title not in _WITH_OPTIONAL:  # defaults are for Python: JSON has all fields
-            definition["required"] = [*definition["properties"]]
+            definition["required"] = [*properties]
     if "Finding" in definitions:
         _add_ids(definitions)
     return {
@@ -61,6 +66,24 @@ def schema(document: type[msgspec.Struct], name: str) -> Json:
         **definitions.pop(document.__name__),
         "$defs": dict(sorted(definitions.items())),
     }
+
+
+def _records(kind: object) -> Iterator[type[msgspec.Struct]]:
+    """Yield the types of records in an annotation, and of those inside them."""
+    if get_origin(kind) is None and isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        yield kind
+        for field in fields(kind):
+            yield from _records(field.type)
+    for part in get_args(kind):
+        yield from _records(part)
+
+
+def _meanings(record: type[msgspec.Struct]) -> dict[str, str]:
+    """Return the texts that explain fields, `Annotated[type, …, meaning]`, by field."""
+    last = {
+        field.name: getattr(field.type, "__metadata__", (None,))[-1] for field in fields(record)
+    }
+    return {name: text for name, text in last.items() if isinstance(text, str)}
 
 
 def _add_ids(definitions: dict[str, Any]) -> None:

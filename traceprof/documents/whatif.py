@@ -33,19 +33,13 @@ class Baseline(Struct, forbid_unknown_fields=True):
     replayed_ns: int | None
     misfit: float | None
     num_steps: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Number of replayed steps; 1 is the whole training if no steps are known.",
-        ),
+        int, Meta(ge=1), "Number of replayed steps; 1 is the whole training if no steps are known."
     ]
     num_measured: Annotated[
         int,
-        Meta(
-            ge=1,
-            description="Number of steps whose mean is `step_ns`: more than `num_steps` if only"
-            " a sample of a long run was replayed.",
-        ),
+        Meta(ge=1),
+        "Number of steps whose mean is `step_ns`: more than `num_steps` if only a sample of a"
+        " long run was replayed.",
     ]
     gates: tuple[Gate, ...]
 
@@ -54,10 +48,9 @@ class Send(Struct, forbid_unknown_fields=True):
     """A send or receive that recurs in every step."""
 
     direction: Direction
-    peer: Annotated[int, Meta(ge=0, description="The other rank.")]
+    peer: Annotated[Count, "The other rank."]
     micro_batch: Annotated[
-        int,
-        Meta(ge=0, description="Number of messages before it in the step, in the same direction."),
+        Count, "Number of messages before it in the step, in the same direction."
     ]
 
 
@@ -71,11 +64,11 @@ class StreamOrder(Struct, forbid_unknown_fields=True):
 class BlockedSend(Struct, forbid_unknown_fields=True):
     """A send that waited behind another one on its stream although both sides were ready."""
 
-    rank: Annotated[int, Meta(ge=0, description="Rank of the stream.")]
+    rank: Annotated[Count, "Rank of the stream."]
     blocked: Send
     behind: Send
-    stage: Annotated[int, Meta(ge=0, description="The rank that was left waiting for it.")]
-    blocked_ns: Annotated[int, Meta(ge=0, description="Waiting time in the median step.")]
+    stage: Annotated[Count, "The rank that was left waiting for it."]
+    blocked_ns: Annotated[Count, "Waiting time in the median step."]
 
 
 class Schedule(Struct, forbid_unknown_fields=True):
@@ -84,14 +77,10 @@ class Schedule(Struct, forbid_unknown_fields=True):
     order: OrderName
     step_ns: Annotated[
         int | None,
-        Meta(
-            description="Duration from the first pass to the last; null if the stages would"
-            " wait for each other forever."
-        ),
+        "Duration from the first pass to the last; null if the stages would wait for each other"
+        " forever.",
     ]
-    naive_ns: Annotated[
-        int | None, Meta(description="The same if communication did not slow kernels down.")
-    ]
+    naive_ns: Annotated[int | None, "The same if communication did not slow kernels down."]
 
 
 class Answer(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -104,16 +93,15 @@ class Answer(Struct, forbid_unknown_fields=True, omit_defaults=True):
     high_ns: int | None = None
     change_ns: int | None = None
     is_too_small: Annotated[
-        bool | None, Meta(description="Whether the change is smaller than the error of the replay.")
+        bool | None, "Whether the change is smaller than the error of the replay."
     ] = None
     refused: str | None = None
     how_to_collect: Annotated[
-        str | None, Meta(description="What to record to get an answer; null if nothing would help.")
+        str | None, "What to record to get an answer; null if nothing would help."
     ] = None
     note: str | None = None
     orders: Annotated[
-        list[StreamOrder] | None,
-        Meta(description="New order of the sends, for streams whose order changes."),
+        list[StreamOrder] | None, "New order of the sends, for streams whose order changes."
     ] = None
 
 
@@ -126,10 +114,7 @@ class PathPart(Struct, forbid_unknown_fields=True):
     copy_ns: Count
     host_ns: Count
     delay_ns: Annotated[
-        int,
-        Meta(
-            ge=0, description="Time between the end of what an operation waited for and its start."
-        ),
+        Count, "Time between the end of what an operation waited for and its start."
     ]
 
 
@@ -140,21 +125,19 @@ class StepPathPart(Struct, forbid_unknown_fields=True):
     kind: Annotated[
         str, Meta(extra_json_schema={"enum": ["compute", "communication", "copy", "host", "delay"]})
     ]
-    start_ns: Annotated[int, Meta(description="Start, on the clock of the rank's report.")]
+    start_ns: Annotated[int, "Start, on the clock of the rank's report."]
     end_ns: int
     name: str
-    stream: Annotated[
-        int | None, Meta(description="Stream of an operation; null for parts on the host.")
-    ]
+    stream: Annotated[int | None, "Stream of an operation; null for parts on the host."]
 
 
 class StepPath(Struct, forbid_unknown_fields=True):
     """The critical path of a step: the lengths of its parts sum to the step's."""
 
     step: int | None
-    rank: Annotated[int, Meta(ge=0, description="The rank where the step takes longest.")]
+    rank: Annotated[Count, "The rank where the step takes longest."]
     length_ns: Count
-    parts: Annotated[list[StepPathPart], Meta(description="Parts in order of time.")]
+    parts: Annotated[list[StepPathPart], "Parts in order of time."]
 
 
 class WhatIfDocument(Struct):
@@ -169,23 +152,14 @@ class WhatIfDocument(Struct):
     baseline: Baseline | None
     answers: list[Answer]
     critical_path: list[PathPart]
-    refused: Annotated[
-        str | None, Meta(description="Why there are no answers at all for this run.")
-    ]
+    refused: Annotated[str | None, "Why there are no answers at all for this run."]
     how_to_collect: str | None
-    blocked_sends: Annotated[
-        list[BlockedSend], Meta(description="Blocked sends, worst first; at most 20.")
-    ]
-    unknown_sends: Annotated[
-        str | None, Meta(description="Why `blocked_sends` is unknown; null if it is known.")
-    ]
+    blocked_sends: Annotated[list[BlockedSend], "Blocked sends, worst first; at most 20."]
+    unknown_sends: Annotated[str | None, "Why `blocked_sends` is unknown; null if it is known."]
     schedules: Annotated[
-        list[Schedule],
-        Meta(description="Times of a pipeline's stages in other orders of their passes."),
+        list[Schedule], "Times of a pipeline's stages in other orders of their passes."
     ]
-    step_paths: Annotated[
-        list[StepPath], Meta(description="Critical paths of the steps that --path-of asks for.")
-    ]
+    step_paths: Annotated[list[StepPath], "Critical paths of the steps that --path-of asks for."]
 
 
 _path_part = maker(PathPart)

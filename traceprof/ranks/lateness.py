@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from traceprof.findings import Count
 from traceprof.intervals import Int64
@@ -42,26 +42,18 @@ class Lateness(Struct, frozen=True):
 
     member: int
     num_operations: Annotated[
-        Count,
-        Meta(
-            description="Number of operations that no member can leave before the last one has"
-            " arrived."
-        ),
+        Count, "Number of operations that no member can leave before the last one has arrived."
     ]
     coverage: float
     num_last: int
     late_ns: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="How much later than the median of the others it arrived: the median"
-            " over the operations in which it was certainly late, and the last.",
-        ),
+        Count,
+        "How much later than the median of the others it arrived: the median over the"
+        " operations in which it was certainly late, and the last.",
     ]
     total_ns: int
     uncertainty_ns: Annotated[
-        Count | None,
-        Meta(description="Uncertainty of its clock against the others'; null if unknown."),
+        Count | None, "Uncertainty of its clock against the others'; null if unknown."
     ]
     operations: Int64
     start_ns: Int64

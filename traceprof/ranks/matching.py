@@ -13,7 +13,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from traceprof.communication.messages import EXCHANGE
@@ -121,7 +121,7 @@ class Group(Record, frozen=True):
 class Unmatched(Struct, frozen=True, forbid_unknown_fields=True):
     """Operations that were not matched, and why."""
 
-    name: Annotated[str | None, Meta(description="Name of the communicator, if it has one.")]
+    name: Annotated[str | None, "Name of the communicator, if it has one."]
     ranks: tuple[Count, ...]
     reason: Text
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from traceprof import intervals
-from traceprof.findings import Count
+from traceprof.findings import Count, one_of
 from traceprof.trace.model.kinds import CopyKind
 
 if TYPE_CHECKING:
@@ -34,21 +34,14 @@ class KindBeside(Struct, frozen=True):
 
     kind: Annotated[
         str,
-        Meta(
-            description="`copy` is all copies and memory sets together, except peer copies,"
-            " which count as communication; `h2d`, `d2h`, `d2d` and `memset` are"
-            " its parts.",
-            extra_json_schema={"enum": list(KINDS)},
-        ),
+        one_of(*list(KINDS)),
+        "`copy` is all copies and memory sets together, except peer copies, which count as"
+        " communication; `h2d`, `d2h`, `d2d` and `memset` are its parts.",
     ]
     total_ns: Count
     alone_ns: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Time in which no other kind ran; for a part of `copy`, no other kind"
-            " and no other part.",
-        ),
+        Count,
+        "Time in which no other kind ran; for a part of `copy`, no other kind and no other part.",
     ]
     compute_ns: Count
     communication_ns: Count

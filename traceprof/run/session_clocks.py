@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from traceprof.findings import Count, one_of
 from traceprof.structs import Record
@@ -34,40 +34,25 @@ UNNAMED_MACHINES = "machine of report", "the machine of these GPUs"
 class MachineClock(Struct, frozen=True):
     """Clock of a machine, compared with the reference's."""
 
-    host: Annotated[str, Meta(description="Name of the machine; if unknown, of its report.")]
+    host: Annotated[str, "Name of the machine; if unknown, of its report."]
     source: Annotated[
         str,
-        Meta(
-            description="How the clock was compared with the reference clock. `reference`: it"
-            " is the reference; `operations`: by operations that all members leave"
-            " together; `session start`: only by the session's start in UTC;"
-            " `none`: not at all."
-        ),
         one_of("reference", "operations", "session start", "none"),
+        "How the clock was compared with the reference clock. `reference`: it is the reference;"
+        " `operations`: by operations that all members leave together; `session start`: only by"
+        " the session's start in UTC; `none`: not at all.",
     ]
     offset_ns: Annotated[
-        int,
-        Meta(
-            description="Nanoseconds to add, at `at_ns`, to times since the first session's start."
-        ),
+        int, "Nanoseconds to add, at `at_ns`, to times since the first session's start."
     ]
-    drift: Annotated[
-        float, Meta(description="Nanoseconds to add for each nanosecond since `at_ns`.")
-    ]
+    drift: Annotated[float, "Nanoseconds to add for each nanosecond since `at_ns`."]
     at_ns: Annotated[
-        int,
-        Meta(
-            description="Time of `offset_ns`, by the sessions' starts: the middle of the"
-            " operations."
-        ),
+        int, "Time of `offset_ns`, by the sessions' starts: the middle of the operations."
     ]
     uncertainty_ns: Annotated[
-        Count | None,
-        Meta(description="Uncertainty of differences to the reference clock; null if unknown."),
+        Count | None, "Uncertainty of differences to the reference clock; null if unknown."
     ]
-    num_operations: Annotated[
-        Count, Meta(description="Number of operations by which it was compared.")
-    ]
+    num_operations: Annotated[Count, "Number of operations by which it was compared."]
 
 
 class Clocks(Record, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from traceprof import intervals
 from traceprof.findings import Count
@@ -42,9 +42,7 @@ class Training(Struct, frozen=True):
 
     start_ns: int
     end_ns: int
-    before_ns: Annotated[
-        int, Meta(ge=0, description="Part of the rank's window that comes before: set-up, warm-up.")
-    ]
+    before_ns: Annotated[Count, "Part of the rank's window that comes before: set-up, warm-up."]
     after_ns: Count
     basis: TrainingBasis
     num_warm_up: int = 0

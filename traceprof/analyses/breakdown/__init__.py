@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from traceprof import intervals
 from traceprof.analyses.breakdown.surroundings import Surroundings, surroundings
@@ -58,9 +58,9 @@ class Measures(Struct, frozen=True):
     copy_ns: Count
     exposed_copy_ns: Count
     idle_ns: Count
-    num_kernels: Annotated[Count, Meta(description="Kernels that do not communicate.")]
-    num_communication: Annotated[Count, Meta(description="Communication kernels and peer copies.")]
-    num_copies: Annotated[Count, Meta(description="Every other memory copy, and memory sets.")]
+    num_kernels: Annotated[Count, "Kernels that do not communicate."]
+    num_communication: Annotated[Count, "Communication kernels and peer copies."]
+    num_copies: Annotated[Count, "Every other memory copy, and memory sets."]
 
     @property
     def hidden_fraction(self) -> float | None:

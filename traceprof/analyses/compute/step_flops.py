@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from traceprof.findings import Count, Fraction, Number, share
+from traceprof.findings import Count, Fraction, Number, one_of, share
 from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.run.steady_steps import steady_steps
 from traceprof.run.steps.step_ranges import StepsSource
@@ -28,44 +28,29 @@ class StepFlops(Struct, frozen=True, forbid_unknown_fields=True):
     rank: Count
     source: Annotated[
         Literal["given", "shapes"],
-        Meta(
-            description="`given`: from --flops-per-step; `shapes`: from the shapes of operators"
-            " in the trace."
-        ),
+        "`given`: from --flops-per-step; `shapes`: from the shapes of operators in the trace.",
     ]
     flops: Annotated[
-        Number,
-        Meta(
-            description="Operations in one step; without steps, in the whole time that findings"
-            " judge."
-        ),
+        Number, "Operations in one step; without steps, in the whole time that findings judge."
     ]
     coverage: Annotated[
         Fraction,
-        Meta(
-            description="Share of the matrix multiplication time for which FLOPs are known."
-            " Below 1, all rates here are lower bounds; 1 if the FLOPs are given."
-        ),
+        "Share of the matrix multiplication time for which FLOPs are known. Below 1, all rates"
+        " here are lower bounds; 1 if the FLOPs are given.",
     ]
-    step_ns: Annotated[
-        Count,
-        Meta(description="Mean duration of the rank's steady steps, to which `flops` refers."),
-    ]
-    flops_per_s: Annotated[Number, Meta(description="`flops` divided by the duration of the step.")]
+    step_ns: Annotated[Count, "Mean duration of the rank's steady steps, to which `flops` refers."]
+    flops_per_s: Annotated[Number, "`flops` divided by the duration of the step."]
     precision: Annotated[
         str | None,
-        Meta(
-            description="The number format in which most of the matrix multiplication time is"
-            " spent; null if unknown.",
-            extra_json_schema={"enum": [*PRECISIONS, None]},
-        ),
+        one_of(*PRECISIONS, None),
+        "The number format in which most of the matrix multiplication time is spent; null if"
+        " unknown.",
     ]
     peak_flops_per_s: Annotated[
-        Number | None, Meta(description="Peak rate of the GPU in this format; null if unknown.")
+        Number | None, "Peak rate of the GPU in this format; null if unknown."
     ]
     mfu: Annotated[
-        Number | None,
-        Meta(description="`flops_per_s` as a share of the peak; null if the peak is unknown."),
+        Number | None, "`flops_per_s` as a share of the peak; null if the peak is unknown."
     ]
 
 

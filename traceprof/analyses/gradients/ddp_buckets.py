@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from traceprof.findings import Count
 from traceprof.run.cpu_rank import host_buckets
@@ -22,15 +22,13 @@ class BucketUse(Struct, frozen=True):
     DistributedDataParallel makes its buckets anew after the first step.
     """
 
-    index: Annotated[Count | None, Meta(description="Index of the bucket; null if unknown.")]
-    bytes: Annotated[Count | None, Meta(description="Size of the bucket; null if unknown.")]
-    count: Annotated[Count, Meta(description="Number of times that it became ready in the window.")]
+    index: Annotated[Count | None, "Index of the bucket; null if unknown."]
+    bytes: Annotated[Count | None, "Size of the bucket; null if unknown."]
+    count: Annotated[Count, "Number of times that it became ready in the window."]
     median_ready_to_done_ns: Annotated[
         Count | None,
-        Meta(
-            description="Median time from the bucket's last gradient to the end of its"
-            " reduction; null where the capture ended before that."
-        ),
+        "Median time from the bucket's last gradient to the end of its reduction; null where"
+        " the capture ended before that.",
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from traceprof.analyses.kernels.by_signature import sorted_by_signature
 from traceprof.analyses.kernels.kernel_steps import InSteadyStep, in_steady_steps
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
 class KernelUse(Struct, frozen=True):
     """The kernels of one name; `in_steady_step` is None of a name that occurs in none."""
 
-    name: Annotated[str, Meta(description="Demangled name, where the report has it.")]
+    name: Annotated[str, "Demangled name, where the report has it."]
     kind: KernelKind
-    count: Annotated[int, Meta(ge=0, description="Kernels that start in the window.")]
-    total_ns: Annotated[int, Meta(ge=0, description="Sum of their durations.")]
-    median_ns: Annotated[int, Meta(ge=0, description="Median of their durations, rounded down.")]
+    count: Annotated[Count, "Kernels that start in the window."]
+    total_ns: Annotated[Count, "Sum of their durations."]
+    median_ns: Annotated[Count, "Median of their durations, rounded down."]
     per_step_ns: Annotated[
-        Count | None,
-        Meta(description="Their time in a training step, mean over steps; null without steps."),
+        Count | None, "Their time in a training step, mean over steps; null without steps."
     ]
     in_steady_step: InSteadyStep | None
 

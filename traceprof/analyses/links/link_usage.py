@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from traceprof import hardware, intervals
 from traceprof.analyses.links import link_findings
@@ -43,38 +43,26 @@ class LinkUse(Struct, frozen=True):
 
     link: Annotated[
         Link | None,
-        Meta(
-            description="The kind of link; null where the path is not known (for peer copies,"
-            " only `doctor` knows it), and for copies within the device."
-        ),
+        "The kind of link; null where the path is not known (for peer copies, only `doctor`"
+        " knows it), and for copies within the device.",
     ]
-    direction: Annotated[
-        Direction, Meta(description="Direction: `tx` and `rx` for counters, the others for copies.")
-    ]
-    peer: Annotated[int | None, Meta(description="Ordinal of the other device, for p2p.")]
+    direction: Annotated[Direction, "Direction: `tx` and `rx` for counters, the others for copies."]
+    peer: Annotated[int | None, "Ordinal of the other device, for p2p."]
     bytes: Annotated[
-        Count,
-        Meta(
-            description="Bytes of the copies that start in the window, or by the samples in the"
-            " window."
-        ),
+        Count, "Bytes of the copies that start in the window, or by the samples in the window."
     ]
-    busy_ns: Annotated[
-        Count, Meta(description="Time covered by these copies, or by the samples that saw traffic.")
-    ]
-    num_copies: Annotated[
-        Count | None, Meta(description="Number of copies; null for counters.")
-    ] = None
-    peak_gb_per_s: Annotated[
-        Positive | None, Meta(description="Peak rate in this direction; null if unknown.")
-    ] = None
-    is_peak_assumed: Annotated[
-        bool, Meta(description="True if the peak was derived from the GPU's name alone.")
-    ] = False
+    busy_ns: Annotated[Count, "Time covered by these copies, or by the samples that saw traffic."]
+    num_copies: Annotated[Count | None, "Number of copies; null for counters."] = None
+    peak_gb_per_s: Annotated[Positive | None, "Peak rate in this direction; null if unknown."] = (
+        None
+    )
+    is_peak_assumed: Annotated[bool, "True if the peak was derived from the GPU's name alone."] = (
+        False
+    )
     source: Source = "copies"
-    name: Annotated[str | None, Meta(description="Name of the NIC, for network.")] = None
+    name: Annotated[str | None, "Name of the NIC, for network."] = None
     peer_gpu_id: Annotated[
-        str | None, Meta(description="The other GPU's uuid, else its place on the bus, for p2p.")
+        str | None, "The other GPU's uuid, else its place on the bus, for p2p."
     ] = None
 
     @property

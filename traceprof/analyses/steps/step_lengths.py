@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from traceprof.findings import Count
 from traceprof.intervals import Intervals
@@ -39,11 +39,8 @@ class LeftOutSteps(Struct, frozen=True, forbid_unknown_fields=True):
 
     why: Annotated[
         WhyLeftOut,
-        Meta(
-            description="`cut`: the first or last step, with a part missing. `opening`: slow"
-            " steps at the beginning. `rare`: far longer than others, since"
-            " something else ran in them."
-        ),
+        "`cut`: the first or last step, with a part missing. `opening`: slow steps at the"
+        " beginning. `rare`: far longer than others, since something else ran in them.",
     ]
     num_steps: Count
     total_ns: Count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from traceprof import intervals
 from traceprof.findings import Count
@@ -29,15 +29,10 @@ class StepTotals(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     rank: Count
-    num_steps: Annotated[
-        int, Meta(ge=0, description="Number of steps; 0 where no steps are known.")
-    ]
+    num_steps: Annotated[Count, "Number of steps; 0 where no steps are known."]
     steps: Annotated[
         tuple[Count, ...],
-        Meta(
-            description="Their indices among the rank's `steps`, from 0: the steps with"
-            " `left_out` null."
-        ),
+        "Their indices among the rank's `steps`, from 0: the steps with `left_out` null.",
     ]
     window_ns: Count
     compute_ns: Count

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from traceprof.analyses.registry import FINDINGS
 from traceprof.findings import Count, Finding, Fraction, NotApplicable, TimePart, share
@@ -34,16 +34,10 @@ class Attribution(Struct, frozen=True, forbid_unknown_fields=True):
     rank: Count
     part: TimePart
     part_ns: Count
-    fraction: Annotated[Fraction, Meta(description="Share of the time that findings judge.")]
-    finding: Annotated[
-        str | None, Meta(description="Id of the finding that accounts for it; null if none does.")
-    ]
+    fraction: Annotated[Fraction, "Share of the time that findings judge."]
+    finding: Annotated[str | None, "Id of the finding that accounts for it; null if none does."]
     sentence: Annotated[
-        str | None,
-        Meta(
-            description="If no finding accounts for it: what it was, and why there is nothing"
-            " to do."
-        ),
+        str | None, "If no finding accounts for it: what it was, and why there is nothing to do."
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from traceprof.analyses.registry import FINDINGS
@@ -41,39 +41,29 @@ GateName = Literal[
 class Gate(Struct, frozen=True, forbid_unknown_fields=True):
     """A check of the replay; if it fails, the answers that it makes unsure are refused."""
 
-    name: Annotated[GateName, Meta(description="What the gate checks.")]
-    value: Annotated[
-        float | None, Meta(description="The measured value, as a share; null if unknown.")
-    ]
-    limit: Annotated[float, Meta(description="The largest value that passes.")]
-    holds: Annotated[bool, Meta(description="Whether the value is within the limit.")]
+    name: Annotated[GateName, "What the gate checks."]
+    value: Annotated[float | None, "The measured value, as a share; null if unknown."]
+    limit: Annotated[float, "The largest value that passes."]
+    holds: Annotated[bool, "Whether the value is within the limit."]
 
 
 class Gain(Struct, frozen=True, forbid_unknown_fields=True):
     """The gain of a step without a finding, beyond the gains without the findings before it."""
 
-    finding: Annotated[str, Meta(description="Its id.")]
-    assume: Annotated[
-        str, Meta(description="What was assumed in addition to the entries before it.")
-    ]
-    gain_ns: Annotated[Count, Meta(description="Gain of the mean step.")]
-    step_ns: Annotated[Count, Meta(description="Duration of a step after that.")]
+    finding: Annotated[str, "Its id."]
+    assume: Annotated[str, "What was assumed in addition to the entries before it."]
+    gain_ns: Annotated[Count, "Gain of the mean step."]
+    step_ns: Annotated[Count, "Duration of a step after that."]
 
 
 class Replay(Struct, frozen=True, forbid_unknown_fields=True):
     """The replay of steps from which savings come."""
 
     num_steps: Annotated[
-        Count,
-        Meta(
-            description="Number of steps that were replayed: a sample if the run is long, 0 if"
-            " none was."
-        ),
+        Count, "Number of steps that were replayed: a sample if the run is long, 0 if none was."
     ]
     gates: tuple[Gate, ...]
-    refused: Annotated[
-        str | None, Meta(description="Why nothing could be replayed; null if something was.")
-    ]
+    refused: Annotated[str | None, "Why nothing could be replayed; null if something was."]
     how_to_collect: str | None
 
     @property
@@ -88,21 +78,17 @@ class Savings(Struct, frozen=True, kw_only=True):
 
     possible_step_ns: Annotated[
         Count | None,
-        Meta(
-            description="Duration of a step without all findings of `gains`: `step_ns` minus"
-            " their gains. Null if nothing could be replayed."
-        ),
+        "Duration of a step without all findings of `gains`: `step_ns` minus their gains. Null"
+        " if nothing could be replayed.",
     ] = None
-    possible_low_ns: Annotated[Count | None, Meta(description="Lower end of its interval.")] = None
-    possible_high_ns: Annotated[Count | None, Meta(description="Upper end of its interval.")] = None
+    possible_low_ns: Annotated[Count | None, "Lower end of its interval."] = None
+    possible_high_ns: Annotated[Count | None, "Upper end of its interval."] = None
     gains: Annotated[
         tuple[Gain, ...],
-        Meta(
-            description="Gains of findings, largest first, each beyond those before it, without"
-            " bounds. Empty if removing findings would not make a step shorter."
-        ),
+        "Gains of findings, largest first, each beyond those before it, without bounds. Empty"
+        " if removing findings would not make a step shorter.",
     ] = ()
-    replay: Annotated[Replay | None, Meta(description="The replay; null if none was tried.")] = None
+    replay: Annotated[Replay | None, "The replay; null if none was tried."] = None
 
 
 def bounded(

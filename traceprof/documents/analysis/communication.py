@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
-
 from traceprof.analyses.collectives import OperationUse
 from traceprof.analyses.gradients.ddp_buckets import BucketUse
 from traceprof.analyses.links import link_usage as links
@@ -23,13 +21,11 @@ class LinkUse(links.LinkUse, frozen=True, kw_only=True):
     rank: Count
     peer_rank: Annotated[
         int | None,
-        Meta(
-            description="The rank on the other GPU, for p2p; null if that GPU is unknown, or if"
-            " it is used by no rank or by several ranks of the run."
-        ),
+        "The rank on the other GPU, for p2p; null if that GPU is unknown, or if it is used by"
+        " no rank or by several ranks of the run.",
     ]
-    gb_per_s: Annotated[Number | None, Meta(description="bytes / busy_ns; null if no time passed.")]
-    utilization: Annotated[Number | None, Meta(description="gb_per_s / peak_gb_per_s.")]
+    gb_per_s: Annotated[Number | None, "bytes / busy_ns; null if no time passed."]
+    utilization: Annotated[Number | None, "gb_per_s / peak_gb_per_s."]
 
 
 @record("rank", ..., "utilization")
@@ -37,7 +33,7 @@ class Collective(OperationUse, frozen=True, kw_only=True):
     """The operations of one kind on one communicator of a rank."""
 
     rank: Count
-    utilization: Annotated[Number | None, Meta(description="busbw / peak.")]
+    utilization: Annotated[Number | None, "busbw / peak."]
 
 
 @record(
@@ -48,7 +44,7 @@ class CommunicationTotals(OperationUse, frozen=True, kw_only=True):
     """The operations of one kind on one communicator of a rank, in the time that findings judge."""
 
     rank: Count
-    num_steps: Annotated[Count, Meta(description="Number of training steps; 0 if none are known.")]
+    num_steps: Annotated[Count, "Number of training steps; 0 if none are known."]
 
 
 @record("rank", ...)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, field
+from msgspec import field
 
 from traceprof.analyses.steps.step_lengths import LeftOutSteps, StepKind
 from traceprof.analyses.verdict.savings import Savings
 from traceprof.documents.analysis.rows import record
-from traceprof.findings import Count
+from traceprof.findings import Count, one_of
 from traceprof.run.steps.period_steps import Period
 from traceprof.run.steps.step_ranges import StepsSource
 
@@ -23,47 +23,31 @@ class Headline(Savings, frozen=True, kw_only=True):
 
     step_ns: Annotated[
         Count | None,
-        Meta(
-            description="Mean of the steady steps, on the rank where it is longest; without"
-            " steps, the whole time that findings judge counts as one step. Null"
-            " without a rank."
-        ),
+        "Mean of the steady steps, on the rank where it is longest; without steps, the whole"
+        " time that findings judge counts as one step. Null without a rank.",
     ]
-    median_step_ns: Annotated[
-        Count | None, Meta(description="Median of the same steps; null without steps.")
-    ]
+    median_step_ns: Annotated[Count | None, "Median of the same steps; null without steps."]
     step_kinds: Annotated[
         list[StepKind],
-        Meta(
-            description="Kinds of these steps: two if some take much longer than the others,"
-            " the shorter kind first; if steps are periods of a program with"
-            " phases, one for each phase. Empty without steps."
-        ),
+        "Kinds of these steps: two if some take much longer than the others, the shorter kind"
+        " first; if steps are periods of a program with phases, one for each phase. Empty"
+        " without steps.",
     ]
     left_out: Annotated[
-        list[LeftOutSteps],
-        Meta(description="Steps of the training on that rank that do not count toward the mean."),
+        list[LeftOutSteps], "Steps of the training on that rank that do not count toward the mean."
     ]
     steps_source: Annotated[
         StepsSource,
-        Meta(
-            description="`ranges`: marked by ranges, or found by optimizer steps. `period`: no"
-            " range marks steps, and a step is one period of the kernels: an"
-            " iteration, or a layer of one. `none`: no step is known.",
-            extra_json_schema={"enum": [source.value for source in StepsSource]},
-        ),
+        one_of(*(source.value for source in StepsSource)),
+        "`ranges`: marked by ranges, or found by optimizer steps. `period`: no range marks"
+        " steps, and a step is one period of the kernels: an iteration, or a layer of one."
+        " `none`: no step is known.",
     ]
     findings: Annotated[
-        list[str],
-        Meta(
-            description="Ids of the findings to act on first, at most three, in the order of"
-            " `findings`."
-        ),
+        list[str], "Ids of the findings to act on first, at most three, in the order of `findings`."
     ]
     periods: Annotated[
         list[Period],
-        Meta(
-            description="If `steps_source` is `period`: one period for each phase of the"
-            " program, in order of time. Otherwise empty."
-        ),
+        "If `steps_source` is `period`: one period for each phase of the program, in order of"
+        " time. Otherwise empty.",
     ] = field(default_factory=list)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from traceprof.analyses.breakdown import Measures
 from traceprof.analyses.compute.compute_parts import GRAPH
 from traceprof.analyses.kernels.kernel_table import KernelUse
 from traceprof.analyses.steps.step_lengths import WhyLeftOut
 from traceprof.documents.analysis.rows import record
-from traceprof.findings import Count, Fraction, Number
+from traceprof.findings import Count, Fraction, Number, one_of
 from traceprof.kernel_names.arithmetic import PRECISIONS
 from traceprof.kernel_names.categories import Category
 from traceprof.run import training
@@ -46,19 +46,13 @@ class Step(Measures, frozen=True, kw_only=True):
     end_ns: int
     left_out: Annotated[
         WhyLeftOut | Literal["not judged"] | None,
-        Meta(
-            description="Why the step does not count toward the mean step; null if it does."
-            " `cut`, `opening` and `rare` as in `headline.left_out`; `not judged`:"
-            " outside the time that findings judge, such as warm-up."
-        ),
+        "Why the step does not count toward the mean step; null if it does. `cut`, `opening`"
+        " and `rare` as in `headline.left_out`; `not judged`: outside the time that findings"
+        " judge, such as warm-up.",
     ]
     phase: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="If steps are periods: index of the program's phase, from 0 in order of"
-            " time. Otherwise 0.",
-        ),
+        Count,
+        "If steps are periods: index of the program's phase, from 0 in order of time. Otherwise 0.",
     ] = 0
 
 
@@ -82,37 +76,26 @@ class Compute(Struct, forbid_unknown_fields=True):
     rank: Count
     category: Annotated[
         str,
-        Meta(
-            description="Category as in `kernels`; `graph`: kernels inside CUDA graphs that"
-            " were traced as a whole.",
-            extra_json_schema={"enum": _COMPUTE},
-        ),
+        one_of(*_COMPUTE),
+        "Category as in `kernels`; `graph`: kernels inside CUDA graphs that were traced as a"
+        " whole.",
     ]
     precision: Annotated[
-        str | None,
-        Meta(
-            description="Number format as in `kernels`; null for graphs.",
-            extra_json_schema={"enum": [*PRECISIONS, None]},
-        ),
+        str | None, one_of(*PRECISIONS, None), "Number format as in `kernels`; null for graphs."
     ]
-    tensor_cores: Annotated[
-        bool | None, Meta(description="Whether it runs on tensor cores; null if unknown.")
-    ]
+    tensor_cores: Annotated[bool | None, "Whether it runs on tensor cores; null if unknown."]
     total_ns: Count
     num_kernels: Annotated[
-        Count | None, Meta(description="Number of kernels that run in the window; null for graphs.")
+        Count | None, "Number of kernels that run in the window; null for graphs."
     ]
     flops: Annotated[
         Count | None,
-        Meta(
-            description="Multiplications and additions, from the shapes of operators as in"
-            " `torch.utils.flop_counter`; null unless known for all kernels."
-        ),
+        "Multiplications and additions, from the shapes of operators as in"
+        " `torch.utils.flop_counter`; null unless known for all kernels.",
     ]
-    flops_per_s: Annotated[Number | None, Meta(description="`flops` divided by the time.")]
+    flops_per_s: Annotated[Number | None, "`flops` divided by the time."]
     peak_flops_per_s: Annotated[
-        Number | None,
-        Meta(description="Peak rate of the GPU in this format, on these units; null if unknown."),
+        Number | None, "Peak rate of the GPU in this format, on these units; null if unknown."
     ]
 
 
@@ -128,93 +111,59 @@ class Kernel(KernelUse, frozen=True, kw_only=True):
     rank: Count
     category: Annotated[
         str,
-        Meta(
-            description="What the kernel does, by its name; `other` also if the name is not"
-            " recognised.",
-            extra_json_schema={"enum": [str(category) for category in Category]},
-        ),
+        one_of(*(str(category) for category in Category)),
+        "What the kernel does, by its name; `other` also if the name is not recognised.",
     ]
     precision: Annotated[
         str | None,
-        Meta(
-            description="The number format in which it computes; null if its name shows none,"
-            " or several.",
-            extra_json_schema={"enum": [*PRECISIONS, None]},
-        ),
+        one_of(*PRECISIONS, None),
+        "The number format in which it computes; null if its name shows none, or several.",
     ]
-    tensor_cores: Annotated[
-        bool | None, Meta(description="Whether it computes on tensor cores; null if unknown.")
-    ]
+    tensor_cores: Annotated[bool | None, "Whether it computes on tensor cores; null if unknown."]
     per_steady_step_ns: Annotated[
         Count | None,
-        Meta(
-            description="Time in a steady step, mean over steps; without steps, in the whole"
-            " time that findings judge. Null if none runs there."
-        ),
+        "Time in a steady step, mean over steps; without steps, in the whole time that findings"
+        " judge. Null if none runs there.",
     ]
     steady_error_ns: Annotated[
-        Count | None,
-        Meta(description="Standard error of that mean, from blocks of neighbouring steps."),
+        Count | None, "Standard error of that mean, from blocks of neighbouring steps."
     ]
     place: Annotated[
         Fraction | None,
-        Meta(
-            description="Where the first one starts in the first steady step that has one, as a"
-            " fraction of the step."
-        ),
+        "Where the first one starts in the first steady step that has one, as a fraction of the"
+        " step.",
     ]
     operator: Annotated[
-        str | None,
-        Meta(
-            description="The innermost operator that launched most of this time; null if unknown."
-        ),
+        str | None, "The innermost operator that launched most of this time; null if unknown."
     ]
     module: Annotated[
-        str | None,
-        Meta(
-            description="The module that launched most of this time, as in `modules`; null if"
-            " unknown."
-        ),
+        str | None, "The module that launched most of this time, as in `modules`; null if unknown."
     ]
     flops: Annotated[
         Count | None,
-        Meta(
-            description="Multiplications and additions of all these kernels, from the shapes of"
-            " operators; null unless known for each."
-        ),
+        "Multiplications and additions of all these kernels, from the shapes of operators; null"
+        " unless known for each.",
     ]
     source: Annotated[
         str | None,
-        Meta(
-            description="The line of Python that launched most of this time, the innermost one"
-            " outside of the framework; null if unknown."
-        ),
+        "The line of Python that launched most of this time, the innermost one outside of the"
+        " framework; null if unknown.",
     ]
-    flops_per_s: Annotated[
-        Number | None, Meta(description="`flops` divided by the time of the kernels.")
-    ]
+    flops_per_s: Annotated[Number | None, "`flops` divided by the time of the kernels."]
     peak_flops_per_s: Annotated[
-        Number | None,
-        Meta(description="Peak rate of the GPU in this format, on these units; null if unknown."),
+        Number | None, "Peak rate of the GPU in this format, on these units; null if unknown."
     ]
     moved_bytes: Annotated[
         Count | None,
-        Meta(
-            description="The least number of bytes that all these kernels move, from the shapes"
-            " of operators: each input is read once, each output written once; null"
-            " unless known for each."
-        ),
+        "The least number of bytes that all these kernels move, from the shapes of operators:"
+        " each input is read once, each output written once; null unless known for each.",
     ]
     gb_per_s: Annotated[
         Number | None,
-        Meta(
-            description="`moved_bytes` divided by the time of the kernels; may exceed the peak,"
-            " because of caches."
-        ),
+        "`moved_bytes` divided by the time of the kernels; may exceed the peak, because of caches.",
     ]
     peak_gb_per_s: Annotated[
-        Number | None,
-        Meta(description="Peak rate of the GPU's memory; null if it or `gb_per_s` is unknown."),
+        Number | None, "Peak rate of the GPU's memory; null if it or `gb_per_s` is unknown."
     ]
 
 
@@ -226,18 +175,10 @@ class Module(Struct, forbid_unknown_fields=True):
     """
 
     rank: Count
-    module: Annotated[str, Meta(description="Path from the outermost module, with dots.")]
-    total_ns: Annotated[
-        int, Meta(ge=0, description="Sum of kernel durations, including the modules inside it.")
-    ]
-    own_ns: Annotated[int, Meta(ge=0, description="The same without the modules inside it.")]
-    backward_ns: Annotated[
-        int, Meta(ge=0, description="The part of `total_ns` in the backward pass.")
-    ]
-    num_kernels: Annotated[
-        int, Meta(ge=0, description="Number of kernels, including the modules inside it.")
-    ]
-    per_steady_step_ns: Annotated[
-        Count | None, Meta(description="As in `kernels`, including the modules inside it.")
-    ]
+    module: Annotated[str, "Path from the outermost module, with dots."]
+    total_ns: Annotated[Count, "Sum of kernel durations, including the modules inside it."]
+    own_ns: Annotated[Count, "The same without the modules inside it."]
+    backward_ns: Annotated[Count, "The part of `total_ns` in the backward pass."]
+    num_kernels: Annotated[Count, "Number of kernels, including the modules inside it."]
+    per_steady_step_ns: Annotated[Count | None, "As in `kernels`, including the modules inside it."]
     steady_error_ns: Count | None

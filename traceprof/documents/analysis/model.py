@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from traceprof.analyses.compute.step_flops import StepFlops
 from traceprof.analyses.steps.step_means import StepTotals
@@ -54,10 +54,7 @@ class Document(Struct):
     communication_totals: list[CommunicationTotals]
     beside: Annotated[
         list[Beside],
-        Meta(
-            description="Which kinds of operations ran at the same time; kinds that did not run"
-            " are left out."
-        ),
+        "Which kinds of operations ran at the same time; kinds that did not run are left out.",
     ]
     links: list[LinkUse]
     collectives: list[Collective]

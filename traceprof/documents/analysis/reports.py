@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from traceprof.documents.analysis.rows import record
-from traceprof.findings import Count, Text, one_of
+from traceprof.findings import Count, Fraction, Text, one_of
 from traceprof.ranks import lateness
 from traceprof.ranks.matching import Unmatched
 from traceprof.run.session_clocks import MachineClock
@@ -22,31 +22,22 @@ class Report(Struct, forbid_unknown_fields=True):
     format: Annotated[str, one_of(*FORMATS)]
     product_version: str | None
     schema_version: str | None
-    command_line: Annotated[
-        list[str], Meta(description="Command that was recorded; empty if unknown.")
-    ]
-    recorded: Annotated[list[str], Meta(description="The optional parts that were recorded.")]
+    command_line: Annotated[list[str], "Command that was recorded; empty if unknown."]
+    recorded: Annotated[list[str], "The optional parts that were recorded."]
 
 
 class Rank(Struct, forbid_unknown_fields=True):
     """A process on a device, or one without GPU work."""
 
     rank: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="The global rank where the export has it (labels of `instrument`"
-            " first), otherwise a running number in (report, pid, device) order.",
-        ),
+        Count,
+        "The global rank where the export has it (labels of `instrument` first), otherwise a"
+        " running number in (report, pid, device) order.",
     ]
     report: Count
-    pid: Annotated[int, Meta(ge=0, description="Process id.")]
+    pid: Annotated[Count, "Process id."]
     device: Annotated[
-        int | None,
-        Meta(
-            description="The CUDA ordinal as the process sees it; null for a process without GPU"
-            " work."
-        ),
+        int | None, "The CUDA ordinal as the process sees it; null for a process without GPU work."
     ]
     gpu: str | None
 
@@ -56,10 +47,7 @@ class RunRank(Struct, forbid_unknown_fields=True):
 
     rank: Count
     host: str
-    gpu_id: Annotated[
-        str | None,
-        Meta(description="The physical GPU: its UUID, or else its address on the PCI bus."),
-    ]
+    gpu_id: Annotated[str | None, "The physical GPU: its UUID, or else its address on the PCI bus."]
 
 
 @record("report", "run", ...)
@@ -67,9 +55,7 @@ class Clock(MachineClock, frozen=True, kw_only=True):
     """Clock of a report's machine, compared with the reference clock."""
 
     report: Count
-    run: Annotated[
-        int, Meta(ge=0, description="Index of the run; 0 is the run of the first report.")
-    ]
+    run: Annotated[Count, "Index of the run; 0 is the run of the first report."]
 
 
 class Matched(Struct, forbid_unknown_fields=True):
@@ -79,12 +65,7 @@ class Matched(Struct, forbid_unknown_fields=True):
     source: Annotated[str, one_of("labels", "communicator", "order", "mpi")]
     ranks: list[Count]
     num_ranks: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Number of ranks of the communicator, which may be more than were"
-            " captured.",
-        ),
+        Count, "Number of ranks of the communicator, which may be more than were captured."
     ]
     num_operations: Count
 
@@ -96,12 +77,7 @@ class Lateness(lateness.Lateness, frozen=True, kw_only=True):
     rank: Count
     host: str
     share_last: Annotated[
-        float,
-        Meta(
-            ge=0,
-            le=1,
-            description="Share of operations in which it was certainly late, and the last.",
-        ),
+        Fraction, "Share of operations in which it was certainly late, and the last."
     ]
 
 
@@ -118,29 +94,18 @@ class Run(Struct, forbid_unknown_fields=True):
 
     rank_source: Annotated[
         str,
-        Meta(
-            description="Source of the rank numbers.",
-            extra_json_schema={
-                "enum": ["labels", "torch", "nccl", "mpi", "environment", "file name", "order"]
-            },
-        ),
+        one_of("labels", "torch", "nccl", "mpi", "environment", "file name", "order"),
+        "Source of the rank numbers.",
     ]
     num_runs: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Number of runs: 1, unless reports of several runs were given together.",
-        ),
+        Count, "Number of runs: 1, unless reports of several runs were given together."
     ]
     ranks: list[RunRank]
     clocks: list[Clock]
     matched: list[Matched]
     unmatched: list[Unmatched]
     lateness: list[Lateness]
-    waits: Annotated[
-        list[Wait],
-        Meta(description="Waits of one rank for another; pairs without waits are left out."),
-    ]
+    waits: Annotated[list[Wait], "Waits of one rank for another; pairs without waits are left out."]
 
 
 class Note(Struct, forbid_unknown_fields=True):

@@ -34,18 +34,14 @@ GRAPH = "CUDA graph"
 class Period(Struct, frozen=True, forbid_unknown_fields=True):
     """What a program, or a phase of it, repeats: an iteration, or a layer of one."""
 
-    kernel: Annotated[str, Meta(description="Where a period begins: a kernel, or `CUDA graph`.")]
+    kernel: Annotated[str, "Where a period begins: a kernel, or `CUDA graph`."]
     num_kernels: Annotated[
         int,
-        Meta(
-            ge=1,
-            description="Number of kernels without communication; on the busiest stream only,"
-            " if no other stream is regular.",
-        ),
+        Meta(ge=1),
+        "Number of kernels without communication; on the busiest stream only, if no other"
+        " stream is regular.",
     ]
-    is_only: Annotated[
-        bool, Meta(description="True if no other kernel of the period has the same name.")
-    ]
+    is_only: Annotated[bool, "True if no other kernel of the period has the same name."]
 
     def __str__(self) -> str:
         """Return in words where it begins and ends."""
