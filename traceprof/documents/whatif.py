@@ -12,6 +12,8 @@ from msgspec import Meta, Struct
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.documents.analysis.rows import maker
 from traceprof.findings import Count
+from traceprof.replay.answers.critical_path import PathPart
+from traceprof.replay.answers.step_path import StepPath
 from traceprof.version import __version__
 
 if TYPE_CHECKING:
@@ -105,41 +107,6 @@ class Answer(Struct, forbid_unknown_fields=True, omit_defaults=True):
     ] = None
 
 
-class PathPart(Struct, forbid_unknown_fields=True):
-    """Time that the critical path of all steps spends on a rank."""
-
-    rank: Count
-    compute_ns: Count
-    communication_ns: Count
-    copy_ns: Count
-    host_ns: Count
-    delay_ns: Annotated[
-        Count, "Time between the end of what an operation waited for and its start."
-    ]
-
-
-class StepPathPart(Struct, forbid_unknown_fields=True):
-    """A part of a step's critical path: a call, an operation, or what passes between them."""
-
-    rank: Count
-    kind: Annotated[
-        str, Meta(extra_json_schema={"enum": ["compute", "communication", "copy", "host", "delay"]})
-    ]
-    start_ns: Annotated[int, "Start, on the clock of the rank's report."]
-    end_ns: int
-    name: str
-    stream: Annotated[int | None, "Stream of an operation; null for parts on the host."]
-
-
-class StepPath(Struct, forbid_unknown_fields=True):
-    """The critical path of a step: the lengths of its parts sum to the step's."""
-
-    step: int | None
-    rank: Annotated[Count, "The rank where the step takes longest."]
-    length_ns: Count
-    parts: Annotated[list[StepPathPart], "Parts in order of time."]
-
-
 class WhatIfDocument(Struct):
     """Output of `traceprof whatif --format json`: how long a step would take.
 
@@ -162,8 +129,6 @@ class WhatIfDocument(Struct):
     step_paths: Annotated[list[StepPath], "Critical paths of the steps that --path-of asks for."]
 
 
-_path_part = maker(PathPart)
-_path_step = maker(StepPathPart)
 _baseline = maker(Baseline)
 _blocked = maker(BlockedSend, "blocked", "behind")
 _schedule = maker(Schedule)
@@ -178,7 +143,7 @@ def document(asked: Asked) -> WhatIfDocument:
         reports=[str(report.path) for report in asked.run.reports],
         baseline=None if whatif.baseline is None else _baseline(whatif.baseline),
         answers=[_answer(answer) for answer in whatif.answers],
-        critical_path=[_path_part(path) for path in whatif.critical_path],
+        critical_path=list(whatif.critical_path),
         refused=whatif.refused,
         how_to_collect=whatif.how_to_collect,
         blocked_sends=[
@@ -186,12 +151,7 @@ def document(asked: Asked) -> WhatIfDocument:
         ],
         unknown_sends=whatif.unknown_sends,
         schedules=[_schedule(one) for one in whatif.schedules],
-        step_paths=[
-            StepPath(
-                path.step, path.rank, path.length_ns, [_path_step(part) for part in path.parts]
-            )
-            for path in asked.paths
-        ],
+        step_paths=list(asked.paths),
     )
 
 

@@ -12,7 +12,7 @@ from traceprof.analyses.verdict.savings import RESOLUTION
 from traceprof.progress import UNHEARD
 from traceprof.replay.answers.blocked_sends import blocked_sends
 from traceprof.replay.answers.checked_replay import CheckedReplay, Refusal, checked_replay
-from traceprof.replay.answers.critical_path import RankPath, critical_paths
+from traceprof.replay.answers.critical_path import PathPart, critical_paths
 from traceprof.replay.answers.gates import MAX_BELOW_FLOOR, MIN_HELD_OUT, floor_gate
 from traceprof.replay.assumptions.assumption import Way, defaults, ways_of
 from traceprof.replay.assumptions.other_schedule import pipeline_model
@@ -104,7 +104,7 @@ class WhatIf(Record, frozen=True):
 
     baseline: Baseline | None
     answers: tuple[Answer, ...]
-    critical_path: tuple[RankPath, ...]
+    critical_path: tuple[PathPart, ...]
     refused: str | None
     how_to_collect: str | None
     blocked_sends: tuple[BlockedSend, ...] = ()

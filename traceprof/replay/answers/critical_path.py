@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from msgspec import Struct
 
+from traceprof.findings import Count
 from traceprof.replay.graph.longest_path import binding_edges, solve
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.structs import Record
@@ -56,24 +58,17 @@ class PathPiece(Record, frozen=True):
         return max(self.spent_ns, key=lambda part: self.spent_ns[part])
 
 
-class RankPath(Record, frozen=True):
-    """Time of the critical path on one rank, ns of all steps together.
+class PathPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """Time that the critical path of all steps spends on a rank."""
 
-    Attributes:
-        rank: the rank's number, the first one of its process.
-        compute_ns: kernels that compute.
-        communication_ns: kernels and copies that communicate, and collectives' transfers.
-        copy_ns: other copies.
-        host_ns: the host's calls and what is between them.
-        delay_ns: between what held an operation and its start.
-    """
-
-    rank: int
-    compute_ns: int
-    communication_ns: int
-    copy_ns: int
-    host_ns: int
-    delay_ns: int
+    rank: Count
+    compute_ns: Count
+    communication_ns: Count
+    copy_ns: Count
+    host_ns: Count
+    delay_ns: Annotated[
+        Count, "Time between the end of what an operation waited for and its start."
+    ]
 
     @property
     def total_ns(self) -> int:
@@ -135,7 +130,7 @@ def _spent(
     return spent
 
 
-def critical_paths(graph: RunGraph) -> tuple[RankPath, ...]:
+def critical_paths(graph: RunGraph) -> tuple[PathPart, ...]:
     """Return by process what the way to the end of the last step spends, within the steps.
 
     The parts of all ranks together are as long as the steps, on the rank that ends last.
@@ -148,6 +143,6 @@ def critical_paths(graph: RunGraph) -> tuple[RankPath, ...]:
         for part, spent_ns in piece.spent_ns.items():
             totals[piece.rank][part] += spent_ns
     return tuple(
-        RankPath(rank, *(round(spent[part]) for part in PathCategory))
+        PathPart(rank, *(round(spent[part]) for part in PathCategory))
         for rank, spent in totals.items()
     )

@@ -6,11 +6,13 @@ behind the other without gaps, on all ranks together: their lengths sum to the s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from traceprof.analyses import breakdown
+from traceprof.findings import Count
 from traceprof.replay.answers.checked_replay import refused_periods
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
@@ -19,7 +21,6 @@ from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.run_graph import clock_shift, run_graph
 from traceprof.replay.graph.sample import sample_of
 from traceprof.replay.graph.weights import Weigher, as_measured
-from traceprof.structs import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,40 +36,24 @@ _MAX_STEP = np.iinfo(np.int64).max
 PartKind = Literal["compute", "communication", "copy", "host", "delay"]
 
 
-class StepPathPart(Record, frozen=True):
-    """A part of the critical path of a step.
+class StepPathPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a step's critical path: a call, an operation, or what passes between them."""
 
-    Attributes:
-        rank: the rank that spends it; for host time, the first rank of the process.
-        kind: the kind of work; `delay`: from the end of what an operation waited for to its start.
-        start_ns: in the own time of the rank's report.
-        end_ns: in the same time.
-        name: of the operation or the call; otherwise a description.
-        stream: where an operation ran; None of the host.
-    """
-
-    rank: int
-    kind: PartKind
-    start_ns: int
+    rank: Count  # for host time, the first rank of the process
+    kind: PartKind  # `delay`: from the end of what an operation waited for to its start
+    start_ns: Annotated[int, "Start, on the clock of the rank's report."]
     end_ns: int
     name: str
-    stream: int | None = None
+    stream: Annotated[int | None, "Stream of an operation; null for parts on the host."] = None
 
 
-class StepPath(Record, frozen=True):
-    """The critical path of a step.
-
-    Attributes:
-        step: the number of the step; None for the whole training.
-        rank: the rank whose step it is: the one on which it takes longest.
-        length_ns: of that step, and of all parts together.
-        parts: in the order of time.
-    """
+class StepPath(Struct, frozen=True, forbid_unknown_fields=True):
+    """The critical path of a step: the lengths of its parts sum to the step's."""
 
     step: int | None
-    rank: int
-    length_ns: int
-    parts: tuple[StepPathPart, ...]
+    rank: Annotated[Count, "The rank where the step takes longest."]
+    length_ns: Count
+    parts: Annotated[tuple[StepPathPart, ...], "Parts in order of time."]
 
 
 def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | None:
