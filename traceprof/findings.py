@@ -204,8 +204,8 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
 
     limited_by: Annotated[
         Text | None,
-        "What limits a bound that is less than all time that the finding involves and comes"
-        " from no replay; else null.",
+        "What limits a bound that is not all time that the finding involves and comes from no"
+        " replay; else null.",
     ] = None
 
     @property
@@ -227,7 +227,7 @@ class Saving(Struct, frozen=True, forbid_unknown_fields=True):
             high_ns: what a step would gain at most.
             assume: the assumption that was replayed; None if the bound is all time involved.
             why: the reason why nothing was replayed, where that is so.
-            limited_by: what limits it, where it is less than all time involved.
+            limited_by: what limits it, where it is not all time involved.
         """
         return cls(None, None, high_ns, Basis.BOUND, assume, why, limited_by=limited_by)
 

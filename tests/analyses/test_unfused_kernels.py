@@ -203,6 +203,18 @@ def test_other_programs_get_no_advice_for_pytorch(tmp_path: Path) -> None:
     assert not any("torch" in text for text in finding.advice)
 
 
+def test_the_limit_also_counts_what_compilers_fuse_besides(tmp_path: Path) -> None:
+    """In silu(x @ a) * (x @ b), a multiplication of matrices parts what one kernel can do."""
+    builder = row(SGEMM, MUL, MUL, SGEMM, MUL, SGEMM, NORM, ADD, SUM, SGEMM)
+    (result,) = assert_agreement(builder.write(tmp_path))
+    assert result.metrics.num_chains == 1
+    assert (result.saved_ns, result.most_ns) == (160 + 170, 160 + 170 + 110 + 120 + 140)
+    (finding,) = unfused_kernels.findings(result)
+    assert isinstance(finding, Finding)
+    assert finding.saving is not None
+    assert (finding.saving.high_ns, finding.impact_ns) == (700, 330)
+
+
 @pytest.mark.parametrize("seed", long_after(2, range(4)))
 def test_generated_exports_agree_with_the_reference(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -54,6 +54,8 @@ ID = "unfused-kernels"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 _OPTIMIZER_RANGES = re.compile(rf"\A(?:{labels.OPTIMIZER_STEP}(?: |\Z)|Optimizer\.step#)")
 _MAX_NAMED = 3  # kernels of a chain
+# A compiler also fuses two in a row, and such as stand apart where they need not.
+_LIMITED_BY = "kernels that only read and write memory, in chains or not"
 
 
 class UnfusedKernelsMetrics(Metrics):
@@ -146,8 +148,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     compute_ns = intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns
     kernel_ns = measure(found.kernel)
     spared = np.append(found.kernel[~found.kept], attention)
-    spared_time = cover(spared)
-    saved_ns = max(spared_time.measure_ns - int(kept_longer_ns.sum()), 0)
+    most_spared, kept_ns = np.append(spared, found.alone), int(kept_longer_ns.sum())
     metrics = UnfusedKernelsMetrics(
         kernel_ns=kernel_ns,
         optimizer_ns=measure(found.kernel[of_optimizer]),
@@ -166,13 +167,13 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         rank=rank.rank,
         window_ns=window.length_ns,
         metrics=metrics,
-        saved_ns=saved_ns,
+        saved_ns=max(measure(spared) - kept_ns, 0),
         saved_by_optimizer_ns=max(
             measure(found.kernel[~found.kept & of_optimizer])
             - int(kept_longer_ns[found.is_optimizer].sum()),
             0,
         ),
-        most_ns=_most_ns(rank, window, spared_time, spared, saved_ns),
+        most_ns=_most_ns(rank, window, cover(most_spared), most_spared, kept_ns),
         is_pytorch=rank.program.is_pytorch,
         evidence=(*_row_of_attention(rank, attention, rows), *_evidence(rank, found, name, names))[
             :MAX_EVIDENCE
@@ -218,13 +219,13 @@ def findings(result: UnfusedKernelsResult) -> list[Finding | NotApplicable]:
                 by_optimizer=share(result.saved_by_optimizer_ns, result.saved_ns),
                 by_layout=share(metrics.layout_ns, metrics.kernel_ns),
             ),
-            saving=Saving.at_most(result.most_ns),
+            saving=Saving.at_most(result.most_ns, limited_by=_LIMITED_BY),
         )
     ]
 
 
 def _most_ns(
-    rank: Rank, window: Window, spared_time: Intervals, spared: Int64, saved_ns: int
+    rank: Rank, window: Window, spared_time: Intervals, spared: Int64, kept_ns: int
 ) -> int:
     """Return what the mean steady step would gain at most, or all without steps.
 
@@ -234,11 +235,12 @@ def _most_ns(
     Args:
         rank: whose kernels they are.
         window: what is judged.
-        spared_time: when the kernels ran that fused ones do without.
+        spared_time: when the kernels ran that fused ones may do without.
         spared: int64[n], these kernels.
-        saved_ns: how much less all would take.
+        kept_ns: how much of that time stays.
     """
     of_step = share_per_step(rank, window, spared_time)
+    saved_ns = max(spared_time.measure_ns - kept_ns, 0)
     most, calls = ceil(saved_ns * (1 if of_step is None else of_step)), rank.calls
     if calls is None:
         return most

@@ -89,6 +89,7 @@ class Chains(Record, frozen=True):
         saved_ns: int64[c], the same without the pass that takes longest.
         is_optimizer: bool[c], whether an optimizer runs it.
         pattern: uint64[c], equal for chains of the same kernels.
+        alone: int64[m], indices of other kernels that could be in a chain of the model.
     """
 
     kernel: Int64
@@ -99,6 +100,7 @@ class Chains(Record, frozen=True):
     saved_ns: Int64
     is_optimizer: Mask
     pattern: npt.NDArray[np.uint64]
+    alone: Int64
 
 
 def chains(
@@ -139,6 +141,7 @@ def chains(
     del members, stream, order  # there can be many
     chain = np.cumsum(begins) - 1
     keep = np.bincount(chain, ~goes_on)[chain] >= MIN_KERNELS if len(chain) else begins
+    alone = kernel[~(keep | of_optimizer | is_of_list)]
     kernel, name, chain = kernel[keep], name[keep], chain[keep]
     of_list = -1 - np.cumsum(is_of_list & ~goes_on)[keep]
     unit = np.where(is_of_list[keep], of_list, kernels.packed_signature.at(kernel))
@@ -154,7 +157,7 @@ def chains(
     is_optimizer = np.logical_or.reduceat(of_optimizer, first) if len(first) else of_optimizer[:0]
     return Chains(
         kernel, first, count, kept, total.astype(np.int64), saved.astype(np.int64), is_optimizer,
-        pattern.astype(np.uint64),
+        pattern.astype(np.uint64), alone,
     )  # fmt: skip
 
 
