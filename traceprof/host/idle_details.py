@@ -48,11 +48,6 @@ def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[IdleDetail, .
     Ranges may lie within each other; each counts in full. For host code these are ranges of garbage
     collection and of checkpoints, else operators and lines of Python, else the innermost functions
     of the samples, each with its share of the samples, as time.
-
-    Args:
-        rank: the rank.
-        window: the time to look at.
-        cause: the cause of the idle time.
     """
     if cause is IdleCause.TURNAROUND:  # it is the GPU's own time
         return ()

@@ -81,12 +81,7 @@ class Causes:
     """The causes of late arrivals in a run, found on demand."""
 
     def __init__(self, waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> None:
-        """Take the operations of a run.
-
-        Args:
-            waits: the waits of all groups.
-            arrivals: the arrivals of all ranks.
-        """
+        """Take the operations of a run."""
         self._waits = waits
         self._arrivals = arrivals
         self._since = [_anchors(wait) for wait in waits]

@@ -162,10 +162,6 @@ def costs_of(waits: GroupWaits, arrivals: Sequence[Arrivals]) -> Int64:
     """Return the median of how long the others waited, unhidden, for each member, int64[m, r].
 
     Their waits count as far as the member was late.
-
-    Args:
-        waits: of a group.
-        arrivals: the arrivals of all ranks.
     """
     members = [arrivals[member] for member in waits.group.members]
     unhidden = waits.group.times([member.unhidden_ns() for member in members])

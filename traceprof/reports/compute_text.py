@@ -29,10 +29,6 @@ def compute_lines(analysis: RunResult, detail: Detail = WHOLE) -> list[str]:
     """Return at most six lines; none where no rank computes for half of what is judged.
 
     They are about the rank that computes longest.
-
-    Args:
-        analysis: what was found out.
-        detail: how much of it is shown.
     """
     busy = {
         result.rank: result

@@ -54,12 +54,7 @@ _SEVERITY_STYLE = {
 
 
 def findings_section(analysis: RunResult, detail: Detail = WHOLE) -> Iterable[RenderableType]:
-    """Yield the findings, and what of the time no finding owns.
-
-    Args:
-        analysis: what was found out.
-        detail: how much of it is shown.
-    """
+    """Yield the findings, and what of the time no finding owns."""
     kind = judged_kind(analysis.breakdown)
     if not analysis.findings:
         yield Text(no_finding(kind))

@@ -98,12 +98,7 @@ def pipeline_drawings(
 
 
 def pipeline_drawing(pipeline: PipelineBubbles, ranks: RankComparison) -> PipelineDrawing | None:
-    """Return the drawing of a step; None of a pipeline too large to be seen.
-
-    Args:
-        pipeline: with its bubbles.
-        ranks: of the run.
-    """
+    """Return the drawing of a step; None of a pipeline too large to be seen."""
     begin, end, step = _span(pipeline)
     inside = [
         (stage.start_ns + stage.shift_ns < end) & (stage.end_ns + stage.shift_ns > begin)

@@ -46,10 +46,6 @@ class OpenCall(Record, frozen=True):
 def last_open_call(trace: Trace, process: int) -> OpenCall | None:
     """Return the last communication call that a process entered and had not left at the end.
 
-    Args:
-        trace: the report.
-        process: the process.
-
     Returns:
         None if all calls returned.
 

@@ -84,12 +84,7 @@ class MatchedKernels(Record, frozen=True):
 
 
 def shared_steps(placed: Sequence[PlacedKernels], clocks: Clocks) -> SharedSteps:
-    """Match the steps of ranks: by time where clocks show it, else by number.
-
-    Args:
-        placed: the kernels of each rank.
-        clocks: of the run.
-    """
+    """Match the steps of ranks: by time where clocks show it, else by number."""
     most = max(placed, key=lambda one: len(one.number))
     start, end = (clocks.to_run(most.report, limit) for limit in (most.start_ns, most.end_ns))
     length = float(np.median(end - start))

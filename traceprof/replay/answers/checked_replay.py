@@ -372,11 +372,7 @@ def _impossible(analysis: OpenAnalysis) -> Refusal | None:
 
 
 def refused_periods(analysis: OpenAnalysis) -> Refusal | None:
-    """Return why periods cannot be replayed as steps; None if they can.
-
-    Args:
-        analysis: of the run.
-    """
+    """Return why periods cannot be replayed as steps; None if they can."""
     phases = {
         (result.num_periods, *Counter(step.phase for step in result.steps).items())
         for result in analysis.measured.of(breakdown)

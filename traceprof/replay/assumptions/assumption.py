@@ -172,12 +172,7 @@ class Assumption(Record, frozen=True):
     def run_changes(
         self, analysis: OpenAnalysis, graph: RunGraph
     ) -> list[RunChange] | CannotChange:
-        """Return the changes between ranks, or why there are none.
-
-        Args:
-            analysis: of the run.
-            graph: of the run.
-        """
+        """Return the changes between ranks, or why there are none."""
         by_text = {atom.text: atom for atom in self.atoms if atom.entry.run_change is not None}
         names = [atom.entry.name for atom in by_text.values()]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -359,9 +354,6 @@ def _unmatched_sends(analysis: OpenAnalysis) -> CannotChange | None:
 
     A receive runs from when its rank comes until the data have come: if the send that it waits for
     is not known, it would take as long whatever else changed.
-
-    Args:
-        analysis: of the run.
     """
     num_matched = np.zeros(len(analysis.measured.ranks.ranks), np.int64)
     for waits, together in synchronizing_groups(analysis):

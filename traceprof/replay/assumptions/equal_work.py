@@ -37,9 +37,6 @@ def equal_lengths(analysis: OpenAnalysis) -> tuple[EqualLengths]:
 
     A rank that is always the longest is as fast as the others at the mean, also where its kernels
     could not be compared. If the longest rank changes, all ranks take the mean of all.
-
-    Args:
-        analysis: of the run.
     """
     uneven, measured = analysis.measured.uneven, analysis.measured
     if uneven is None or not_uneven(analysis) is not None:
@@ -82,11 +79,7 @@ def with_equal_kernels(process: Process, durations: Durations, equal: EqualLengt
 
 
 def not_uneven(analysis: OpenAnalysis) -> CannotChange | None:
-    """Return why kernels cannot be made equal; None if they are uneven.
-
-    Args:
-        analysis: of the run.
-    """
+    """Return why kernels cannot be made equal; None if they are uneven."""
     uneven = analysis.measured.uneven
     if uneven is None:
         return CannotChange("no kernel is at the same place of a step on two ranks")
@@ -156,11 +149,7 @@ def with_equal_stages(
 
 
 def without_stages(analysis: OpenAnalysis) -> CannotChange | None:
-    """Return why stages cannot be made equal; None if they are known.
-
-    Args:
-        analysis: of the run.
-    """
+    """Return why stages cannot be made equal; None if they are known."""
     pipelines = _pipelines(analysis)
     if not pipelines:
         return CannotChange(pipeline_bubble.NO_STAGES)

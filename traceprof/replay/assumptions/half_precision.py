@@ -32,11 +32,7 @@ def with_half_precision(process: Process, durations: Durations) -> Durations:
 
 
 def not_in_full_precision(analysis: OpenAnalysis) -> CannotChange | None:
-    """Return why half precision cannot be assumed; None if it can of a rank.
-
-    Args:
-        analysis: of the run.
-    """
+    """Return why half precision cannot be assumed; None if it can of a rank."""
     shares = [half_precision_shares(rank) for rank in analysis.run.ranks]
     if any(shares):
         return None

@@ -22,10 +22,6 @@ def without_stragglers(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | C
 
     A late rank is taken to be as fast as the one that came before it: its own steps are those of
     the others then.
-
-    Args:
-        analysis: of the run.
-        graph: of the run.
     """
     ranks = analysis.measured.ranks
     members = group_members(analysis)

@@ -107,11 +107,7 @@ def without_serialization(
 
 
 def may_be_in_line(analysis: OpenAnalysis) -> str | None:
-    """Return why communication may have to wait for the one before it, None if it need not.
-
-    Args:
-        analysis: of the run.
-    """
+    """Return why communication may have to wait for the one before it, None if it need not."""
     numbers = [result.metrics for result in analysis.measured.of(nccl_serialization)]
     may_depend = any(of_rank.known_blocked_ns < of_rank.blocked_ns for of_rank in numbers)
     return _MAY_DEPEND if may_depend else None
@@ -200,11 +196,7 @@ def _loading_ns(rank: Rank, calls: HostCalls, outer: Int64, gap_ns: Float64) -> 
 
 
 def unknown_data_loading(analysis: OpenAnalysis) -> CannotChange | None:
-    """Return why the cost of data loading is not known: most idle time has no known cause.
-
-    Args:
-        analysis: of the run.
-    """
+    """Return why the cost of data loading is not known: most idle time has no known cause."""
     for result in analysis.measured.of(gpu_idle):
         unknown_ns = result.by_cause[IdleCause.UNKNOWN]
         share = unknown_ns / max(result.window.length_ns, 1)

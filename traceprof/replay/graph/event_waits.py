@@ -168,10 +168,6 @@ def event_waits(
 def lost_records(rank: Rank, calls: HostCalls) -> float:
     """Return the share of the calls that record an event whose record is not in the report.
 
-    Args:
-        rank: one rank of the process.
-        calls: of the process.
-
     Returns:
         0 if no stream waits for an event.
     """

@@ -76,13 +76,7 @@ class StepOperations(Record, frozen=True):
 
 
 def rank_steps_of(rank: Rank, process: Process, steps: StepOperations) -> RankSteps:
-    """Return the steps of a rank as nodes of the graph.
-
-    Args:
-        rank: one of the process.
-        process: with its pieces.
-        steps: of the rank.
-    """
+    """Return the steps of a rank as nodes of the graph."""
     begin = process.start_node(steps.limits[:-1])
     return RankSteps(
         rank=rank.rank,

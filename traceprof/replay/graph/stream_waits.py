@@ -126,11 +126,6 @@ def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> 
 def possible_waits(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64]:
     """Return the most that streams of a process may have waited for each other by events.
 
-    Args:
-        rank: one rank of the process.
-        calls: of the process.
-        work: of all its ranks.
-
     Returns:
         Producers and consumers, int64[k] each, indices into `work`. No operation waited by an event
         for what ends, in any replay, after all the producers of it and of those before it on its

@@ -161,12 +161,7 @@ def _variance(values: Int64, place: Int64) -> Float64:
 
 
 def training_threads(calls: HostCalls, work: GpuWork) -> Int64:
-    """Return the threads that launch to the stream which computes most: a loader's do not.
-
-    Args:
-        calls: of the process.
-        work: of all its ranks.
-    """
+    """Return the threads that launch to the stream which computes most: a loader's do not."""
     computes = (work.kind == COMPUTE) & (work.call >= 0)
     if not computes.any():
         return np.unique(calls.thread)

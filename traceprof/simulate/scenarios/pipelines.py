@@ -105,12 +105,7 @@ class Plan:
 
 
 def pipeline(rng: np.random.Generator, plan: Plan) -> Setup:
-    """Return a pipeline; its truth is the bubbles of its stages.
-
-    Args:
-        rng: for variations of durations.
-        plan: of the pipeline.
-    """
+    """Return a pipeline; its truth is the bubbles of its stages."""
     seed = int(rng.integers(1 << 32))
 
     def build(changed: Plan) -> Setup:

@@ -110,10 +110,6 @@ def read_event_records(content: Content, calls: ApiCalls | None) -> EventRecords
     """Return the recordings of events that waits refer to; None if no waits were recorded.
 
     A wait has the event, the stream in which it was recorded, and the call that recorded it.
-
-    Args:
-        content: of the trace.
-        calls: of the process.
     """
     columns = content.tables.get(Kind.SYNCHRONIZATION)
     if columns is None or calls is None:

@@ -128,12 +128,7 @@ def read_nvtx_tables(database: Database) -> NvtxTables:
 
 
 def read_thread_names(database: Database, nvtx_names: Iterable[tuple[int, str]]) -> dict[int, str]:
-    """Return names of threads by globalTid: from NVTX, else from the system.
-
-    Args:
-        database: the export.
-        nvtx_names: threads and their names from NVTX.
-    """
+    """Return names of threads by globalTid: from NVTX, else from the system."""
     columns: dict[str, type[int | str]] = {"globalTid": int, "nameId": int}
     rows = database.rows(schema.THREAD_NAMES, columns)
     ids = sorted({row["nameId"] for row in rows if row["nameId"] is not None})
