@@ -57,8 +57,10 @@ def report(asked: Asked) -> RenderableType:
     if shown:
         subject = "a step" if whatif.baseline is None else whatif.baseline.subject
         parts += [Text(""), _answers(shown, subject)]
-    notes = dict.fromkeys(f"{answer.assume}: {answer.note}" for answer in shown if answer.note)
-    parts += [Text(note) for note in notes]
+    by_note: dict[str, list[str]] = {}
+    for answer in shown:
+        by_note.setdefault(answer.note, []).append(answer.assume)
+    parts += [Text(f"{', '.join(names)}: {note}") for note, names in by_note.items() if note]
     if same:
         parts.append(Text(f"No significant change: {', '.join(same)}"))
     parts += order_lines(shown)

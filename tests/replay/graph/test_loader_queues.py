@@ -84,6 +84,22 @@ def test_a_first_stage_is_waited_for_no_longer_than_it_works(
     assert holds or (gate.value or 0) > 0.5  # of a step
 
 
+def test_where_threads_pace_each_other_only_what_changes_has_a_limit(
+    slow: Machine, tmp_path: Path
+) -> None:
+    """The run has neither communication nor a pipeline: nothing changes with these."""
+    for row in slow.rows[schema.NVTX.name]:
+        if "RunCPU" in str(row["text"]):
+            row["start"] = row["end"]
+    asked = traceprof.whatif(slow.write(tmp_path / "run.sqlite"))
+    answers = {one.assume: one for one in asked.whatif.answers}
+    for name in ("link=2x", "communication=0", "perfect-overlap", "no-overlap-slowdown"):
+        assert answers[name].is_too_small
+        assert answers[name].change_ns == 0
+    assert (answers["launch=0"].change_ns or 0) < 0
+    assert "micro-batches=2x" not in answers
+
+
 def test_few_batches_say_nothing(slow: Machine, tmp_path: Path) -> None:
     ranges = slow.rows[schema.NVTX.name]
     stages = [row for row in ranges if "Executor" in str(row["text"])]

@@ -182,7 +182,7 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     if limit is not None:
         at, now = min(round(limit), replay.baseline.step_ns), replay.baseline.step_ns
         note = "; ".join(filter(None, (one.condition, _PACED)))
-        return Answer(one.text, True, at, at, at, at - now, note=note)
+        return Answer(one.text, True, at, at, at, at - now, is_too_small=at == now, note=note)
     under, before = replay.of(place, one), replay.as_it_is
     is_bound = one.is_bound_of(replay.analysis)
     ways = ways_of(one)

@@ -143,13 +143,15 @@ class CheckedReplay(Record, frozen=True):
         paced = self.has_limits and is_paced(failed(self.baseline.gates, assumption))
         # Without waits, and beside communication, kernels take another time than before.
         is_unsure = not assumption.changed <= _OF_WORK or bool(self.communication.any())
-        if not paced or is_unsure or assumption.refusal(self.analysis) is not None:
+        if not paced or is_unsure or self._impossible(assumption) is not None:
             return None
+        if assumption.of_communication:
+            return self.baseline.step_ns
         return min(max(streams) for _, streams in self._remaining(place))
 
     def of(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         """Return the steps under one of the assumptions."""
-        refusal = assumption.refusal(self.analysis)
+        refusal = self._impossible(assumption)
         if refusal is not None:
             return refusal
         gate = failed(self.baseline.gates, assumption)
@@ -183,6 +185,14 @@ class CheckedReplay(Record, frozen=True):
             least = self.communication[:, np.newaxis]
             under = replace(under, steps=np.maximum(under.steps, least))
         return under
+
+    def _impossible(self, assumption: Assumption) -> CannotChange | None:
+        """Return why it cannot be assumed of the run, whatever its gates say."""
+        refusal = assumption.refusal(self.analysis)
+        if refusal is None and assumption.is_modelled:
+            change = assumption.step_change(self.analysis, self.graph)
+            refusal = change if isinstance(change, CannotChange) else None
+        return refusal
 
     def _steps(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         num_ways = self.as_it_is.shape[1]

@@ -117,6 +117,11 @@ class Assumption(Record, frozen=True):
         return any(atom.entry.is_at_least_communication for atom in self.atoms)
 
     @property
+    def of_communication(self) -> bool:
+        """Whether nothing changes where nothing communicates."""
+        return all(atom.entry.of_communication for atom in self.atoms)
+
+    @property
     def frees_host(self) -> bool:
         """Whether the host's other work may then become faster."""
         return any(atom.entry.frees_host for atom in self.atoms)

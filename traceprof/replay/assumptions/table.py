@@ -83,6 +83,7 @@ class Entry(Record, frozen=True, kw_only=True):
         condition: under which condition the answer holds, in a few words.
         is_default: whether it is answered when no assumption is chosen.
         is_at_least_communication: whether a step takes at least as long as its communication.
+        of_communication: whether it changes nothing where nothing communicates.
         needs_waits: whether it has to be known how long sends and receives wait for each other.
         refusal: called with the analysis and the value; returns why it cannot be assumed of the
             run, None if it can.
@@ -110,6 +111,7 @@ class Entry(Record, frozen=True, kw_only=True):
     condition: str = ""
     is_default: bool = True
     is_at_least_communication: bool = False
+    of_communication: bool = False
     needs_waits: bool = True
     frees_host: bool = False
     comes_last: bool = False
@@ -152,6 +154,7 @@ ASSUMPTIONS = (
         " same place of a step where possible.",
         change=without_slowdown,
         is_bound=True,
+        of_communication=True,
         condition=_ALIKE,
     ),
     Entry(
@@ -316,6 +319,7 @@ ASSUMPTIONS = (
             partial(with_faster_links, reading="least"),
             partial(with_faster_links, reading="most"),
         ),
+        of_communication=True,
         value=speed_up,
         condition="latency is assumed to shrink as well",
     ),
@@ -347,6 +351,7 @@ ASSUMPTIONS = (
         meaning="communication takes no time",
         change=without_communication,
         is_bound=True,
+        of_communication=True,
         needs_waits=False,
         condition=_ALIKE,
     ),
@@ -356,6 +361,7 @@ ASSUMPTIONS = (
         details="A step takes at least as long as its communication.",
         change=with_hidden_communication,
         is_bound=True,
+        of_communication=True,
         is_at_least_communication=True,
     ),
     Entry(
