@@ -92,6 +92,22 @@ def test_idle_time_is_of_the_last_wait_until_its_cost_is_used_up(tmp_path: Path)
     ]
 
 
+def test_the_call_that_the_gpu_idles_for_is_named_where_it_is_another_one(tmp_path: Path) -> None:
+    """Most time passes in an event's wait, behind which the queue is full."""
+    builder = one_wait().kernel(300 * US, 900 * US, launch=(196 * US, 198 * US))
+    builder.kernel(900 * US, 950 * US, launch=(199 * US, 200 * US))
+    builder.api("cudaEventSynchronize_v3020", 210 * US, 900 * US)
+    (result,) = judged(builder.write(tmp_path))
+    assert (result.metrics.api, result.costliest_api) == (
+        "cudaEventSynchronize", "cudaDeviceSynchronize",
+    )  # fmt: skip
+    finding = only_finding(host_sync.findings(result))
+    assert finding.title == (
+        "The host synchronized 2 times, mostly in cudaEventSynchronize: the GPU was idle for"
+        " 100 µs because of it, mostly after cudaDeviceSynchronize"
+    )
+
+
 def test_without_steps_all_in_the_window_count(tmp_path: Path) -> None:
     builder = one_wait().api("cudaDeviceSynchronize_v3020", 300 * US, 305 * US)  # after the window
     (result,) = judged(builder.write(tmp_path))

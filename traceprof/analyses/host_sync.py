@@ -88,6 +88,7 @@ class HostSyncResult(RankResult, frozen=True):
         idle_ns: GPU idle time that would not be there without these calls.
         most_ns: what the mean steady step would gain at most, or all without steps.
         evidence: the calls that cost most, costliest first.
+        costliest_api: the call that the GPU idles for most, None if it never does.
         is_pytorch: whether the program is known to use PyTorch.
         has_pageable: whether data may be copied to the GPU from pageable memory.
         uses_mpi: whether it is known to use MPI.
@@ -100,6 +101,7 @@ class HostSyncResult(RankResult, frozen=True):
     metrics: HostSyncMetrics
     idle_ns: int
     evidence: tuple[Evidence, ...]
+    costliest_api: str | None = None
     most_ns: int = 0
     is_pytorch: bool = False
     has_pageable: bool = True
@@ -119,11 +121,13 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
     waits = _in_steps(rank, calls, synchronizing_calls(rank, calls) & ~_allocates(rank, calls))
     chosen = _judged(rank, calls, waits, window)
     threads = by_thread(calls, chosen)
-    api, api_blocked = _dominant_api(rank, calls, np.flatnonzero(chosen))
+    rows = np.flatnonzero(chosen)
+    api, api_blocked = _dominant_api(rank, calls, rows, calls.packed_length.at(rows))
     # A wait before the window may cost time inside it, and so may a copy from pageable memory that
     # is Async by name.
     with_cost = _in_steps(rank, calls, waits_with_cost(rank, calls))
     costs = idle_from_waits(rank, window, with_cost)
+    by_call = _by_outermost(calls, costs, np.flatnonzero(with_cost))
     all_waits = chosen | with_cost
     metrics = HostSyncMetrics(
         num_syncs=int(chosen.sum()) - _num_reads_synchronized(rank, calls, threads),
@@ -139,7 +143,8 @@ def run(rank: Rank, window: Window) -> HostSyncResult:
         window_ns=window.length_ns,
         metrics=metrics,
         idle_ns=costs.saved_ns,
-        evidence=_evidence(rank, calls, costs, np.flatnonzero(with_cost)),
+        evidence=_evidence(rank, calls, by_call),
+        costliest_api=_dominant_api(rank, calls, by_call.call, by_call.idle_ns)[0],
         most_ns=covered_in_mean(rank, window, with_operators(rank, calls, all_waits)),
         is_pytorch=rank.program.is_pytorch,
         has_pageable=may_copy_from_pageable(rank, window),
@@ -164,6 +169,8 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
         f"The host synchronized {times(metrics.num_syncs)}{where}, mostly in {metrics.api}:"
         f" the GPU was idle for {duration(result.idle_ns)} because of it"
     )
+    if result.costliest_api not in {None, metrics.api}:
+        title += f", mostly after {result.costliest_api}"
     return [
         Finding(
             ID,
@@ -265,13 +272,22 @@ def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, Thre
     return number
 
 
-def _dominant_api(rank: Rank, calls: ApiCalls, chosen: Int64) -> tuple[str | None, int]:
-    """Return the call with the most time inside it, and that time."""
+def _dominant_api(
+    rank: Rank, calls: ApiCalls, chosen: Int64, times_ns: Int64
+) -> tuple[str | None, int]:
+    """Return the name under which some calls have most time, and that time.
+
+    Args:
+        rank: of the calls.
+        calls: of its process.
+        chosen: int64[n], indices of calls.
+        times_ns: int64[n], what counts of each.
+    """
     if not len(chosen):
         return None, 0
     ids, which = np.unique(calls.packed_name.at(chosen), return_inverse=True)
     spent = np.zeros(len(ids), np.int64)
-    np.add.at(spent, which, calls.packed_length.at(chosen))
+    np.add.at(spent, which, times_ns)
     by_name: dict[str, int] = {}
     for key, time in zip(ids.tolist(), spent.tolist(), strict=True):
         name = rank.trace.api_names[key]
@@ -293,27 +309,29 @@ def _per_step_ns(rank: Rank, calls: ApiCalls, window: Window, chosen: Int64) -> 
     return round(float((spent[stop] - spent[first]).mean()))
 
 
-def _evidence(
-    rank: Rank, calls: ApiCalls, costs: IdleFromWaits, with_cost: Int64
-) -> tuple[Evidence, ...]:
-    """Show the calls that cost most.
+def _by_outermost(calls: ApiCalls, costs: IdleFromWaits, with_cost: Int64) -> IdleFromWaits:
+    """Return idle time by the outermost calls.
 
     Args:
-        rank: whose GPU idles.
-        calls: of its process.
-        costs: the idle time of some of these calls.
+        calls: of the process.
+        costs: the idle time of some of them.
         with_cost: int64[n], ascending: these and others that may cost something.
     """
     outer = outermost(calls, with_cost)[np.searchsorted(with_cost, costs.call)]
     call, which = np.unique(outer, return_inverse=True)
-    cost = np.zeros(len(call), np.int64)
-    np.add.at(cost, which, costs.idle_ns)
+    idle = np.zeros(len(call), np.int64)
+    np.add.at(idle, which, costs.idle_ns)
+    return IdleFromWaits(call, idle, costs.saved_ns)
+
+
+def _evidence(rank: Rank, calls: ApiCalls, costs: IdleFromWaits) -> tuple[Evidence, ...]:
+    """Show the calls that cost most."""
     evidence = []
-    for place in intervals.largest(cost, MAX_EVIDENCE).tolist():
-        index = int(call[place])
+    for place in intervals.largest(costs.idle_ns, MAX_EVIDENCE).tolist():
+        index = int(costs.call[place])
         start, end = int(calls.start_ns[index]), int(calls.ends(slice(index, index + 1))[0])
         api = rank.trace.api_names[calls.name_id(index)]
-        cost_text = duration(int(cost[place]))
+        cost_text = duration(int(costs.idle_ns[place]))
         evidence.append(Evidence(start, end, f"{api}: the GPU then idles for {cost_text}"))
     return tuple(evidence)
 
