@@ -55,7 +55,10 @@ if TYPE_CHECKING:
 
 
 _HOST, _GPU, _STREAMS, _RANKS = (frozenset([kind]) for kind in ("host", "gpu", "streams", "ranks"))
-_ALIKE = "kernels that were never alone at their place are assumed to lose as much as their like"
+_ALIKE = (
+    "kernels that were never alone at their place are assumed to lose as much as their like, and"
+    " those without like all their time beside communication"
+)
 _ORDER, _WAITS = frozenset(("streams", "order")), frozenset(("host", "waits"))
 
 
@@ -150,8 +153,9 @@ ASSUMPTIONS = (
     Entry(
         form="no-overlap-slowdown",
         meaning="kernels beside communication are as fast as alone",
-        details="Only kernels that were also seen running alone become faster, compared at the"
-        " same place of a step where possible.",
+        details="Compared with kernels alone at the same place of a step where there are any, else"
+        " with all alone of the same name and size. Where there are none either, a kernel loses at"
+        " most all of its time beside communication.",
         change=without_slowdown,
         is_bound=True,
         of_communication=True,
