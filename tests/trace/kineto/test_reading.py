@@ -495,6 +495,18 @@ def test_calls_of_rocm(name: str, kind: ApiCallKind) -> None:
     assert api_call_kind(name) is kind
 
 
+def test_launches_of_rocm_that_have_an_address_as_stream_are_read(tmp_path: Path) -> None:
+    launch = call(1, 2, name="hipLaunchKernel", number=5)
+    launch["args"]["stream"] = "0x0"
+    launched, other = kernel(3, 9, number=5, stream=0), kernel(9, 12, number=6)
+    other["args"]["stream"] = "7"
+    trace = opened(tmp_path / "x", text([launch, launched, other]))
+    assert known(trace.api_calls(PID)).correlation.tolist() == [5]
+    kernels = next(iter(trace.operations.values())).kernels
+    assert kernels.packed_stream.values.tolist() == [0, 7]
+    assert not trace.notes
+
+
 def test_operators_and_functions_of_the_host(tmp_path: Path) -> None:
     place = PID, 1
     events = [

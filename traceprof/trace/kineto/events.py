@@ -30,7 +30,7 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     # First those of most events, in the order of the document: they are found at once.
     external: int | None = msgspec.field(name="External id", default=None)
     device: int | None = None
-    stream: int | None = None
+    stream: int | str | None = None  # of ROCm's calls, an address: "0x0"
     correlation: int | None = None
     bytes: int | None = None
     # Of copies between devices, instead of `device`.
