@@ -1,8 +1,11 @@
 """What `doctor` says, and that it is stored as it can be read again."""
 
+import importlib.metadata
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,7 +27,7 @@ from traceprof.recording.machine import Machine
 from traceprof.recording.mending import findings
 from traceprof.recording.nsys import Nsys
 from traceprof.recording.probe import ProbedRanges, probe_ranges
-from traceprof.recording.versions import Versions, misfits, numbers
+from traceprof.recording.versions import Versions, find_versions, misfits, numbers
 from traceprof.run.machines import Cores, Gpu, machine_beside
 from traceprof.trace.folder import reports_in
 
@@ -144,6 +147,26 @@ def test_what_everything_gives() -> None:
     assert misfits(versions) == []
 
 
+def test_either_recorder_records_ranges() -> None:
+    for versions, can in (
+        (Versions(nsys="2024.5"), True), (Versions(torch="2.5"), True), (Versions(), False),
+    ):  # fmt: skip
+        first = next(iter(recordable_data(versions, ALL, has_gpus=True)))
+        assert (first.what[:6], first.can) == ("ranges", can)
+
+
+@pytest.mark.parametrize("of_nvtx", [True, False])
+def test_ranges_that_were_tried_are_said(of_nvtx: bool) -> None:
+    probed = ProbedRanges(of_instrument=not of_nvtx, of_nvtx=of_nvtx)
+    lines = render(replace(DIAGNOSIS, ranges=probed)).splitlines()
+    tried = {line.strip().split("  ")[0]: line for line in lines if ", tried" in line}
+    said = {what: "not recorded" not in line for what, line in tried.items()}
+    assert said == {
+        "ranges of instrument, tried": not of_nvtx,
+        "ranges of nvtx.annotate, tried": of_nvtx,
+    }
+
+
 @pytest.mark.parametrize(
     ("versions", "machine", "has_gpus", "what", "missing"),
     [
@@ -179,6 +202,27 @@ def test_what_is_missing(
 def test_what_does_not_fit(versions: Versions, said: str) -> None:
     (misfit,) = misfits(versions)
     assert said in misfit
+
+
+@pytest.mark.parametrize("major", [13, 12, 11])
+def test_nccl_of_any_cuda_is_seen(monkeypatch: pytest.MonkeyPatch, major: int) -> None:
+    def version(package: str) -> str:
+        if package == f"nvidia-nccl-cu{major}":
+            return f"2.{major}"
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert find_versions("", "", "").nccl == f"2.{major}"
+
+
+def test_a_torch_without_its_version_is_of_no_cuda(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    origin = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: origin)
+    assert find_versions("", "", "").cuda == ""
+    (tmp_path / "version.py").write_text("cuda: Optional[str] = '12.8'\n")
+    assert find_versions("", "", "").cuda == "12.8"
 
 
 def test_what_fits() -> None:

@@ -1,7 +1,6 @@
 """Which part of a job a recorder is, and who of several analyses."""
 
 import socket
-import threading
 from pathlib import Path
 
 import pytest
@@ -53,7 +52,9 @@ def test_names() -> None:
     assert Job("node7", 12, 12, 16).name == "node7-rank12"
 
 
-def test_the_first_analyses_what_all_recorded(tmp_path: Path) -> None:
+def test_the_first_waits_for_all_and_analyses_what_they_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = [Job("a", None, 0, 3), Job("b", None, 1, 3), Job("c", None, 2, 3)]
     for job in jobs:
         gathering.begin(tmp_path, job)
@@ -63,10 +64,10 @@ def test_the_first_analyses_what_all_recorded(tmp_path: Path) -> None:
         gathering.done(tmp_path, job, [tmp_path / f"{job.host}.sqlite"])
         return gathering.gather(tmp_path, job, [], was_ended=bool, say=said.append)
 
-    others = threading.Thread(target=lambda: [finish(job) for job in jobs[1:]])
-    others.start()
+    others = iter(jobs[1:])  # one is done in each pause
+    monkeypatch.setattr(gathering.time, "sleep", lambda _: finish(next(others)))
     assert finish(jobs[0]) == [tmp_path / f"{host}.sqlite" for host in "abc"]
-    others.join()
+    assert said == [f"waiting for 2 other reports in {tmp_path}"]
     assert list(tmp_path.iterdir()) == []
 
 

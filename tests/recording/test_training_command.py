@@ -24,6 +24,8 @@ from traceprof.recording.training_command import read_command
         "python -m instrument train.py",
         "accelerate launch --multi_gpu --num_processes 2 --debug ^ train.py --cpu",
         "accelerate-launch ^ -m pkg.train a",
+        "python ^ -m train",
+        "torchrun ^ train",
         "python -m accelerate.commands.launch --cpu --config_file a ^ train.py",
         # There is no place for it:
         "torchrun --no-python ./train.sh",
@@ -36,6 +38,8 @@ from traceprof.recording.training_command import read_command
         "accelerate launch --unknown-flag train.py a",
         "accelerate launch -m --debug pkg.train",
         "accelerate launch -m",
+        "accelerate launch",
+        "torchrun --nnodes",
     ],
 )
 def test_instrument_is_put_before_the_script(command: str) -> None:

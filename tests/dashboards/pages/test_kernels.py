@@ -51,6 +51,19 @@ def rows(analysis: Analysis, address: Address, *, of_compute: bool = False) -> l
     return listed
 
 
+def test_time_in_a_step_is_shown_where_there_are_steps(analysis: Analysis, tmp_path: Path) -> None:
+    def fields(of: Analysis) -> list[str]:
+        return [
+            column["field"]
+            for column in named(kernels.layout(of, Address()), "AgGrid")[-1].columnDefs
+        ]
+
+    assert "step" in fields(analysis)
+    with analysis_of(TraceBuilder().kernel(0, 1000).write(tmp_path)) as without:
+        assert "step" not in fields(without)
+        assert "time" in fields(without)
+
+
 def test_compute_adds_up_to_that_of_the_breakdown(analysis: Analysis) -> None:
     computed = [measured.whole.compute_ns for measured in analysis.result.breakdown]
     shown = rows(analysis, Address(), of_compute=True)

@@ -1,13 +1,17 @@
-"""The page Overlap where there is nothing to compare."""
+"""The page Overlap: the kernels that cost most first, and where there is nothing to compare."""
 
 from pathlib import Path
+
+import pytest
 
 from dashboards.address import Address
 from dashboards.pages import overlap
 from tests.support.builders import TraceBuilder
 from tests.support.nccl import ALL_REDUCE
 from tests.support.opened import analysis_of
-from tests.support.trees import text
+from tests.support.traces import SAMPLE
+from tests.support.trees import named, text
+from traceprof.analyses import overlap_slowdown
 
 
 def page(trace: TraceBuilder, path: Path) -> str:
@@ -22,3 +26,12 @@ def test_without_overlap_no_steps_are_asked_for(tmp_path: Path) -> None:
     said = page(alone, tmp_path / "a.sqlite"), page(beside, tmp_path / "b.sqlite")
     assert ["No kernel ran beside communication." in one for one in said] == [True, False]
     assert ["record more steps" in one for one in said] == [False, True]
+
+
+def test_the_kernels_that_cost_most_come_first_whatever_their_rank() -> None:
+    with analysis_of(SAMPLE.with_stem("overlap-slowdown")) as analysis:
+        found = analysis.result.of(overlap_slowdown)
+        shown = named(overlap.layout(analysis, Address()), "AgGrid")[-1].rowData
+    costs = sorted((one.excess_ns for rank in found for one in rank.signatures), reverse=True)
+    assert [row["excess"] for row in shown] == pytest.approx([cost / 1e6 for cost in costs])
+    assert len({row["rank"] for row in shown}) == len(found) > 1

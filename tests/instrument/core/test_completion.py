@@ -42,3 +42,10 @@ def test_tensor_parallel_waits_name_their_operation(recorded: list[str]) -> None
 def test_a_sparse_tensor_stands_for_itself() -> None:
     sparse = torch.eye(2).to_sparse()
     assert completion.label_of(sparse) is None
+
+
+def test_the_end_of_a_future_that_is_done_is_known() -> None:
+    future: torch.futures.Future[None] = torch.futures.Future()
+    future.set_result(None)
+    assert completion.follow(future, [], "all_reduce")
+    assert completion.may_report("all_reduce")

@@ -1,0 +1,33 @@
+"""Arguments of methods of process groups: tensors in lists of any depth, options at the end."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from instrument.wraps import process_groups
+
+ONE, TWO = torch.ones(1), torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("value", "tensors"),
+    [(ONE, [ONE]), ([ONE, TWO], [ONE, TWO]), ([[ONE], [TWO, ONE]], [ONE, TWO, ONE]), ([], [])],
+    ids=["a tensor", "a list", "lists in a list", "none"],
+)
+def test_tensors_of_nested_lists(value: Any, tensors: list[torch.Tensor]) -> None:
+    found = process_groups._tensors(value)
+    assert [*map(id, found)] == [*map(id, tensors)]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_arguments_by_place_and_by_keyword_are_described_alike(is_async: bool) -> None:
+    describe = process_groups._message(0, "tensors")
+    group: Any = object()
+    options = SimpleNamespace(asyncOp=is_async)
+    by_place = describe(group, [ONE], options)
+    by_keyword = describe(group, tensors=[ONE], opts=options)
+    assert [*by_place[1]] == [*by_keyword[1]]
+    assert (by_place[0], by_place[2:]) == (by_keyword[0], by_keyword[2:])
+    assert by_place[-2:] == (False, is_async)  # it is not split
