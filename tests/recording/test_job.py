@@ -65,7 +65,7 @@ def test_the_first_waits_for_all_and_analyses_what_they_recorded(
         return gathering.gather(tmp_path, job, [], was_ended=bool, say=said.append)
 
     others = iter(jobs[1:])  # one is done in each pause
-    monkeypatch.setattr(gathering.time, "sleep", lambda _: finish(next(others)))
+    monkeypatch.setattr("time.sleep", lambda _: finish(next(others)))
     assert finish(jobs[0]) == [tmp_path / f"{host}.sqlite" for host in "abc"]
     assert said == [f"waiting for 2 other reports in {tmp_path}"]
     assert list(tmp_path.iterdir()) == []
