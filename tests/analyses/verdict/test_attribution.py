@@ -67,6 +67,13 @@ def test_what_could_not_be_judged_says_why(rank: int | None) -> None:
     assert (attribution.finding, attribution.sentence) == (None, "nothing tells")
 
 
+def test_the_time_of_a_rank_without_a_gpu_is_not_below_a_threshold() -> None:
+    (attribution,) = attributions([spent(0, 0, 859)], [], [], without_gpu=[0])
+    assert attribution.sentence == (
+        "findings about it need GPU operations, and none were recorded of this rank"
+    )
+
+
 def test_the_costliest_comes_first_and_little_is_not_attributed() -> None:
     parts = [attribution.part for attribution in attributions([spent(29, 100, 300)], [], [])]
     assert parts == ["idle", "exposed copies"]

@@ -14,7 +14,7 @@ from traceprof.analyses.registry import FINDINGS
 from traceprof.findings import Count, Finding, Fraction, NotApplicable, TimePart, share
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from traceprof.analyses.breakdown import BreakdownResult, Measures
 
@@ -26,6 +26,7 @@ MIN_BY_FINDING = 0.10
 _BELOW_A_FINDING = (
     "no finding was requested or made for it: every part is below the reporting threshold"
 )
+_WITHOUT_GPU = "findings about it need GPU operations, and none were recorded of this rank"
 
 
 class Attribution(Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,6 +46,7 @@ def attributions(
     results: Sequence[BreakdownResult],
     findings: Sequence[Finding],
     missing: Sequence[NotApplicable],
+    without_gpu: Collection[int] = (),
 ) -> list[Attribution]:
     """Attribute each considerable part of each rank's time, the longest of each rank first.
 
@@ -52,13 +54,14 @@ def attributions(
         results: the breakdown of each rank.
         findings: of the run.
         missing: findings that could not be judged, and why.
+        without_gpu: the ranks of which no GPU operation was recorded.
     """
     claimed = {(finding.id, finding.rank) for finding in findings}
     reasons = {(gap.id, gap.rank): gap.reason for gap in missing}
     finding_of = {kind.part: id_ for id_, kind in FINDINGS.items() if kind.part is not None}
     attributed: list[Attribution] = []
     for result in results:
-        of_rank = []
+        of_rank, otherwise = [], _WITHOUT_GPU if result.rank in without_gpu else _BELOW_A_FINDING
         for part, part_ns in _parts(result.judged).items():
             fraction = share(part_ns, result.judged.window_ns)
             if fraction < MIN_ATTRIBUTED:
@@ -66,7 +69,7 @@ def attributions(
             id_ = finding_of[part]
             is_made = (id_, result.rank) in claimed
             why = reasons.get((id_, result.rank)) or reasons.get((id_, None))
-            sentence = None if is_made else why or _BELOW_A_FINDING
+            sentence = None if is_made else why or otherwise
             finding = id_ if is_made else None
             of_rank.append(Attribution(result.rank, part, part_ns, fraction, finding, sentence))
         attributed += sorted(of_rank, key=lambda one: -one.part_ns)

@@ -60,6 +60,7 @@ def judge(
     limited = bounded(claims, breakdowns, assumed, slowdowns)
     findings = in_order(limited, 0 if head is None else head.step_ns)
     rotating = rotation(measured, findings)
+    without_gpu = [rank.rank for rank in measured.run.ranks if rank.device is None]
     return Verdict(
         findings=tuple(filter(is_wanted, findings)),
         not_applicable=tuple(_said_once(list(filter(is_wanted, missing)), num_ranks)),
@@ -69,7 +70,7 @@ def judge(
             *([] if rotating is None else [(0, rotating)]),
         ),
         headline=None if head is None else head.updated(findings),
-        attributions=tuple(attributions(breakdowns, findings, missing)),
+        attributions=tuple(attributions(breakdowns, findings, missing, without_gpu)),
         assumed={
             one.id: assumed[one.id] for one in findings if is_wanted(one) and one.id in assumed
         },
