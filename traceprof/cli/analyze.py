@@ -240,5 +240,8 @@ def _write(
         from traceprof.reports.evidence import scenes
 
         asked_for["scenes"] = scenes(analysis, options)
-    rendered = import_module(f"traceprof.reports.{output_format}").render(analysis, **asked_for)
-    write_output(rendered, output)
+    module = import_module(f"traceprof.reports.{output_format}")
+    if output_format == "json":
+        write_output(module.pieces(analysis), output)
+    else:
+        write_output([module.render(analysis, **asked_for)], output)

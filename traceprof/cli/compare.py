@@ -149,4 +149,4 @@ def _write(comparison: Comparison, output_format: str, output: str | None) -> No
         Console().print(text.report(comparison))
         return
     module = import_module(f"traceprof.reports.comparison.{output_format}")
-    write_output(module.render(comparison), output)
+    write_output([module.render(comparison)], output)

@@ -15,7 +15,7 @@ import click
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     Command = Callable[..., object]
 
@@ -106,11 +106,11 @@ def _look_at(target: Path, *, is_folder: bool) -> None:
         raise NotADirectoryError(errno.ENOTDIR, "it is not a folder")
 
 
-def write_output(text: str, output: str | None) -> None:
+def write_output(pieces: Iterable[str], output: str | None) -> None:
     """Write a result.
 
     Args:
-        text: the result.
+        pieces: the result, in pieces.
         output: a file, which is replaced only when the whole result is on the disk; a pipe or a
             device is written as it is. None or `-` is stdout.
 
@@ -118,10 +118,10 @@ def write_output(text: str, output: str | None) -> None:
         UsageError: the file cannot be written; one that was there before is as it was.
     """
     if output is None or output == STDOUT:
-        sys.stdout.write(text)
+        sys.stdout.writelines(pieces)
         return
     with opened_output(output) as file:
-        file.write(text.encode("utf-8", "replace"))
+        file.writelines(piece.encode("utf-8", "replace") for piece in pieces)
 
 
 @contextmanager

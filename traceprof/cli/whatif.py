@@ -80,8 +80,8 @@ def command(
         asked = whatif(*paths, assume=assumed, paths_of=paths_of, options=options, listener=shown)
     print_failures(asked.failed)
     if output_format == "json":
-        write_output(render_answers(asked), output)
+        write_output([render_answers(asked)], output)
     elif output is None and sys.stdout.isatty():
         Console().print(whatif_text.report(asked))
     else:
-        write_output(plain(whatif_text.report(asked)), output)
+        write_output([plain(whatif_text.report(asked))], output)
