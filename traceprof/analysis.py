@@ -320,6 +320,8 @@ def _analyzed(measurer: Measurer, opened: Sequence[Trace | FailedReport]) -> Ana
 def _result(reports: Sequence[MeasuredReport | FailedReport], options: Options) -> RunResult:
     """Return the result of reports that are closed, measured by this process or others."""
     measured = measured_run(reports, options.steps, options.time_range, options.pipelines)
+    del reports  # what they hold now stands in the run
+    drop_freed_memory()  # of the comparison of the ranks, too
     return _concluded(
         measured, options, lambda verdict: _with_savings_of_closed(verdict, measured, options)
     )
@@ -355,6 +357,7 @@ def _with_savings_of_closed(verdict: Verdict, measured: MeasuredRun, options: Op
         reports = counted(len(measured.run.reports), "report")
         why = f"{reports} would have to be read again for a replay"
         return not_replayed(verdict, why, "ask for it with --savings")
+    drop_freed_memory()  # of the verdict
     with ExitStack() as stack:
         traces: list[Trace] = []
         ranks: list[list[Rank]] = []

@@ -32,7 +32,7 @@ def test_times_are_those_of_a_plain_search(seed: int) -> None:
     source, target = (np.array(ends) for ends in zip(*[edge[:2] for edge in edges], strict=True))
     weights = np.array([[edge[2], 2 * edge[2]] for edge in edges])
     plan = schedule(num, source, target)
-    times = solve(plan, WeightSets.of_columns(weights))
+    times = solve(plan, WeightSets.of_columns(weights.T))
     assert times[:, 0].tolist() == plain(num, edges)
     assert times[:, 1].tolist() == plain(num, [(low, high, 2 * w) for low, high, w in edges])
     node = num - 1

@@ -21,7 +21,7 @@ def test_what_goes_in_comes_out(seed: int) -> None:
     rng = np.random.default_rng(seed)
     parts = [some_columns(rng, num_edges, 6) for num_edges in (7, 1, 0, 12)]
     whole = np.concatenate(parts)
-    sets = WeightSets.joined([WeightSets.of_columns(part) for part in parts])
+    sets = WeightSets.joined([WeightSets.of_columns(part.T) for part in parts])
     assert np.array_equal(sets.columns(), whole)
     order = rng.permutation(len(whole))
     assert np.array_equal(sets.chosen((4, 1)).columns(order), whole[order][:, [4, 1]])

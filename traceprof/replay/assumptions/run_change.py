@@ -18,7 +18,7 @@ from traceprof.structs import Record
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Float64, Int64
@@ -106,31 +106,38 @@ def changed(graph: RunGraph, columns: Sequence[int], changes: Sequence[RunChange
     Raises:
         CircularError: with the edges that are added, something would wait for itself.
     """
-    weights = graph.weights.chosen(columns).columns()
-    for change in changes:
-        weights[change.edges] = change.weights[:, np.newaxis]
     source, target, added = (
         np.concatenate([getattr(change, name) for change in changes])
         for name in ("source", "target", "added")
     )
+    is_gone = np.ones(len(graph.weights.full), np.bool_)
+
+    def of_variants() -> Iterator[Float64]:
+        for number in columns:
+            column = np.concatenate((graph.weights.of(number), added))
+            for change in changes:
+                column[change.edges] = change.weights
+            np.logical_and(is_gone, column[: len(is_gone)] == NEVER, out=is_gone)
+            yield column
+
+    weights = WeightSets.of_columns(of_variants())
     left_out = frozenset().union(*(change.left_out for change in changes))
     steps_by_rank = tuple(
         replace(rank_steps, counts=rank_steps.rank not in left_out) for rank_steps in graph.steps
     )
     if len(source) == 0:
-        return replace(graph, weights=WeightSets.of_columns(weights), steps=steps_by_rank)
+        return replace(graph, weights=weights, steps=steps_by_rank)
     # What holds nothing back must not close a circle either: it comes from the beginning instead.
-    gone = np.flatnonzero((weights == NEVER).all(axis=1))
-    edges = (*_from_root(graph.edges, gone), EdgeList(EdgeKind.STREAM, -1, source, target))
+    edges = (
+        *_from_root(graph.edges, np.flatnonzero(is_gone)),
+        EdgeList(EdgeKind.STREAM, -1, source, target),
+    )
     plan = schedule(
         graph.plan.num_nodes + sum(change.num_new_nodes for change in changes),
         np.concatenate([part.source for part in edges]),
         np.concatenate([part.target for part in edges]),
     )
-    weights = np.concatenate((weights, np.repeat(added[:, np.newaxis], len(columns), axis=1)))
-    return replace(
-        graph, edges=edges, plan=plan, weights=WeightSets.of_columns(weights), steps=steps_by_rank
-    )
+    return replace(graph, edges=edges, plan=plan, weights=weights, steps=steps_by_rank)
 
 
 def _from_root(edges: Sequence[EdgeList], gone: Int64) -> list[EdgeList]:

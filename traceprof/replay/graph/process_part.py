@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import pickle
+import zlib
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -73,14 +74,14 @@ class Kept(Record, frozen=True):
         pickler = pickle.Pickler(data, 5)
         pickler.dispatch_table = {**copyreg.dispatch_table, np.ndarray: _narrowed}
         pickler.dump(replace(self, process=replace(self.process, ranks=())))
-        return PackedProcess(data.getvalue(), ())
+        return PackedProcess(zlib.compress(data.getvalue(), 1), ())
 
 
 class PackedProcess(Record, frozen=True):
     """A process with its edges, packed.
 
     Attributes:
-        data: the rest of it.
+        data: the rest of it, compressed.
         ranks: of the process, each with its index among those of the run.
     """
 
@@ -90,7 +91,7 @@ class PackedProcess(Record, frozen=True):
     @property
     def unpacked(self) -> Kept:
         """The process, unpacked anew at each use."""
-        kept: Kept = pickle.loads(self.data)  # noqa: S301  (our own)
+        kept: Kept = pickle.loads(zlib.decompress(self.data))  # noqa: S301  (our own)
         return replace(kept, process=replace(kept.process, ranks=tuple(self.ranks)))
 
 

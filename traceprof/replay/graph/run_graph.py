@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof.analyses import breakdown, launch_queue
+from traceprof.execution.memory import drop_freed_memory
 from traceprof.host.launch_stalls import find_stalls
 from traceprof.progress import UNHEARD
 from traceprof.replay.graph.longest_path import schedule
@@ -128,6 +129,7 @@ def run_graph(
     if is_alone:
         for trace in analysis.run.traces:
             trace.unload()
+        drop_freed_memory()
     places = matched_places(analysis, sample)
     matched = tuple(Matched(*(np.zeros_like(place) for _ in range(3))) for place in places)
     members = group_members(analysis)
@@ -176,6 +178,7 @@ def run_graph(
         edges.append(EdgeList(EdgeKind.TRANSFER, -1, release, of_group.node.ravel() + 1))
     joined = WeightSets.joined([*weights, *transfer_weights(matched, scales)])
     del weights, scales, part  # which are as large
+    drop_freed_memory()
     plan = schedule(
         node,
         np.concatenate([part.source for part in edges]),

@@ -9,7 +9,7 @@ import numpy as np
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from traceprof.intervals import Float64, Int32, Int64
 
@@ -35,10 +35,14 @@ class WeightSets(Record, frozen=True):
         return len(self.other)
 
     @staticmethod
-    def of_columns(columns: Float64) -> WeightSets:
-        """Keep the columns of float64[e, k]."""
-        full = np.ascontiguousarray(columns[:, 0])
-        return WeightSets(full, tuple(difference(full, column) for column in columns.T))
+    def of_columns(columns: Iterable[Float64]) -> WeightSets:
+        """Keep sets of weights, float64[e] each; at least one."""
+        columns = iter(columns)
+        full = np.ascontiguousarray(next(columns))
+        others = [_SAME]
+        for column in columns:
+            others.append(or_known(difference(full, column), others))
+        return WeightSets(full, tuple(others))
 
     @staticmethod
     def joined(parts: Sequence[WeightSets]) -> WeightSets:
