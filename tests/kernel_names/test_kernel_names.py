@@ -4,6 +4,7 @@ import pytest
 
 from traceprof.errors import UsageError
 from traceprof.kernel_names import CommunicationPatterns, function_name, user_patterns
+from traceprof.kernel_names.titles import kernel_title, readable
 
 
 @pytest.mark.parametrize(
@@ -130,3 +131,19 @@ _LAMBDA = (
 )
 def test_function_names(name: str, expected: str) -> None:
     assert function_name(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bLi64EEvPT0_", "aiter::add_rmsnorm_quant_kernel"),
+        ("_ZN2ck12_GLOBAL__N_111kernel_gemmIfEEvT_", "ck::{unnamed}::kernel_gemm"),
+        ("_Z6matmulPfi", "matmul"),
+        ("_Z", "_Z"),
+        ("_ZTS", "_ZTS"),
+        ("at::native::kernel", "at::native::kernel"),
+    ],
+)
+def test_mangled_names_are_read(name: str, expected: str) -> None:
+    assert readable(name) == expected
+    assert kernel_title(name) == expected

@@ -12,6 +12,7 @@ from traceprof import intervals
 from traceprof.analyses.gpu_idle.advice import advice, page_advice, unknown_advice
 from traceprof.analyses.gpu_idle.assumptions import MIN_SHARE, removing
 from traceprof.analyses.shape.results import RankResult
+from traceprof.errors import one_line
 from traceprof.findings import (
     MAX_EVIDENCE,
     Evidence,
@@ -32,6 +33,7 @@ from traceprof.host.host_ranges import MAX_BETWEEN_MARKERS_NS
 from traceprof.host.idle_causes import MAX_TURNAROUND_NS, IdleCause, idle_causes, why_unknown
 from traceprof.host.idle_details import details
 from traceprof.host.synchronization import may_copy_from_pageable
+from traceprof.kernel_names.titles import readable
 from traceprof.run.rank import Window
 from traceprof.run.steady_steps import covered_per_step
 from traceprof.trace.model.parts import HowToCollect, Part
@@ -128,6 +130,7 @@ class GpuIdleMetrics(Metrics):
 
 FINDINGS = {ID: FindingKind(GpuIdleMetrics, part="idle", removed_by=removing)}
 
+_MAX_NAME = 64
 _HOST_PARTS = (Part.THREAD_SWITCHES, Part.SYSTEM_CALLS, Part.SAMPLES, Part.EVENT_RECORDS)
 CAUSES = {
     IdleCause.LAUNCH_BOUND: "launch-bound",
@@ -361,7 +364,10 @@ def _evidence(
 
 
 def _between(rank: Rank, start: int, end: int) -> str:
-    before, after = rank.name_ending_at(start), rank.name_at(end)
+    before, after = (
+        None if name is None else one_line(readable(name), _MAX_NAME)
+        for name in (rank.name_ending_at(start), rank.name_at(end))
+    )
     return f"{f'after {before}' if before else ''} {f'before {after}' if after else ''}".strip()
 
 
