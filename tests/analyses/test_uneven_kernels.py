@@ -233,6 +233,17 @@ def test_a_step_alone_does_not_show_who_is_always_the_longest() -> None:
     assert found.slower == pytest.approx(1.2, rel=0.05)
 
 
+@pytest.mark.parametrize(("num_kernels", "is_judged"), [(5, False), (6, True)])
+def test_six_values_are_enough_to_know_what_is_noise(num_kernels: int, is_judged: bool) -> None:
+    """A kernel is a value: each is longer on the second rank, and held out of the others once."""
+    lengths = np.full((1, num_kernels), 1_000)
+    ranks = [kernels_of(0, lengths, 1), kernels_of(1, lengths + 500, 1)]
+    found = known(unevenness(ranks, CLOCKS))
+    assert (found.is_judged, found.is_uneven) == (is_judged, is_judged)
+    assert (found.is_constant, found.member) == (None, 1)
+    assert found.excess_ns == pytest.approx(250 * num_kernels)  # beyond the mean of both
+
+
 def test_what_experts_send_back_shows_their_work() -> None:
     """Two parts a step; in the first, another rank has twice the work in each step."""
     rng = np.random.default_rng(6)
