@@ -1,0 +1,171 @@
+"""Stalls of the host by hand: a call that takes far longer than others of its name, and no others.
+
+A thread makes a call every 10 ms, which takes 5 µs; one takes 5 ms. Nothing else goes on then:
+
+    call    |.        |.        |........ |.        |.
+    GPU     .k        .k                k .k        .k
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.builders import TraceBuilder
+from tests.support.opened import ranks_of
+from traceprof.host.stalls import MIN_PENDING, host_stalls
+
+US, MS = 1_000, 1_000_000
+EVERY, SHORT, LONG = 10 * MS, 5 * US, 5 * MS
+AT = 10 * EVERY  # when the long call begins
+QUERY = "cudaEventQuery"
+
+
+def launches(num: int = 30, *, place: int = 10, name: str = "gemm") -> TraceBuilder:
+    """Launches of kernels, of which one is long; `name`: the kernel that it launches."""
+    builder = TraceBuilder()
+    for number in range(num):
+        is_long = number == place
+        begin, length = number * EVERY, LONG if is_long else SHORT
+        start = begin + length + 10 * US
+        kernel = name if is_long else "gemm"
+        builder.kernel(start, start + 100 * US, kernel, launch=(begin, begin + length))
+    return builder
+
+
+def calls(name: str, *lengths: int) -> TraceBuilder:
+    """Calls of these lengths, and two kernels with other calls."""
+    builder = TraceBuilder()
+    for number, length in enumerate(lengths):
+        builder.api(name, number * EVERY, number * EVERY + length)
+    end = len(lengths) * EVERY
+    return builder.kernel(end, end + MS).kernel(end + MS, end + 2 * MS)
+
+
+def stalled(builder: TraceBuilder, path: Path) -> list[tuple[int, int]]:
+    """Return when stalls begin, and how long they are beyond the usual."""
+    with ranks_of(builder.write(path / "t.sqlite")) as (rank,):
+        found = host_stalls(rank)
+        return [*zip(found.start_ns.tolist(), found.excess_ns.tolist(), strict=True)]
+
+
+FOUND = [(AT, LONG - SHORT)]
+
+
+def test_a_launch_that_takes_long_is_a_stall(tmp_path: Path) -> None:
+    assert stalled(launches(), tmp_path) == FOUND
+
+
+@pytest.mark.parametrize(
+    ("usual", "length", "is_stall"),
+    [
+        (SHORT, MS + SHORT, False),  # 1 ms beyond the usual
+        (SHORT, MS + SHORT + 1, True),
+        (100 * US, 2 * MS, False),  # 20 times the usual
+        (100 * US, 2 * MS + 1, True),
+        (100, MS + US, False),  # the usual is 1 µs at least
+        (100, MS + US + 1, True),
+    ],
+)
+def test_far_longer_than_usual(tmp_path: Path, usual: int, length: int, is_stall: bool) -> None:
+    found = stalled(calls(QUERY, usual, usual, length, usual, usual), tmp_path)
+    assert found == ([(2 * EVERY, length - max(usual, US))] if is_stall else [])
+
+
+@pytest.mark.parametrize(("num", "is_stall"), [(4, False), (5, True)])
+def test_five_show_what_is_usual(tmp_path: Path, num: int, is_stall: bool) -> None:
+    lengths = [SHORT] * num
+    lengths[1] = LONG
+    assert bool(stalled(calls(QUERY, *lengths), tmp_path)) is is_stall
+
+
+@pytest.mark.parametrize(("num", "num_stalls"), [(39, 0), (40, 2)])
+def test_what_recurs_is_no_stall(tmp_path: Path, num: int, num_stalls: int) -> None:
+    """2 of 40 calls are 5 %."""
+    lengths = [SHORT] * num
+    lengths[5] = lengths[20] = LONG
+    assert len(stalled(calls(QUERY, *lengths), tmp_path)) == num_stalls
+
+
+@pytest.mark.parametrize(
+    ("name", "num_stalls"),
+    [
+        (QUERY, 1),
+        ("cudaStreamSynchronize", 0),
+        ("cudaMalloc", 0),
+        ("cudaStreamCreate", 0),
+        ("cudaModuleLoadData", 0),
+    ],
+)
+def test_waits_allocation_and_set_up_are_no_stalls(
+    tmp_path: Path, name: str, num_stalls: int
+) -> None:
+    builder = calls(name, SHORT, LONG, *[SHORT] * 8)
+    for number in range(8):  # another call stalls
+        begin = number * EVERY + 6 * MS
+        builder.api("cudaGetDevice", begin, begin + (2 * MS if number == 4 else SHORT))
+    assert len(stalled(builder, tmp_path)) == 1 + num_stalls
+
+
+def test_the_first_call_of_its_name_is_none(tmp_path: Path) -> None:
+    assert stalled(calls(QUERY, LONG, *[SHORT] * 8), tmp_path) == []
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_first_launch_of_a_kernel_is_none(tmp_path: Path, is_first: bool) -> None:
+    builder = launches(name="other")
+    if not is_first:
+        builder.kernel(50 * US, 60 * US, "other", launch=(20 * US, 25 * US))
+    assert stalled(builder, tmp_path) == ([] if is_first else FOUND)
+
+
+@pytest.mark.parametrize(("before_ns", "found"), [(30 * US, []), (30 * US + 1, FOUND)])
+def test_a_call_that_ends_with_an_operation_waited_for_it(
+    tmp_path: Path, before_ns: int, found: list[tuple[int, int]]
+) -> None:
+    end = AT + LONG - before_ns
+    builder = launches().kernel(end - US, end, launch=(AT - 50 * US, AT - 45 * US))
+    assert stalled(builder, tmp_path) == found
+
+
+@pytest.mark.parametrize(("num", "found"), [(MIN_PENDING - 2, FOUND), (MIN_PENDING - 1, [])])
+def test_a_launch_into_a_full_queue_waits(
+    tmp_path: Path, num: int, found: list[tuple[int, int]]
+) -> None:
+    """With its own kernel there are 199 or 200 that have been launched and are not over."""
+    builder = launches()
+    for number in range(num):
+        begin = AT - 5 * MS + number * 20 * US
+        builder.kernel(AT + LONG + MS, AT + LONG + 2 * MS, launch=(begin, begin + SHORT))
+    assert stalled(builder, tmp_path) == found
+
+
+@pytest.mark.parametrize(("waited_ns", "found"), [(LONG // 2, FOUND), (LONG // 2 + 1, [])])
+def test_another_thread_that_waits_may_hold_the_lock(
+    tmp_path: Path, waited_ns: int, found: list[tuple[int, int]]
+) -> None:
+    builder = launches().api("cudaDeviceSynchronize", AT, AT + waited_ns, tid=7)
+    assert stalled(builder, tmp_path) == found
+
+
+@pytest.mark.parametrize(
+    ("kind", "pageable", "is_over", "is_stall"),
+    [
+        ("HtoD", False, False, True),
+        ("HtoD", False, True, False),  # when its call returns
+        ("HtoD", True, False, False),
+        ("DtoH", False, False, False),
+    ],
+)
+def test_calls_that_may_wait_for_their_own_copy(
+    tmp_path: Path, kind: str, pageable: bool, is_over: bool, is_stall: bool
+) -> None:
+    builder = TraceBuilder().kernel(0, US)
+    for number in range(12):
+        begin, is_long = number * EVERY, number == 10
+        end = begin + (LONG if is_long else SHORT)
+        start = end - 100 * US if is_over and is_long else end + 10 * US
+        builder.memcpy(
+            start, start + 60 * US, kind if is_long else "HtoD",
+            pageable=pageable and is_long, launch=(begin, end),
+        )  # fmt: skip
+    assert bool(stalled(builder, tmp_path)) is is_stall
