@@ -158,8 +158,7 @@ def _by_own_kind(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -
     assert evidence is not None  # noqa: S101  (there are calls)
     call = events.call[rows]
     waits = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
-    is_other = evidence.is_setup | evidence.is_allocation | calls.packed_name.isin(waits)
-    excluded = (call >= 0) & is_other[call]
+    excluded = (call >= 0) & calls.packed_name.isin(waits)[call]
     for thread in np.unique(events.thread[rows]).tolist():
         known = evidence.thread(thread)
         spans = intervals.merge(known.setup, known.allocation, known.loading, known.mpi)
