@@ -189,6 +189,7 @@ def test_other_gpus_and_ranks_are_not_comparable() -> None:
         "different numbers of ranks",
         "different parts were recorded",
     ]
+    assert checked.reasons[2] == "different parts were recorded: samples only after"
     assert comparison.step.verdict == "not comparable"
     assert comparison.step.change is not None
     assert [gate.outcome for gate in comparison.gates] == ["not met", "not met"]

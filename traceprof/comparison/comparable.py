@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Of differences that make sides incomparable."""
+_NO_PARTS = "nothing"
 _UNKNOWN = "unknown"
 _MAX_CLOCK_RATIO = 10
 _MIN_SHARED = 0.5  # of the steps: so many in two recordings at the same nanoseconds are the same
@@ -65,12 +66,15 @@ def comparable(
     unlike = why_unlike(before, after)
     if unlike is not None and not any(kind == "steps" for kind, _ in reasons):
         reasons.append(("steps", unlike))
-    compare(
-        "recorded on one side only",
-        _recorded_alone(before, after),
-        "recorded-parts",
-        "different parts were recorded",
-    )
+    alone = _recorded_alone(before, after)
+    compare("recorded on one side only", alone)
+    only = [
+        f"{parts} only {side}"
+        for parts, side in zip(alone, ("before", "after"), strict=True)
+        if parts != _NO_PARTS
+    ]
+    if only:
+        reasons.append(("recorded-parts", f"different parts were recorded: {', '.join(only)}"))
     compare("clocks", (_clocks(before), _clocks(after)))
     unequal = _clock_reason(before, after)
     if unequal is not None:
@@ -135,7 +139,7 @@ def _recorded_alone(before: Sequence[Document], after: Sequence[Document]) -> tu
         for side in (before, after)
     ]
     alone = parts[0] - parts[1], parts[1] - parts[0]
-    first, second = (", ".join(sorted(some)) or "nothing" for some in alone)
+    first, second = (", ".join(sorted(some)) or _NO_PARTS for some in alone)
     return first, second
 
 
