@@ -227,7 +227,8 @@ class Comparison(Struct, forbid_unknown_fields=True):
     kernels_beside_ns: Annotated[
         int,
         "The rest of the change in compute time, which kernels do not add up to: kernels that"
-        " overlap take less time than the sum of their durations.",
+        " overlap take less time than the sum of their durations, and those in CUDA graphs that"
+        " were traced as a whole are in no row.",
     ]
     modules: Annotated[
         list[ModuleChange],

@@ -214,7 +214,10 @@ def _kernels(comparison: Comparison) -> Section:
     after = [f"All other kernels: {change_text(rest)}."] if comparison.kernels else []
     if comparison.kernels_beside_ns:
         beside = change_text(comparison.kernels_beside_ns)
-        after.append(f"Kernels that run beside each other, whose times overlap: {beside}.")
+        after.append(
+            "What kernels do not add up to, as they overlap or are in CUDA graphs that were traced"
+            f" as a whole: {beside}."
+        )
     if not shown:
         lines.append("No kernel changed significantly.")
         return Section("Compute, by kernel", [*lines, *after])
