@@ -46,7 +46,8 @@ def undocumented(name: str, value: object) -> Iterator[str]:
         if not member.startswith("_") and inspect.isfunction(function):
             yield from of_function(f"{name}.{member}", function)
     for field, kind in inspect.get_annotations(value).items():
-        if not (field.startswith("_") or "description=" in str(kind) or lists(field, text)):
+        is_explained = re.fullmatch(r"Annotated\[.*['\"]\]", str(kind)) is not None
+        if not (field.startswith("_") or is_explained or lists(field, text)):
             yield f"{name}.{field}"
 
 
