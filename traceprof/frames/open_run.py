@@ -33,10 +33,8 @@ class RunFrames:
     """The events of a run as pandas frames, read on demand; a context manager.
 
     Times are nanoseconds on each report's own clock. Rows are in order of their start. The columns
-    are the same for every format; unknown values are missing. Each frame has the rows of one rank,
-    by its number, or of all ranks, one after the other; what belongs to a process is then there
-    once, under the first of its ranks. An unknown number raises `UsageError`, a damaged report
-    `TraceFormatError`.
+    are the same for every format; unknown values are missing. Without a rank, a frame has the
+    rows of all ranks, one rank after the other.
 
     Attributes:
         failed: the reports that could not be read, if others could.
@@ -74,57 +72,103 @@ class RunFrames:
     def kernels(self, rank: int | None = None) -> pd.DataFrame:
         """Return the kernels, including communication kernels.
 
+        Args:
+            rank: the number of a rank; by default all ranks.
+
         Returns:
             rank, start_ns, end_ns, duration_ns, stream, name, category, precision, tensor_cores,
             operation (what a communication kernel does), grid and block (`108x1x1`), correlation
             (the number of the API call that launched it).
+
+        Raises:
+            UsageError: there is no such rank.
+            TraceFormatError: a report is damaged.
         """
         return self._frame(events.kernels, self._chosen(rank))
 
     def copies(self, rank: int | None = None) -> pd.DataFrame:
         """Return the memory copies, including copies between GPUs, and the memory sets.
 
+        Args:
+            rank: the number of a rank; by default all ranks.
+
         Returns:
             rank, start_ns, end_ns, duration_ns, stream, kind (h2d, d2h, d2d, p2p, h2h, memset),
             is_unified (pages of unified memory), bytes, source_memory, destination_memory
             (`pageable`, …), source_device, destination_device (of copies between GPUs),
             correlation.
+
+        Raises:
+            UsageError: there is no such rank.
+            TraceFormatError: a report is damaged.
         """
         return self._frame(events.copies, self._chosen(rank))
 
     def api_calls(self, rank: int | None = None) -> pd.DataFrame:
         """Return the CUDA API calls of the rank's process.
 
+        Args:
+            rank: the number of a rank; by default all ranks, and a process with several devices
+                appears once, under the first of its ranks.
+
         Returns:
             rank, start_ns, end_ns, duration_ns (0 if the capture ended before the call did),
             thread (the operating system's number), name, correlation.
+
+        Raises:
+            UsageError: there is no such rank.
+            TraceFormatError: a report is damaged.
         """
         return self._frame(events.api_calls, self._processes(rank))
 
     def ranges(self, rank: int | None = None) -> pd.DataFrame:
         """Return the NVTX ranges of the rank's process.
 
+        Args:
+            rank: the number of a rank; by default all ranks, and a process with several devices
+                appears once, under the first of its ranks.
+
         Returns:
             rank, start_ns, end_ns and duration_ns (missing if the range was still open at the
             end of the capture), thread, name, nests (whether it was pushed and popped).
+
+        Raises:
+            UsageError: there is no such rank.
+            TraceFormatError: a report is damaged.
         """
         return self._frame(events.ranges, self._processes(rank))
 
     def operators(self, rank: int | None = None) -> pd.DataFrame:
         """Return the operators of the rank's process, as recorded by torch.profiler.
 
+        Args:
+            rank: the number of a rank; by default all ranks, and a process with several devices
+                appears once, under the first of its ranks.
+
         Returns:
             rank, start_ns, end_ns, duration_ns, thread, name, external_id (shared with the API
             calls inside it), sequence_number (shared by forward and backward), flops
             (multiplications and additions, where its shapes are recorded and it has a formula).
+
+        Raises:
+            UsageError: there is no such rank.
+            TraceFormatError: a report is damaged.
         """
         return self._frame(events.operators, self._processes(rank))
 
     def marks(self, rank: int | None = None) -> pd.DataFrame:
         """Return the moments that the rank's process named: NVTX marks, instant events.
 
+        Args:
+            rank: the number of a rank; by default all ranks, and a process with several devices
+                appears once, under the first of its ranks.
+
         Returns:
             rank, time_ns, thread (the operating system's number), name.
+
+        Raises:
+            UsageError: there is no such rank.
+            TraceFormatError: a report is damaged.
         """
         return self._frame(events.marks, self._processes(rank))
 
@@ -133,10 +177,17 @@ class RunFrames:
 
         For a rank without a GPU, it is the operations in the ranges of `instrument`.
 
+        Args:
+            rank: the number of a rank; by default all ranks.
+
         Returns:
             rank, start_ns, end_ns, duration_ns, stream, operation (missing for a copy), name (of
             the kernel, else `peer copy`, or what the range says), communicator, peer and root (by
             labels, in the world), num_ranks, bytes (as NCCL counts a message).
+
+        Raises:
+            UsageError: there is no such rank.
+            TraceFormatError: a report is damaged.
         """
         return self._frame(events.communication, self._chosen(rank))
 
