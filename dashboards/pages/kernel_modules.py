@@ -72,10 +72,10 @@ def modules_card(view: View, asked: PendingAnswer | None = None) -> Component | 
         asked: the comparison with another recording, whose changes stand beside them.
     """
     known = [one for one in view.analysis.result.launched if one.rank in view.numbers]
-    chosen = max(known, key=lambda one: (total_ns(one.modules), -one.rank), default=None)
+    chosen = max(known, key=lambda one: (one.in_modules_ns, -one.rank), default=None)
     if chosen is None or not chosen.modules or view.address.chosen.has_range:
         return None
-    whole = total_ns(chosen.modules)
+    whole = chosen.in_modules_ns
     uses = chosen.modules[:_MAX_ROWS]
     rows = [_row(use, whole) for use in uses]
     notes = [f"of rank {chosen.rank}, whose modules take longest together"] * (len(known) > 1)
@@ -94,11 +94,6 @@ def modules_card(view: View, asked: PendingAnswer | None = None) -> Component | 
     elif asked is not None:
         notes.append("there is no comparison" if asked.is_over else "being compared …")
     return card("By module", table("modules", columns, rows, "modules.csv"), note="; ".join(notes))
-
-
-def total_ns(modules: Sequence[ModuleUse]) -> int:
-    """Return the sum of the kernels' durations in the outermost modules."""
-    return sum(use.total_ns for use in modules if SEPARATOR not in use.module)
 
 
 def _row(use: ModuleUse, whole_ns: int) -> dict[str, Any]:

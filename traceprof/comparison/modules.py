@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from traceprof.analyses.kernels.launched_modules import SEPARATOR
+from traceprof.analyses.kernels.launched_modules import modules_around
 from traceprof.comparison.statistics import MAX_FALSE
 from traceprof.comparison.uses import Row, probabilities, uses_of
 from traceprof.documents.comparison import ModuleChange
@@ -43,9 +43,10 @@ def modules(before: Sequence[Document], after: Sequence[Document]) -> list[Modul
         )
 
     def in_order(path: str) -> list[tuple[int, str]]:
-        parts = path.split(SEPARATOR)
-        around = (SEPARATOR.join(parts[:stop]) for stop in range(1, len(parts) + 1))
-        return [(-abs(changes[one].change_ns) if one in changes else 0, one) for one in around]
+        return [
+            (-abs(changes[one].change_ns) if one in changes else 0, one)
+            for one in modules_around(path)
+        ]
 
     return [changes[path] for path in sorted(paths, key=in_order)]
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from traceprof.analyses.kernels.launched_modules import ModuleUse
     from traceprof.analyses.verdict.run_result import RunResult
 
 MAX_MODULES = 30  # of one rank; the JSON has them all
@@ -25,7 +24,7 @@ _MIN_SHARE = 0.01  # of the kernels: less is not worth a line
 
 def module_table(analysis: RunResult) -> Iterator[RenderableType]:
     """Yield the modules of the rank whose modules take longest; nothing if none is known."""
-    ranks = [(_total(launched.modules), launched) for launched in analysis.launched]
+    ranks = [(launched.in_modules_ns, launched) for launched in analysis.launched]
     total, chosen = max(ranks, key=lambda item: (item[0], -item[1].rank), default=(0, None))
     if chosen is None or not total:
         return
@@ -47,7 +46,3 @@ def module_table(analysis: RunResult) -> Iterator[RenderableType]:
     left_out = len(chosen.modules) - len(shown[:MAX_MODULES])
     if left_out:
         yield Text(f"… and {counted(left_out, 'more module')}: --format json has them all")
-
-
-def _total(modules: tuple[ModuleUse, ...]) -> int:
-    return sum(use.total_ns for use in modules if SEPARATOR not in use.module)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from traceprof.analyses.kernels.launched_modules import ModuleUse, modules
+from traceprof.analyses.kernels.launched_modules import SEPARATOR, ModuleUse, modules
 from traceprof.analyses.shape.results import RankResult
 from traceprof.host.launching_code import launching_code
 from traceprof.intervals import num_before
@@ -89,6 +89,11 @@ class LaunchedKernels(RankResult, frozen=True):
         return any(
             one.flops is not None or one.moved_bytes is not None for one in self.by_name.values()
         )
+
+    @property
+    def in_modules_ns(self) -> int:
+        """The sum of the durations of all kernels that modules launched."""
+        return sum(use.total_ns for use in self.modules if SEPARATOR not in use.module)
 
     def of(self, name: str) -> Launcher:
         """Return what launched the kernels of a name."""

@@ -61,13 +61,13 @@ def modules(
     total: dict[str, list[int]] = {}
     columns = (sum_.tolist() for sum_ in sums)
     for path, spent, backward, count in zip(code.modules, *columns, counts, strict=True):
-        for around in _around(path):
+        for around in modules_around(path):
             row = total.setdefault(around, [0, 0, 0, 0])
             own = spent if around == path else 0
             for place, value in enumerate((spent, own, backward, count)):
                 row[place] += value
     used = {path: row for path, row in total.items() if row[3]}
-    order = sorted(used, key=lambda path: [(-used[one][0], one) for one in _around(path)])
+    order = sorted(used, key=lambda path: [(-used[one][0], one) for one in modules_around(path)])
     steady = _in_steady_steps(code, start_ns, length_ns, steps)
     columns_of = (used[path] for path in order)
     return tuple(
@@ -80,7 +80,7 @@ def _in_steady_steps(
     code: LaunchingCode, start_ns: Int64, length_ns: Int64, steps: SteadySteps
 ) -> Mapping[str, InSteadyStep]:
     """Return what modules take in a steady step, with those inside them, by path."""
-    paths = [[*_around(path)] for path in code.modules]
+    paths = [[*modules_around(path)] for path in code.modules]
     found: dict[str, InSteadyStep] = {}
     for depth in range(max(map(len, paths), default=0)):  # few
         names = list(dict.fromkeys(path[depth] for path in paths if len(path) > depth))
@@ -93,7 +93,7 @@ def _in_steady_steps(
     return found
 
 
-def _around(path: str) -> Iterator[str]:
+def modules_around(path: str) -> Iterator[str]:
     """Yield the paths of the modules around one, the outermost first, and its own."""
     parts = path.split(SEPARATOR)
     return (SEPARATOR.join(parts[:stop]) for stop in range(1, len(parts) + 1))
