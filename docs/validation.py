@@ -341,9 +341,8 @@ kernels with NCCL's names that move memory on 24 multiprocessors, since there is
 compute down, and compute them. Held: {} of {}.
 
 What does not hold: half the work of `matmul` takes 0.507 of its time; kernels of a kind that also
-works on other sizes show no sure slowdown, so that `communication=0` counts two standard errors of
-it; and Nsight Systems makes each wait and what follows it longer, so that fewer waits gain less
-without it.
+works on other sizes have no known slowdown, which `communication=0` then leaves out; and Nsight
+Systems makes each wait and what follows it longer, so that fewer waits gain less without it.
 
 Reading it mended `kernel:` before this table was made: kernels that become faster also slow
 communication down for less time (472 to 488 µs were said where 624 came)."""

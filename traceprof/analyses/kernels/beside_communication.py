@@ -63,10 +63,9 @@ class SlowedKernels(Record, frozen=True):
             there are none, from all of the signature, if the difference is beyond noise; else 0.
             From those beside communication for half of their time, where there are any.
         least: float64[n], the least that it may be: where only other places are known, nothing.
-        most: float64[n].
-        at_most_alike: float64[n], what it cannot exceed if kernels lose as much as their like at
-            other places: no kernel loses more than its time beside communication, which counts
-            where none of the signature ran alone.
+        most: float64[n], the most that it may be if kernels lose as much as their like at other
+            places: no kernel loses more than its time beside communication, which counts where
+            none of the signature ran alone.
         limit: float64[n], what it cannot exceed whatever kernels lose at other places.
     """
 
@@ -75,7 +74,6 @@ class SlowedKernels(Record, frozen=True):
     rate: Float64
     least: Float64
     most: Float64
-    at_most_alike: Float64
     limit: Float64
 
     @property
@@ -103,9 +101,9 @@ def slowed_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> Slowe
         beside: of the same kernels.
     """
     signature = rank.operations.kernels.packed_signature.kept[computes]
-    rates = np.zeros((5, int(signature.max(initial=0)) + 1))
-    alike, limit = rates[3:]
-    rates[3:] = 1.0
+    rates = np.zeros((4, int(signature.max(initial=0)) + 1))
+    limit = rates[3]
+    rates[2:] = 1.0
     is_unknown = np.ones(rates.shape[1], np.bool_)
     is_unknown[beside.compared.signature] = False
     rest = np.flatnonzero(is_unknown[signature] & beside.is_judged)
@@ -118,12 +116,10 @@ def slowed_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> Slowe
     )  # fmt: skip
     rate, error = elsewhere.rate, elsewhere.rate_error
     # None loses more than the time that it spends beside communication.
-    alike[elsewhere.signature] = np.clip(rate + _ERRORS * error, 0, 1)
     rate = np.where(np.abs(rate) > _MIN_ERRORS * error, np.minimum(rate, 1.0), 0.0)
     rates[:3, elsewhere.signature] = rate, np.minimum(rate, 0), np.maximum(rate, 0)
     rate, error = beside.compared.rate, _ERRORS * beside.compared.rate_error
     rates[:3, beside.compared.signature] = rate, rate - error, rate + error
-    alike[beside.compared.signature] = np.clip(rate + error, 0, 1)
     if beside.has_places:
         limit[beside.compared.signature] = np.clip(rate + error, 0, 1)
     of_kernel = rates[:, signature[beside.is_beside]]

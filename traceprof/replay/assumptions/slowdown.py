@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from traceprof.replay.graph.weights import Durations
     from traceprof.run.opening import Rank
 
-    Reading = Literal["rate", "least", "most", "at_most_alike"]
+    Reading = Literal["rate", "least", "most"]
     """Which attribute of `SlowedKernels` is taken for the rate."""
 
 _ALONE, _BESIDE = 0.05, 0.5  # of its time that communication has compute beside it
@@ -27,7 +27,7 @@ _MIN_SEEN = 3
 
 def without_slowdown(process: Process, durations: Durations) -> Durations:
     """Let kernels lose nothing to communication, of the most that each may have lost."""
-    return with_shorter_communication(process, durations, 0.0, "at_most_alike")
+    return with_shorter_communication(process, durations, 0.0, "most")
 
 
 def with_shorter_communication(

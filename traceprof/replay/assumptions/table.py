@@ -317,7 +317,8 @@ ASSUMPTIONS = (
         meaning="communication is faster by this factor",
         details="With 2x it takes half the time once all ranks are there, and slows kernels down"
         " for half as long. Where no kernel of a kind ran alone at the same place of a"
-        " step, the interval extends to no slowdown.",
+        " step, the interval extends to no slowdown, and where none ran alone at all, to all of"
+        " its time beside communication.",
         change=with_faster_links,
         others=(
             partial(with_faster_links, reading="least"),
