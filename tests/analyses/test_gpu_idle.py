@@ -173,6 +173,28 @@ def test_launches_without_cost_leave_the_gpus_own_gaps(
     assert removing(None, [result]) == assumed
 
 
+def test_what_idles_in_the_mean_step_is_named_beside_a_slow_first_one(tmp_path: Path) -> None:
+    """The first of eight steps loads a library for 800 ms, the others wait 10 ms for data."""
+    builder = TraceBuilder().api("cuLibraryLoadData", 21 * MS, 821 * MS)
+    now = 0
+    for number in range(8):
+        builder.nvtx(f"step {number}", now, now + (840 if number == 0 else 30) * MS)
+        builder.kernel(now, now + 19 * MS, TORCH, launch=(now, now + US))
+        if number:
+            builder.nvtx("load batch", now + 19 * MS, now + 29 * MS)
+        late = now + (822 if number == 0 else 29) * MS
+        builder.kernel(late, late + MS, TORCH, launch=(late - US, late))
+        now += (840 if number == 0 else 30) * MS
+    result = judged(tmp_path, builder)
+    assert result.main_causes[0] is IdleCause.SETUP
+    assert result.other_in_step is IdleCause.DATA_LOADING
+    assert result.in_step[IdleCause.DATA_LOADING] == pytest.approx(10 * MS, rel=0.01)
+    finding = one(result)
+    assert "; but 10 ms of 10 ms in the mean step because the host waited" in finding.title
+    assert "processes load" in finding.advice[0]
+    assert removing(None, [result]) == ("no-data-loading",)
+
+
 def test_unknown_says_which_flag_tells(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, MS, launch=(0, US))
     finding = one(judged(tmp_path, builder.kernel(9 * MS, 10 * MS)))

@@ -35,7 +35,7 @@ from traceprof.host.idle_details import details
 from traceprof.host.synchronization import may_copy_from_pageable
 from traceprof.kernel_names.titles import readable
 from traceprof.run.rank import Window
-from traceprof.run.steady_steps import covered_per_step
+from traceprof.run.steady_steps import covered_in_mean, covered_per_step
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.trace import KINETO_FORMAT
 from traceprof.units import counted, duration, percent, times
@@ -169,6 +169,7 @@ class GpuIdleResult(RankResult, frozen=True):
         metrics: the numbers of its finding.
         unknown_ns: the unknown time in three parts: the queue held work, no launch is known, and
             nothing is known of the host.
+        in_step: the idle time of the mean steady step by cause; of all if no step is known.
         details: ranges, calls and functions of the host, for the causes that matter.
         evidence: the longest gaps, those first that are mostly of the largest cause.
         why_unknown: the reason why not all causes can be known, else None.
@@ -185,6 +186,7 @@ class GpuIdleResult(RankResult, frozen=True):
     window: Window
     metrics: GpuIdleMetrics
     unknown_ns: tuple[int, int, int]
+    in_step: Mapping[IdleCause, int]
     details: Mapping[IdleCause, tuple[IdleDetail, ...]]
     evidence: tuple[Evidence, ...]
     why_unknown: UnknownCause | None
@@ -209,6 +211,13 @@ class GpuIdleResult(RankResult, frozen=True):
         by_size = sorted(IdleCause, key=lambda cause: -by_cause[cause])
         return _that_matter(by_size, by_cause, self.metrics.idle_ns)
 
+    @property
+    def other_in_step(self) -> IdleCause | None:
+        """What makes most of the mean steady step's idle time, if it does not matter in all."""
+        main = max(IdleCause, key=lambda cause: self.in_step[cause])
+        makes_most = 2 * self.in_step[main] >= sum(self.in_step.values()) > 0
+        return main if makes_most and main not in self.main_causes else None
+
 
 def run(rank: Rank, window: Window) -> GpuIdleResult:
     """Measure the idle time of a rank by cause."""
@@ -223,7 +232,8 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
     queued = intervals.clip(causes.queued, low, high).measure_ns
     unlaunched = intervals.clip(causes.unlaunched, low, high).measure_ns + outside_ns
     silent = by_cause[IdleCause.UNKNOWN] - queued - unlaunched
-    matter = _that_matter(IdleCause, by_cause, idle_ns)
+    in_step = {cause: covered_in_mean(rank, window, causes.of(cause)) for cause in IdleCause}
+    matter = {*_that_matter(IdleCause, by_cause, idle_ns), max(IdleCause, key=in_step.__getitem__)}
     metrics = GpuIdleMetrics(
         idle_ns=idle_ns,
         **{f"{cause.value}_ns": by_cause[cause] for cause in IdleCause},
@@ -238,6 +248,7 @@ def run(rank: Rank, window: Window) -> GpuIdleResult:
         window=window,
         metrics=metrics,
         unknown_ns=(queued, unlaunched, silent),
+        in_step=in_step,
         details={cause: details(rank, window, cause) for cause in matter},
         evidence=_evidence(rank, idle, causes, max(IdleCause, key=lambda cause: by_cause[cause])),
         why_unknown=why_unknown(rank),
@@ -364,11 +375,8 @@ def _evidence(
 
 
 def _between(rank: Rank, start: int, end: int) -> str:
-    before, after = (
-        None if name is None else one_line(readable(name), _MAX_NAME)
-        for name in (rank.name_ending_at(start), rank.name_at(end))
-    )
-    return f"{f'after {before}' if before else ''} {f'before {after}' if after else ''}".strip()
+    names = ("after", rank.name_ending_at(start)), ("before", rank.name_at(end))
+    return " ".join(f"{where} {one_line(readable(of), _MAX_NAME)}" for where, of in names if of)
 
 
 # -- judgement ------------------------------------------------------------------------------------
@@ -381,6 +389,13 @@ def _title(result: GpuIdleResult) -> str:
         f"{duration(result.by_cause[cause])} because {_BECAUSE[cause]}{_inside(result, cause)}"
         for cause in result.main_causes
     ]
+    other = result.other_in_step
+    if other is not None:
+        of_step = duration(sum(result.in_step.values()))
+        reasons.append(
+            f"but {duration(result.in_step[other])} of {of_step} in the mean step because"
+            f" {_BECAUSE[other]}{_inside(result, other)}"
+        )
     others_ns = result.metrics.others_ns
     if others_ns:
         whole += f" for this rank, and worked {duration(others_ns)} of it for others"
@@ -406,7 +421,7 @@ def _advice(result: GpuIdleResult) -> list[str]:
     if result.why_unknown is not None:
         why = result.why_unknown
         lines.append(f"Not all causes can be known: {why.reason}; {why.how_to_collect}")
-    main = result.main_causes
+    main = [*filter(None, [result.other_in_step]), *result.main_causes]
     setup = result.details.get(IdleCause.SETUP, ())
     lines += advice(
         main,

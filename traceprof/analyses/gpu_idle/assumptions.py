@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class WithCauses(Protocol):
-    """A rank's idle time by cause, ns."""
+    """The idle time of a rank's mean steady step by cause, ns."""
 
     @property
-    def by_cause(self) -> Mapping[IdleCause, int]:
+    def in_step(self) -> Mapping[IdleCause, int]:
         """How long the GPU was idle for each cause."""
 
 
@@ -31,12 +31,12 @@ _MIN_CURED = 0.5  # of the idle time that is not the GPU's own
 
 
 def removing(_: object, results: Sequence[WithCauses]) -> tuple[str, ...]:
-    """Return the assumptions that remove most of the idle time; a limit only if launching does.
+    """Return the assumptions that remove most idle time of a step; a limit only if launching does.
 
     Args:
         results: of the ranks that have the finding.
     """
-    spent = {cause: sum(result.by_cause[cause] for result in results) for cause in IdleCause}
+    spent = {cause: sum(result.in_step[cause] for result in results) for cause in IdleCause}
     whole = sum(spent.values())
     curable = whole - spent[IdleCause.TURNAROUND]
     cured = [cause for cause in BY_CAUSE if spent[cause] >= MIN_SHARE * whole > 0]
