@@ -106,8 +106,8 @@ class Cores(Record, frozen=True):
         if num_ranks * threads <= self.num_usable:
             return None
         cores = f"{self.num_usable:g} core{'s' if self.num_usable != 1 else ''}"
-        each = f" with {threads} threads each" if threads > 1 else ""
-        return f"{num_ranks} rank{'s' if num_ranks != 1 else ''}{each} on {cores}"
+        per_rank = f" with {threads} threads each" if threads > 1 else ""
+        return f"{num_ranks} rank{'s' if num_ranks != 1 else ''}{per_rank} on {cores}"
 
 
 class MachineLinks(Record, frozen=True):

@@ -91,8 +91,8 @@ class EventWaits(Record, frozen=True):
                 np.repeat(owner, count), self.record_chain[wait], self.record_place[wait]
             )
         pairs = np.stack((np.concatenate(owners), np.concatenate(operations)))
-        who, what = np.unique(pairs, axis=1)
-        return who, what
+        owner, operation = np.unique(pairs, axis=1)
+        return owner, operation
 
     def chain_of(self, device: Int64, stream: Int64) -> Int64:
         """Return the numbers of streams, int64[n]; -1 if nothing ran or was recorded there."""
@@ -207,9 +207,11 @@ def awaited(waits: EventWaits, work: GpuWork) -> tuple[Int64, Int64]:
     has[has] = waits.key[at[has]] // waits.span == waits.wait_key[has] // waits.span
     consumer = waits.operation[at[has]]
     pairs = _latest(consumer, waits.record_chain[has], waits.record_place[has])
-    who, what = waits.behind(*pairs)
-    differ = (work.rank[who] != work.rank[what]) | (work.stream[who] != work.stream[what])
-    return what[differ], who[differ]
+    consumers, producers = waits.behind(*pairs)
+    differ = (work.rank[consumers] != work.rank[producers]) | (
+        work.stream[consumers] != work.stream[producers]
+    )
+    return producers[differ], consumers[differ]
 
 
 class _Asked(Record, frozen=True):
