@@ -163,6 +163,14 @@ def test_gradient_copies(tmp_path: Path) -> None:
     assert only_gradients(found) == (80, 2 * sum(SIZES), 8)
 
 
+def test_a_kernel_may_run_before_the_row_or_after_it(tmp_path: Path) -> None:
+    builder = step(step(TraceBuilder(), 0), 1)
+    for base, called in ((0, 25), (1000, 25), (0, 50), (1000, 50)):
+        start = base + (190 if called == 25 else 240)
+        builder.kernel(start, start + 10, launch=(base + called, base + called))
+    assert only_gradients(only(builder, tmp_path)) == (80, 2 * sum(SIZES), 8)
+
+
 def test_the_order_of_sizes_may_differ(tmp_path: Path) -> None:
     found = only(step(step(TraceBuilder(), 0), 1, SIZES[::-1]), tmp_path)
     assert found.num_gradient_copies == 8
