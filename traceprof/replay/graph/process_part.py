@@ -17,7 +17,7 @@ from traceprof.replay.graph.process_facts import facts_of
 from traceprof.replay.graph.process_graph import EdgeKind, edges_of, in_pieces, observe
 from traceprof.replay.graph.rank_steps import begun_together, rank_steps_of, step_operations
 from traceprof.replay.graph.remaining_work import RemainingWork
-from traceprof.replay.graph.weight_sets import WeightSets, difference, or_known
+from traceprof.replay.graph.weight_sets import SAME, WeightSets, difference, or_known
 from traceprof.replay.graph.weights import Weigher, as_measured
 from traceprof.structs import Record
 
@@ -296,14 +296,14 @@ def weighed(
             elif not latest.takes_as_long(durations):
                 latest = Weigher(process, durations)
                 weights = [latest.of(part) for part in edges]
-            columns = [
-                latest.switched(durations, part, column)
-                for part, column in zip(edges, weights, strict=True)
-            ]
-            parts = [difference(*pair) for pair in zip(full, columns, strict=True)]
-            edge = [at + np.int32(begin) for (at, _), begin in zip(parts, begins[:-1], strict=True)]
-            found = np.concatenate(edge), np.concatenate([weight for _, weight in parts])
-            known[key] = or_known(found, others)
+            columns = latest.switched(durations, edges, weights)
+            found = [SAME]
+            for begin, before, column in zip(begins[:-1], full, columns, strict=True):
+                edge, weight = difference(before, column)
+                if len(edge):
+                    found.append((edge + np.int32(begin), weight))
+            edge, weight = map(np.concatenate, zip(*found, strict=True))
+            known[key] = or_known((edge, weight), others)
         others.append(known[key])
         for scale, factor, operations in zip(scales, factors, matched, strict=True):
             of_variant = difference(factor, durations.transfer[operations])

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 _MAX_BACK = 8  # the sets of one assumption: of these some are the same
-_SAME = np.empty(0, np.int32), np.empty(0)
+SAME = np.empty(0, np.int32), np.empty(0)
+"""The difference of a set from one that is the same."""
 
 
 class WeightSets(Record, frozen=True):
@@ -39,7 +40,7 @@ class WeightSets(Record, frozen=True):
         """Keep sets of weights, float64[e] each; at least one."""
         columns = iter(columns)
         full = np.ascontiguousarray(next(columns))
-        others = [_SAME]
+        others = [SAME]
         for column in columns:
             others.append(or_known(difference(full, column), others))
         return WeightSets(full, tuple(others))
@@ -65,7 +66,7 @@ class WeightSets(Record, frozen=True):
             ]
             weights = [weight for _, weight in of_parts]
             joined = np.concatenate(edges), np.concatenate(weights)
-            others.append(joined if len(joined[0]) else _SAME)
+            others.append(joined if len(joined[0]) else SAME)
         return WeightSets(np.concatenate([part.full for part in parts]), tuple(others))
 
     def distinct(self) -> tuple[list[int], Int64]:
@@ -105,9 +106,9 @@ class WeightSets(Record, frozen=True):
 def difference(full: Float64, column: Float64) -> tuple[Int32, Float64]:
     """Return where float64[e] differs from another one, int32[d], and what is there."""
     if column is full:
-        return _SAME
-    edge = np.flatnonzero(column != full).astype(np.int32)
-    return (edge, column[edge]) if len(edge) else _SAME
+        return SAME
+    edge = (column != full).nonzero()[0].astype(np.int32)
+    return (edge, column[edge]) if len(edge) else SAME
 
 
 def or_known(
@@ -115,6 +116,8 @@ def or_known(
 ) -> tuple[Int32, Float64]:
     """Return the first of the last ones before that is the same, if one is: it is kept once."""
     for known in before[-_MAX_BACK:]:
+        if len(found[0]) != len(known[0]):
+            continue
         if np.array_equal(found[0], known[0]) and np.array_equal(found[1], known[1]):
             return known
     return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
+from msgspec.structs import astuple
 
 from traceprof.host.synchronization import OWN_WAIT_NS
 from traceprof.replay.graph.held_out import held_out_latencies, held_out_tails
@@ -14,7 +15,7 @@ from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from traceprof.intervals import Float64, Int64, Mask
     from traceprof.replay.graph.process_graph import Edges, Process
@@ -76,7 +77,9 @@ class Durations(Record, frozen=True):
     @property
     def of_edges(self) -> tuple[object, ...]:
         """All that the weights of a process's edges depend on, arrays by their identity."""
-        values = (getattr(self, name) for name in self.__struct_fields__ if name != "transfer")
+        values = astuple(self)
+        at = self.__struct_fields__.index("transfer")
+        values = values[:at] + values[at + 1 :]
         return tuple(id(one) if isinstance(one, np.ndarray) else one for one in values)
 
 
@@ -178,46 +181,28 @@ class Weigher:
             and (durations.unexplained == own.unexplained or not has_unexplained)
         )
 
-    def switched(self, durations: Durations, edges: Edges, weights: Float64) -> Float64:
-        """Return the weights of edges with durations that take as long as these, float64[n].
+    def switched(
+        self, durations: Durations, edges: Sequence[Edges], weights: Sequence[Float64]
+    ) -> list[Float64]:
+        """Return the weights of edges with durations that take as long as these, float64[n] each.
 
         Args:
             durations: for which `takes_as_long`.
             edges: of this process.
             weights: of the same edges with these.
         """
-        if edges.kind not in _BY_SWITCHES or len(edges.at) == 0:
-            return weights
-        other = copy(self)
+        other, found = copy(self), list(weights)
         other._durations = durations  # noqa: SLF001  (of the same class)
-        switched = other.of(edges)
-        return weights if np.array_equal(switched, weights) else switched
+        for place, (one, known) in enumerate(zip(edges, weights, strict=True)):
+            if one.kind in _BY_SWITCHES and len(one.at):
+                switched = other.of(one)
+                if (switched != known).any():
+                    found[place] = switched
+        return found
 
     def of(self, edges: Edges) -> Float64:
         """Return the weights of edges of this process, float64[n]."""
-        ways: dict[EdgeKind, Callable[[Edges], Float64]] = {
-            EdgeKind.CAPTURE: self._captured,
-            EdgeKind.THREAD: self._between_calls,
-            EdgeKind.HAND_OVER: self._handed_over,
-            EdgeKind.NOT_HANDED_OVER: self._not_handed_over,
-            EdgeKind.OWN_TIME: self._own_time,
-            EdgeKind.HOST_WAIT: self._waited,
-            EdgeKind.STALL: self._waited,
-            EdgeKind.LOCK: self._locked,
-            EdgeKind.LAUNCH: self._launched,
-            EdgeKind.LAUNCHES: self._all_launched,
-            EdgeKind.STREAM: self._followed,
-            EdgeKind.STREAM_WAIT: self._waited_for_event,
-            EdgeKind.WORK: self._worked,
-            EdgeKind.APART_BEGIN: self._apart,
-            EdgeKind.APART_END: self._apart,
-            EdgeKind.APART_ORDER: self._in_order,
-            EdgeKind.APART_UNKNOWN: self._unknown,
-            EdgeKind.STREAM_END: self._stream_over,
-            EdgeKind.SILENCE: self._silent,
-            EdgeKind.HIDDEN_WAIT: self._hidden,
-        }
-        return ways[edges.kind](edges)
+        return self._WAYS[edges.kind](self, edges)
 
     def _captured(self, edges: Edges) -> Float64:
         process, at = self._process, edges.at
@@ -418,3 +403,26 @@ class Weigher:
         until_end = np.repeat(done[last], np.diff(np.append(first, len(done)))) - done
         latest = self._launch + self._durations.length_ns + until_end
         return np.maximum.reduceat(latest, first)[self._process.piece_of_operation[edges.at]]
+
+    _WAYS: ClassVar[dict[EdgeKind, Callable[[Weigher, Edges], Float64]]] = {
+        EdgeKind.CAPTURE: _captured,
+        EdgeKind.THREAD: _between_calls,
+        EdgeKind.HAND_OVER: _handed_over,
+        EdgeKind.NOT_HANDED_OVER: _not_handed_over,
+        EdgeKind.OWN_TIME: _own_time,
+        EdgeKind.HOST_WAIT: _waited,
+        EdgeKind.STALL: _waited,
+        EdgeKind.LOCK: _locked,
+        EdgeKind.LAUNCH: _launched,
+        EdgeKind.LAUNCHES: _all_launched,
+        EdgeKind.STREAM: _followed,
+        EdgeKind.STREAM_WAIT: _waited_for_event,
+        EdgeKind.WORK: _worked,
+        EdgeKind.APART_BEGIN: _apart,
+        EdgeKind.APART_END: _apart,
+        EdgeKind.APART_ORDER: _in_order,
+        EdgeKind.APART_UNKNOWN: _unknown,
+        EdgeKind.STREAM_END: _stream_over,
+        EdgeKind.SILENCE: _silent,
+        EdgeKind.HIDDEN_WAIT: _hidden,
+    }
