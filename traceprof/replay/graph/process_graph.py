@@ -1,4 +1,4 @@
-"""The graph of a run: the waits of every call and operation, compressed to pieces.
+"""The graph of a process: the waits of every call and operation, compressed to pieces.
 
 Calls of a thread that follow each other without waiting move together: they make one piece, whose
 nodes are its beginning and its return. So do operations of a stream launched by one such piece,

@@ -19,10 +19,10 @@ from traceprof.simulate.scenarios import (
     demo,
     exposed,
     idle,
-    pipeline,
     pipelines,
     published,
     queue,
+    queued_sends,
     stages,
     stalls,
     training,
@@ -61,7 +61,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "nccl-serialization": Scenario(
         "Sends to two peers wait behind each other on one stream.",
-        pipeline.nccl_serialization,
+        queued_sends.nccl_serialization,
         silent=("launch-queue-stall", "overlap-slowdown", "pageable-copy", "small-collectives"),
     ),
     "pipeline-sends": Scenario(
