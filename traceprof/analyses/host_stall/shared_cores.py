@@ -120,7 +120,8 @@ def has_quota(end_ns: Int64) -> bool:
         end_ns: int64[n], when the stalls of a process ended.
     """
     num_periods = len(np.unique((end_ns - end_ns.min(initial=0)) // QUOTA_PERIOD_NS))
-    return num_periods >= _MIN_PERIODS and _is_on_grid(end_ns, QUOTA_PERIOD_NS)
+    mean = _mean_direction(end_ns, QUOTA_PERIOD_NS)
+    return num_periods >= _MIN_PERIODS and _is_concentrated(mean, len(end_ns))
 
 
 def tick_of(length_ns: Int64) -> int | None:
@@ -140,10 +141,6 @@ def _is_multiple(length_ns: Int64, period_ns: int) -> bool:
     """Return whether most lengths are multiples: concentrated, and around 0."""
     mean = _mean_direction(length_ns, period_ns)
     return _is_concentrated(mean, len(length_ns)) and abs(float(np.angle(mean))) < np.pi / 4
-
-
-def _is_on_grid(time_ns: Int64, period_ns: int) -> bool:
-    return _is_concentrated(_mean_direction(time_ns, period_ns), len(time_ns))
 
 
 def _mean_direction(values: Int64, period_ns: int) -> complex:

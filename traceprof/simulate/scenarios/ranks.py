@@ -137,14 +137,10 @@ def _slowed(launched: tuple[Kernel, ...], times: float) -> tuple[Kernel, ...]:
 # -- delays of a rank ------------------------------------------------------------------------------
 
 
-def _drain(host: Host, lost_ns: int) -> None:
+def _starved(host: Host) -> None:
     """Let the GPU finish and idle for some time, without a call that waits for it."""
     ahead = sum(kernel.duration_ns for kernel in _FORWARD)
-    host.busy(ahead + lost_ns, spread=0.02)
-
-
-def _starved(host: Host) -> None:
-    _drain(host, _DELAY_NS)
+    host.busy(ahead + _DELAY_NS, spread=0.02)
 
 
 def _synchronizing(host: Host) -> None:
@@ -154,7 +150,7 @@ def _synchronizing(host: Host) -> None:
 
 def _loading(host: Host) -> None:
     with host.range("dataloader next"):
-        _drain(host, _DELAY_NS)
+        _starved(host)
 
 
 def _copying(host: Host) -> None:
