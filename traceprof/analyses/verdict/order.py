@@ -22,8 +22,9 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
 
     First those with a gain that a replay proved, by that gain; then those with a limit only, by the
     limit; then the others, by what they cost. Of limits that of a wait which may set the pace goes
-    first: as long as it does, other limits are none that a change comes near. Each is marked with
-    the finding that it is part of, and one with a proven gain is never mere information.
+    first: as long as it does, other limits are none that a change comes near. Mere information
+    comes last, in the same order: a limit far above what a finding costs is no evidence. Each is
+    marked with the finding that it is part of, and one with a proven gain is no mere information.
 
     Args:
         findings: of the run, with their savings as far as they are known.
@@ -87,6 +88,7 @@ def _key(finding: Finding, step_ns: int) -> tuple[object, ...]:
         rank, gain_ns = (_PACING if is_pacing else _LIMITED), saving.high_ns
     # Of two that gain as much, a part is more specific than the whole.
     return (
-        rank, -gain_ns, finding.part_of is None, -finding.impact_ns, -finding.severity.level,
+        rank >= _LIMITED and finding.severity is Severity.INFO, rank, -gain_ns,
+        finding.part_of is None, -finding.impact_ns, -finding.severity.level,
         finding.id, finding.rank,
     )  # fmt: skip
