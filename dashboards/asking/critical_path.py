@@ -9,7 +9,7 @@ from traceprof.replay.answers.step_path import step_path
 
 if TYPE_CHECKING:
     from traceprof.analysis import Analysis
-    from traceprof.replay.answers.step_path import StepPath
+    from traceprof.replay.answers.critical_path import StepPath
 
 
 @dataclass(frozen=True, slots=True)

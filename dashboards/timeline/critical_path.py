@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from dashboards.timeline.store import Timelines
     from traceprof.analyses.breakdown import StepMeasures
-    from traceprof.replay.answers.step_path import StepPath, StepPathPart
+    from traceprof.replay.answers.critical_path import StepPath, StepPathPart
 
 MAX_PARTS = 5000  # that are drawn, the longest of all
 _MAX_NAME = 200  # characters

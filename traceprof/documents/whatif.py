@@ -12,8 +12,7 @@ from msgspec import Meta, Struct
 from traceprof.analyses.verdict.savings import Gate
 from traceprof.documents.analysis.rows import maker
 from traceprof.findings import Count
-from traceprof.replay.answers.critical_path import PathPart
-from traceprof.replay.answers.step_path import StepPath
+from traceprof.replay.answers.critical_path import PathPart, StepPath
 from traceprof.version import __version__
 
 if TYPE_CHECKING:

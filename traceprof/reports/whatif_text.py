@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from traceprof.replay.answers.answers import Answer, WhatIf
     from traceprof.replay.answers.ask import Asked
     from traceprof.replay.answers.checked_replay import Baseline
-    from traceprof.replay.answers.step_path import StepPath
+    from traceprof.replay.answers.critical_path import StepPath
 
 _MAX_PARTS = 20  # of a step's critical path; the JSON has them all
 _MIN_SHARE = 0.001  # of the critical path: less is not worth a word

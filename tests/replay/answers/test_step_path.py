@@ -11,7 +11,8 @@ from tests.support.traces import GPU_SAMPLES, SAMPLE
 from traceprof.analysis import Analysis, Options, analyze
 from traceprof.errors import UsageError
 from traceprof.replay.answers.ask import whatif
-from traceprof.replay.answers.step_path import StepPath, step_path
+from traceprof.replay.answers.critical_path import StepPath
+from traceprof.replay.answers.step_path import step_path
 from traceprof.simulate import simulate_scenario
 
 _NO_REPLAY = Options(savings=False)

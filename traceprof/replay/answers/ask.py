@@ -11,7 +11,7 @@ from traceprof.errors import UsageError
 from traceprof.execution.open_reports import Measurer, close_reports
 from traceprof.execution.options import listed
 from traceprof.replay.answers.answers import WhatIf, answer
-from traceprof.replay.answers.step_path import StepPath, step_path
+from traceprof.replay.answers.step_path import step_path
 from traceprof.replay.assumptions.assumption import Assumption, combined, parse
 from traceprof.trace.folder import report_paths
 from traceprof.units import reports_text
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.execution.options import Options
     from traceprof.progress import Progress
+    from traceprof.replay.answers.critical_path import StepPath
     from traceprof.run.opening import RunSummary
     from traceprof.run.summary import FailedReport
     from traceprof.trace.folder import AnyPath

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -25,6 +25,9 @@ _HOST = (
     EdgeKind.SILENCE, EdgeKind.HIDDEN_WAIT, EdgeKind.NOT_HANDED_OVER,
     EdgeKind.HOST_WAIT, EdgeKind.STALL,  # calls return, or free memory once the GPU is through
 )  # fmt: skip
+
+
+PartKind = Literal["compute", "communication", "copy", "host", "delay"]
 
 
 class PathCategory(str, Enum):
@@ -74,6 +77,26 @@ class PathPart(Struct, frozen=True, forbid_unknown_fields=True):
     def total_ns(self) -> int:
         """All of it."""
         return self.compute_ns + self.communication_ns + self.copy_ns + self.host_ns + self.delay_ns
+
+
+class StepPathPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a step's critical path: a call, an operation, or what passes between them."""
+
+    rank: Count  # for host time, the first rank of the process
+    kind: PartKind  # `delay`: from the end of what an operation waited for to its start
+    start_ns: Annotated[int, "Start, on the clock of the rank's report."]
+    end_ns: int
+    name: str
+    stream: Annotated[int | None, "Stream of an operation; null for parts on the host."] = None
+
+
+class StepPath(Struct, frozen=True, forbid_unknown_fields=True):
+    """The critical path of a step: the lengths of its parts sum to the step's."""
+
+    step: int | None
+    rank: Annotated[Count, "The rank where the step takes longest."]
+    length_ns: Count
+    parts: Annotated[tuple[StepPathPart, ...], "Parts in order of time."]
 
 
 def critical_path(graph: RunGraph) -> Iterator[PathPiece]:

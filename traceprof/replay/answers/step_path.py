@@ -6,14 +6,13 @@ behind the other without gaps, on all ranks together: their lengths sum to the s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct
 
 from traceprof.analyses import breakdown
-from traceprof.findings import Count
 from traceprof.replay.answers.checked_replay import refused_periods
+from traceprof.replay.answers.critical_path import PartKind, StepPath, StepPathPart
 from traceprof.replay.assumptions.assumption import Variant
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
 from traceprof.replay.graph.longest_path import CircularError, binding_edges, solve
@@ -33,27 +32,6 @@ if TYPE_CHECKING:
     from traceprof.run.opening import Rank
 
 _MAX_STEP = np.iinfo(np.int64).max
-PartKind = Literal["compute", "communication", "copy", "host", "delay"]
-
-
-class StepPathPart(Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a step's critical path: a call, an operation, or what passes between them."""
-
-    rank: Count  # for host time, the first rank of the process
-    kind: PartKind  # `delay`: from the end of what an operation waited for to its start
-    start_ns: Annotated[int, "Start, on the clock of the rank's report."]
-    end_ns: int
-    name: str
-    stream: Annotated[int | None, "Stream of an operation; null for parts on the host."] = None
-
-
-class StepPath(Struct, frozen=True, forbid_unknown_fields=True):
-    """The critical path of a step: the lengths of its parts sum to the step's."""
-
-    step: int | None
-    rank: Annotated[Count, "The rank where the step takes longest."]
-    length_ns: Count
-    parts: Annotated[tuple[StepPathPart, ...], "Parts in order of time."]
 
 
 def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | None:

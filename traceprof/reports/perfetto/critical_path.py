@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.analysis import Analysis
-    from traceprof.replay.answers.step_path import StepPath
+    from traceprof.replay.answers.critical_path import StepPath
     from traceprof.reports.perfetto.flows import Value
     from traceprof.reports.perfetto.packets import PacketWriter
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from traceprof.analysis import Analysis
     from traceprof.progress import Progress
-    from traceprof.replay.answers.step_path import StepPath
+    from traceprof.replay.answers.critical_path import StepPath
     from traceprof.run.rank import Rank
 
 
