@@ -177,7 +177,11 @@ def test_a_range_belongs_to_the_thread_that_ended_it(tmp_path: Path) -> None:
 
 
 def test_what_goes_away_without_waits(tmp_path: Path) -> None:
-    """Of two waits that overlap in what they take, the other one still takes its part."""
+    """Of two waits that overlap in what they take, the other one still takes its part.
+
+    The last one holds the first 0.4 ms of the idle time, until its cost is used up; the first one,
+    which lasts 1 ms, the rest.
+    """
     trace = TraceBuilder().kernel(0, 10 * MS, launch=(0, US))
     trace.api("cudaDeviceSynchronize", 9 * MS, 10 * MS + 15 * US)  # takes 1 ms
     trace.api("cudaStreamSynchronize", 10 * MS + 20 * US, 10 * MS + 435 * US)  # takes 0.4 ms
@@ -190,7 +194,8 @@ def test_what_goes_away_without_waits(tmp_path: Path) -> None:
         whole = causes.within(window)[IdleCause.SYNC]
         assert whole == 1000 * US
         assert details(rank, window, IdleCause.SYNC) == (
-            IdleDetail("cudaDeviceSynchronize", whole),
+            IdleDetail("cudaDeviceSynchronize", 600 * US),
+            IdleDetail("cudaStreamSynchronize", 400 * US),
         )
         assert causes.sync_ns_without(window, costs.call) == whole
         assert causes.sync_ns_without(window, costs.call[1:]) == 0
