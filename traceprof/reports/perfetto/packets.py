@@ -47,7 +47,7 @@ _COUNTER = TrackEvent.TYPE_COUNTER
 _SEQUENCE = 1  # all packets are of one, so that a name is written once
 _FIRST, _OTHERS = 3, 2  # sequence flags: the state begins here; it is needed
 _MAX_PACKETS = 4096  # written together; of names, in a packet
-_CHUNK = 65_536  # packets that are columns at a time
+_CHUNK = 32_768  # packets that are columns at a time
 MAX_NAME = 512
 
 _PACKET = tag_of(Trace(packet=[TracePacket()]))
