@@ -340,7 +340,7 @@ def _concluded(
     verdict = judge(measured, only=options.only, skip=options.skip)
     if options.savings is not False and verdict.assumed:
         verdict = replay(verdict)
-        drop_freed_memory()  # of the replay
+    drop_freed_memory()  # of the verdict, and of the replay
     return RunResult(measured, verdict)
 
 
