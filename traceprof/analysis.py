@@ -364,10 +364,10 @@ def _with_savings_of_closed(verdict: Verdict, measured: MeasuredRun, options: Op
         try:
             for report in measured.run.reports:
                 traces.append(stack.enter_context(closing(open_trace(report.path))))
+                ranks.append(options.ranks_of(traces[-1]))
                 if has_changed(report.identity, traces[-1]):
                     what, why = f"cannot read {report.path}", "it has changed since it was measured"
                     raise TraceFormatError(what, why, "analyze it again")
-                ranks.append(options.ranks_of(traces[-1]))
                 traces[-1].unload()  # what is read again of many reports adds up
             run = attach_ranks(measured.run, traces, ranks)
             return with_savings(verdict, MeasuredReports(measured, run))

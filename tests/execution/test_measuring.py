@@ -153,7 +153,7 @@ def test_a_report_whose_ranks_cannot_be_told_is_closed(
     reports: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = []
-    ranks_of, close = Options.ranks_of, NsightTrace.close
+    ranks_of, close = Options.opened_ranks_of, NsightTrace.close
 
     def fail(options: Options, trace: Trace) -> list[Rank]:
         if trace.path == reports[1]:
@@ -164,7 +164,7 @@ def test_a_report_whose_ranks_cannot_be_told_is_closed(
         closed.append(trace.path)
         close(trace)
 
-    monkeypatch.setattr(Options, "ranks_of", fail)
+    monkeypatch.setattr(Options, "opened_ranks_of", fail)
     monkeypatch.setattr(NsightTrace, "close", noted)
     analysis = analyze(*reports[:2])
     try:

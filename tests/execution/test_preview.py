@@ -38,7 +38,7 @@ def assert_agrees(path: Path, options: Options) -> None:
         ranks = [(rank.rank, rank.process, rank.device) for rank in analysis.run.ranks]
     with closing(open_trace(path)) as trace, pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(trace), "api_calls", None)  # these come last
-        run = assemble_run([trace], [options.ranks_of(trace)])
+        run = assemble_run([trace], [options.opened_ranks_of(trace)])
         previewed = list(previews(run.ranks, options))
         assert [len(found) for found in previewed] == [*range(1, len(expected) + 1)]
         assert without_steps(previewed[-1] if previewed else ()) == expected

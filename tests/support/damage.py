@@ -1,4 +1,4 @@
-"""Copies of exports that lack some of what shows what waited for what."""
+"""Copies of exports that lack some of what shows what waited for what, or with other clocks."""
 
 import sqlite3
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from shutil import copyfile
 _RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _WAITS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 _RECORDS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+_GPU = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")]
 _WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 
 
@@ -77,3 +78,25 @@ DAMAGES: dict[str, Callable[[sqlite3.Connection, set[str]], int]] = {
     "half of the records": _half_of_the_records,
     "launch calls of a thread": _launch_calls,
 }
+
+
+def with_late_gpu(path: Path, copy: Path, late_ns: int, drift: float = 0.0) -> Path:
+    """Write a copy of an export whose GPU is late on its host's clock, and later and later."""
+    copyfile(path, copy)
+    copy.chmod(0o644)
+    with closing(sqlite3.connect(copy)) as connection, connection:
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
+        if late_ns < 0:  # else the host's calls would be cut off
+            connection.execute("UPDATE ANALYSIS_DETAILS SET stopTime = stopTime - ?", [late_ns])
+        for name in names:
+            columns = {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
+            if "start" not in columns or (name in _GPU) != (late_ns > 0):
+                continue
+            (first_ns,) = connection.execute(f"SELECT MIN(start) FROM {name}").fetchone()
+            for column in {"start", "end"} & columns:
+                connection.execute(
+                    f'UPDATE {name} SET "{column}" = "{column}" + ?'
+                    f' + CAST(("{column}" - ?) * ? AS INTEGER)',
+                    [abs(late_ns), first_ns or 0, drift],
+                )
+    return copy

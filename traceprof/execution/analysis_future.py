@@ -222,20 +222,24 @@ class _SentRank(NamedTuple):
     Attributes:
         kind: the rank's class.
         attributes: those that are not the report's.
+        moved_ns: by how much the report moved its operations.
     """
 
     kind: type[Rank]
     attributes: dict[str, object]
+    moved_ns: int
 
     @classmethod
     def of(cls, rank: Rank) -> _SentRank:
         names = [field.name for field in fields(rank) if field.name not in _OF_TRACE]
-        return cls(type(rank), {name: getattr(rank, name) for name in names})
+        return cls(type(rank), {name: getattr(rank, name) for name in names}, rank.moved_ns)
 
     def attached(self, trace: Trace) -> Rank:
         """Return the rank with its report."""
         process, device = self.attributes["process"], self.attributes["device"]
         key = RankKey(process, device)  # type: ignore[arg-type]
+        if self.moved_ns and key not in trace.moved:
+            trace.move_operations(key, self.moved_ns)
         operations = NO_OPERATIONS if device is None else trace.operations[key]
         return self.kind(**self.attributes, trace=trace, operations=operations)  # type: ignore[arg-type]
 

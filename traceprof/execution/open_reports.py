@@ -20,6 +20,7 @@ from traceprof.execution.open_analysis import MeasuredReports
 from traceprof.execution.options import checked, num_jobs
 from traceprof.execution.sections import SectionReader
 from traceprof.run.failures import close_on_error, try_report
+from traceprof.run.host_clock import aligned
 from traceprof.run.opening import attach_ranks, summarize_report, summarize_run
 from traceprof.run.rank import WindowKind
 from traceprof.run.steps.step_ranges import NO_TRAINING_RANGES
@@ -130,10 +131,11 @@ class Measurer(Record, frozen=True):
                 self.held.get(index, ()),
                 forwards=self.forwards,
             ) as sections:
-                ranks = self.options.ranks_of(trace)
+                ranks = self.options.opened_ranks_of(trace)
                 if is_only:
                     self._report_partial(trace, ranks, sections)
                 read_shared(ranks, sections)
+            ranks = aligned(ranks)
             return ranks, measure(trace, ranks, self.options, self.num_processes)
 
     def _report_partial(self, trace: Trace, ranks: Sequence[Rank], sections: SectionReader) -> None:

@@ -12,6 +12,7 @@ from traceprof.analyses.registry import FINDING_IDS
 from traceprof.errors import UsageError, closest
 from traceprof.hardware import parse_peaks
 from traceprof.kernel_names import CommunicationPatterns, user_patterns
+from traceprof.run.host_clock import aligned
 from traceprof.run.opening import open_report
 from traceprof.run.steps.step_ranges import user_pattern
 from traceprof.run.windows import check_choice
@@ -125,7 +126,11 @@ class Options:
         return parse_peaks(self.link_peaks)
 
     def ranks_of(self, trace: Trace) -> list[Rank]:
-        """Return the ranks of a report, as `run.open_report` does."""
+        """Return the ranks of a report, as `run.open_report` does, on the clock of its host."""
+        return aligned(self.opened_ranks_of(trace))
+
+    def opened_ranks_of(self, trace: Trace) -> list[Rank]:
+        """Return the ranks of a report before its API calls are read."""
         return open_report(
             trace,
             self.patterns,

@@ -10,6 +10,7 @@ from traceprof.frames import events
 from traceprof.frames.columns import frame
 from traceprof.run import opening
 from traceprof.run.failures import all_failed, close_on_error, try_report
+from traceprof.run.host_clock import aligned
 from traceprof.run.summary import FailedReport
 from traceprof.trace.folder import report_paths
 from traceprof.trace.open import open_trace
@@ -249,4 +250,4 @@ def open_run(*paths: AnyPath | Iterable[AnyPath]) -> RunFrames:
 def _opened(path: Path) -> tuple[Trace, list[Rank]]:
     trace = open_trace(path)
     with close_on_error(trace):
-        return trace, opening.open_report(trace)
+        return trace, aligned(opening.open_report(trace))

@@ -20,6 +20,7 @@ from traceprof.run.steps.step_ranges import NO_TRAINING_RANGES, find_training_ra
 from traceprof.run.summary import CpuRankGaps, RankInfo, ReportSummary, RunSummary
 from traceprof.trace.model.operations import NO_OPERATIONS, RankKey
 from traceprof.trace.model.parts import Part
+from traceprof.units import duration
 
 if TYPE_CHECKING:
     import re
@@ -159,7 +160,7 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
         product_version=trace.product_version,
         schema_version=trace.schema_version,
         how_to_collect=trace.how_to_collect,
-        notes=(*trace.notes, *_on_nested_steps(ranks)),
+        notes=(*trace.notes, *_on_nested_steps(ranks), *_on_moved_times(ranks)),
         contents=() if ranks else tuple(trace.contents()),
         identity=identify(trace, cpu_work),
         rank_numbers=numbers_by_source(trace, [rank.process for rank in ranks]),
@@ -184,6 +185,16 @@ def _on_nested_steps(ranks: Sequence[Rank]) -> Iterator[str]:
             f"ranges with names of steps inside of others, or around all others, are no steps"
             f" ({num_nested} in one process): --step-pattern chooses other names"
         )
+
+
+def _on_moved_times(ranks: Sequence[Rank]) -> Iterator[str]:
+    for rank in ranks:
+        if rank.moved_ns:
+            is_late = "later" if rank.moved_ns < 0 else "earlier"
+            yield (
+                f"operations of GPU {rank.device} were recorded {duration(abs(rank.moved_ns))}"
+                f" {is_late} than the host's clock allows, all by the same time: they are moved"
+            )
 
 
 def summarize_run(

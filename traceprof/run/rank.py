@@ -131,6 +131,11 @@ class Rank(RankInfo):
             raise ValueError(f"rank {self.rank} has no device")
         return RankKey(self.process, self.device)
 
+    @property
+    def moved_ns(self) -> int:
+        """By how much its GPU's times were moved to the host's clock: see `host_clock`."""
+        return 0 if self.device is None else self.trace.moved.get(self.key, 0)
+
     @derived
     def is_communication_kernel(self) -> Mask:
         """Mask of the kernels that communicate, bool[kernels]."""

@@ -18,6 +18,7 @@ from tests.support.changes import (
     without_slowdown,
     without_waits,
 )
+from tests.support.damage import with_late_gpu
 from tests.support.databases import change
 from tests.support.known import known
 from tests.support.long import long_after, rows_long_after
@@ -134,11 +135,19 @@ def test_a_cropped_window_refuses(traces: Path) -> None:
     assert all(one.refused and one.step_ns is None for one in asked.answers)
 
 
-def test_clocks_that_disagree_refuse(traces: Path) -> None:
+def test_clocks_that_disagree_refuse(tmp_path: Path) -> None:
     """Calls seem to be over before what they waited for: the GPU would not matter at all."""
-    asked = whatif(traces / "a100x4_ddp_bucketcap100mb_2021.sqlite").whatif
+    path = with_late_gpu(SAMPLE_FOLDER / "host-sync.sqlite", tmp_path / "t.sqlite", 325 * _MS, 0.01)
+    asked = whatif(path).whatif
     assert "clocks of host and GPU disagree" in (asked.refused or "")
     assert all(one.refused and one.step_ns is None for one in asked.answers)
+
+
+def test_a_gpu_that_is_late_by_a_constant_is_replayed(traces: Path) -> None:
+    """By 823 ms; off by 0.2 % once its times are moved."""
+    asked = whatif(traces / "a100x4_ddp_bucketcap100mb_2021.sqlite", assume=["no-sync"]).whatif
+    assert asked.refused is None
+    assert known(asked.answers[0].change_ns) < 0
 
 
 def test_a_slowdown_goes_once_and_in_any_order() -> None:

@@ -18,7 +18,7 @@ from tests.reference.streams import Rank, read
 from tests.reference.unfused import BY_MEMORY, is_list
 from tests.support.builders import TraceBuilder
 from tests.support.changes import step_ns, without_waits
-from tests.support.damage import damaged
+from tests.support.damage import damaged, with_late_gpu
 from tests.support.known import known
 from tests.support.long import long_after, rows_long_after
 from tests.support.traces import SAMPLE, SAMPLE_FOLDER
@@ -402,8 +402,11 @@ def test_a_wait_for_workers_goes_before_a_larger_limit_of_kernels(traces: Path) 
     assert (first[1].high_ns or 0) < (second[1].high_ns or 0)
 
 
-def test_clocks_that_disagree_leave_bounds(traces: Path) -> None:
-    result = analyze_reports([traces / "a100x4_ddp_bucketcap100mb_2021.sqlite"])
+def test_clocks_that_disagree_leave_bounds(tmp_path: Path) -> None:
+    path = with_late_gpu(
+        SAMPLE_FOLDER / "host-sync.sqlite", tmp_path / "t.sqlite", 325_000_000, 0.01
+    )
+    result = analyze_reports([path])
     assert "clocks of host and GPU disagree" in (replay_of(result).refused or "")
     assert all(saving.basis is Basis.BOUND for _, saving in by_finding(result))
     assert savings_of(result).possible_step_ns is None

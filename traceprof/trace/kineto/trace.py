@@ -90,6 +90,7 @@ class KinetoTrace(Trace):
             self.close()
             raise
         self._metadata = Metadata(self._content.facts)
+        self.moved: Mapping[RankKey, int] = {}
         self.product_version = None
         self.schema_version = self._metadata.schema_version
 
@@ -187,6 +188,12 @@ class KinetoTrace(Trace):
     def operations(self) -> Mapping[RankKey, RankOperations]:
         """GPU operations by device."""
         return gpu.read_operations(self._content, self._process)
+
+    def move_operations(self, key: RankKey, by_ns: int) -> None:
+        """Move the operations of a device in time, until the report is closed."""
+        moved = {**self.operations, key: self.operations[key].moved(by_ns)}
+        vars(self)["operations"] = moved
+        self.moved = {**self.moved, key: by_ns}
 
     @cached_property
     def signatures(self) -> Signatures:

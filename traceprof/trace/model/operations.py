@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from traceprof.structs import Record
 from traceprof.trace.columns import pack
@@ -218,6 +219,13 @@ class RankOperations:
         for group in (self._kernels, self.copies, self.memsets, self.graphs):
             if group is not None:
                 group.starts.release()
+
+    def moved(self, by_ns: int) -> RankOperations:
+        """Return the same operations at other times."""
+        kernels, copies, memsets, graphs = (
+            replace(group, starts=pack(group.start_ns + by_ns)) for group in self.groups
+        )
+        return RankOperations(kernels, copies, memsets, graphs)  # type: ignore[arg-type]
 
     @property
     def _summaries(self) -> tuple[Operations | KernelsOnDemand, ...]:

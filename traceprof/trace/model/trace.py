@@ -93,6 +93,7 @@ class Trace(Protocol):
         product_version: of that program; None if unknown.
         schema_version: of the file; None if unknown.
         how_to_collect: how to record or export each part.
+        moved: by how many ns operations were moved, by rank.
     """
 
     path: Path
@@ -101,6 +102,7 @@ class Trace(Protocol):
     product_version: str | None
     schema_version: str | None
     how_to_collect: HowToCollect
+    moved: Mapping[RankKey, int]
 
     @property
     def in_use(self) -> AbstractContextManager[None]:
@@ -116,6 +118,9 @@ class Trace(Protocol):
     @property
     def operations(self) -> Mapping[RankKey, RankOperations]:
         """GPU operations by rank; empty if the report has none."""
+
+    def move_operations(self, key: RankKey, by_ns: int) -> None:
+        """Move the operations of a rank in time, until the report is closed."""
 
     @property
     def kernel_names(self) -> Mapping[int, str]:

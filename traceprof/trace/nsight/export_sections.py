@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.gpu import GpuOperationsData, GpuOutlineData
 from traceprof.trace.nsight.metadata import Target
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from traceprof.progress import Progress
     from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.operations import RankKey
     from traceprof.trace.model.trace import Section, SectionData
 
 
@@ -37,6 +40,7 @@ class SectionedExport:
         product_version: the Nsight Systems that exported it, or None (2020 and 2021).
         schema_version: of the export, not of the capture, or None.
         target: metadata of the export, the machine and the programs.
+        moved: by how many ns operations were moved, by rank.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class SectionedExport:
         self._database = Database(path, progress, file=file, remedy=RE_EXPORT)
         self.in_use = self._database.in_use
         self._kept: dict[Section, SectionData] = {}
+        self.moved: Mapping[RankKey, int] = {}
         self._source: Callable[[Section], SectionData] | None = None  # else the file
         self._kernels_on_demand = kernels_on_demand
         self._events: Events | None = None
@@ -109,6 +114,13 @@ class SectionedExport:
         """Set the source of sections that are not kept yet, instead of the file."""
         # A reference to its own method would keep the trace alive after its last use.
         self._source = None if source == self.read_section else source
+
+    def move_operations(self, key: RankKey, by_ns: int) -> None:
+        """Move the operations of a rank in time, until the report is closed."""
+        data = self._gpu_operations
+        moved = {**data.operations, key: data.operations[key].moved(by_ns)}
+        self.keep_section(GPU_OPERATIONS, replace(data, operations=moved))
+        self.moved = {**self.moved, key: by_ns}
 
     def _section(self, section: Section) -> SectionData:
         if section not in self._kept:

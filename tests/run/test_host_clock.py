@@ -1,0 +1,80 @@
+"""GPU times that are off by a constant are moved to the host's clock; others are left, and said."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.damage import with_late_gpu
+from tests.support.known import known
+from tests.support.traces import SAMPLES
+from traceprof.analysis import Options, analyze
+from traceprof.run.host_clock import clocks_disagree
+from traceprof.run.opening import Rank
+
+MS = 1_000_000
+SAMPLE = {sample.stem: sample for sample in SAMPLES}
+
+
+def ranks_of(path: Path) -> Iterator[Rank]:
+    with closing(analyze(path, options=Options(savings=False))) as analysis:
+        yield from analysis.run.ranks
+
+
+@pytest.mark.parametrize(
+    ("name", "by_ns"),
+    [
+        *((name, by_ns) for name in ("host-sync", "training") for by_ns in (325 * MS, -156 * MS)),
+        ("ddp", -156 * MS),  # the host reads nothing: only operations before their launch show it
+    ],
+)
+def test_a_constant_is_found_and_what_is_said_is_the_same(
+    name: str, by_ns: int, tmp_path: Path
+) -> None:
+    sample = SAMPLE[name]
+    path = with_late_gpu(sample, tmp_path / "t.sqlite", by_ns)
+    with closing(analyze(sample)) as before, closing(analyze(path)) as after:
+        assert [rank.moved_ns for rank in before.run.ranks] == [0] * len(before.run.ranks)
+        for rank in after.run.ranks:
+            assert rank.moved_ns == pytest.approx(-by_ns, abs=10_000)
+            assert not clocks_disagree(rank, known(rank.calls))
+        one, two = before.result, after.result
+        way = "later" if by_ns > 0 else "earlier"
+        assert sum(f"{way} than the host's clock" in note for _, note in two.notes) == len(
+            two.run.ranks
+        )
+        assert known(two.headline).step_ns == pytest.approx(known(one.headline).step_ns, abs=1)
+        # Not their order: with a full launch queue, limits of a replay depend on microseconds.
+        first, second = (
+            {(found.id, found.rank): found.impact_fraction for found in result.findings}
+            for result in (one, two)
+        )
+        assert second == pytest.approx(first, abs=0.005)
+
+
+@pytest.mark.parametrize(("by_ns", "drift"), [(325 * MS, 0.01), (-156 * MS, 0.01)])
+def test_a_clock_that_drifts_is_not_joined(by_ns: int, drift: float, tmp_path: Path) -> None:
+    path = with_late_gpu(SAMPLE["host-sync"], tmp_path / "t.sqlite", by_ns, drift)
+    for rank in ranks_of(path):
+        assert rank.moved_ns == 0
+        assert clocks_disagree(rank, known(rank.calls))
+
+
+def test_copies_that_the_host_reads_too_early_are_not_joined(tmp_path: Path) -> None:
+    """Kernels say that the GPU is late by 325 ms, and copies that it is by 350 ms."""
+    path = with_late_gpu(SAMPLE["host-sync"], tmp_path / "t.sqlite", 325 * MS)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET start = start + ?, end = end + ?",
+            [25 * MS, 25 * MS],
+        )
+    assert [rank.moved_ns for rank in ranks_of(path)] == [0, 0]
+
+
+def test_few_operations_say_nothing(tmp_path: Path) -> None:
+    path = with_late_gpu(SAMPLE["host-sync"], tmp_path / "t.sqlite", 325 * MS)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid > 100")
+    assert [rank.moved_ns for rank in ranks_of(path)] == [0, 0]
