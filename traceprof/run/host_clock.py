@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.run.launching_calls import calls_with
 from traceprof.trace.model.kinds import MemoryKind
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
     from traceprof.run.rank import Rank
     from traceprof.trace.model.host import ApiCalls
+    from traceprof.trace.model.operations import Operations
 
 # Profilers align both clocks to some microseconds. If effects come before their causes by more than
 # this, times of host and GPU cannot be compared (seen: 0.8 s).
@@ -26,7 +26,8 @@ _PARTS, _ENDS, _MIN_OF_PART = 8, 3, 16  # of a recording; at each end; operation
 # Between the call and the start of an operation at least, and from the end of a copy to the return
 # of the call that made it (5.4 to 7.2 us, 6.3 to 8.4 us, on A100 with exports of 2021 and 2022).
 _LATENCY_NS = 7_000
-_NUM_SAMPLED = 1_000  # operations of a kind
+_NUM_FIRST = 4_096  # calls, and operations of a kind
+_FAR_NS = 1 << 60
 
 
 def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:
@@ -68,19 +69,24 @@ def _aligned(rank: Rank) -> Rank:
 
 
 def _may_disagree(rank: Rank) -> bool:
-    """Say whether none of some operations starts about when it was launched, or one before."""
-    if rank.device is None or rank.calls is None:
+    """Say whether of the first operations none starts soon after its launch, or one before it."""
+    calls, since = rank.calls, []
+    if rank.device is None or calls is None or not len(calls):
         return False
-    since = [np.empty(0, np.int64)]
+    ids = _first_ids(calls)
     for group in rank.operations.groups:
-        index = np.unique(np.linspace(0, len(group) - 1, _NUM_SAMPLED, dtype=np.int64))
-        index = index[: len(group)]
-        start_ns = group.starts.at(index)
-        ids = group.packed_ahead.at(index) + index
-        call = calls_with(ids, lambda start_ns=start_ns: start_ns, rank.calls)  # type: ignore[misc]
-        since.append((start_ns - rank.calls.starts.at(np.maximum(call, 0)))[call >= 0])
-    sampled = np.concatenate(since)
-    return len(sampled) > 0 and abs(int(sampled.min())) > _TOLERANCE_NS
+        wanted = _first_ids(group)
+        call = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        known = np.flatnonzero(ids[call] == wanted)
+        since.append(group.starts.at(known) - calls.starts.at(call[known]))
+    least_ns = np.concatenate(since).min(initial=_FAR_NS)
+    return bool(_TOLERANCE_NS < abs(least_ns) < _FAR_NS)
+
+
+def _first_ids(spans: ApiCalls | Operations) -> Int64:
+    """Return the correlation ids of the first calls or operations, without reading the others."""
+    number = min(len(spans), _NUM_FIRST)
+    return spans.packed_ahead.at(slice(0, number)) + np.arange(number)
 
 
 def _late_ns(rank: Rank, calls: ApiCalls) -> int | None:
