@@ -6,6 +6,8 @@ from contextlib import closing
 from pathlib import Path
 from shutil import copyfile
 
+from tests.support.opened import analysis_of
+
 _RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _WAITS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 _RECORDS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
@@ -100,3 +102,13 @@ def with_late_gpu(path: Path, copy: Path, late_ns: int, drift: float = 0.0) -> P
                     [abs(late_ns), first_ns or 0, drift],
                 )
     return copy
+
+
+def on_one_clock(path: Path, copy: Path) -> Path:
+    """Return an export whose GPU is on its host's clock: itself, or a copy as `analyze` moves it.
+
+    The plain references know nothing of clocks.
+    """
+    with analysis_of(path) as analysis:
+        moved_ns = {rank.moved_ns for rank in analysis.run.ranks} - {0}
+    return with_late_gpu(path, copy, *moved_ns) if moved_ns else path
