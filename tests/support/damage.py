@@ -87,19 +87,14 @@ def with_late_gpu(path: Path, copy: Path, late_ns: int, drift: float = 0.0) -> P
     copyfile(path, copy)
     copy.chmod(0o644)
     with closing(sqlite3.connect(copy)) as connection, connection:
-        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
-        if late_ns < 0:  # else the host's calls would be cut off
-            connection.execute("UPDATE ANALYSIS_DETAILS SET stopTime = stopTime - ?", [late_ns])
-        for name in names:
-            columns = {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
-            if "start" not in columns or (name in _GPU) != (late_ns > 0):
-                continue
+        names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        for name in names & {*_GPU}:
             (first_ns,) = connection.execute(f"SELECT MIN(start) FROM {name}").fetchone()
-            for column in {"start", "end"} & columns:
+            for column in ("start", "end"):
                 connection.execute(
                     f'UPDATE {name} SET "{column}" = "{column}" + ?'
                     f' + CAST(("{column}" - ?) * ? AS INTEGER)',
-                    [abs(late_ns), first_ns or 0, drift],
+                    [late_ns, first_ns or 0, drift],
                 )
     return copy
 
