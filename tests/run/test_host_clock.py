@@ -74,6 +74,19 @@ def test_copies_that_the_host_reads_too_early_are_not_joined(tmp_path: Path) -> 
     assert [rank.moved_ns for rank in ranks_of(path)] == [0, 0]
 
 
+def test_calls_that_return_long_after_their_copies_say_nothing(tmp_path: Path) -> None:
+    """The host still copies from its staging memory: the quickest launches say how late it is."""
+    path = with_late_gpu(SAMPLE["host-sync"], tmp_path / "t.sqlite", 325 * MS)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET start = start - ?, end = end - ?"
+            " WHERE dstKind = 0",
+            [60_000, 60_000],
+        )
+    for rank in ranks_of(path):
+        assert rank.moved_ns == pytest.approx(-325 * MS, abs=10_000)
+
+
 def test_few_operations_say_nothing(tmp_path: Path) -> None:
     path = with_late_gpu(SAMPLE["host-sync"], tmp_path / "t.sqlite", 325 * MS)
     with closing(sqlite3.connect(path)) as connection, connection:

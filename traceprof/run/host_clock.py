@@ -26,6 +26,7 @@ _PARTS, _ENDS, _MIN_OF_PART = 8, 3, 16  # of a recording; at each end; operation
 # Between the call and the start of an operation at least, and from the end of a copy to the return
 # of the call that made it (5.4 to 7.2 us, 6.3 to 8.4 us, on A100 with exports of 2021 and 2022).
 _LATENCY_NS = 7_000
+_MAX_BOTH_NS = 4 * _LATENCY_NS  # from a call to its start, and from an end to the return
 _NUM_FIRST = 4_096  # calls, and operations of a kind
 _FAR_NS = 1 << 60
 
@@ -110,8 +111,9 @@ def _late_ns(rank: Rank, calls: ApiCalls) -> int | None:
     quick = np.flatnonzero(of_part - least_ns <= _MAX_DRIFT_NS)
     if quick[0] >= _ENDS or quick[-1] < _PARTS - _ENDS:
         return None
-    read_ns = _since_read_ns(rank, calls)
-    before_ns = int(read_ns.max()) if len(read_ns) else least_ns - 2 * _LATENCY_NS
+    before_ns = int(_since_read_ns(rank, calls).max(initial=-_FAR_NS))
+    if least_ns - before_ns > _MAX_BOTH_NS:  # no call returned soon after its copy
+        before_ns = least_ns - 2 * _LATENCY_NS
     return (least_ns + before_ns) // 2 if before_ns <= least_ns else None
 
 
