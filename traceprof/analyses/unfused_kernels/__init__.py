@@ -54,7 +54,7 @@ ID = "unfused-kernels"
 REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 _OPTIMIZER_RANGES = re.compile(rf"\A(?:{labels.OPTIMIZER_STEP}(?: |\Z)|Optimizer\.step#)")
 _MAX_NAMED = 3  # kernels of a chain
-# A compiler also fuses two in a row, and such as stand apart where they need not.
+# A compiler also fuses two in a row, and those between which others run that need not.
 _LIMITED_BY = "kernels that only read and write memory, in chains or not"
 
 
