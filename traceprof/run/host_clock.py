@@ -47,26 +47,36 @@ def aligned(ranks: Sequence[Rank]) -> list[Rank]:
     """Return the ranks of a report with the times of each GPU on the clock of its host.
 
     Where the operations of a rank are early or late by a constant, the report moves them by it. If
-    it is none, they stay, and `clocks_disagree` says so.
+    that of one rank is unknown, all stay: ranks are compared with each other, too.
 
     Args:
         ranks: as they were opened.
     """
-    return [_aligned(rank) if _may_disagree(rank) else rank for rank in ranks]
+    late_ns = {}
+    for index, rank in enumerate(ranks):
+        if _may_disagree(rank):
+            constant = _constant_ns(rank)
+            rank.release()
+            if constant is None:
+                return [*ranks]
+            late_ns[index] = constant
+    of_host = [*ranks]
+    for index, constant in late_ns.items():
+        rank = ranks[index]
+        rank.trace.move_operations(rank.key, -constant)
+        of_host[index] = replace(rank, operations=rank.trace.operations[rank.key])
+    return of_host
 
 
-def _aligned(rank: Rank) -> Rank:
+def _constant_ns(rank: Rank) -> int | None:
+    """Return by how much all operations of a rank are late, None if that is unknown."""
     assert rank.calls is not None  # noqa: S101  (else nothing can disagree)
     late_ns = _late_ns(rank, rank.calls) if clocks_disagree(rank, rank.calls) else None
-    rank.release()
     if late_ns is None:
-        return rank
+        return None
     moved = replace(rank, operations=rank.operations.moved(-late_ns))
     assert moved.calls is not None  # noqa: S101
-    if clocks_disagree(moved, moved.calls):
-        return rank
-    rank.trace.move_operations(rank.key, -late_ns)
-    return replace(rank, operations=rank.trace.operations[rank.key])
+    return None if clocks_disagree(moved, moved.calls) else late_ns
 
 
 def _may_disagree(rank: Rank) -> bool:
