@@ -14,6 +14,7 @@ from tests.support.nccl import ALL_REDUCE as NCCL
 from tests.support.opened import ranks_of
 from tests.support.traces import GPU_SAMPLES, WITH_DDP
 from traceprof.analyses import overlap_slowdown
+from traceprof.analyses.kernels.beside_communication import slowed_kernels
 from traceprof.analyses.kernels.places import unit_starts
 from traceprof.analyses.overlap_slowdown import OverlapSlowdownResult
 from traceprof.findings import Finding, NotApplicable, Severity
@@ -101,6 +102,14 @@ def test_kernels_count_in_the_window_that_they_start_in(tmp_path: Path) -> None:
     (result,) = assert_agreement(path, (5000, 5000))
     assert (result.num_half, result.window_ns) == (0, 0)
     assert judged(path, (5000, 5000)) == []
+
+
+def test_no_kernel_gains_by_communication(tmp_path: Path) -> None:
+    """Kernels that are shorter beside communication are so by chance: the most is no loss."""
+    with ranks_of(run_of(beside=80).write(tmp_path)) as (rank,):
+        slowed = slowed_kernels(rank)
+        assert slowed.rate.tolist() == pytest.approx([-20 / 80] * 30)
+        assert slowed.most.tolist() == [0] * 30
 
 
 def test_without_grids_kernels_are_told_apart_by_name(tmp_path: Path) -> None:

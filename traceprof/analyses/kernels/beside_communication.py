@@ -119,9 +119,10 @@ def slowed_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> Slowe
     rate = np.where(np.abs(rate) > _MIN_ERRORS * error, np.minimum(rate, 1.0), 0.0)
     rates[:3, elsewhere.signature] = rate, np.minimum(rate, 0), np.maximum(rate, 0)
     rate, error = beside.compared.rate, _ERRORS * beside.compared.rate_error
-    rates[:3, beside.compared.signature] = rate, rate - error, rate + error
+    most = np.clip(rate + error, 0, 1)  # communication makes no kernel faster
+    rates[:3, beside.compared.signature] = rate, rate - error, most
     if beside.has_places:
-        limit[beside.compared.signature] = np.clip(rate + error, 0, 1)
+        limit[beside.compared.signature] = most
     of_kernel = rates[:, signature[beside.is_beside]]
     return SlowedKernels(computes[beside.is_beside], beside.beside_ns[beside.is_beside], *of_kernel)
 
