@@ -188,13 +188,17 @@ def _on_nested_steps(ranks: Sequence[Rank]) -> Iterator[str]:
 
 
 def _on_moved_times(ranks: Sequence[Rank]) -> Iterator[str]:
+    moved: dict[tuple[str, str], set[int]] = {}
     for rank in ranks:
         if rank.moved_ns:
             is_late = "later" if rank.moved_ns < 0 else "earlier"
-            yield (
-                f"operations of GPU {rank.device} were recorded {duration(abs(rank.moved_ns))}"
-                f" {is_late} than the host's clock allows, all by the same time: they are moved"
-            )
+            moved.setdefault((duration(abs(rank.moved_ns)), is_late), set()).add(rank.key.device)
+    for (time, is_late), devices in moved.items():
+        gpus = f"GPU{'s' if len(devices) > 1 else ''} {', '.join(map(str, sorted(devices)))}"
+        yield (
+            f"operations of {gpus} were recorded {time} {is_late} than the host's clock allows, all"
+            " by the same time: they are moved"
+        )
 
 
 def summarize_run(
