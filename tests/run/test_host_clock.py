@@ -87,13 +87,20 @@ def test_calls_that_return_long_after_their_copies_say_nothing(tmp_path: Path) -
         assert rank.moved_ns == pytest.approx(-325 * MS, abs=10_000)
 
 
-def test_ranks_are_moved_together_or_not_at_all(tmp_path: Path) -> None:
-    """Only rank 0 reads its loss: how late rank 1 is does not show, but both are late alike."""
+@pytest.mark.parametrize(
+    "deleted",
+    [
+        # Only rank 0 reads its loss.
+        "CUPTI_ACTIVITY_KIND_MEMCPY WHERE dstKind = 0 AND deviceId = 1",
+        "CUPTI_ACTIVITY_KIND_RUNTIME WHERE globalTid / 0x1000000 = (SELECT MAX(globalPid)"
+        " FROM CUPTI_ACTIVITY_KIND_KERNEL) / 0x1000000",
+    ],
+)
+def test_ranks_are_moved_together_or_not_at_all(deleted: str, tmp_path: Path) -> None:
+    """How late rank 1 is does not show, but both are late alike."""
     path = with_late_gpu(SAMPLE["host-sync"], tmp_path / "t.sqlite", 325 * MS)
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(
-            "DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE dstKind = 0 AND deviceId = 1"
-        )
+        assert connection.execute(f"DELETE FROM {deleted}").rowcount
     assert [rank.moved_ns for rank in ranks_of(path)] == [0, 0]
 
 

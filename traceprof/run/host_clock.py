@@ -54,7 +54,7 @@ def aligned(ranks: Sequence[Rank]) -> list[Rank]:
     """
     late_ns = {}
     for index, rank in enumerate(ranks):
-        if _may_disagree(rank):
+        if not _agrees(rank):
             constant = _constant_ns(rank)
             rank.release()
             if constant is None:
@@ -70,8 +70,9 @@ def aligned(ranks: Sequence[Rank]) -> list[Rank]:
 
 def _constant_ns(rank: Rank) -> int | None:
     """Return by how much all operations of a rank are late, None if that is unknown."""
-    assert rank.calls is not None  # noqa: S101  (else nothing can disagree)
-    late_ns = _late_ns(rank, rank.calls) if clocks_disagree(rank, rank.calls) else None
+    if rank.calls is None or not clocks_disagree(rank, rank.calls):
+        return None
+    late_ns = _late_ns(rank, rank.calls)
     if late_ns is None:
         return None
     moved = replace(rank, operations=rank.operations.moved(-late_ns))
@@ -79,10 +80,12 @@ def _constant_ns(rank: Rank) -> int | None:
     return None if clocks_disagree(moved, moved.calls) else late_ns
 
 
-def _may_disagree(rank: Rank) -> bool:
-    """Say whether of the first operations none starts soon after its launch, or one before it."""
+def _agrees(rank: Rank) -> bool:
+    """Say whether one of the first operations starts soon after its launch, and none before it."""
     calls, since = rank.calls, []
-    if rank.device is None or calls is None or not len(calls):
+    if rank.device is None:
+        return True
+    if calls is None or not len(calls):
         return False
     ids = _first_ids(calls)
     for group in rank.operations.groups:
@@ -90,8 +93,7 @@ def _may_disagree(rank: Rank) -> bool:
         call = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
         known = np.flatnonzero(ids[call] == wanted)
         since.append(group.starts.at(known) - calls.starts.at(call[known]))
-    least_ns = np.concatenate(since).min(initial=_FAR_NS)
-    return bool(_TOLERANCE_NS < abs(least_ns) < _FAR_NS)
+    return abs(int(np.concatenate(since).min(initial=_FAR_NS))) <= _TOLERANCE_NS
 
 
 def _first_ids(spans: ApiCalls | Operations) -> Int64:
