@@ -1,7 +1,10 @@
 """Chains of kernels that are bound by memory."""
 
 import random
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from tests.support.builders import TraceBuilder
 from tests.support.long import few_and_many, long_after
 from tests.support.opened import ranks_of
 from tests.support.profiler_events import PID, call, event, kernel, write
-from tests.support.traces import GPU_SAMPLES
+from tests.support.traces import GPU_SAMPLES, SAMPLE_FOLDER
 from traceprof.analyses import unfused_kernels
 from traceprof.analyses.unfused_kernels import UnfusedKernelsResult
 from traceprof.findings import Finding, Severity
@@ -253,6 +256,17 @@ def test_an_optimizer_that_is_a_loop_over_parameters_is_found(traces: Path) -> N
     # 24 parameters, 8 kernels each, in 29 steps: 7.36 ms of a step.
     assert result.metrics.optimizer_ns / 29 == pytest.approx(7.6e6, rel=0.05)
     assert result.metrics.longest_chain == 192
+
+
+def test_ranges_of_the_optimizer_in_a_process_without_calls_launch_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t.sqlite"
+    copyfile(SAMPLE_FOLDER / "training.sqlite", path)
+    path.chmod(0o644)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME")
+    with ranks_of(path) as ranks:
+        for rank in ranks:
+            assert unfused_kernels.run(rank, rank.window).metrics.optimizer_ns == 0
 
 
 # -- bytes, where torch.profiler recorded shapes --------------------------------------------------

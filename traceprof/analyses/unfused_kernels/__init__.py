@@ -254,7 +254,7 @@ def _most_ns(
 def _in_optimizer(rank: Rank, chosen: Int64) -> Mask | None:
     """Return which kernels a range of the optimizer launched; None without such ranges."""
     ranges = rank.trace.ranges(_OPTIMIZER_RANGES, rank.process).get(rank.process)
-    if ranges is None or len(ranges.start_ns) == 0 or rank.calls is None:
+    if ranges is None or len(ranges.start_ns) == 0 or not rank.calls:
         return None
     inside = intervals.union(ranges.start_ns, np.minimum(ranges.end_ns, intervals.BEYOND_NS))
     call = rank.launched_by[0][chosen]
