@@ -162,6 +162,8 @@ def test_the_finding(tmp_path: Path) -> None:
     (result,) = assert_agreement(row(MUL, ADD, LAYOUT, SGEMM).write(tmp_path))
     (finding,) = unfused_kernels.findings(result)
     assert isinstance(finding, Finding)
+    assert finding.saving is not None
+    assert "launching them" in (finding.saving.limited_by or "")  # more than its kernels take
     assert finding.severity == Severity.LOW
     assert finding.impact_ns == 210
     assert finding.metrics == {

@@ -55,7 +55,7 @@ REQUIRES: tuple[Part, ...] = (Part.GPU_OPERATIONS,)
 _OPTIMIZER_RANGES = re.compile(rf"\A(?:{labels.OPTIMIZER_STEP}(?: |\Z)|Optimizer\.step#)")
 _MAX_NAMED = 3  # kernels of a chain
 # A compiler also fuses two in a row, and those between which others run that need not.
-_LIMITED_BY = "kernels that only read and write memory, in chains or not"
+_LIMITED_BY = "the time of kernels that only read and write memory, and of launching them"
 
 
 class UnfusedKernelsMetrics(Metrics):
