@@ -12,10 +12,30 @@ from traceprof.errors import UsageError
         (0, "0 ns"), (999, "999 ns"), (1_000, "1 µs"), (1_234_567, "1.23 ms"),
         (17_172_652, "17.2 ms"), (299_848_812, "300 ms"), (1_828_647_601, "1.83 s"),
         (9_999_999, "10.0 ms"), (3_600_000_000_000, "3600 s"), (-1_500, "-1.50 µs"),
+        (999_499, "999 µs"), (999_500, "1.00 ms"), (-999_999_999, "-1.00 s"),
     ],
 )  # fmt: skip
 def test_durations(nanoseconds: int, text: str) -> None:
     assert units.duration(nanoseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (None, "0 B"), (999, "999 B"), (999_499, "999 kB"), (999_500, "1 MB"), (12_345, "12.3 kB"),
+        (1_234_000_000_000, "1234 GB"),
+    ],
+)  # fmt: skip
+def test_sizes(num_bytes: int | None, text: str) -> None:
+    assert units.size_text(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.01234, "0.0123"), (587.46, "587"), (999.4, "999"), (999.6, "1000"), (1979, "1979")],
+)
+def test_three_digits(value: float, text: str) -> None:
+    assert units.three_digits(value) == text
 
 
 @pytest.mark.parametrize(

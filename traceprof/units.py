@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
+# A value that is written as 1000 of a unit is written as 1.00 of the next one.
+_ROUNDED_UP = 0.9995
 _TIME_UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
 def duration(nanoseconds: int) -> str:
     """Write a duration with three significant digits and its unit: `17.2 ms`."""
-    unit = next((name for name in ("s", "ms", "µs") if abs(nanoseconds) >= _TIME_UNITS[name]), "ns")
-    return f"{_three_digits(nanoseconds / _TIME_UNITS[unit])} {unit}"
+    rounded = abs(nanoseconds) / _ROUNDED_UP
+    unit = next((name for name in ("s", "ms", "µs") if rounded >= _TIME_UNITS[name]), "ns")
+    return f"{_of_a_duration(nanoseconds / _TIME_UNITS[unit])} {unit}"
 
 
 def between(low_ns: int, high_ns: int) -> str:
@@ -35,10 +38,15 @@ def size_text(num_bytes: int | None) -> str:
     """Write a size with three significant digits and its unit: `12.3 kB`."""
     size = float(num_bytes or 0)
     for unit in ("B", "kB", "MB"):
-        if size < 1000:
+        if size < 1000 * _ROUNDED_UP:
             return f"{size:.3g} {unit}"
         size /= 1000
-    return f"{size:.3g} GB"
+    return f"{three_digits(size)} GB"
+
+
+def three_digits(value: float) -> str:
+    """Write a number with three significant digits, or all before its point: `0.0123`, `1234`."""
+    return f"{value:.0f}" if abs(value) >= 1000 * _ROUNDED_UP else f"{value:.3g}"
 
 
 def counted(number: float, thing: str) -> str:
@@ -103,7 +111,7 @@ def parse_time(text: str) -> int:
     return int(match[1]) * scale + (-fraction if match[1].startswith("-") else fraction)
 
 
-def _three_digits(value: float) -> str:
+def _of_a_duration(value: float) -> str:
     if value == int(value) and abs(value) < 1000:
         return str(int(value))
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0

@@ -17,7 +17,7 @@ from traceprof.intervals import largest
 from traceprof.run.launching_calls import launching_calls
 from traceprof.trace.model.kinds import memory_label
 from traceprof.trace.model.special_values import NULL, OPEN_END
-from traceprof.units import counted, duration, percent, size_text
+from traceprof.units import counted, duration, percent, size_text, three_digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -218,7 +218,7 @@ def _copy_facts(copies: Operations, place: int) -> Iterator[Fact]:
     of_copies: Copies = copies  # type: ignore[assignment]  # memory sets are copies, too
     size = int(of_copies.bytes[place])
     length = _value(copies.packed_length, place)
-    rate = f", {size / length:.3g} GB/s" if length > 0 else ""
+    rate = f", {three_digits(size / length)} GB/s" if length > 0 else ""
     yield "size", f"{_bytes(size)}{rate}"
     for what, memory, device in (
         ("from", of_copies.source_memory, of_copies.source_device),

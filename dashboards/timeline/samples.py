@@ -14,7 +14,7 @@ from dashboards.timeline.row import Row
 from dashboards.timeline.viewport import Viewport
 from traceprof.intervals import even_limits
 from traceprof.trace.model.counters import PERCENT
-from traceprof.units import counted
+from traceprof.units import counted, three_digits
 
 if TYPE_CHECKING:
     from dashboards.time_axis import RankClock
@@ -114,4 +114,4 @@ class Samples:
     def _text(self, value: float) -> str:
         if self.of.unit == PERCENT:
             return f"{value:.3g} %"
-        return f"{value / _BYTES_PER_MS_A_GB_PER_S:.3g} GB/s"
+        return f"{three_digits(value / _BYTES_PER_MS_A_GB_PER_S)} GB/s"

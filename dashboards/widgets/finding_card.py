@@ -11,7 +11,7 @@ from dashboards.widgets.worst import worst_first
 from traceprof.errors import one_line
 from traceprof.findings import worst_of
 from traceprof.reports.findings_text import gain_text, no_cost
-from traceprof.units import between, counted, duration, percent, ranks_text, size_text
+from traceprof.units import between, counted, duration, percent, ranks_text, size_text, three_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ def metric_text(name: str, value: MetricValue) -> str:
     for endings, write in _UNITS.items():
         if name.endswith(endings):
             return write(value)
-    return str(value) if isinstance(value, int) else f"{value:.3g}"
+    return str(value) if isinstance(value, int) else three_digits(value)
 
 
 def saving_text(saving: Saving | None) -> str:

@@ -9,7 +9,7 @@ from traceprof.findings import share
 from traceprof.kernel_names.categories import MAIN_COMPUTE
 from traceprof.kernel_names.titles import kernel_title
 from traceprof.reports.detail import WHOLE
-from traceprof.units import duration, percent, times
+from traceprof.units import duration, percent, three_digits, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,27 +114,22 @@ def _rate(matrices: Sequence[ComputePart]) -> str:
     rate, peak = longest.flops_per_s, longest.peak_flops_per_s
     if rate is None:
         return ""
-    of_peak = "" if peak is None else f" of {_peak(peak)} ({percent(rate / peak)})"
-    return f"; {longest.category} reaches {rate / 1e12:.3g}{of_peak} TFLOP/s"
-
-
-def _peak(flops_per_s: float) -> str:
-    teraflops = flops_per_s / 1e12
-    return f"{teraflops:.0f}" if teraflops >= 100 else f"{teraflops:.3g}"
+    of_peak = "" if peak is None else f" of {three_digits(peak / 1e12)} ({percent(rate / peak)})"
+    return f"; {longest.category} reaches {three_digits(rate / 1e12)}{of_peak} TFLOP/s"
 
 
 def step_text(of_step: StepFlops) -> str:
     """Say what share of the GPU's peak a step reaches."""
     at_least = "at least " if of_step.coverage < 1 else ""
     rate, peak = of_step.flops_per_s, of_step.peak_flops_per_s
-    of_peak = "" if peak is None else f" of {_peak(peak)} ({of_step.precision})"
+    of_peak = "" if peak is None else f" of {three_digits(peak / 1e12)} ({of_step.precision})"
     why = "by the shapes of operators"
     if of_step.source == "given":
         why = "by --flops-per-step"
     elif at_least:
         why += f", known of {percent(of_step.coverage)} of matrix multiplication"
     mfu = "" if of_step.mfu is None else f", an MFU of {at_least}{percent(of_step.mfu)}"
-    reached = f"a step reaches {at_least}{rate / 1e12:.3g}{of_peak} TFLOP/s{mfu}"
+    reached = f"a step reaches {at_least}{three_digits(rate / 1e12)}{of_peak} TFLOP/s{mfu}"
     return f"{reached}: {of_step.flops:.3g} FLOPs in {duration(of_step.step_ns)}, {why}"
 
 

@@ -12,7 +12,7 @@ from traceprof.hardware import peak_memory_gb_per_s
 from traceprof.kernel_names.titles import kernel_title
 from traceprof.reports.tables import name_text, new_table
 from traceprof.structs import Record
-from traceprof.units import counted, duration, percent
+from traceprof.units import counted, duration, percent, three_digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,8 +95,8 @@ def reached(launcher: Launcher, use: KernelUse, gpu: str | None) -> Reached | No
 def _reach_text(reach: Reached | None) -> str:
     if reach is None:
         return ""
-    rate = f"{reach.rate:.0f}" if reach.rate >= 1000 else f"{reach.rate:.3g}"
-    return f"{rate} {reach.unit}{'' if reach.share is None else f', {percent(reach.share)}'}"
+    share = "" if reach.share is None else f", {percent(reach.share)}"
+    return f"{three_digits(reach.rate)} {reach.unit}{share}"
 
 
 def _table(uses: Sequence[KernelUse], total_ns: int, reaching: Sequence[str]) -> RenderableType:

@@ -12,7 +12,7 @@ from traceprof.errors import one_line
 from traceprof.reports.detail import MAX_RANKS
 from traceprof.reports.tables import name_text, new_table
 from traceprof.reports.time_text import where_all
-from traceprof.units import counted, duration, percent
+from traceprof.units import counted, duration, percent, three_digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -176,7 +176,7 @@ def _short(communicator: str, description: str | None) -> Text:
 
 
 def _rate(gb_per_s: float | None) -> str:
-    return "-" if gb_per_s is None else f"{gb_per_s:.3g} GB/s"
+    return "-" if gb_per_s is None else f"{three_digits(gb_per_s)} GB/s"
 
 
 def _clock(clock: MachineClock) -> tuple[str, str]:

@@ -6,6 +6,7 @@
 const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3], ["ns", 1]];
 /** @type {[string, number]} */
 const NANOSECOND = ["ns", 1];
+const ROUNDED_UP = 0.9995; // what is written as 1000 of a unit is 1.00 of the next one
 const MAX_DECIMALS = 4; // of a time in seconds on the axis
 const MAX_UNIT_DECIMALS = 3;
 const THIN_SPACE = "\u2009";
@@ -34,7 +35,7 @@ export const counted = (number, thing) => `${grouped(number)} ${thing}${number =
  * @param {number} ns
  */
 export function duration(ns) {
-  const [unit, scale] = unitOf(Math.abs(ns));
+  const [unit, scale] = unitOf(Math.abs(ns) / ROUNDED_UP);
   const value = ns / scale;
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1000) return `${value} ${unit}`;

@@ -7,8 +7,8 @@ const spaced = (text) => text.replaceAll("\u2009", " ");
 test("durations have three digits and their unit", () => {
   const written = {
     0: "0 ns", 1: "1 ns", 999: "999 ns", 1000: "1 µs", 1234: "1.23 µs", 9994: "9.99 µs",
-    9995: "10.0 µs", 99_949: "99.9 µs", 99_950: "100 µs", 1_593_948: "1.59 ms", 2e9: "2 s",
-    12_345_678_901: "12.3 s",
+    9995: "10.0 µs", 99_949: "99.9 µs", 99_950: "100 µs", 999_499: "999 µs", 999_500: "1.00 ms", 1_593_948: "1.59 ms", 2e9: "2 s",
+    999_999_999: "1.00 s", 12_345_678_901: "12.3 s",
   };
   for (const [ns, text] of Object.entries(written)) assert.equal(duration(Number(ns)), text);
   assert.equal(duration(-1234), "-1.23 µs");

@@ -10,7 +10,7 @@ from traceprof import intervals
 from traceprof.analyses.exposed_communication.reasons import Reason
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.kernel_names import UNKNOWN_OPERATION
-from traceprof.units import duration, percent
+from traceprof.units import duration, percent, three_digits
 
 if TYPE_CHECKING:
     from traceprof.analyses.exposed_communication.reasons import ExposedOperations, LinkRate
@@ -94,7 +94,7 @@ def is_rate_of_interest(operations: ExposedOperations, rate: LinkRate) -> bool:
 
 def said(rate: LinkRate) -> str:
     """Return a rate in words, with its share of the peak where that tells of the link."""
-    text = f"{rate.operation} moves {rate.busbw_gb_per_s:.3g} GB/s"
+    text = f"{rate.operation} moves {three_digits(rate.busbw_gb_per_s)} GB/s"
     share = rate.utilization
     return (
         text

@@ -11,7 +11,7 @@ from traceprof.host.idle_causes import IdleCause
 from traceprof.kernel_names import function_name
 from traceprof.reports.blocks import Table
 from traceprof.structs import Record
-from traceprof.units import counted, duration, percent
+from traceprof.units import counted, duration, percent, three_digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -283,7 +283,7 @@ def _communication(changes: Sequence[CommunicationChange]) -> Section:
             (
                 change.operation,
                 " → ".join(dict.fromkeys(names)) or "-",
-                f"{change.count_before:.3g} → {change.count_after:.3g}",
+                " → ".join(map(three_digits, (change.count_before, change.count_after))),
                 _both(change.before_ns, change.after_ns),
                 _both(change.wait_before_ns, change.wait_after_ns),
                 _both(change.transfer_before_ns, change.transfer_after_ns),
