@@ -77,6 +77,7 @@ def generated(seed: int) -> TraceBuilder:
     unit = chooser.choice([1, US, 50 * US])
     add_operations(trace, chooser, unit)
     add_host(trace, chooser, unit)
+    add_pages(trace, random.Random(f"pages {seed}"), unit)
     if chooser.randrange(2):
         add_stalls(trace, chooser)
     if chooser.randrange(6) == 0:
@@ -116,6 +117,18 @@ def add_operations(trace: TraceBuilder, chooser: random.Random, unit: int) -> No
         kernel = partial(trace.kernel, name=chooser.choice(["gemm", "conv", "ncclDevKernel_X"]))
         make = chooser.choice([kernel, kernel, copy, copy, trace.memset, trace.graph])
         make(start, start + length, **how)  # type: ignore[operator]
+
+
+def add_pages(trace: TraceBuilder, chooser: random.Random, unit: int) -> None:
+    """Move pages of unified memory, sometimes after a call that prefetches."""
+    some = chooser.randrange
+    for _ in range(chooser.choice([0, some(12)])):
+        start = some(400) * unit
+        kind = chooser.choice(["unified DtoH", "unified DtoH", "unified HtoD"])
+        trace.memcpy(start, start + some(5) * some(20) * unit, kind, launch=False, stream=11)
+    for _ in range(chooser.choice([0, some(3)])):
+        start = some(400) * unit
+        trace.api("cudaMemPrefetchAsync_v8000", start, start + unit, tid=chooser.choice(THREADS))
 
 
 def add_host(trace: TraceBuilder, chooser: random.Random, unit: int) -> None:

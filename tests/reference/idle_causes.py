@@ -10,6 +10,12 @@ ends the gap (by start, end and thread of the call, and stream; those without a 
 Let [a, b) be its launch call, T the thread that made it, X its stream.
 
 1. No such call, or a after e: all is `unknown_ns`.
+1'. But where a page of unified memory moves from the device to the host at e (copy kind 12, no
+   call), a thread of the host accesses it. T is the thread of the process's last CUDA call that
+   started before e, U does not exist. 3a to 3d' hold for [s, e); then, in any other CUDA call of T
+   `unknown_ns`, asleep `waiting_ns`, known to be awake `host_code_ns`, else `unknown_ns`; no debt
+   takes it. Where that last call prefetches (cu[da]MemPrefetch…, hipMemPrefetch…), all is
+   `unknown_ns`.
 2. b <= s: the operation had been launched before the gap began. The first 20 us are
    `turnaround_ns`, the rest is `unknown_ns`: the queue held work. A call that was still running at
    s had not launched yet.
@@ -50,6 +56,7 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
 7. A window clips the result; gaps, stretches and debts are those of the whole rank.
 """
 
+import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -72,6 +79,8 @@ CAUSES = (
     "launch_bound_ns", "turnaround_ns", "sync_ns", "data_loading_ns", "mpi_ns", "setup_ns",
     "allocation_ns", "stalled_ns", "waiting_ns", "host_code_ns", "unknown_ns",
 )  # fmt: skip
+PAGE_TO_HOST = 12  # copy kind
+_PREFETCH = re.compile("cuMemPrefetch|cudaMemPrefetch|hipMemPrefetch")
 BETWEEN_MARKERS_NS = 500_000
 TURNAROUND_NS = 20_000
 MAX_STRETCH_NS = 10_000_000
@@ -120,6 +129,12 @@ class RankIdle:
         self._launching: dict[tuple[int, ...], list[Span]] = {}
 
     @cached_property
+    def pages_to_host(self) -> set[int]:
+        """When pages of unified memory begin to move to the host."""
+        pages = (op for op in self.operations if op.copy_kind == PAGE_TO_HOST)
+        return {op.start for op in pages if op.end > op.start and op.call is None}
+
+    @cached_property
     def stalls(self) -> ProcessStalls:
         return ProcessStalls(self.evidence, self.process)
 
@@ -160,7 +175,10 @@ class RankIdle:
         pieces: list[Piece] = []
         clocks_disagree = RankReference(self.export, self.process, self.device).clocks_disagree()
         for low, high, op in self.gaps():
-            if clocks_disagree or op is None or op.call is None or op.call.start > op.start:
+            access = None if clocks_disagree else self.access_before(high, op)
+            if access is not None:
+                pieces += self.accessed(low, high, access)
+            elif clocks_disagree or op is None or op.call is None or op.call.start > op.start:
                 stream = -1 if op is None else op.stream
                 pieces.append(Piece(low, high, "unknown_ns", stream, (), may_be_sync=False))
             elif op.call.end <= low:
@@ -181,6 +199,32 @@ class RankIdle:
                     if cut[0] >= middle
                 ]
         return pieces
+
+    def access_before(self, high: int, op: Operation | None) -> Call | None:
+        """The process's last call before a page moves to the host that one of its threads reads."""
+        if op is None or op.call is not None:
+            return None
+        index = bisect_left(self.calls, (high,))
+        last = self.calls[index - 1] if index and high in self.pages_to_host else None
+        return None if last is None or _PREFETCH.match(last.name) else last
+
+    def accessed(self, low: int, high: int, last: Call) -> list[Piece]:
+        """The pieces of a gap that ends with such a page."""
+        thread = self.evidence.thread(last.thread)
+        layers = [
+            ("mpi_ns", thread.mpi), ("setup_ns", thread.setup),
+            ("allocation_ns", thread.allocation), ("data_loading_ns", thread.loading),
+            ("stalled_ns", self.stalls.of_thread(last.thread)),
+            ("unknown_ns", thread.calls), ("waiting_ns", thread.asleep),
+            ("host_code_ns", without(thread.known, thread.asleep)), ("unknown_ns", [(low, high)]),
+        ]  # fmt: skip
+        left, pieces = [(low, high)], list[Piece]()
+        for cause, spans in layers:
+            some = union(clipped(spans, low, high))
+            for start, end in both(left, some):
+                pieces.append(Piece(start, end, cause, -1, (), may_be_sync=False))
+            left = without(left, some)
+        return sorted(pieces)
 
     def launching_threads(self, call: Call, stream: int) -> tuple[int, ...]:
         index = bisect_left(self.calls, (call.start,))

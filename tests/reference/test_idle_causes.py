@@ -75,6 +75,66 @@ def test_without_correlation_ids(tmp_path: Path) -> None:
     assert found(trace, tmp_path) == {"unknown": 1000}
 
 
+# -- accesses to unified memory -------------------------------------------------------------------
+
+
+def page(
+    trace: TraceBuilder, gap: int, kind: str = "unified DtoH", length: int = MS
+) -> TraceBuilder:
+    """End the gap with a page that the driver moves."""
+    return trace.memcpy(END + gap, END + gap + length, kind, launch=False)
+
+
+def test_the_host_worked_or_slept_until_it_accesses_a_page(tmp_path: Path) -> None:
+    trace = switched(begun(), (END - MS, 1), (END + 2 * MS, 0), (END + 3 * MS, 1))
+    trace.api("cudaMalloc", END, END + 500 * US)
+    trace.api("cudaFree", END + 500 * US, END + 600 * US).api("cudaEventRecord", END + MS, END + MS)
+    page(trace, 5 * MS)
+    expected = {"allocation": 600, "host_code": 3400, "waiting": 1000}
+    assert found(trace, tmp_path) == expected
+
+
+def test_nothing_is_known_of_the_host_before_an_access(tmp_path: Path) -> None:
+    """Not even its launches, close to each other, explain the gap; no debt of a wait takes it."""
+    trace = begun().api("cudaDeviceSynchronize", END - MS, END + 100 * US)
+    trace.api("cudaEventQuery", END + 200 * US, END + 210 * US)
+    page(trace, 300 * US)
+    assert found(trace, tmp_path) == {"unknown": 300}
+
+
+def test_the_thread_of_the_last_call_is_taken_for_the_accessing_one(tmp_path: Path) -> None:
+    trace = switched(begun(), (END - MS, 0))
+    switched(trace, (END - MS, 1), (END + 7 * MS, 0), tid=5)
+    trace.api("cudaEventQuery", END - 10 * US, END - 5 * US, tid=5)
+    page(trace, 2 * MS)
+    assert found(trace, tmp_path) == {"host_code": 2000}
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "length"),
+    [
+        ("cudaMemPrefetchAsync", "unified DtoH", MS),
+        ("cudaEventQuery", "unified HtoD", MS),
+        ("cudaEventQuery", "unified DtoH", 0),
+    ],
+)
+def test_a_page_that_the_host_need_not_have_accessed(
+    call: str, kind: str, length: int, tmp_path: Path
+) -> None:
+    """A prefetched one, one on its way to the GPU, one that takes no time before a kernel."""
+    trace = switched(begun(), (END - MS, 1)).api(call, END, END)
+    page(trace, 2 * MS, kind, length)
+    if not length:
+        trace.kernel(END + 2 * MS, END + 3 * MS, launch=False)
+    assert found(trace, tmp_path) == {"unknown": 2000}
+
+
+def test_a_launched_operation_that_starts_with_a_page_ends_the_gap(tmp_path: Path) -> None:
+    trace = switched(begun(), (END - MS, 1))
+    page(late(trace, 2 * MS), 2 * MS)
+    assert found(trace, tmp_path) == {"launch_bound": 10, "host_code": 1990}
+
+
 # -- sync -----------------------------------------------------------------------------------------
 
 

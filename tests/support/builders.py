@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     Row = dict[str, Scalar]
 
-_COPY_KINDS = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "HtoH": 9, "PtoP": 10}
+_COPY_KINDS = {
+    "HtoD": 1, "DtoH": 2, "DtoD": 8, "HtoH": 9, "PtoP": 10, "unified HtoD": 11, "unified DtoH": 12,
+}  # fmt: skip
 # Columns that hold ids of strings: a text given for one is put into StringIds.
 _STRING_COLUMNS = {"demangledName", "shortName", "mangledName", "nameId", "textId"}
 

@@ -5,7 +5,7 @@ call [a, b) of thread T on stream X. U stands in for T where U is another thread
 process's last call before a, and launches to X, too.
 
 1. No such call is known, a comes after e, or the clocks of host and GPU disagree: all of the gap is
-   *unknown*.
+   *unknown*, if it does not end with an access to unified memory (3).
 2. b <= s: the operation was in the queue when the gap began. The first `MAX_TURNAROUND_NS` are
    *turn-around*, the rest is *unknown*.
 3. Else, from `MAX_TURNAROUND_NS` after b on it is in the queue, too: what then is neither *set-up*
@@ -15,6 +15,9 @@ process's last call before a, and launches to X, too.
    asleep, both T and U: *data loading* if the gap ends with the copy of a batch, else *waiting*;
    from a on, or between two markers less than 0.5 ms apart: *launch-bound*; awake: *host code*;
    else *unknown*.
+   Before a page of unified memory moves to the host, which no call launches but a thread that
+   accesses it, T is the thread of the process's last call, nothing is *launch-bound*, and its time
+   in other CUDA calls is *unknown*.
 4. Launch-bound time, and short stretches of host code and unknown time, are *sync* as far as they
    are attributed to an earlier wait of the host (`traceprof.host.sync_idle`).
 """
@@ -79,7 +82,8 @@ class IdleCauses(Record, frozen=True):
 
     Attributes:
         gaps: the gaps between its operations.
-        threads: the threads that launched the operations which end its late gaps.
+        threads: the threads that launched the operations which end its late gaps, then those that
+            are taken for its accesses to unified memory.
         by_cause: all idle time but turn-around, by cause.
         before_sync: launch-bound time, host code, and unknown time of late gaps, before a part of
             them was attributed to waits.
@@ -208,6 +212,7 @@ def _explain(rank: Rank) -> IdleCauses:
     parts: dict[IdleCause, list[Intervals]] = {cause: [] for cause in IdleCause}
     spans: list[Intervals] = []
     held: list[Intervals] = []
+    silent: list[Intervals] = []
     for numbers, rows in threads.groups():
         group = Intervals(late.start_ns[rows], until[rows])
         known = _ThreadPair(evidence, stalls, calls, numbers)
@@ -220,6 +225,14 @@ def _explain(rank: Rank) -> IdleCauses:
         queued = Intervals(until[rows][is_held], late.end_ns[rows][is_held])
         for cause, piece in known.split_queued(queued).items():
             (held if cause is IdleCause.UNKNOWN else parts[cause]).append(piece)
+    accessing = calls.packed_thread.at(idle.last_call)
+    accessed = Intervals(idle.gaps.start_ns[idle.accesses], idle.gaps.end_ns[idle.accesses])
+    for number in np.unique(accessing).tolist():
+        own = accessing == number
+        known = _ThreadPair(evidence, stalls, calls, (number,))
+        gaps_of_thread = Intervals(accessed.start_ns[own], accessed.end_ns[own])
+        for cause, piece in known.split_accessed(gaps_of_thread).items():
+            (silent if cause is IdleCause.UNKNOWN else parts[cause]).append(piece)
     costs = sync_costs(rank, calls) if len(idle.late) else NO_SYNC_COSTS
     all_spans = intervals.merge(*spans)
     place = np.searchsorted(late.start_ns, all_spans.start_ns, side="right") - 1
@@ -232,11 +245,11 @@ def _explain(rank: Rank) -> IdleCauses:
         by_cause[cause] = intervals.subtract(span, by_cause[IdleCause.SYNC])
     before = _unexplained(idle)
     queued = intervals.merge(before.queued, *held)
-    unknown = by_cause[IdleCause.UNKNOWN], queued, before.unlaunched
+    unlaunched = intervals.subtract(before.unlaunched, accessed)
+    unknown = by_cause[IdleCause.UNKNOWN], queued, unlaunched, *silent
     by_cause[IdleCause.UNKNOWN] = intervals.merge(*unknown)
-    return IdleCauses(
-        idle, threads, by_cause, before_sync, queued, before.unlaunched, sync, attributable
-    )
+    threads = threads.and_alone(accessing)
+    return IdleCauses(idle, threads, by_cause, before_sync, queued, unlaunched, sync, attributable)
 
 
 def _unexplained(idle: IdleGaps) -> IdleCauses:
@@ -285,18 +298,8 @@ class _ThreadPair:
             launching: the time from the launch of each gap, or its start, to its end.
             is_batch: bool[n], whether each ends with the copy of a batch.
         """
-        threads, pieces = self._threads, dict[IdleCause, Intervals]()
-        left = gaps
-        for cause, spans in (
-            (IdleCause.MPI, [thread.mpi for thread in threads]),
-            (IdleCause.SETUP, [thread.setup for thread in threads]),
-            (IdleCause.ALLOCATION, [thread.allocation for thread in threads]),
-            (IdleCause.DATA_LOADING, [thread.loading for thread in threads]),
-            (IdleCause.STALLED, [self._stalls.of_thread(number) for number in self._numbers]),
-        ):
-            layer = intervals.merge(*spans)
-            pieces[cause] = intervals.intersect(left, layer)
-            left = intervals.subtract(left, layer)
+        threads = self._threads
+        pieces, left = self._of_layers(gaps)
         asleep = intervals.intersect(left, threads[0].sleep.asleep)
         for thread in threads[1:]:
             asleep = intervals.intersect(asleep, thread.sleep.asleep)
@@ -314,6 +317,34 @@ class _ThreadPair:
         pieces[IdleCause.HOST_CODE] = intervals.intersect(left, awake)
         pieces[IdleCause.UNKNOWN] = intervals.subtract(left, awake)
         return pieces
+
+    def split_accessed(self, gaps: Intervals) -> dict[IdleCause, Intervals]:
+        """Split gaps that end with an access to unified memory by cause; none is launch-bound."""
+        pieces, left = self._of_layers(gaps)
+        calling, sleep = self._calls_within(left), self._threads[0].sleep
+        outside = intervals.subtract(left, calling)
+        pieces[IdleCause.WAITING] = intervals.intersect(outside, sleep.asleep)
+        outside = intervals.subtract(outside, sleep.asleep)
+        pieces[IdleCause.HOST_CODE] = intervals.intersect(outside, sleep.awake)
+        silent = intervals.subtract(outside, sleep.awake)
+        pieces[IdleCause.UNKNOWN] = intervals.merge(intervals.intersect(left, calling), silent)
+        return pieces
+
+    def _of_layers(self, gaps: Intervals) -> tuple[dict[IdleCause, Intervals], Intervals]:
+        """Return the parts of gaps in which threads did what has a name, by cause; and the rest."""
+        threads, pieces = self._threads, dict[IdleCause, Intervals]()
+        left = gaps
+        for cause, spans in (
+            (IdleCause.MPI, [thread.mpi for thread in threads]),
+            (IdleCause.SETUP, [thread.setup for thread in threads]),
+            (IdleCause.ALLOCATION, [thread.allocation for thread in threads]),
+            (IdleCause.DATA_LOADING, [thread.loading for thread in threads]),
+            (IdleCause.STALLED, [self._stalls.of_thread(number) for number in self._numbers]),
+        ):
+            layer = intervals.merge(*spans)
+            pieces[cause] = intervals.intersect(left, layer)
+            left = intervals.subtract(left, layer)
+        return pieces, left
 
     def split_queued(self, spans: Intervals) -> dict[IdleCause, Intervals]:
         """Split time in which the queue held the operation that ends a gap by cause."""

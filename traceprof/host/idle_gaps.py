@@ -6,11 +6,13 @@ the one launched first ends it.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from traceprof import intervals
+from traceprof.host.launching_threads import by_start
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.structs import Record
 from traceprof.trace.model.kinds import CopyKind
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 _ROWS_AT_ONCE = 1 << 16
 _COPIES = 1  # in `RankOperations.groups`
+_PREFETCH = re.compile(r"cu(?:da)?MemPrefetch|hipMemPrefetch")
 _UPLOADS = (CopyKind.HOST_TO_DEVICE, CopyKind.HOST_TO_ARRAY)
 
 
@@ -40,6 +43,10 @@ class IdleGaps(Record, frozen=True):
         launch: int64[m], the call that launched the operation after each late gap.
         stream: int64[m], that operation's stream.
         is_upload: bool[m], whether it is a copy from the host to the device.
+        accesses: int64[k], the gaps that end with a page of unified memory on its way to the host,
+            ascending: no call launches that, a thread accesses the page. Prefetched pages do not
+            count: those after a call that prefetches, until the process makes another call.
+        last_call: int64[k], the process's last call that began before each of these ends.
     """
 
     gaps: Intervals
@@ -49,6 +56,8 @@ class IdleGaps(Record, frozen=True):
     launch: Int64
     stream: Int64
     is_upload: Mask
+    accesses: Int64
+    last_call: Int64
 
 
 def idle_gaps(rank: Rank) -> IdleGaps:
@@ -57,13 +66,42 @@ def idle_gaps(rank: Rank) -> IdleGaps:
     calls, num = rank.calls, len(gaps)
     if calls is None or not len(calls) or clocks_disagree(rank, calls):
         no, nothing = np.zeros(num, np.bool_), np.empty(0, np.int64)
-        return IdleGaps(gaps, no, no, nothing, nothing, nothing, no[:0])
+        return IdleGaps(gaps, no, no, nothing, nothing, nothing, no[:0], nothing, nothing)
     operation, launch = _ending(rank, calls, gaps.end_ns)
     has_launch = (launch >= 0) & (calls.start_ns[launch] <= gaps.end_ns)
     is_queued = has_launch & (calls.ends(launch) <= gaps.start_ns)
     late = np.flatnonzero(has_launch & ~is_queued)
     stream, is_upload = _kind_of(rank, operation[late])
-    return IdleGaps(gaps, has_launch, is_queued, late, launch[late], stream, is_upload)
+    accesses, last_call = _accesses(rank, calls, gaps.end_ns, launch < 0)
+    return IdleGaps(
+        gaps, has_launch, is_queued, late, launch[late], stream, is_upload, accesses, last_call
+    )
+
+
+def _accesses(
+    rank: Rank, calls: ApiCalls, times: Int64, is_unlaunched: Mask
+) -> tuple[Int64, Int64]:
+    """Return the gaps that end with an access of a page, and the last call before that.
+
+    Args:
+        rank: the rank of the operations.
+        calls: the calls of its process, at least one.
+        times: int64[n], when the gaps end.
+        is_unlaunched: bool[n], whether no call launched what starts there.
+    """
+    copies, launched_by = rank.operations.copies, rank.launched_by[_COPIES]
+    moved = copies.kind == CopyKind.UNIFIED_DEVICE_TO_HOST
+    moved &= (launched_by < 0) & (copies.packed_length.values > 0)
+    gap = np.flatnonzero(is_unlaunched & np.isin(times, copies.start_ns[moved]))
+    if not len(gap):
+        return gap, gap
+    order, start = by_start(calls)
+    place = np.searchsorted(start, times[gap]) - 1
+    gap, place = gap[place >= 0], place[place >= 0]
+    call = place if order is None else order[place]
+    prefetch = [key for key, name in rank.trace.api_names.items() if _PREFETCH.match(name)]
+    is_accessed = ~np.isin(calls.packed_name.at(call), prefetch)
+    return gap[is_accessed], call[is_accessed]
 
 
 def _ending(rank: Rank, calls: ApiCalls, times: Int64) -> tuple[Int64, Int64]:

@@ -32,6 +32,12 @@ class LaunchingThreads(Record, frozen=True):
     thread: Int64
     stand_in: Int64
 
+    def and_alone(self, thread: Int64) -> LaunchingThreads:
+        """Return these followed by threads, int64[n], for which no other one stands in."""
+        alone = np.full(len(thread), NO_THREAD, np.int64)
+        pairs = (self.thread, thread), (self.stand_in, alone)
+        return LaunchingThreads(*(np.concatenate(pair) for pair in pairs))
+
     def groups(self) -> Iterator[tuple[tuple[int, ...], Int64]]:
         """Yield each combination of thread and stand-in with the indices of its gaps."""
         if not len(self.thread):
@@ -79,7 +85,7 @@ def launching_threads(
     thread = calls.packed_thread.at(launch)
     if not len(launch):
         return LaunchingThreads(thread, thread)
-    order, start = _by_start(calls)
+    order, start = by_start(calls)
     place = np.searchsorted(start, calls.start_ns[launch]) - 1
     before = calls.packed_thread.at(place if order is None else order[place])
     stands_in = (place >= 0) & (before != thread)
@@ -89,7 +95,7 @@ def launching_threads(
     return LaunchingThreads(thread, np.where(stands_in, before, NO_THREAD))
 
 
-def _by_start(calls: ApiCalls) -> tuple[Int64 | None, Int64]:
+def by_start(calls: ApiCalls) -> tuple[Int64 | None, Int64]:
     """Return the order of calls by start, then end, then thread, and their starts in that order.
 
     The order is None if the calls are in it already.

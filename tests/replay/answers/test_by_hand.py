@@ -103,3 +103,19 @@ def test_only_launches_of_the_steps_must_be_known(
     assert launches.value == pytest.approx(value)
     assert launches.holds == (value == 0)
     assert asked.answers[0].change_ns == (-150 * US if value == 0 else None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        ("DtoH", "record from the beginning of the training"),
+        ("unified DtoH", "no recorder is known to show more"),
+    ],
+)
+def test_recording_again_shows_no_launch_of_unified_memory(
+    kind: str, remedy: str, tmp_path: Path
+) -> None:
+    trace = program().memcpy(0, 6 * US, kind, stream=8, launch=False)
+    (answer,) = whatif(trace.write(tmp_path), assume=["kernel:gemm=0.5x"]).whatif.answers
+    assert "the report lacks the calls that launched" in (answer.refused or "")
+    assert remedy in (answer.how_to_collect or "")

@@ -9,7 +9,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.run.concurrency import DIRECTIONS, copy_directions
 from traceprof.structs import Record
-from traceprof.trace.model.kinds import CopyKind, MemoryKind
+from traceprof.trace.model.kinds import UNIFIED_COPIES, MemoryKind
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _host_memory(rank: Rank, copy: Int64) -> Int64:
     for kind in reversed(_HOST_MEMORY):  # of two, pageable memory decides
         memory[(source == kind) | (destination == kind)] = kind
     # The driver moves pages of unified memory: the copy's kind shows it if the memory does not.
-    is_unified = np.isin(copies.kind[copy], [kind for kind in CopyKind if kind.is_unified])
+    is_unified = np.isin(copies.kind[copy], UNIFIED_COPIES)
     memory[is_unified & (memory == MemoryKind.UNKNOWN)] = MemoryKind.MANAGED
     return memory
 

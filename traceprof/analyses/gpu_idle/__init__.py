@@ -124,7 +124,9 @@ class GpuIdleMetrics(Metrics):
         Ns | None, "idle time in the mean steady step; null where no step was found"
     ]
     coverage: Annotated[
-        Fraction, "the share of the idle time before operations with a known launch"
+        Fraction,
+        "the share of the idle time before operations with a known launch, or before pages of"
+        " unified memory that the host accesses",
     ]
 
 

@@ -17,6 +17,7 @@ from traceprof.analyses.verdict.savings import Gate
 from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS
 from traceprof.replay.graph.step_lengths import by_number
 from traceprof.structs import Record
+from traceprof.trace.model.kinds import UNIFIED_COPIES
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -166,11 +167,23 @@ def why_not(gate: Gate) -> str:
 def how_to_collect(analysis: OpenAnalysis, gate: Gate) -> str:
     """Return what to do about a failed gate, or that nothing is known to help."""
     part = MEANINGS[gate.name].part
-    if gate.name == "launches":
+    if gate.name == "launches" and not _are_pages(analysis):
         return "record from the beginning of the training, or begin the capture between two steps"
     if part is None or (part is Part.EVENT_RECORDS and _has_records(analysis)):
         return "no recorder is known to show more: ask for other assumptions, or compare two runs"
     return analysis.run.ranks[0].trace.how_to_collect(part)
+
+
+def _are_pages(analysis: OpenAnalysis) -> bool:
+    """Return whether most operations that no call launched move pages of unified memory."""
+    ranks = analysis.run.ranks
+    num_pages = sum(
+        int(np.isin(rank.operations.copies.kind, UNIFIED_COPIES).sum()) for rank in ranks
+    )
+    num_unlaunched = sum(
+        int(np.count_nonzero(calls < 0)) for rank in ranks for calls in rank.launched_by
+    )
+    return num_pages > num_unlaunched / 2
 
 
 def _has_records(analysis: OpenAnalysis) -> bool:

@@ -54,17 +54,20 @@ class CopyKind(IntEnum):
         return str(words)
 
     @property
-    def is_unified(self) -> bool:
-        """True if the driver moved pages of unified memory."""
-        return self.name.startswith("UNIFIED_")
-
-    @property
     def direction(self) -> str | None:
         """`h2d`, `d2h` or `d2d`; None within the host, between GPUs, and if unknown."""
         source, _, destination = self.name.removeprefix("UNIFIED_").partition("_TO_")
         if self is CopyKind.PEER_TO_PEER or not destination or source == destination == "HOST":
             return None
         return f"{'h' if source == 'HOST' else 'd'}2{'h' if destination == 'HOST' else 'd'}"
+
+
+UNIFIED_COPIES = (
+    CopyKind.UNIFIED_HOST_TO_DEVICE,
+    CopyKind.UNIFIED_DEVICE_TO_HOST,
+    CopyKind.UNIFIED_DEVICE_TO_DEVICE,
+)
+"""Pages of unified memory, which the driver moves."""
 
 
 def copy_label(kind: int) -> str:
