@@ -145,6 +145,9 @@ def test_a_read_with_the_drivers_calls_counts_once(tmp_path: Path) -> None:
 def test_what_a_wait_before_the_window_costs_inside_counts(tmp_path: Path) -> None:
     (result,) = judged(one_wait().write(tmp_path), Window(120 * US, 300 * US))
     assert (result.metrics.num_syncs, result.idle_ns) == (0, 80 * US)
+    assert only_finding(host_sync.findings(result)).title == (
+        "The host had waited in cudaDeviceSynchronize: the GPU was idle for 80 µs because of it"
+    )
 
 
 def test_threads_that_launch_nothing_do_not_count(tmp_path: Path) -> None:

@@ -165,11 +165,13 @@ def findings(result: HostSyncResult) -> list[Finding | NotApplicable]:
         return []
     metrics = result.metrics
     where = " in training steps" if metrics.in_steps else ""
+    idle = f"the GPU was idle for {duration(result.idle_ns)} because of it"
     title = (
-        f"The host synchronized {times(metrics.num_syncs)}{where}, mostly in {metrics.api}:"
-        f" the GPU was idle for {duration(result.idle_ns)} because of it"
+        f"The host synchronized {times(metrics.num_syncs)}{where}, mostly in {metrics.api}: {idle}"
     )
-    if result.costliest_api not in {None, metrics.api}:
+    if metrics.api is None:  # the waits began earlier, or are copies that are Async by name
+        title = f"The host had waited in {result.costliest_api}{where}: {idle}"
+    elif result.costliest_api not in {None, metrics.api}:
         title += f", mostly after {result.costliest_api}"
     return [
         Finding(
