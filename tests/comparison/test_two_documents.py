@@ -8,11 +8,12 @@ from tests.support.documents import DDP, LATE, document_of
 from tests.support.known import known
 from traceprof.comparison.communication import communication
 from traceprof.comparison.comparable import comparable
+from traceprof.comparison.findings import findings
 from traceprof.comparison.gates import change_of, parse
 from traceprof.comparison.series import Series
 from traceprof.documents.analysis.communication import CommunicationTotals
 from traceprof.documents.analysis.model import Document
-from traceprof.documents.comparison import CommunicationChange
+from traceprof.documents.comparison import CommunicationChange, PartChange
 
 
 def used(
@@ -164,3 +165,22 @@ def test_a_machine_without_a_name_is_unknown() -> None:
     assert differs == ("node1", "node1, unknown")
     differences = comparable(by_number, together).differences
     assert "machines" not in [one.what for one in differences]
+
+
+@pytest.mark.parametrize(
+    ("low_ns", "high_ns", "status"),
+    [(-10, 500_000, "same"), (10, 500_000, "worse"), (None, None, "worse")],
+)
+def test_a_finding_is_no_worse_if_its_part_of_the_step_may_not_have_changed(
+    low_ns: int | None, high_ns: int | None, status: str
+) -> None:
+    before, after = document_of(DDP), document_of(DDP)
+    step_ns = known(before.headline.step_ns)
+    costs_ns = {"per_step_ns": step_ns}
+    after.findings[:] = [
+        msgspec.structs.replace(one, metrics={**one.metrics, **costs_ns}) for one in after.findings
+    ]
+    part = PartChange("exposed copy", 0, step_ns // 20, step_ns // 20, low_ns, high_ns)
+    statuses = {one.id: one.status for one in findings([before], [after], step_ns, [part])}
+    assert statuses["exposed-copy"] == status
+    assert statuses["exposed-communication"] == "worse"

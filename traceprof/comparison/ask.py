@@ -128,6 +128,7 @@ def compared(
     matched = kernels(before.captures, after.captures, changes.compute_ns)
     checked = comparable(before.captures, after.captures, allow_different)
     step = _step(*steps, is_comparable=checked.is_comparable)
+    parts = [_part(part, name, *steps) for part, name in _PARTS]
     return d.Comparison(
         schema=d.SCHEMA,
         traceprof_version=__version__,
@@ -138,14 +139,14 @@ def compared(
         parts=changes,
         mean_before=means[0],
         mean_after=means[1],
-        part_changes=[_part(part, name, *steps) for part, name in _PARTS],
+        part_changes=parts,
         idle=_idle(steps[0].means, steps[1].means),
         kernels=matched.changes,
         kernel_matching=matched.matching,
         kernels_beside_ns=matched.beside_ns,
         modules=modules(before.captures, after.captures),
         communication=communication(before.captures, after.captures),
-        findings=findings(before.captures, after.captures, steps[0].step_ns),
+        findings=findings(before.captures, after.captures, steps[0].step_ns, parts),
         gates=[judged(gate, *steps, after.captures, checked.reasons) for gate in gates],
         notes=[*_about_periods(after.captures, unlike), *_notes(*steps, step)],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from traceprof.analyses.registry import FINDINGS
 from traceprof.comparison.series import training_steps
 from traceprof.documents.comparison import FindingChange
 from traceprof.structs import Record
@@ -13,10 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from traceprof.documents.analysis.model import Document
-    from traceprof.documents.comparison import Status
+    from traceprof.documents.comparison import PartChange, Status
     from traceprof.findings import Finding
 
 MIN_CHANGE = 0.01  # of a step: less is noise between two runs
+_JUDGED = ("better", "worse")
+_PARTS = {"exposed copies": "exposed copy"}  # of a rank's time, where a comparison names it so
 
 
 class _Claim(Record, frozen=True):
@@ -34,7 +37,10 @@ class _Claim(Record, frozen=True):
 
 
 def findings(
-    before: Sequence[Document], after: Sequence[Document], step_ns: float
+    before: Sequence[Document],
+    after: Sequence[Document],
+    step_ns: float,
+    parts: Sequence[PartChange],
 ) -> list[FindingChange]:
     """Return the change of each finding, in the order in which to act on the findings before.
 
@@ -44,7 +50,14 @@ def findings(
         before: the recordings of one side.
         after: those of the other.
         step_ns: what a step took before.
+        parts: changes of the mean step: a finding that is one of these is neither better nor worse
+            if the part may not have changed.
     """
+    unsure = {
+        one.part
+        for one in parts
+        if one.low_ns is not None and one.high_ns is not None and one.low_ns <= 0 <= one.high_ns
+    }
     sides = [_claims(side) for side in (before, after)]
     changes = []
     for id_ in dict.fromkeys([*sides[0], *sides[1]]):
@@ -53,7 +66,11 @@ def findings(
         named = one or other
         ranks = named.ranks if named else frozenset()
         is_known = not any(may_hide(capture, id_, ranks) for capture in missing)
-        changes.append(_change(id_, one, other, step_ns, is_known=is_known))
+        change = _change(id_, one, other, step_ns, is_known=is_known)
+        part = FINDINGS[id_].part if id_ in FINDINGS else None
+        if change.status in _JUDGED and _PARTS.get(part or "", part) in unsure:
+            change.status = "same"
+        changes.append(change)
     return changes
 
 
