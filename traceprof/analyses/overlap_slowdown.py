@@ -143,6 +143,9 @@ class OverlapSlowdownResult(RankResult, frozen=True):
         hidden_ns: the measure of communication ∩ compute.
         per_step_at_most_ns: how much longer communication makes operations beside it at most, in
             the mean steady step: all that ran beside it for what never ran alone.
+        num_elsewhere: of the kernels beside communication, those whose like ran alone only at other
+            places of a step.
+        num_unknown: those whose like never ran alone.
         num_sms_taken: the median grid of the communication kernels, which is NCCL's number of
             channels and so of SMs; None if none has a grid.
         max_sms_taken: the largest.
@@ -164,6 +167,8 @@ class OverlapSlowdownResult(RankResult, frozen=True):
     share_per_step: float | None
     hidden_ns: int
     per_step_at_most_ns: int
+    num_elsewhere: int
+    num_unknown: int
     num_sms_taken: int | None
     max_sms_taken: int | None
     num_sms: int | None
@@ -200,6 +205,7 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
     beside = beside_communication(rank, chosen)
     compared, is_half, end = beside.compared, beside.is_half, beside.end_ns
     half = intervals.union(beside.start_ns[is_half], np.minimum(end[is_half], window.end_ns))
+    slowed = slowed_of(rank, chosen, beside)
     comparison, signatures = slowdowns(rank, compared, beside.start_ns, end)
     excess = np.maximum(compared.overlapped_ns - np.ceil(compared.expected_ns), 0).astype(np.int64)
     tail_start = end.copy()  # in the order of time, in which their union is quick
@@ -223,9 +229,10 @@ def run(rank: Rank, window: Window) -> OverlapSlowdownResult:
         share_per_step=share_per_step(rank, window, tails),
         hidden_ns=hidden.measure_ns,
         per_step_at_most_ns=min(
-            covered_in_mean(rank, window, covered)
-            for covered in (_at_most(rank, slowed_of(rank, chosen, beside)), hidden)
+            covered_in_mean(rank, window, covered) for covered in (_at_most(rank, slowed), hidden)
         ),
+        num_elsewhere=slowed.num_elsewhere,
+        num_unknown=slowed.num_unknown,
         num_sms_taken=int(sms[(len(sms) - 1) // 2]) if len(sms) else None,
         max_sms_taken=int(sms[-1]) if len(sms) else None,
         num_sms=known.num_sms if known else None,

@@ -67,6 +67,8 @@ class SlowedKernels(Record, frozen=True):
             places: no kernel loses more than its time beside communication, which counts where
             none of the signature ran alone.
         limit: float64[n], what it cannot exceed whatever kernels lose at other places.
+        num_elsewhere: how many are only known from kernels at other places.
+        num_unknown: of how many none of the signature ran alone.
     """
 
     kernel: Int64
@@ -75,6 +77,8 @@ class SlowedKernels(Record, frozen=True):
     least: Float64
     most: Float64
     limit: Float64
+    num_elsewhere: int
+    num_unknown: int
 
     @property
     def at_most_ns(self) -> Int64:
@@ -123,8 +127,15 @@ def slowed_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> Slowe
     rates[:3, beside.compared.signature] = rate, rate - error, most
     if beside.has_places:
         limit[beside.compared.signature] = most
-    of_kernel = rates[:, signature[beside.is_beside]]
-    return SlowedKernels(computes[beside.is_beside], beside.beside_ns[beside.is_beside], *of_kernel)
+    slowed = signature[beside.is_beside]
+    is_elsewhere = np.isin(slowed, elsewhere.signature)
+    rate, least, most, limit = rates[:, slowed]
+    return SlowedKernels(
+        kernel=computes[beside.is_beside], beside_ns=beside.beside_ns[beside.is_beside],
+        rate=rate, least=least, most=most, limit=limit,
+        num_elsewhere=int(is_elsewhere.sum()),
+        num_unknown=int((is_unknown[slowed] & ~is_elsewhere).sum()),
+    )  # fmt: skip
 
 
 def beside_communication(rank: Rank, chosen: Int64) -> BesideCommunication:

@@ -178,10 +178,10 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         place: the assumption's, among those that were replayed.
         one: the assumption.
     """
-    limit = replay.limit_ns(place, one)
+    limit, condition = replay.limit_ns(place, one), one.condition(replay.analysis)
     if limit is not None:
         at, now = min(round(limit), replay.baseline.step_ns), replay.baseline.step_ns
-        note = "; ".join(filter(None, (one.condition, _PACED)))
+        note = "; ".join(filter(None, (condition, _PACED)))
         return Answer(one.text, True, at, at, at, at - now, is_too_small=at == now, note=note)
     under, before = replay.of(place, one), replay.as_it_is
     is_bound = one.is_bound_of(replay.analysis)
@@ -212,7 +212,7 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         at = max(round(step + min(changes) - off), round(least), 0)
         return Answer(
             one.text, is_bound=True, step_ns=at, low_ns=at, high_ns=at, change_ns=at - round(step),
-            is_too_small=abs(min(changes)) <= misfit, note=one.condition,
+            is_too_small=abs(min(changes)) <= misfit, note=condition,
         )  # fmt: skip
     spread = np.minimum(_spreads(lengths, share), _spreads(lengths - before, share)).max()
     # Steps that are cut elsewhere count one less at either end.
@@ -232,7 +232,7 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         how = None if missing is None else missing.how_to_collect
         return Answer(one.text, is_bound=False, refused=why, how_to_collect=how, below_floor=below)
     change, low, high = max(change, least - step), max(low, least), max(high, least)
-    note = "; ".join(filter(None, (one.condition, under.note)))
+    note = "; ".join(filter(None, (condition, under.note)))
     if changes[Way.WHOLE_STREAMS] > change + off:
         note = "; ".join(filter(None, (note, _OTHER_COMMUNICATORS)))
     if changes[Way.FEWEST_WAITS] < change - off:

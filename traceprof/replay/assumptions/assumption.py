@@ -105,10 +105,9 @@ class Assumption(Record, frozen=True):
         of_run = (atom.entry.is_bound_of for atom in self.atoms)
         return self.is_bound or any(one(analysis) for one in of_run if one is not None)
 
-    @property
-    def condition(self) -> str:
-        """Under which conditions the answer holds."""
-        conditions = dict.fromkeys(atom.entry.condition for atom in self.atoms)
+    def condition(self, analysis: OpenAnalysis) -> str:
+        """Return under which conditions the answer holds."""
+        conditions = dict.fromkeys(atom.entry.condition_in(analysis) for atom in self.atoms)
         return "; ".join(filter(None, conditions))
 
     @property

@@ -8,11 +8,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof import intervals
+from traceprof.analyses import overlap_slowdown
 from traceprof.analyses.kernels.beside_communication import slowed_kernels
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
 from traceprof.replay.graph.hidden_host_waits import names_of
 
 if TYPE_CHECKING:
+    from traceprof.execution.open_analysis import OpenAnalysis
     from traceprof.intervals import Float64, Int64
     from traceprof.replay.graph.process_graph import Process
     from traceprof.replay.graph.weights import Durations
@@ -21,8 +23,24 @@ if TYPE_CHECKING:
     Reading = Literal["rate", "least", "most"]
     """Which attribute of `SlowedKernels` is taken for the rate."""
 
+_ELSEWHERE = (
+    "kernels that were never alone at their place are assumed to lose as much as their like"
+)
+_UNKNOWN = (
+    "kernels whose like never ran alone are assumed to lose all their time beside communication"
+)
 _ALONE, _BESIDE = 0.05, 0.5  # of its time that communication has compute beside it
 _MIN_SEEN = 3
+
+
+def unlike_kernels(analysis: OpenAnalysis) -> str:
+    """Return what is assumed of kernels that were not alone at their place; nothing without any."""
+    results = analysis.measured.of(overlap_slowdown)
+    parts = (
+        _ELSEWHERE if any(one.num_elsewhere for one in results) else "",
+        _UNKNOWN if any(one.num_unknown for one in results) else "",
+    )
+    return "; ".join(filter(None, parts))
 
 
 def without_slowdown(process: Process, durations: Durations) -> Durations:

@@ -41,7 +41,7 @@ from traceprof.replay.assumptions.one_process import (
 )
 from traceprof.replay.assumptions.other_schedule import with_more_micro_batches, with_schedule
 from traceprof.replay.assumptions.send_order import best_order, order_of_readiness
-from traceprof.replay.assumptions.slowdown import without_slowdown
+from traceprof.replay.assumptions.slowdown import unlike_kernels, without_slowdown
 from traceprof.replay.assumptions.values import bucket_size, multiple, pattern_and_factor, speed_up
 from traceprof.structs import Record
 
@@ -55,10 +55,6 @@ if TYPE_CHECKING:
 
 
 _HOST, _GPU, _STREAMS, _RANKS = (frozenset([kind]) for kind in ("host", "gpu", "streams", "ranks"))
-_ALIKE = (
-    "kernels that were never alone at their place are assumed to lose as much as their like, and"
-    " those without like all their time beside communication"
-)
 _ORDER, _WAITS = frozenset(("streams", "order")), frozenset(("host", "waits"))
 
 
@@ -84,6 +80,7 @@ class Entry(Record, frozen=True, kw_only=True):
         is_bound_of: called with the analysis; returns whether it is a bound there. None where
             `is_bound` holds of every run.
         condition: under which condition the answer holds, in a few words.
+        condition_of: called with the analysis; returns it, nothing if there is none in that run.
         is_default: whether it is answered when no assumption is chosen.
         is_at_least_communication: whether a step takes at least as long as its communication.
         of_communication: whether it changes nothing where nothing communicates.
@@ -112,6 +109,7 @@ class Entry(Record, frozen=True, kw_only=True):
     is_bound: bool = False
     is_bound_of: Callable[[OpenAnalysis], bool] | None = None
     condition: str = ""
+    condition_of: Callable[[OpenAnalysis], str] | None = None
     is_default: bool = True
     is_at_least_communication: bool = False
     of_communication: bool = False
@@ -127,6 +125,10 @@ class Entry(Record, frozen=True, kw_only=True):
     def name(self) -> str:
         """The form without its value: `link` of `link=2x`."""
         return name_of(self.form)
+
+    def condition_in(self, analysis: OpenAnalysis) -> str:
+        """Return under which condition the answer holds in a run, nothing without any."""
+        return self.condition if self.condition_of is None else self.condition_of(analysis)
 
 
 def name_of(text: str) -> str:
@@ -159,7 +161,7 @@ ASSUMPTIONS = (
         change=without_slowdown,
         is_bound=True,
         of_communication=True,
-        condition=_ALIKE,
+        condition_of=unlike_kernels,
     ),
     Entry(
         form="no-launch-stall",
@@ -358,7 +360,7 @@ ASSUMPTIONS = (
         is_bound=True,
         of_communication=True,
         needs_waits=False,
-        condition=_ALIKE,
+        condition_of=unlike_kernels,
     ),
     Entry(
         form="perfect-overlap",
