@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cli import run
 from tests.support.damage import with_late_gpu
 from tests.support.known import known
 from tests.support.traces import SAMPLES
@@ -42,7 +43,11 @@ def test_a_constant_is_found_and_what_is_said_is_the_same(
             assert not clocks_disagree(rank, known(rank.calls))
         one, two = before.result, after.result
         way = "later" if by_ns > 0 else "earlier"
-        (note,) = [note for _, note in two.notes if "they are moved" in note]
+        (note,) = [
+            note
+            for _, note in two.notes
+            if "they are moved by it, which is right to about 10 µs" in note
+        ]
         assert "operations of GPUs 0, 1 were" in note
         assert f"{way} than the host's clock" in note
         assert known(two.headline).step_ns == pytest.approx(known(one.headline).step_ns, abs=1)
@@ -53,6 +58,19 @@ def test_a_constant_is_found_and_what_is_said_is_the_same(
             assert gains_ns[1] == pytest.approx(
                 gains_ns[0], abs=0.005 * known(one.headline).step_ns
             )
+
+
+def test_info_names_the_windows_that_analyze_uses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = with_late_gpu(SAMPLE["host-sync"], tmp_path / "t.sqlite", 325 * MS)
+    with closing(analyze(path)) as analysis:
+        begins = [f"from {rank.window.start_ns / 1e9:.6f} s" for rank in analysis.run.ranks]
+    assert run("info", str(path)) == 0
+    text = capsys.readouterr().out
+    for begin in begins:
+        assert begin in text
+    assert "recorded 325 ms later than the host's clock allows" in text
 
 
 @pytest.mark.parametrize(("by_ns", "drift"), [(325 * MS, 0.01), (-156 * MS, 0.01)])

@@ -11,6 +11,7 @@ from rich.text import Text
 from traceprof import labels
 from traceprof.errors import TraceFormatError, one_line
 from traceprof.run.notes import cpu_rank_notes
+from traceprof.run.opening import on_moved_times
 from traceprof.run.rank import CpuRank
 from traceprof.run.steps.period_steps import from_to
 from traceprof.trace.model.call_labels import read_call
@@ -125,7 +126,7 @@ def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
     of_hosts = cpu_rank_notes(
         [host.rank for host in hosts], [gaps[host.process] for host in hosts], trace.how_to_collect
     )
-    for note in (*trace.notes, *trace.empty_domain_notes(), *of_hosts):
+    for note in (*trace.notes, *on_moved_times(ranks), *trace.empty_domain_notes(), *of_hosts):
         yield heading, note
         heading = ""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from traceprof.kernel_names import CommunicationPatterns
 from traceprof.run.cache import Cache
 from traceprof.run.cpu_rank import is_rank
+from traceprof.run.host_clock import aligned
 from traceprof.run.links import NO_LINKS, known_links
 from traceprof.run.open_calls import last_open_call
 from traceprof.run.rank import CpuRank, Rank, Window
@@ -128,12 +129,12 @@ def open_report(
 
 
 def open_run(traces: Sequence[Trace]) -> Run:
-    """Read the GPU operations of all reports and sort them into the ranks of a run.
+    """Read the GPU operations of all reports and sort them into the ranks of a run, on one clock.
 
     Args:
         traces: open reports of one run.
     """
-    return assemble_run(traces, [open_report(trace) for trace in traces])
+    return assemble_run(traces, [aligned(open_report(trace)) for trace in traces])
 
 
 def assemble_run(traces: Sequence[Trace], ranks: Sequence[Sequence[Rank]]) -> Run:
@@ -160,7 +161,7 @@ def summarize_report(trace: Trace, ranks: Sequence[Rank]) -> ReportSummary:
         product_version=trace.product_version,
         schema_version=trace.schema_version,
         how_to_collect=trace.how_to_collect,
-        notes=(*trace.notes, *_on_nested_steps(ranks), *_on_moved_times(ranks)),
+        notes=(*trace.notes, *_on_nested_steps(ranks), *on_moved_times(ranks)),
         contents=() if ranks else tuple(trace.contents()),
         identity=identify(trace, cpu_work),
         rank_numbers=numbers_by_source(trace, [rank.process for rank in ranks]),
@@ -187,7 +188,8 @@ def _on_nested_steps(ranks: Sequence[Rank]) -> Iterator[str]:
         )
 
 
-def _on_moved_times(ranks: Sequence[Rank]) -> Iterator[str]:
+def on_moved_times(ranks: Sequence[Rank]) -> Iterator[str]:
+    """Yield by how much operations of which GPUs of a report were moved to the host's clock."""
     moved: dict[tuple[str, str], set[int]] = {}
     for rank in ranks:
         if rank.moved_ns:
@@ -197,7 +199,7 @@ def _on_moved_times(ranks: Sequence[Rank]) -> Iterator[str]:
         gpus = f"GPU{'s' if len(devices) > 1 else ''} {', '.join(map(str, sorted(devices)))}"
         yield (
             f"operations of {gpus} were recorded {time} {is_late} than the host's clock allows, all"
-            " by the same time: they are moved"
+            " by the same time: they are moved by it, which is right to about 10 µs"
         )
 
 
