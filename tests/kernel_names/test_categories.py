@@ -122,6 +122,9 @@ other         fp32         ?   void cublasLt::epilogue::impl::globalKernel<8, fl
 other         fp32         ?   void epilogue::impl::globalKernel<8, float>(int)
 other         ?            ?   void vllm::reshape_and_cache_flash_kernel<X>(int)
 other         ?            ?   __amd_rocclr_fillBufferAligned
+# Any category: PyTorch 2.0 to 2.3 names Inductor's kernels by their arguments
+other         ?            ?   triton__0d1d2de3de
+other         ?            ?   triton__0d1d2d3d4d5d6d78d9d
 """  # noqa: E501 - names are long
 _UNITS = {"yes": True, "no": False, "?": None}
 
@@ -149,8 +152,14 @@ def test_every_category_and_both_units_are_among_them() -> None:
     assert {unit for _, _, unit in NAMES.values()} == {True, False, None}
 
 
+@pytest.mark.parametrize("name", ["triton__0d1d2de3de", "triton__0d1d2c"])
+def test_compiled_kernels_are_known_though_their_names_show_no_category(name: str) -> None:
+    assert kernel_kind(name) == KernelKind(Category.OTHER, None, None, is_known=True)
+
+
 @pytest.mark.parametrize(
-    "name", ["my_kernel", "convertTensor", "scanner", "reformat", "gemma_decode"]
+    "name",
+    ["my_kernel", "convertTensor", "scanner", "reformat", "gemma_decode", "triton__all_to_all"],
 )
 def test_names_that_only_look_alike_are_unknown(name: str) -> None:
     assert kernel_kind(name) == KernelKind(Category.OTHER, None, None, is_known=False)

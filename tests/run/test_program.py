@@ -23,6 +23,7 @@ def programs(path: Path) -> list[Program]:
     [
         ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>", True),
         ("triton_poi_fused_add_0", True),
+        ("triton__0d1d2de3de", True),
         ("triton_matmul", False),
         ("jacobi_kernel(float*)", False),
         ("void cat::native::meow()", False),

@@ -210,6 +210,9 @@ CATEGORIES: tuple[CategoryRow, ...] = (
          r"^vision::ops::|^MIOpenPool|^Op(?:\dd)?Tensor|^__amd_rocclr_|^op_generic_tensor_kernel$|(?:^|_)(?:scal|axpy)_kernel"
          r"|(?:^|::)epilogue::impl::",
          "torchvision; MIOpen; ROCm's fills and copies by kernels; cuDNN; cuBLAS"),
+    _row(Category.OTHER, r"^triton__(?:\d+[cde]*)+$",
+         "PyTorch Inductor 2.0 to 2.3: kernels of any category, named by their arguments only:"
+         " triton__0d1d2de3de"),
     _row(Category.OTHER, r"^at::(?:native|cuda)::", "PyTorch ATen: the rest of its own kernels"),
 )  # fmt: skip
 """The first matching row counts."""

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from traceprof.trace.model.trace import Trace
 
 # Kernels that only PyTorch has: its own, and those that its compiler generates.
-_TORCH_KERNEL = lazy(r"\bat::|\bc10::|\bat_cuda_detail::|\Atriton_(?:poi|red|per|tem)_fused")
+_TORCH_KERNEL = lazy(
+    r"\bat::|\bc10::|\bat_cuda_detail::|\Atriton_(?:(?:poi|red|per|tem)_fused|_\d)"
+)
 # Ranges that PyTorch opens itself: emit_nvtx, the profiler, torch.compile, torch.distributed.
 _TORCH_RANGE = lazy(
     r"\A(?:aten|autograd|c10d|torch)::|\AOptimizer\.(?:step|zero_grad)#|\AProfilerStep#"
