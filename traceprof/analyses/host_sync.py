@@ -347,7 +347,7 @@ _MIN_READS = 0.5  # of the waits: where fewer results are read, most waits are f
 def _advice(result: HostSyncResult) -> tuple[str, ...]:
     """Return what to do, most promising first for this call and program."""
     if result.is_pytorch:
-        return tuple(one for one in _TORCH_ADVICE if result.has_pageable or one != _PIN)
+        return tuple(line for line in _TORCH_ADVICE if result.has_pageable or line != _PIN)
     api = result.metrics.api or ""
     waits_for_all = "DeviceSynchronize" in api
     reads_nothing = "emcpy" not in api and result.num_reads < _MIN_READS * result.metrics.num_syncs

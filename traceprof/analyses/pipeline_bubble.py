@@ -187,14 +187,14 @@ class PipelineBubbleResult(Record, frozen=True):
 def run(measured: MeasuredRun) -> PipelineBubbleResult:
     """Find the pipelines of a run, and measure their bubbles."""
     passes, ranks = measured.passes, measured.ranks
-    windows = tuple(one.window_ns for one in passes)
-    if not any(len(one) for one in passes):
+    windows = tuple(rank.window_ns for rank in passes)
+    if not any(len(rank) for rank in passes):
         why = "no rank has sends, receives or peer copies with calls"
         missing_all = _unknown(why) if measured.pipelines else ()
         return PipelineBubbleResult(ranks, (), (), windows, missing_all)
     arrivals = [packed.unpacked for packed in measured.arrivals]
-    runs = [measured.run.run_numbers[one.report] for one in passes]
-    found: list[PipelineBubbles] = []
+    runs = [measured.run.run_numbers[rank.report] for rank in passes]
+    by_pipeline: list[PipelineBubbles] = []
     missing: list[NotApplicable] = []
     by_order = named(ranks, passes, arrivals, measured.pipelines)
     arrivals = [*by_order.arrivals]
@@ -207,12 +207,12 @@ def run(measured: MeasuredRun) -> PipelineBubbleResult:
         size = by_order.sizes.get(pipeline.members)
         if size is not None:
             bubbles = replace(bubbles, schedule=replace(bubbles.schedule, **size._asdict()))
-        found.append(bubbles)
+        by_pipeline.append(bubbles)
     if len(candidates) < len(measured.pipelines):
         unknown = "it is not known which rank sends what to which"
         missing += [gap for why in by_order.reasons or [unknown] for gap in _unknown(why)]
-    metrics = tuple(tuple(_metrics(one)) for one in found)
-    return PipelineBubbleResult(ranks, tuple(found), metrics, windows, tuple(missing))
+    metrics = tuple(tuple(_metrics(result)) for result in by_pipeline)
+    return PipelineBubbleResult(ranks, tuple(by_pipeline), metrics, windows, tuple(missing))
 
 
 def _unknown(why: str) -> tuple[NotApplicable, ...]:

@@ -57,8 +57,8 @@ def operation_names(rank: Rank, index: Int64) -> Names:
             alike = rank.operations.kernels.name_of_signature[signature]
         elif operations is copies:
             alike = rank.operations.copies.kind[place]
-        _, one, inverse = np.unique(alike, return_index=True, return_inverse=True)
-        names = [rank.operation_name(group, which) for which in place[one].tolist()]
+        _, first_of, inverse = np.unique(alike, return_index=True, return_inverse=True)
+        names = [rank.operation_name(group, which) for which in place[first_of].tolist()]
         numbers = [known.setdefault(name, len(known)) for name in names]
         number[at] = np.array(numbers, np.int64)[inverse.reshape(-1)]
     return Names(pack(number), tuple(known))

@@ -54,16 +54,16 @@ def communication(
     sides = [_uses(side) for side in (before, after)]
     pairs: list[_Pair] = [(sides[0].pop(key), sides[1].pop(key)) for key in _shared(*sides)]
     left = [list(side.values()) for side in sides]
-    for one in left[0]:
+    for use in left[0]:
         fitting = [
             other
             for other in left[1]
-            if (other.operation, other.ranks) == (one.operation, one.ranks)
+            if (other.operation, other.ranks) == (use.operation, use.ranks)
         ]
-        other = min(fitting, key=lambda use: abs(use.count - one.count), default=None)
+        other = min(fitting, key=lambda fit: abs(fit.count - use.count), default=None)
         if other is not None:
             left[1].remove(other)
-        pairs.append((one, other))
+        pairs.append((use, other))
     pairs += [(None, other) for other in left[1]]
     changes = [_change(*pair) for pair in pairs]
     return sorted(changes, key=lambda change: (-abs(change.change_ns), change.operation))
@@ -125,17 +125,17 @@ def _mean(values: Iterable[float | None], number: int) -> float | None:
     return sum(known) / number if len(known) == len(listed) else None
 
 
-def _change(one: _Use | None, other: _Use | None) -> CommunicationChange:
-    uses = (one, other)
-    named = one or other
+def _change(old: _Use | None, new: _Use | None) -> CommunicationChange:
+    uses = (old, new)
+    named = old or new
     counts = [0.0 if use is None else use.count for use in uses]
     spent = [0 if use is None else round(use.ns) for use in uses]
     waits = [0 if use is None else _rounded(use.wait_ns) for use in uses]
     transfers = [0 if use is None else _rounded(use.transfer_ns) for use in uses]
     return CommunicationChange(
         operation="" if named is None else named.operation,
-        before=None if one is None else one.communicator,
-        after=None if other is None else other.communicator,
+        before=None if old is None else old.communicator,
+        after=None if new is None else new.communicator,
         count_before=counts[0],
         count_after=counts[1],
         before_ns=spent[0],

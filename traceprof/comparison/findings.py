@@ -61,12 +61,12 @@ def findings(
     sides = [_claims(side) for side in (before, after)]
     changes = []
     for id_ in dict.fromkeys([*sides[0], *sides[1]]):
-        one, other = sides[0].get(id_), sides[1].get(id_)
-        missing = before if one is None else after if other is None else ()
-        named = one or other
+        old, new = sides[0].get(id_), sides[1].get(id_)
+        missing = before if old is None else after if new is None else ()
+        named = old or new
         ranks = named.ranks if named else frozenset()
         is_known = not any(may_hide(capture, id_, ranks) for capture in missing)
-        change = _change(id_, one, other, step_ns, is_known=is_known)
+        change = _change(id_, old, new, step_ns, is_known=is_known)
         part = FINDINGS[id_].part if id_ in FINDINGS else None
         if change.status in _JUDGED and _PARTS.get(part or "", part) in unsure:
             change.status = "same"
@@ -124,30 +124,30 @@ def _per_step(finding: Finding, num_steps: int) -> float:
 
 
 def _change(
-    id_: str, one: _Claim | None, other: _Claim | None, step_ns: float, *, is_known: bool
+    id_: str, before: _Claim | None, after: _Claim | None, step_ns: float, *, is_known: bool
 ) -> FindingChange:
-    before_ns, after_ns = (None if claim is None else round(claim.ns) for claim in (one, other))
+    before_ns, after_ns = (None if claim is None else round(claim.ns) for claim in (before, after))
     came = (before_ns or 0) - (after_ns or 0) if is_known else None
-    named = other or one
+    named = after or before
     return FindingChange(
         id=id_,
-        status=_status(one, other, step_ns) if is_known else "unknown",
+        status=_status(before, after, step_ns) if is_known else "unknown",
         before_ns=before_ns,
         after_ns=after_ns,
-        severity_before=None if one is None else one.finding.severity,
-        severity_after=None if other is None else other.finding.severity,
-        predicted=None if one is None else one.finding.saving,
-        came_ns=None if one is None else came,
+        severity_before=None if before is None else before.finding.severity,
+        severity_after=None if after is None else after.finding.severity,
+        predicted=None if before is None else before.finding.saving,
+        came_ns=None if before is None else came,
         title="" if named is None else named.finding.title,
     )
 
 
-def _status(one: _Claim | None, other: _Claim | None, step_ns: float) -> Status:
-    if other is None:
+def _status(before: _Claim | None, after: _Claim | None, step_ns: float) -> Status:
+    if after is None:
         return "gone"
-    if one is None:
+    if before is None:
         return "new"
-    change = other.ns - one.ns
+    change = after.ns - before.ns
     if abs(change) < MIN_CHANGE * step_ns:
         return "same"
     return "worse" if change > 0 else "better"

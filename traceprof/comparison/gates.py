@@ -125,7 +125,7 @@ def _judged(gate: GateLimit, before: Series, after: Series) -> GateResult:
 def change_of(gate: GateLimit, before: Series, after: Series) -> MeanChange | None:
     """Return a change in the unit of a gate; None if it is a share of zero."""
     sides = [_values(gate, side) for side in (before, after)]
-    means = [sum(float(one.mean()) for one in side) / len(side) for side in sides]
+    means = [sum(float(values.mean()) for values in side) / len(side) for side in sides]
     unit = 1.0
     if gate.unit == "%":
         if means[0] <= 0:
@@ -135,7 +135,7 @@ def change_of(gate: GateLimit, before: Series, after: Series) -> MeanChange | No
     if not (before.has_steps and after.has_steps):
         return MeanChange(change, None, None)
     if len(before.captures) == len(after.captures) == 1:
-        (one,), (other,) = sides
+        (old,), (new,) = sides
         lengths = (
             (before.lengths[0], after.lengths[0])
             if gate.metric == "step"
@@ -145,8 +145,8 @@ def change_of(gate: GateLimit, before: Series, after: Series) -> MeanChange | No
         phases = None
         if before.has_phases and after.has_phases:
             phases = before.phases[0][of_lengths], after.phases[0][of_lengths]
-        return mean_change(unit * one, unit * other, lengths, phases)
-    over = [[float(one.mean()) for one in side] for side in sides]
+        return mean_change(unit * old, unit * new, lengths, phases)
+    over = [[float(values.mean()) for values in side] for side in sides]
     return MeanChange(change, _over_recordings(over, in_shares=gate.unit == "%"), None)
 
 

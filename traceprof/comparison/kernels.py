@@ -57,7 +57,7 @@ def kernels(
     grouped = [_grouped(side.values(), canonical_name) for side in uses]
     pairs += [("canonical name", *both) for both in _shared(*grouped)]
     rest = [list(group.values()) for group in grouped]
-    by_place = _by_place(rest[0], rest[1], [(one, other) for _, one, other in pairs])
+    by_place = _by_place(rest[0], rest[1], [(old, new) for _, old, new in pairs])
     pairs += by_place
     placed = [{id(pair[side]) for pair in by_place} for side in (1, 2)]
     pairs += [("only before", use, None) for use in rest[0] if id(use) not in placed[0]]
@@ -132,27 +132,27 @@ def _by_place(
     pairs: list[_Pair] = []
     aligned = SequenceMatcher(None, labels[0], labels[1], autojunk=False)
     for first, second, length in aligned.get_matching_blocks():
-        for one, other in zip(
+        for old, new in zip(
             sides[0][first : first + length], sides[1][second : second + length], strict=True
         ):
-            if id(one) not in number and one.category != _OTHER:
-                pairs.append(("place in the step", one, other))
+            if id(old) not in number and old.category != _OTHER:
+                pairs.append(("place in the step", old, new))
     return pairs
 
 
 def _changes(pairs: Sequence[_Pair]) -> list[KernelChange]:
-    corrected = probabilities([(one, other) for _, one, other in pairs])
+    corrected = probabilities([(old, new) for _, old, new in pairs])
     changes = []
-    for index, (rung, one, other) in enumerate(pairs):
-        named = one or other
+    for index, (rung, old, new) in enumerate(pairs):
+        named = old or new
         if named is None:
             continue
-        before_ns, after_ns = (0 if use is None else round(use.ns) for use in (one, other))
+        before_ns, after_ns = (0 if use is None else round(use.ns) for use in (old, new))
         p_adjusted = corrected[index]
         changes.append(
             KernelChange(
-                before=None if one is None else one.name,
-                after=None if other is None else other.name,
+                before=None if old is None else old.name,
+                after=None if new is None else new.name,
                 rung=rung,
                 category=named.category,
                 before_ns=before_ns,

@@ -183,8 +183,8 @@ def _phases(phases: tuple[Int64, Int64] | None) -> tuple[Int64, Int64] | None:
     """Return the phases of steps as their kinds; None if there is one, or one has too few steps."""
     if phases is None:
         return None
-    (one, num_before), (other, num_after) = (np.unique(of, return_counts=True) for of in phases)
-    if len(one) == 1 or not np.array_equal(one, other):
+    (old, num_before), (new, num_after) = (np.unique(of, return_counts=True) for of in phases)
+    if len(old) == 1 or not np.array_equal(old, new):
         return None
     return phases if min(num_before.min(), num_after.min()) >= MIN_STEPS else None
 

@@ -31,8 +31,8 @@ def modules(before: Sequence[Document], after: Sequence[Document]) -> list[Modul
     paths = list(dict.fromkeys([*sides[0], *sides[1]]))
     pairs = [(sides[0].get(path), sides[1].get(path)) for path in paths]
     changes = {}
-    for path, (one, other), p_adjusted in zip(paths, pairs, probabilities(pairs), strict=True):
-        spent = [None if use is None else round(use.ns) for use in (one, other)]
+    for path, (old, new), p_adjusted in zip(paths, pairs, probabilities(pairs), strict=True):
+        spent = [None if use is None else round(use.ns) for use in (old, new)]
         changes[path] = ModuleChange(
             module=path,
             before_ns=spent[0],
@@ -44,8 +44,8 @@ def modules(before: Sequence[Document], after: Sequence[Document]) -> list[Modul
 
     def in_order(path: str) -> list[tuple[int, str]]:
         return [
-            (-abs(changes[one].change_ns) if one in changes else 0, one)
-            for one in modules_around(path)
+            (-abs(changes[module].change_ns) if module in changes else 0, module)
+            for module in modules_around(path)
         ]
 
     return [changes[path] for path in sorted(paths, key=in_order)]

@@ -72,7 +72,7 @@ def series(captures: Sequence[Document]) -> Series:
     has_steps = all(any(totals.num_steps for totals in c.step_totals) for c in captures)
     shared = [_rows(capture) if has_steps else _one_row(capture) for capture in captures]
     exact = [mean_step(capture.step_totals, has_steps=has_steps) for capture in captures]
-    mean = {name: sum(one[name] for one in exact) / len(exact) for name in (*COLUMNS, *CAUSES)}
+    mean = {name: sum(times[name] for times in exact) / len(exact) for name in (*COLUMNS, *CAUSES)}
     slowest = [_slowest(capture, has_steps=has_steps) for capture in captures]
     lengths = tuple(steady for steady, _, _ in slowest)
     left_out = sum(num - len(steady) for steady, _, num in slowest) if has_steps else 0
@@ -118,10 +118,10 @@ def _slowest(capture: Document, *, has_steps: bool) -> tuple[Float64, Int64, int
     Returns:
         float64[n] lengths, int64[n] phases of the program, and the number of steps.
     """
-    totals = [one for one in capture.step_totals if one.num_steps or not has_steps]
+    totals = [rank for rank in capture.step_totals if rank.num_steps or not has_steps]
     if not totals:
         return np.zeros(1), _ONE_PHASE, 0
-    slowest = max(totals, key=lambda one: (one.window_ns / max(one.num_steps, 1), -one.rank))
+    slowest = max(totals, key=lambda rank: (rank.window_ns / max(rank.num_steps, 1), -rank.rank))
     if not has_steps:
         return np.array([slowest.window_ns], np.float64), _ONE_PHASE, 0
     steps = [step for step in capture.steps if step.rank == slowest.rank]

@@ -75,7 +75,7 @@ def _check(metric: str) -> None:
     name, _, id_ = metric.partition(":")
     if (metric in METRICS) or (name == FINDING and id_ in FINDING_IDS):
         return
-    known = [*METRICS, *(f"{FINDING}:{one}" for one in FINDING_IDS)]
+    known = [*METRICS, *(f"{FINDING}:{finding}" for finding in FINDING_IDS)]
     raise UsageError(
         f"cannot list {metric!r}", "there is no such metric", f"choose one of {', '.join(known)}"
     )

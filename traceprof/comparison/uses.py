@@ -90,7 +90,7 @@ def _of_capture(capture: Document, rows: Iterable[Row]) -> dict[str, Use]:
         if row.error_ns is not None and freedom > 0:
             # Ranks wait for each other: their noise is taken to be the same, which is cautious.
             error = row.error_ns / len(ranks)
-            total = sum(one for one, _ in use.errors) + error
+            total = sum(value for value, _ in use.errors) + error
             use.errors = [(total, freedom)]
     return uses
 
@@ -114,17 +114,17 @@ def probabilities(pairs: Sequence[tuple[Use | None, Use | None]]) -> list[float 
     Returns:
         Of each pair; None if noise is not known.
     """
-    alone = [_probability(one, other) for one, other in pairs]
+    alone = [_probability(old, new) for old, new in pairs]
     known = [index for index, value in enumerate(alone) if value is not None]
     corrected: list[float | None] = [None] * len(alone)
-    for index, value in zip(known, adjusted([alone[one] or 0.0 for one in known]), strict=True):
+    for index, value in zip(known, adjusted([alone[place] or 0.0 for place in known]), strict=True):
         corrected[index] = value
     return corrected
 
 
-def _probability(one: Use | None, other: Use | None) -> float | None:
-    uses = [use for use in (one, other) if use is not None]
+def _probability(old: Use | None, new: Use | None) -> float | None:
+    uses = [use for use in (old, new) if use is not None]
     if not all(use.errors for use in uses):
         return None
-    change = (0.0 if other is None else other.ns) - (0.0 if one is None else one.ns)
+    change = (0.0 if new is None else new.ns) - (0.0 if old is None else old.ns)
     return p_value(change, [error for use in uses for error in use.errors])

@@ -42,7 +42,7 @@ def schema(document: type[msgspec.Struct], name: str) -> Json:
         name: the schema's name in the document.
     """
     _, definitions = msgspec.json.schema_components([document], ref_template="#/$defs/{name}")
-    definitions = {title: one for title, one in definitions.items() if "properties" in one}
+    definitions = {title: entry for title, entry in definitions.items() if "properties" in entry}
     meanings = {record.__name__: _meanings(record) for record in _records(document)}
     for title, definition in definitions.items():
         definition["description"] = cleandoc(definition["description"])

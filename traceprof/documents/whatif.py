@@ -146,10 +146,10 @@ def document(asked: Asked) -> WhatIfDocument:
         refused=whatif.refused,
         how_to_collect=whatif.how_to_collect,
         blocked_sends=[
-            _blocked(one, _send(one.blocked), _send(one.behind)) for one in whatif.blocked_sends
+            _blocked(send, _send(send.blocked), _send(send.behind)) for send in whatif.blocked_sends
         ],
         unknown_sends=whatif.unknown_sends,
-        schedules=[_schedule(one) for one in whatif.schedules],
+        schedules=[_schedule(order) for order in whatif.schedules],
         step_paths=list(asked.paths),
     )
 

@@ -49,9 +49,9 @@ def table_frame(result: RunResult, table: str) -> pd.DataFrame:
     columns = {}
     for field, kind in get_type_hints(record).items():
         values = [getattr(row, field) for row in rows]
-        if any(_is_nested(one) for one in _kinds(kind)):
+        if any(_is_nested(choice) for choice in _kinds(kind)):
             nested = to_builtins(values)
-            values = [list(one) if isinstance(one, tuple) else one for one in nested]
+            values = [list(value) if isinstance(value, tuple) else value for value in nested]
         columns[field] = _series(field, kind, values)
     return pd.DataFrame(columns)
 
@@ -87,7 +87,7 @@ def _kinds(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401
     if _origin(kind) is Literal:
         return (str,)
     kinds = (kind,) if _origin(kind) in _NESTED else get_args(kind) or (kind,)
-    return tuple(str if _origin(one) is Literal else one for one in kinds)
+    return tuple(str if _origin(choice) is Literal else choice for choice in kinds)
 
 
 def _is_nested(kind: Any) -> bool:  # noqa: ANN401

@@ -116,12 +116,12 @@ def bubbles_of(
     """
     stages = [passes[member] for member in pipeline.members]
     spans = [
-        tuple(ranks.clocks.to_run(one.report, times) for times in (one.start_ns, one.end_ns))
-        for one in stages
+        tuple(ranks.clocks.to_run(stage.report, times) for times in (stage.start_ns, stage.end_ns))
+        for stage in stages
     ]
-    if any(not len(one) for one in stages):
+    if any(not len(stage) for stage in stages):
         return None
-    limits = np.cumsum([0, *(len(one) for one in stages)])
+    limits = np.cumsum([0, *(len(stage) for stage in stages)])
     meetings = meetings_of(pipeline, ranks, arrivals, passes, limits)
     own = np.concatenate([end - start for start, end in spans])
     walk = Walk(limits, meetings)
@@ -141,7 +141,7 @@ def bubbles_of(
     ]
     waits = np.zeros(int(limits[-1]), np.bool_)
     waits[meetings.outputs[:, 1]] = True
-    found = []
+    gaps = []
     for place, (start, end) in enumerate(spans):
         chosen = slice(int(limits[place]), int(limits[place + 1]))
         gap_start = np.append(begin - shifts[place][0], end)
@@ -157,7 +157,7 @@ def bubbles_of(
             since: Int64 = np.append(0, starts[chosen] + took[chosen])
             expected.append(until - since)
         parts = _parts(expected, lengths)
-        found.append(
+        gaps.append(
             StageGaps(
                 member,
                 start,
@@ -173,7 +173,7 @@ def bubbles_of(
                 sum(shifts[place]) // 2,
             )
         )
-    return PipelineBubbles(tuple(found), schedule_of(pipeline, passes), begin, finish)
+    return PipelineBubbles(tuple(gaps), schedule_of(pipeline, passes), begin, finish)
 
 
 def _shifts(pipeline: Pipeline, ranks: RankComparison) -> list[tuple[int, int]]:
@@ -191,7 +191,7 @@ def _shifts(pipeline: Pipeline, ranks: RankComparison) -> list[tuple[int, int]]:
     for stage in range(1, len(reports)):
         messages = pipeline.between(stage - 1, stage)
         first, last = shifts[-1]
-        if messages is not None and any(one is None or one > MAX_UNSURE_NS for one in unsure):
+        if messages is not None and any(value is None or value > MAX_UNSURE_NS for value in unsure):
             apart = messages.sent_ns - messages.end_ns
             first, last = first + int(apart[0]), last + int(apart[-1])
         shifts.append((first, last))

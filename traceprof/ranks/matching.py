@@ -227,7 +227,7 @@ def _pair_streams(parts: dict[tuple[int, SortKey], list[_Part]], domains: Sequen
             if len(others) == 1 and place < others[0] and alike[others[0]] == [place]:
                 both = [streams[at] for at in (place, others[0])]
                 for key, part in both:
-                    parts[run, key] = [one for one in parts[run, key] if one is not part]
+                    parts[run, key] = [other for other in parts[run, key] if other is not part]
                 number = len(streams) + place  # no stream's
                 parts[run, SortKey("order", None, EXCHANGE, number)] = [part for _, part in both]
 

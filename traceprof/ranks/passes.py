@@ -179,17 +179,12 @@ def _copies(rank: Rank, window: Window) -> Int64:
     copies, launched_by = rank.operations.copies, rank.launched_by[1]
     chosen = rank.is_peer_copy & (copies.destination_device != NULL) & (launched_by >= 0)
     chosen &= (copies.destination_device != rank.device) & window.holds_start(copies.start_ns)
-    found = np.flatnonzero(chosen)
-    called = rank.calls.start_ns[launched_by[found]]
+    rows = np.flatnonzero(chosen)
+    called = rank.calls.start_ns[launched_by[rows]]
     order = np.argsort(called, kind="stable")
-    found = found[order]
+    rows = rows[order]
     return np.stack(
-        (
-            called[order],
-            copies.start_ns[found],
-            copies.ends(found),
-            copies.destination_device[found],
-        )
+        (called[order], copies.start_ns[rows], copies.ends(rows), copies.destination_device[rows])
     )
 
 
@@ -209,16 +204,16 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
         (kernels, rank.launched_by[0], ~rank.is_communication_kernel),
         (graphs, rank.launched_by[3], np.ones(len(graphs), np.bool_)),
     ):
-        found = np.flatnonzero(chosen & (launched_by >= 0) & window.holds_start(group.start_ns))
-        groups.append((group, launched_by, found))
-    launch = np.concatenate([calls.start_ns[by[found]] for _, by, found in groups])
+        rows = np.flatnonzero(chosen & (launched_by >= 0) & window.holds_start(group.start_ns))
+        groups.append((group, launched_by, rows))
+    launch = np.concatenate([calls.start_ns[by[rows]] for _, by, rows in groups])
     order = np.argsort(launch, kind="stable")
     if not len(order):
         return np.empty((7, 0), np.int64)
     launch = launch[order]
     ranges = _ranges(rank)
-    limits = [called, *(one.start_ns for one in ranges.values())]
-    limits += [one.end_ns for one in ranges.values()]
+    limits = [called, *(spans.start_ns for spans in ranges.values())]
+    limits += [spans.end_ns for spans in ranges.values()]
     steps = rank.host_steps
     begins = _NOTHING if steps is None else steps.start_ns
     limits.append(begins)
@@ -227,19 +222,19 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     launch = launch[first]
 
     def column(read: Callable[[Operations, Int64], Int64]) -> Int64:
-        return np.concatenate([read(group, found) for group, _, found in groups])[order]
+        return np.concatenate([read(group, rows) for group, _, rows in groups])[order]
 
     # Each is let go of before the next is made: there can be many.
-    begun = np.minimum.reduceat(column(lambda group, found: group.start_ns[found]), first)
-    ended = np.maximum.reduceat(column(lambda group, found: group.ends(found)), first)
-    compute = np.add.reduceat(column(lambda group, found: group.packed_length.at(found)), first)
-    stream = column(lambda group, found: group.packed_stream.at(found))[first]
+    begun = np.minimum.reduceat(column(lambda group, rows: group.start_ns[rows]), first)
+    ended = np.maximum.reduceat(column(lambda group, rows: group.ends(rows)), first)
+    compute = np.add.reduceat(column(lambda group, rows: group.packed_length.at(rows)), first)
+    stream = column(lambda group, rows: group.packed_stream.at(rows))[first]
     reached = np.maximum.accumulate(ended)
     begun[1:] = np.minimum(np.maximum(begun[1:], reached[:-1]), reached[1:])
     kind = np.full(len(first), OTHER, np.int64)
-    for number, one in ranges.items():
-        at = np.searchsorted(one.start_ns, launch, side="right") - 1
-        inside = (at >= 0) & (launch < np.append(one.end_ns, 0)[at])
+    for number, spans in ranges.items():
+        at = np.searchsorted(spans.start_ns, launch, side="right") - 1
+        inside = (at >= 0) & (launch < np.append(spans.end_ns, 0)[at])
         kind[inside] = number
     step = np.searchsorted(begins, launch, side="right") - 1
     return np.stack((launch, begun, reached, stream, compute, kind, step))
@@ -251,9 +246,9 @@ def _ranges(rank: Rank) -> dict[int, Intervals]:
     if named is None:
         return {}
     end = np.minimum(named.end_ns, intervals.BEYOND_NS)
-    found = {}
+    ranges = {}
     for kind, pattern in _COMPILED.items():
         chosen = np.array([bool(pattern.match(name)) for name in named.names], np.bool_)
         if chosen.any():
-            found[kind] = intervals.union(named.start_ns[chosen], end[chosen])
-    return found
+            ranges[kind] = intervals.union(named.start_ns[chosen], end[chosen])
+    return ranges

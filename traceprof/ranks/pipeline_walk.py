@@ -81,7 +81,7 @@ def _chains(pipeline: Pipeline) -> Int64:
     ways = list(pipeline.messages.values())
     first = np.cumsum([0, *map(len, ways)])
     numbers = [np.arange(low, high) for low, high in pairwise(first)]
-    chains = [np.stack((one[:-1], one[1:]), axis=1) for one in numbers]
+    chains = [np.stack((of_way[:-1], of_way[1:]), axis=1) for of_way in numbers]
     for member in pipeline.members:
         copies = [at for at, way in enumerate(ways) if way.are_copies and way.source == member]
         came = [
@@ -122,10 +122,10 @@ def _collectives(
         sides, took = [], []
         for column in columns:
             member = group.members[column]
-            arrival, one = arrivals[member], passes[member]
+            arrival, stage = arrivals[member], passes[member]
             at = group.place[rows, column]
-            following = np.searchsorted(one.launched_ns, arrival.called_ns[at])
-            starts = np.append(one.start_ns, 0)[following]
+            following = np.searchsorted(stage.launched_ns, arrival.called_ns[at])
+            starts = np.append(stage.start_ns, 0)[following]
             waits_for = starts >= arrival.end_ns[at] - ROUNDED_NS
             sides.append((member, following - 1, np.where(waits_for, following, -1)))
             took.append(arrival.end_ns[at] - arrival.start_ns[at])

@@ -134,7 +134,7 @@ def pipelines(
     messages = _messages(ranks, passes, arrivals, runs)
     index = {number: place for place, number in enumerate(ranks.ranks)}
     if given:
-        orders = [tuple(index[number] for number in one if number in index) for one in given]
+        orders = [tuple(index[number] for number in stages if number in index) for stages in given]
     else:
         orders = [
             order
@@ -144,7 +144,7 @@ def pipelines(
         ]
     found = []
     for members in orders:
-        chosen = {pair: one for pair, one in messages.items() if {*pair} <= {*members}}
+        chosen = {pair: way for pair, way in messages.items() if {*pair} <= {*members}}
         if len(members) > 1 and chosen:
             found.append(Pipeline(members, chosen))
     return found
@@ -172,7 +172,7 @@ def _messages(
                     sides[pair][bit] = side
     for pair, side in _copies(ranks, passes):
         sides[pair] = {SENDS: side}
-    found = {}
+    messages = {}
     for pair, both in sides.items():
         if not all(len(passes[member]) for member in pair):
             continue
@@ -182,8 +182,8 @@ def _messages(
         )
         joined = _joined(both, one_clock=one_clock)
         if joined is not None:
-            found[pair] = _linked(pair, passes, *joined, clocks=ranks)
-    return found
+            messages[pair] = _linked(pair, passes, *joined, clocks=ranks)
+    return messages
 
 
 def _sides(
@@ -217,19 +217,19 @@ def _copies(
     ranks: RankComparison, passes: Sequence[RankPasses]
 ) -> Iterator[tuple[tuple[int, int], _Side]]:
     """Yield the ranks and the copies from one to the other, of one process."""
-    places = {(one.report, one.process, one.device): place for place, one in enumerate(passes)}
-    for place, one in enumerate(passes):
-        for device in np.unique(one.copy_to).tolist():
-            other = places.get((one.report, one.process, device))
+    places = {(rank.report, rank.process, rank.device): place for place, rank in enumerate(passes)}
+    for place, rank in enumerate(passes):
+        for device in np.unique(rank.copy_to).tolist():
+            other = places.get((rank.report, rank.process, device))
             if other is not None:
-                rows = one.copy_to == device
+                rows = rank.copy_to == device
                 nothing = np.full(int(rows.sum()), -1, np.int64)
                 yield (
                     (place, other),
                     _Side(
-                        one.copy_called_ns[rows],
-                        ranks.clocks.to_run(one.report, one.copy_start_ns[rows]),
-                        ranks.clocks.to_run(one.report, one.copy_end_ns[rows]),
+                        rank.copy_called_ns[rows],
+                        ranks.clocks.to_run(rank.report, rank.copy_start_ns[rows]),
+                        ranks.clocks.to_run(rank.report, rank.copy_end_ns[rows]),
                         nothing,
                         nothing,
                         np.zeros(len(nothing), np.int64),
@@ -346,15 +346,15 @@ def _components(messages: Mapping[tuple[int, int], PairMessages]) -> list[set[in
     for source, destination in messages:
         neighbours[source].add(destination)
         neighbours[destination].add(source)
-    left, found = {*neighbours}, []
+    left, components = {*neighbours}, []
     while left:
         component, new = set[int](), {min(left)}
         while new:
             component |= new
-            new = {other for one in new for other in neighbours[one]} - component
+            new = {other for rank in new for other in neighbours[rank]} - component
         left -= component
-        found.append(component)
-    return found
+        components.append(component)
+    return components
 
 
 def _order(
@@ -369,7 +369,7 @@ def _order(
         return None
     if any(len(others) > 2 for others in beside.values()):
         return None
-    ends = [one for one, others in beside.items() if len(others) == 1]
+    ends = [rank for rank, others in beside.items() if len(others) == 1]
     for begin in ends or sorted(component):
         for second in sorted(beside[begin]):
             order = [begin, second]
@@ -390,11 +390,11 @@ def _are_certain(
     Two ranks that take turns, and GPUs of one process, may do so in any program: there forwards and
     backwards must be known, and make the messages.
     """
-    own = [one for pair, one in messages.items() if {*pair} <= {*order}]
-    made = [passes[one.source].kind[one.producer] for one in own]
+    own = [way for pair, way in messages.items() if {*pair} <= {*order}]
+    made = [passes[way.source].kind[way.producer] for way in own]
     if all(_is_usual(np.isin(kinds, (FORWARD, BACKWARD))) for kinds in made):
         return True
-    return len(order) > 2 and not any(one.are_copies for one in own)
+    return len(order) > 2 and not any(way.are_copies for way in own)
 
 
 def _flows(order: Sequence[int], messages: Mapping[tuple[int, int], PairMessages]) -> bool:

@@ -100,8 +100,8 @@ def _orders(
 
 def _placed(stage: RankPasses, order: Sequence[Pass]) -> tuple[Int64, Int64, float]:
     """Return micro-batch and chunk of each pass, -1 if unknown, and the share of steps that fit."""
-    kinds = np.array([FORWARD if one.is_forward else BACKWARD for one in order], np.int64)
-    numbers = np.array([(one.micro_batch, one.chunk) for one in order], np.int64)
+    kinds = np.array([FORWARD if pass_.is_forward else BACKWARD for pass_ in order], np.int64)
+    numbers = np.array([(pass_.micro_batch, pass_.chunk) for pass_ in order], np.int64)
     placed = np.full((len(stage), 2), _NONE, np.int64)
     is_pass = (stage.kind != 0) & (stage.step >= 0)
     rows = np.flatnonzero(is_pass)
@@ -125,10 +125,10 @@ def _numbers(pipeline: Pipeline, stages: Sequence[RankPasses]) -> tuple[int | No
     wrapped = 0
     back = pipeline.between(num - 1, 0)
     if back is not None and (num > 2 or knows_kinds):
-        found = _per_step(stages[-1], back.producer, FORWARD if knows_kinds else None)
-        if found is None:
+        num_back = _per_step(stages[-1], back.producer, FORWARD if knows_kinds else None)
+        if num_back is None:
             return None, None
-        wrapped = found
+        wrapped = num_back
     # Each forward of the first stage is sent on; each but the last of a micro-batch comes back.
     if forwards is None or forwards <= wrapped or forwards % (forwards - wrapped):
         return None, None

@@ -205,7 +205,7 @@ def _is_one_clock(ranks: RankComparison, members: Sequence[int]) -> bool:
     """Return whether the stages' clocks are known well enough to compare their times."""
     reports = [ranks.reports[member] for member in members]
     unsure = [ranks.clocks.uncertainty_ns(*pair) for pair in pairwise(reports)]
-    return all(one is not None and one <= MAX_UNSURE_NS for one in unsure)
+    return all(value is not None and value <= MAX_UNSURE_NS for value in unsure)
 
 
 # -- orders ---------------------------------------------------------------------------------------
@@ -221,18 +221,18 @@ def _order(
 ) -> _Order | str:
     """Return what each stage launched; a reason where that cannot be known."""
     fitting: dict[bytes, _Order] = {}
-    for found in _candidates(stages, num_steps):
-        key = b"".join(np.stack((one.direction, one.peer)).tobytes() for one in found.stages)
-        other = fitting.get(key, found)
+    for order in _candidates(stages, num_steps):
+        key = b"".join(np.stack((stage.direction, stage.peer)).tobytes() for stage in order.stages)
+        other = fitting.get(key, order)
         unequal = {
             name: None
-            for name, value in found.size._asdict().items()
+            for name, value in order.size._asdict().items()
             if value != getattr(other.size, name)
         }
-        fitting[key] = replace(found, size=found.size._replace(**unequal))
+        fitting[key] = replace(order, size=order.size._replace(**unequal))
     if not fitting:
         return "its sends and receives follow none of the orders GPipe, 1F1B and interleaved"
-    rated = [(_apart_ns(stages, one.stages, is_one_clock), one) for one in fitting.values()]
+    rated = [(_apart_ns(stages, order.stages, is_one_clock), order) for order in fitting.values()]
     possible = [(apart, order) for apart, order in rated if apart is not None]
     if not possible:
         return "in the orders that its sends and receives could follow, some end before they begin"
@@ -270,11 +270,11 @@ def _candidates(stages: Sequence[_Messages], num_steps: int | None) -> Iterator[
             for style in _STYLES:
                 step = [
                     _sequence(
-                        stage, [_ends(stage, num, num_chunks, one) for one in of_stage], style
+                        stage, [_ends(stage, num, num_chunks, pass_) for pass_ in of_stage], style
                     )
                     for stage, of_stage in enumerate(passes)
                 ]
-                sequences = [one.repeated(total // in_step) for one in step]
+                sequences = [sequence.repeated(total // in_step) for sequence in step]
                 if all(map(_fits, stages, sequences)):
                     yield _Order(sequences, Size(order, num_micro_batches, num_chunks))
 
@@ -293,10 +293,12 @@ def _sizes(num_stages: int, in_step: int) -> Iterator[tuple[ScheduleName, int, i
             yield "interleaved", num_micro_batches, num_chunks
 
 
-def _ends(stage: int, num_stages: int, num_chunks: int, one: Pass) -> tuple[int | None, int | None]:
+def _ends(
+    stage: int, num_stages: int, num_chunks: int, pass_: Pass
+) -> tuple[int | None, int | None]:
     """Return the stages that make the input of a pass and need its result; None if none does."""
-    part = one.chunk * num_stages + stage
-    beside = (part - 1, part + 1) if one.is_forward else (part + 1, part - 1)
+    part = pass_.chunk * num_stages + stage
+    beside = (part - 1, part + 1) if pass_.is_forward else (part + 1, part - 1)
     source, destination = (
         other % num_stages if 0 <= other < num_stages * num_chunks else None for other in beside
     )
@@ -363,13 +365,13 @@ def _apart_ns(
     apart = 0.0
     for low in range(len(stages)):
         for high in range(low + 1, len(stages)):
-            found = [
+            sends = [
                 (sent[order[source].peer[sent] == destination], source, destination)
                 for source, destination in ((low, high), (high, low))
                 for sent in [np.flatnonzero(order[source].direction & SENDS)]
             ]
             ends = []
-            for sent, source, destination in found:
+            for sent, source, destination in sends:
                 came = np.flatnonzero(
                     (order[destination].direction & RECEIVES > 0)
                     & (order[destination].peer == source)

@@ -129,7 +129,7 @@ def fitting(analysis: RunResult, num_lines: Callable[[Detail, str], int]) -> tup
     """
     details = [Detail()]
     words: list[str] = []
-    if any(len(one.advice) > 1 or len(one.evidence) > 1 for one in analysis.findings):
+    if any(len(finding.advice) > 1 or len(finding.evidence) > 1 for finding in analysis.findings):
         words.append("evidence, advice")
     left_out = [tuple(words)]
     for word, change, has_it in _LEFT_OUT:

@@ -68,8 +68,8 @@ def findings_section(analysis: RunResult, detail: Detail = WHOLE) -> Iterable[Re
         ),
         *_later(analysis, groups[num_full:], detail),
     ]
-    for place, one in enumerate(shown):
-        yield from (Text(""), one) if place else (one,)
+    for place, group in enumerate(shown):
+        yield from (Text(""), group) if place else (group,)
     for line in lines_below(analysis, kind):
         yield Text(line)
 
@@ -82,7 +82,7 @@ def no_finding(kind: WindowKind) -> str:
 def lines_below(analysis: RunResult, kind: WindowKind) -> list[str]:
     """Say which parts of the time no finding accounts for, and whose clock evidence has."""
     left = [part for part in analysis.attributions if part.finding is None]
-    has_clocks = len(analysis.run.reports) > 1 and any(one.evidence for one in analysis.findings)
+    has_clocks = len(analysis.run.reports) > 1 and any(item.evidence for item in analysis.findings)
     lines = [
         f"rank {part.rank}: {percent(part.fraction)} of the {kind} is {part.part} that"
         f" no finding accounts for: {one_line(part.sentence or '')}"
@@ -122,8 +122,8 @@ def claim_lines(analysis: RunResult, group: Sequence[Finding]) -> list[str]:
         lines.append(gain + _beyond(analysis, worst))
     least = min(group, key=lambda finding: finding.impact_fraction)
     if least.rank == worst.rank and len(group) > 1:  # as with both directions of a link
-        others = (one for one in group if one is not worst and one.rank == worst.rank)
-        lines += [f"also: {one_line(one.title)} ({_cost(one, kind)})" for one in others]
+        others = (claim for claim in group if claim is not worst and claim.rank == worst.rank)
+        lines += [f"also: {one_line(claim.title)} ({_cost(claim, kind)})" for claim in others]
     elif _cost(least, kind) != _cost(worst, kind):
         lines.append(f"lowest: rank {least.rank} with {percent(least.impact_fraction)}")
     return lines
@@ -135,7 +135,7 @@ def _beyond(analysis: RunResult, finding: Finding) -> str:
     if saving is None or saving.assume is None or saving.sets_pace:
         return ""
     if not isinstance(per_step, int):
-        (result,) = (one for one in analysis.breakdown if one.rank == finding.rank)
+        (result,) = (rank for rank in analysis.breakdown if rank.rank == finding.rank)
         per_step = finding.impact_ns // max(len(steady_steps(result)), 1)
     gained = saving.high_ns if saving.step_ns is None else saving.step_ns
     why = _GAINS_BESIDE.get(saving.assume, "it changes more than this finding counts")

@@ -60,7 +60,7 @@ def _what_it_takes(headline: Headline) -> str:
             f"{kind.num_steps} of {duration(kind.mean_ns)}" for kind in lengths.kinds
         )
     if lengths.left_out:
-        steps += f"; {sum(one.num_steps for one in lengths.left_out)} left out"
+        steps += f"; {sum(kind.num_steps for kind in lengths.left_out)} left out"
     return f"A step takes {duration(headline.step_ns)}{where} ({steps})"
 
 
@@ -93,7 +93,7 @@ def same_time(finding: Finding, named: Sequence[Finding]) -> str:
         finding: the finding.
         named: those before it.
     """
-    shared = [one.id for one in named if finding.part_of == one.id or one.part_of == finding.id]
+    shared = [item.id for item in named if finding.part_of == item.id or item.part_of == finding.id]
     return f" (in {shared[0]}, too)" if shared else ""
 
 

@@ -133,15 +133,15 @@ def _missing(trace: Trace, run: Run, index: int) -> Iterator[tuple[str, str]]:
 
 def _about_steps(trace: Trace, rank: Rank) -> str:
     """Return how many steps a rank has, and what says where they begin."""
-    steps, found = _steps(trace, rank), _periods(trace, rank)
+    steps, periods = _steps(trace, rank), _periods(trace, rank)
     if steps is not None:
         marked = rank.training_ranges.steps is not None
         source = "marked by ranges" if marked else "from one optimizer step to the next"
         return f"{counted(len(steps.number), 'training step')}, {source}"
-    if found is None:
+    if periods is None:
         return "no training steps" if _is_searched(trace) else "no range marks training steps"
-    where = from_to(found.phases)
-    return f"{counted(found.num, 'training step')}, which no range marks: {where}"
+    where = from_to(periods.phases)
+    return f"{counted(periods.num, 'training step')}, which no range marks: {where}"
 
 
 def _periods(trace: Trace, rank: Rank) -> PeriodSteps | None:

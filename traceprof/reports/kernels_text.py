@@ -52,8 +52,8 @@ def kernel_tables(analysis: RunResult) -> Iterator[RenderableType]:
 
 def _reaching(analysis: RunResult, rank: int, uses: Sequence[KernelUse]) -> list[str]:
     """Say what each kernel reaches of the GPU's peak; nothing if that is known of none."""
-    launched = next((one for one in analysis.launched if one.rank == rank), None)
-    gpu = next((one.gpu for one in analysis.run.ranks if one.rank == rank), None)
+    launched = next((kernels for kernels in analysis.launched if kernels.rank == rank), None)
+    gpu = next((member.gpu for member in analysis.run.ranks if member.rank == rank), None)
     if launched is None:
         return []
     texts = [_reach_text(reached(launched.of(use.name), use, gpu)) for use in uses]

@@ -86,14 +86,14 @@ def pipeline_drawings(
         measured: the run.
         shown: numbers of ranks; pipelines without any of them are not drawn. None for all.
     """
-    found = pipeline_bubble.run(measured)
+    result = pipeline_bubble.run(measured)
     chosen = [
         pipeline
-        for pipeline in found.pipelines
+        for pipeline in result.pipelines
         if shown is None
-        or any(found.ranks.ranks[stage.member] in shown for stage in pipeline.stages)
+        or any(result.ranks.ranks[stage.member] in shown for stage in pipeline.stages)
     ]
-    drawn = (pipeline_drawing(pipeline, found.ranks) for pipeline in chosen[:_MAX_DRAWN])
+    drawn = (pipeline_drawing(pipeline, result.ranks) for pipeline in chosen[:_MAX_DRAWN])
     return [drawing for drawing in drawn if drawing is not None]
 
 
@@ -104,7 +104,7 @@ def pipeline_drawing(pipeline: PipelineBubbles, ranks: RankComparison) -> Pipeli
         (stage.start_ns + stage.shift_ns < end) & (stage.end_ns + stage.shift_ns > begin)
         for stage in pipeline.stages
     ]
-    if sum(int(one.sum()) for one in inside) * 3 > MAX_BOXES or end <= begin:
+    if sum(int(rows.sum()) for rows in inside) * 3 > MAX_BOXES or end <= begin:
         return None
     scale = (WIDTH - LABELS) / (end - begin)
     boxes: list[Box] = []

@@ -74,7 +74,7 @@ def render(
     detail, left_out = WHOLE, ""
     if not is_verbose:
         detail, left_out = fitting(
-            analysis, lambda one, missing: text(one, missing or "more").count("\n")
+            analysis, lambda level, missing: text(level, missing or "more").count("\n")
         )
     detail = replace(detail, shows_kernels=shows_kernels)
     if console is None:

@@ -99,7 +99,7 @@ def _shown(analysis: RunResult, max_ranks: int) -> list[BreakdownResult]:
     slowest = None if analysis.headline is None else analysis.headline.breakdown.rank
     worst = sorted(
         by_rank,
-        key=lambda one: (one.rank != slowest, share(one.judged.compute_ns, one.judged.window_ns)),
+        key=lambda row: (row.rank != slowest, share(row.judged.compute_ns, row.judged.window_ns)),
     )
     return sorted(worst[:max_ranks], key=lambda result: result.rank)
 
@@ -285,8 +285,8 @@ def about_steps(result: BreakdownResult, lengths: StepLengths) -> list[str]:
         notes.append(f"The steps of rank {rank} are of {num} {kind}: {kinds}.")
     if lengths.left_out:
         left_out = "; ".join(
-            f"{one.num_steps} {_LEFT_OUT[one.why]} ({duration(one.total_ns)})"
-            for one in lengths.left_out
+            f"{part.num_steps} {_LEFT_OUT[part.why]} ({duration(part.total_ns)})"
+            for part in lengths.left_out
         )
         notes.append(f"Steps of rank {rank} that do not count: {left_out}.")
     return notes

@@ -28,8 +28,8 @@ def schedule_lines(whatif: WhatIf) -> list[RenderableType]:
         "passes in the order", "take", "without slowdown beside communication",
         left=("passes in the order",),
     )  # fmt: skip
-    for one in whatif.schedules:
-        table.add_row(one.order, _time(one.step_ns), _time(one.naive_ns))
+    for order in whatif.schedules:
+        table.add_row(order.order, _time(order.step_ns), _time(order.naive_ns))
     return [Text(""), Text("A step of these stages, passes only:"), table]
 
 

@@ -156,7 +156,7 @@ def _peak_of(rows: Iterable[ComputePart]) -> tuple[str | None, float | None]:
 
     Nothing is known of it where graphs hide more.
     """
-    asked = {str(one) for one in MAIN_COMPUTE} | {GRAPH}
+    asked = {str(category) for category in MAIN_COMPUTE} | {GRAPH}
     spent: dict[tuple[str | None, float | None], int] = {}
     for part in rows:
         if part.category in asked:

@@ -336,7 +336,7 @@ def _others_ns(rank: Rank, idle: intervals.Intervals) -> int | None:
     ]
     if not others:
         return None
-    busy = intervals.merge(*(intervals.union(one.start_ns, one.end_ns) for one in others))
+    busy = intervals.merge(*(intervals.union(group.start_ns, group.end_ns) for group in others))
     return intervals.intersect(idle, busy).measure_ns
 
 

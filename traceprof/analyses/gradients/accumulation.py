@@ -50,7 +50,7 @@ def backwards(rank: Rank) -> Backwards | None:
 
 
 def last_backwards(
-    rank: Rank, found: Backwards, begin: Int64, end: Int64, may_be_several: Mask
+    rank: Rank, passes: Backwards, begin: Int64, end: Int64, may_be_several: Mask
 ) -> Int64:
     """Return when the last backward of each step was called, where it adds to the one before.
 
@@ -59,7 +59,7 @@ def last_backwards(
 
     Args:
         rank: the rank.
-        found: its backwards.
+        passes: its backwards.
         begin: int64[n], of the steps on the host.
         end: int64[n].
         may_be_several: bool[n], whether the step may train several equal models, each with a
@@ -69,18 +69,18 @@ def last_backwards(
         int64[n], `intervals.BEYOND_NS` for steps whose backwards do not accumulate.
     """
     nowhere = np.full(len(begin), intervals.BEYOND_NS)
-    start, stop = found.start_ns, found.end_ns
+    start, stop = passes.start_ns, passes.end_ns
     last = np.searchsorted(start, end) - 1
     adds = np.flatnonzero((last > 0) & ~may_be_several)
     last = last[adds]
-    chosen = (start[last - 1] >= begin[adds]) & found.is_after_forward[last]
+    chosen = (start[last - 1] >= begin[adds]) & passes.is_after_forward[last]
     adds, last = adds[chosen], last[chosen]
     if not _are_alike(rank, (start[last - 1], stop[last - 1]), (start[last], stop[last])):
         return nowhere
     between = stop[last - 1], start[last]
     if _took(rank, *between)[_optimizes(rank)].any():
         return nowhere
-    if not found.has_ranges:
+    if not passes.has_ranges:
         before = np.where(last > 1, stop[last - 2], begin[adds])
         if not _are_alike(rank, (np.maximum(before, begin[adds]), start[last - 1]), between):
             return nowhere

@@ -182,15 +182,16 @@ def _launched(rank: Rank) -> Int64:
 
 def _ends_of_passes(rank: Rank, buckets: Int64) -> Int64:
     """Return after which launches of buckets another forward and backward of a step follow."""
-    found, ranges = backwards(rank), rank.step_ranges
-    if found is None or ranges is None:
+    passes, ranges = backwards(rank), rank.step_ranges
+    if passes is None or ranges is None:
         return _NOTHING
     launch = np.append(np.sort(_launched(rank)[buckets]), intervals.BEYOND_NS)
-    start, step = found.start_ns, intervals.num_before(ranges.start_ns, found.start_ns, "right") - 1
+    start = passes.start_ns
+    step = intervals.num_before(ranges.start_ns, start, "right") - 1
     # The last one before each backward but the first.
     ends = launch[np.searchsorted(launch, start[1:]) - 1]
     ends = np.where(ends < start[1:], ends, -1)
-    is_one = (ends >= start[:-1]) & found.is_after_forward[1:]
+    is_one = (ends >= start[:-1]) & passes.is_after_forward[1:]
     is_one &= (step[1:] == step[:-1]) & (start[1:] < ranges.end_ns[step[1:]])
     return ends[is_one] + 1
 
@@ -229,21 +230,21 @@ def _ready(
     ready = first[place]
     called, opened_by = _first_parts(rank, begin)
     # Autograd's thread may name a part of the backward only: it has made no other launch before.
-    for one in np.unique(opened_by[opened_by != thread[place]]).tolist():
-        own = np.append(launch[thread[:-1] == one], intervals.BEYOND_NS)
+    for opener in np.unique(opened_by[opened_by != thread[place]]).tolist():
+        own = np.append(launch[thread[:-1] == opener], intervals.BEYOND_NS)
         before = np.minimum(called, own[np.searchsorted(own, begin)])
-        called = np.where((opened_by == one) & (thread[place] != one), before, called)
-    found = backwards(rank)
-    if found is None:
+        called = np.where((opened_by == opener) & (thread[place] != opener), before, called)
+    passes = backwards(rank)
+    if passes is None:
         last = np.full(len(begin), intervals.BEYOND_NS)
     else:
-        if not found.has_ranges:
-            first_one = np.append(found.start_ns, intervals.BEYOND_NS)
-            called = np.minimum(called, first_one[np.searchsorted(found.start_ns, begin)])
+        if not passes.has_ranges:
+            first_one = np.append(passes.start_ns, intervals.BEYOND_NS)
+            called = np.minimum(called, first_one[np.searchsorted(passes.start_ns, begin)])
         most = int(
-            (np.searchsorted(found.start_ns, end) - np.searchsorted(found.start_ns, begin)).max()
+            (np.searchsorted(passes.start_ns, end) - np.searchsorted(passes.start_ns, begin)).max()
         )
-        last = last_backwards(rank, found, begin, end, _may_repeat(group, bytes_, most))
+        last = last_backwards(rank, passes, begin, end, _may_repeat(group, bytes_, most))
     of_backward = first[np.searchsorted(launch, called)]
     ready = np.where((called < end) & (of_backward <= reduced), of_backward, ready)
     last = first[np.searchsorted(launch, last)]

@@ -226,12 +226,12 @@ def _by_machine(
         of_ranks = [known[ranks.ranks[member]] for member in of_machine]
         on_run = [
             Intervals(
-                ranks.clocks.to_run(one.report, one.stalled.start_ns),
-                ranks.clocks.to_run(one.report, one.stalled.end_ns),
+                ranks.clocks.to_run(rank.report, rank.stalled.start_ns),
+                ranks.clocks.to_run(rank.report, rank.stalled.end_ns),
             )
-            for one in of_ranks
+            for rank in of_ranks
         ]
-        limits = [ranks.clocks.to_run(one.report, one.span_ns) for one in of_ranks]
+        limits = [ranks.clocks.to_run(rank.report, rank.span_ns) for rank in of_ranks]
         low, high = max(int(of[0]) for of in limits), min(int(of[1]) for of in limits)
         shared[machine] = cores.shared_cores(on_run, low, max(low, high))
     return shared

@@ -197,7 +197,7 @@ def compare(
     index = index[of_signatures]
     # By how much more the others of these signatures ran beside communication.
     scale = summed(beside_ns[of_signatures], index) / np.maximum(beside, 1)
-    excess = np.stack([took - summed(num_paired * one) for one in expected], axis=1)
+    excess = np.stack([took - summed(num_paired * mean) for mean in expected], axis=1)
     # Of the sum of `num_paired` draws, and of a mean of `num_alone` draws taken for each of them.
     error = np.sqrt(summed(variance * num_paired * (1 + num_paired / num_alone)))
     rate = excess[:, 0] / np.maximum(beside, 1)

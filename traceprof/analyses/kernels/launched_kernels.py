@@ -87,7 +87,7 @@ class LaunchedKernels(RankResult, frozen=True):
     def has_rates(self) -> bool:
         """Whether what a kernel computes or moves is known of any."""
         return any(
-            one.flops is not None or one.moved_bytes is not None for one in self.by_name.values()
+            code.flops is not None or code.moved_bytes is not None for code in self.by_name.values()
         )
 
     @property

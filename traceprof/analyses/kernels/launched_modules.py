@@ -67,7 +67,7 @@ def modules(
             for place, value in enumerate((spent, own, backward, count)):
                 row[place] += value
     used = {path: row for path, row in total.items() if row[3]}
-    order = sorted(used, key=lambda path: [(-used[one][0], one) for one in modules_around(path)])
+    order = sorted(used, key=lambda path: [(-used[name][0], name) for name in modules_around(path)])
     steady = _in_steady_steps(code, start_ns, length_ns, steps)
     columns_of = (used[path] for path in order)
     return tuple(
@@ -81,7 +81,7 @@ def _in_steady_steps(
 ) -> Mapping[str, InSteadyStep]:
     """Return what modules take in a steady step, with those inside them, by path."""
     paths = [[*modules_around(path)] for path in code.modules]
-    found: dict[str, InSteadyStep] = {}
+    steady: dict[str, InSteadyStep] = {}
     for depth in range(max(map(len, paths), default=0)):  # few
         names = list(dict.fromkeys(path[depth] for path in paths if len(path) > depth))
         place = {name: index for index, name in enumerate(names)}
@@ -89,8 +89,8 @@ def _in_steady_steps(
         of_path = [place[path[depth]] if len(path) > depth else len(names) for path in paths]
         which = np.array([*of_path, len(names)], np.int64)[code.module]
         uses = in_steady_steps(start_ns, length_ns, which, len(names) + 1, steps)
-        found |= {name: use for name, use in zip(names, uses, strict=False) if use is not None}
-    return found
+        steady |= {name: use for name, use in zip(names, uses, strict=False) if use is not None}
+    return steady
 
 
 def modules_around(path: str) -> Iterator[str]:

@@ -85,18 +85,18 @@ class MatchedKernels(Record, frozen=True):
 
 def shared_steps(placed: Sequence[PlacedKernels], clocks: Clocks) -> SharedSteps:
     """Match the steps of ranks: by time where clocks show it, else by number."""
-    most = max(placed, key=lambda one: len(one.number))
+    most = max(placed, key=lambda rank: len(rank.number))
     start, end = (clocks.to_run(most.report, limit) for limit in (most.start_ns, most.end_ns))
     length = float(np.median(end - start))
     of_rank = []
-    for one in placed:
-        own = [clocks.to_run(one.report, limit) for limit in (one.start_ns, one.end_ns)]
-        unsure = clocks.uncertainty_ns(one.report, most.report)
-        if (one.num_steps == 0) != (most.num_steps == 0):
-            step = np.full(len(one.number), -1)
+    for rank in placed:
+        own = [clocks.to_run(rank.report, limit) for limit in (rank.start_ns, rank.end_ns)]
+        unsure = clocks.uncertainty_ns(rank.report, most.report)
+        if (rank.num_steps == 0) != (most.num_steps == 0):
+            step = np.full(len(rank.number), -1)
         elif unsure is None or unsure > max(_MAX_UNSURE * length, ONE_MACHINE_NS):
-            step = np.searchsorted(most.number, one.number)
-            step = np.where(np.isin(one.number, most.number), step, -1)
+            step = np.searchsorted(most.number, rank.number)
+            step = np.where(np.isin(rank.number, most.number), step, -1)
         else:
             middle = (own[0] + own[1]) // 2
             step = np.searchsorted(start, middle, side="right") - 1
@@ -113,7 +113,7 @@ def shared_steps(placed: Sequence[PlacedKernels], clocks: Clocks) -> SharedSteps
 
 def categories_of(placed: Sequence[PlacedKernels]) -> tuple[str, ...]:
     """Return the categories of the kernels of all ranks."""
-    return tuple(dict.fromkeys(category for one in placed for category in one.categories))
+    return tuple(dict.fromkeys(category for rank in placed for category in rank.categories))
 
 
 def matched_kernels(
@@ -123,7 +123,7 @@ def matched_kernels(
 
     Those beside communication are not compared with those alone, nor those beside other compute.
     """
-    runs = [one.places.runs.values.reshape(-1, 3) for one in placed]
+    runs = [rank.places.runs.values.reshape(-1, 3) for rank in placed]
     step_of = [of[run[:, 0]] for of, run in zip(steps.of_rank, runs, strict=True)]
     num_rows = np.zeros(len(steps.numbers), np.int64)
     for step, run in zip(step_of, runs, strict=True):
@@ -132,19 +132,19 @@ def matched_kernels(
     names: dict[tuple[str, str], int] = {}
     name_of = [
         np.array([names.setdefault(key, len(names)) for key in zip(*texts, strict=True)], np.int64)
-        for texts in ((one.names, one.categories) for one in placed)
+        for texts in ((rank.names, rank.categories) for rank in placed)
     ]
     categories = categories_of(placed)
     category_of = np.array([categories.index(category) for _, category in names], np.int64)
     meets = np.append(0, np.cumsum(_meeting(placed)))
     for number in np.unique(chunk).tolist():
         columns: list[tuple[Int64, ...]] = []
-        for index, (one, step) in enumerate(zip(placed, step_of, strict=True)):
+        for index, (rank, step) in enumerate(zip(placed, step_of, strict=True)):
             chosen = np.flatnonzero((step >= 0) & (chunk[step] == number))
-            row, own, part, name, blocks, beside = one.places.in_runs(chosen)
+            row, own, part, name, blocks, beside = rank.places.in_runs(chosen)
             columns.append(
                 (np.full(len(row), index), row, steps.of_rank[index][own], part,
-                 name_of[index][name], one.length_ns.at(row), blocks, beside)
+                 name_of[index][name], rank.length_ns.at(row), blocks, beside)
             )  # fmt: skip
         several = [*zip(*columns, strict=True)]
         del columns  # there can be many
@@ -192,11 +192,11 @@ def _matched(
 
 def _meeting(placed: Sequence[PlacedKernels]) -> Int64:
     """Return after which communication of a step ranks meet, 0 or 1 by its number in the step."""
-    num = max(len(one.num_communicating) for one in placed)
+    num = max(len(rank.num_communicating) for rank in placed)
     blocking, communicating = np.zeros(num, np.int64), np.zeros(num, np.int64)
-    for one in placed:
-        blocking[: len(one.num_blocking)] += one.num_blocking
-        communicating[: len(one.num_communicating)] += one.num_communicating
+    for rank in placed:
+        blocking[: len(rank.num_blocking)] += rank.num_blocking
+        communicating[: len(rank.num_communicating)] += rank.num_communicating
     return (2 * blocking > communicating).astype(np.int64)
 
 

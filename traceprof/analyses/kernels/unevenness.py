@@ -206,18 +206,18 @@ def _sums(matched: MatchedKernels, num_ranks: int, num_categories: int) -> _Part
 
 def _joined(several: Sequence[_Parts]) -> _Parts:
     def rows(name: str) -> Float64:
-        return np.concatenate([getattr(one, name) for one in several])
+        return np.concatenate([getattr(parts, name) for parts in several])
 
     def sums(name: str) -> Float64:
-        total: Float64 = np.sum([getattr(one, name) for one in several], axis=0)
+        total: Float64 = np.sum([getattr(parts, name) for parts in several], axis=0)
         return total
 
     return _Parts(
         rows("beyond_ns"), rows("held_out_ns"), rows("of_longest_ns"), rows("num_of_longest"),
         sums("of_rank_ns"), sums("num_of_rank"), sums("length_ns"), sums("work"),
-        np.concatenate([one.step for one in several]),
-        np.concatenate([one.number_in_step for one in several]),
-        np.sum([one.compute_ns for one in several], axis=0),
+        np.concatenate([parts.step for parts in several]),
+        np.concatenate([parts.number_in_step for parts in several]),
+        np.sum([parts.compute_ns for parts in several], axis=0),
     )  # fmt: skip
 
 
@@ -255,11 +255,11 @@ def _all_to_all(
 
     Experts send back as many tokens as they have worked on.
     """
-    width = 1 + max(int(one.all_to_all[:, 1].max(initial=0)) for one in placed)
+    width = 1 + max(int(rank.all_to_all[:, 1].max(initial=0)) for rank in placed)
     wanted = parts.step * width + parts.number_in_step
     sizes = np.full((len(wanted), len(placed)), np.nan)
-    for index, (one, step_of) in enumerate(zip(placed, steps.of_rank, strict=True)):
-        step, number, size = one.all_to_all.T
+    for index, (rank, step_of) in enumerate(zip(placed, steps.of_rank, strict=True)):
+        step, number, size = rank.all_to_all.T
         at, size = step_of[step] * width + number, size[step_of[step] >= 0]
         at = at[step_of[step] >= 0]
         order = np.argsort(at)

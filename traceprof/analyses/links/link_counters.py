@@ -101,14 +101,14 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
     series = sampled(rank, window)
     copies = copies_by_direction(rank, window.holds_start(rank.operations.copies.start_ns))
     counters, loads = [], []
-    for one in series:
-        counters.append(_counter_use(one, communication, peaks))
+    for samples in series:
+        counters.append(_counter_use(samples, communication, peaks))
         waited_for = {"communication": exposed}
-        direction = _DIRECTIONS.get(one.of.direction, "")
-        if one.of.link == "pcie" and direction in copies:
+        direction = _DIRECTIONS.get(samples.of.direction, "")
+        if samples.of.link == "pcie" and direction in copies:
             waited_for["copies"] = exposed_copies(rank, copies[direction], window)
         for what, waited in waited_for.items():
-            load = _load(rank, one, what, waited, peaks, window)
+            load = _load(rank, samples, what, waited, peaks, window)
             loads += [load] if load else []
     return LinkCountersResult(
         rank=rank.rank,
@@ -126,7 +126,7 @@ def run(rank: Rank, window: Window) -> LinkCountersResult:
 
 def sampled(rank: Rank, window: Window) -> list[ClippedSamples]:
     """Return the samples of a rank's links inside a window."""
-    within = (ClippedSamples.within(rank, one, window) for one in link_samples(rank))
+    within = (ClippedSamples.within(rank, samples, window) for samples in link_samples(rank))
     return [series for series in within if series]
 
 

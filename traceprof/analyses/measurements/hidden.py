@@ -74,7 +74,7 @@ def that_hold(
         claims: what it claims, and what it could not judge.
         hidden: what is hidden, by rank.
     """
-    lost = {rank: one for rank, several in hidden.items() for one in several if one.is_lost}
+    lost = {rank: cause for rank, several in hidden.items() for cause in several if cause.is_lost}
     held, doubtful = [], {}
     for claim in claims:
         why = lost.get(claim.rank) if isinstance(claim, Finding) else None
@@ -103,7 +103,7 @@ def not_ruled_out(
         NotApplicable(id_, hides[0].reason, hides[0].how_to_collect, rank)
         for rank, several in hidden.items()
         for id_, kind in kinds.items()
-        if (hides := [one for one in several if one.hides(kind)]) and (id_, rank) not in claimed
+        if (hides := [gap for gap in several if gap.hides(kind)]) and (id_, rank) not in claimed
     ]
 
 

@@ -129,7 +129,7 @@ class Registration(Record, frozen=True):
 
         def judge_run(measured: MeasuredRun) -> list[Finding | NotApplicable]:
             # What one rank lost, the others are compared with.
-            lost = tuple(one for several in measured.hidden.values() for one in several)
+            lost = tuple(cause for several in measured.hidden.values() for cause in several)
             hidden = dict.fromkeys((rank.rank for rank in measured.run.ranks), lost)
             judged = that_hold(module.FINDINGS, module.findings(module.run(measured)), hidden)
             if judged or len(measured.run.ranks) < 2:

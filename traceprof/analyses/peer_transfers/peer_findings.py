@@ -186,8 +186,8 @@ def _without_memory(result: PeerTransfersResult) -> NotApplicable | None:
     )
 
 
-def _slower(result: PeerTransfersResult, one: PeerComparison) -> Finding | None:
-    metrics = one.metrics
+def _slower(result: PeerTransfersResult, comparison: PeerComparison) -> Finding | None:
+    metrics = comparison.metrics
     fraction = metrics.exposed_ns / result.window_ns if result.window_ns else 0.0
     severity = severity_of_cost(fraction)
     if severity is None or metrics.ratio < MIN_RATIO:
@@ -206,9 +206,9 @@ def _slower(result: PeerTransfersResult, one: PeerComparison) -> Finding | None:
         metrics.exposed_ns,
         fraction,
         metrics.by_name(),
-        one.evidence,
+        comparison.evidence,
         _SLOWER_ADVICE,
-        Saving.of_step(metrics.exposed_ns, one.share_per_step),
+        Saving.of_step(metrics.exposed_ns, comparison.share_per_step),
     )
 
 

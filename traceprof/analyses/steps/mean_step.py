@@ -26,9 +26,9 @@ def mean_step(totals: Sequence[StepTotals], *, has_steps: bool) -> dict[str, flo
         totals: the steady steps of each rank together.
         has_steps: whether ranks without steps are left out; else all that is judged is one step.
     """
-    counted = [one for one in totals if one.num_steps or not has_steps]
+    counted = [rank for rank in totals if rank.num_steps or not has_steps]
     return {
-        name: sum(getattr(one, name) / max(one.num_steps, 1) for one in counted)
+        name: sum(getattr(rank, name) / max(rank.num_steps, 1) for rank in counted)
         / max(len(counted), 1)
         for name in (*COLUMNS, *CAUSES)
     }

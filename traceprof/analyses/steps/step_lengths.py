@@ -80,7 +80,7 @@ def steady_steps(result: BreakdownResult) -> list[StepMeasures]:
 def steady_spans(result: BreakdownResult) -> Intervals:
     """Return when these ran, in the time of the rank's report; empty without steps."""
     windows = [
-        (one.measures.window_start_ns, one.measures.window_ns) for one in steady_steps(result)
+        (step.measures.window_start_ns, step.measures.window_ns) for step in steady_steps(result)
     ]
     start_ns, length_ns = np.array(windows, np.int64).reshape(-1, 2).T
     return Intervals(start_ns, start_ns + length_ns)

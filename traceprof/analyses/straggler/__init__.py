@@ -140,13 +140,13 @@ def run(measured: MeasuredRun) -> StragglerResult:
     held = held_up_steps(ranks, arrivals, measured.of(breakdown))
     stragglers = (
         replace(
-            one,
+            lag,
             share_per_step=_share_per_step(
-                one.lateness, of_rank.get(ranks.ranks[one.lateness.member])
+                lag.lateness, of_rank.get(ranks.ranks[lag.lateness.member])
             ),
-            details=details(measured, one.metrics.rank, one.metrics.cause, one.lateness.total_ns),
+            details=details(measured, lag.metrics.rank, lag.metrics.cause, lag.lateness.total_ns),
         )
-        for one in _stragglers(ranks, arrivals, held)
+        for lag in _stragglers(ranks, arrivals, held)
     )
     return StragglerResult(ranks, tuple(stragglers))
 

@@ -29,7 +29,7 @@ def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> s
             longer = percent(metrics.slower - 1)
             return f"{longer} longer at the same places, {uneven_kernels.because(metrics)}"
     if cause in _OF_HOST:
-        stalls = next((one for one in measured.stalls if one.rank == rank), None)
+        stalls = next((host for host in measured.stalls if host.rank == rank), None)
         # A stall is the cause only where it makes up most of the lateness.
         if stalls is not None and stalls.unknown is None and 2 * stalls.idle_ns >= lateness_ns > 0:
             return (
@@ -38,7 +38,7 @@ def details(measured: MeasuredRun, rank: int, cause: str, lateness_ns: int) -> s
                 f" {duration(stalls.idle_ns)}"
             )
     if cause == "data loading":
-        idle = next((one for one in measured.results.of(gpu_idle) if one.rank == rank), None)
+        idle = next((gaps for gaps in measured.results.of(gpu_idle) if gaps.rank == rank), None)
         loading_ns = 0 if idle is None else idle.metrics.data_loading_ns
         if loading_ns:
             return f"its GPU idled for {duration(loading_ns)} for it"

@@ -37,9 +37,9 @@ def rotation(measured: MeasuredRun, findings: Iterable[Finding]) -> str | None:
         return None
     worst = int(cost.argmax())
     known = [
-        f"{id_} ({ranks_text(sorted({one.rank for one in made if one.id == id_}))})"
+        f"{id_} ({ranks_text(sorted({finding.rank for finding in made if finding.id == id_}))})"
         for id_ in _CAUSES
-        if any(one.id == id_ for one in made)
+        if any(finding.id == id_ for finding in made)
     ]
     return (
         f"no constant straggler: the rank that comes last changes. The others waited"

@@ -268,9 +268,9 @@ def _clock(placed: Sequence[PlacedKernels], member: int) -> float | None:
     """Return the clock of one rank as a multiple of the mean of the others."""
     own = placed[member].clock_hz
     others = [
-        one.clock_hz
-        for index, one in enumerate(placed)
-        if index != member and one.clock_hz is not None
+        rank.clock_hz
+        for index, rank in enumerate(placed)
+        if index != member and rank.clock_hz is not None
     ]
     return None if own is None or not others else own / float(np.mean(others))
 

@@ -16,7 +16,7 @@ from traceprof.analyses.unfused_kernels.attention import attention_kernels, role
 from traceprof.analyses.unfused_kernels.chains import (
     MIN_KERNELS,
     NameTraits,
-    chains,
+    chains_of,
     longer_by_bytes,
 )
 from traceprof.findings import (
@@ -126,15 +126,15 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     kinds = [kernel_kind(name, communicates=False) for name in names]
     traits = NameTraits.of(names, kinds)
     is_known = np.array([kind.is_known for kind in kinds], np.bool_)
-    found = chains(rank, chosen, which, traits, _in_optimizer(rank, chosen))
+    chains = chains_of(rank, chosen, which, traits, _in_optimizer(rank, chosen))
     attention, rows = attention_kernels(rank, chosen, roles_of(names, kinds)[which])
-    kept_longer_ns = longer_by_bytes(rank, found)
-    if len(attention) and len(found.first):
-        goes_anyway = np.isin(found.kernel, attention) & found.kept
-        kept_longer_ns[np.logical_or.reduceat(goes_anyway, found.first)] = 0
-    found = replace(found, saved_ns=found.saved_ns - kept_longer_ns)
-    name = of_signature[kernels.packed_signature.at(found.kernel)]
-    of_optimizer = np.repeat(found.is_optimizer, found.count)
+    kept_longer_ns = longer_by_bytes(rank, chains)
+    if len(attention) and len(chains.first):
+        goes_anyway = np.isin(chains.kernel, attention) & chains.kept
+        kept_longer_ns[np.logical_or.reduceat(goes_anyway, chains.first)] = 0
+    chains = replace(chains, saved_ns=chains.saved_ns - kept_longer_ns)
+    name = of_signature[kernels.packed_signature.at(chains.kernel)]
+    of_optimizer = np.repeat(chains.is_optimizer, chains.count)
 
     def cover(*which: Int64) -> Intervals:
         kernel = np.concatenate(which)
@@ -146,19 +146,19 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
 
     length = kernels.packed_length.at(chosen)
     compute_ns = intervals.clip(rank.compute, window.start_ns, window.end_ns).measure_ns
-    kernel_ns = measure(found.kernel)
-    spared = np.append(found.kernel[~found.kept], attention)
-    most_spared, kept_ns = np.append(spared, found.alone), int(kept_longer_ns.sum())
+    kernel_ns = measure(chains.kernel)
+    spared = np.append(chains.kernel[~chains.kept], attention)
+    most_spared, kept_ns = np.append(spared, chains.alone), int(kept_longer_ns.sum())
     metrics = UnfusedKernelsMetrics(
         kernel_ns=kernel_ns,
-        optimizer_ns=measure(found.kernel[of_optimizer]),
+        optimizer_ns=measure(chains.kernel[of_optimizer]),
         fraction=share(kernel_ns, compute_ns),
-        num_kernels=len(found.kernel),
-        num_chains=len(found.first),
-        longest_chain=int(found.count.max(initial=0)),
+        num_kernels=len(chains.kernel),
+        num_chains=len(chains.first),
+        longest_chain=int(chains.count.max(initial=0)),
         attention_ns=measure(attention),
-        layout_ns=kernel_ns - measure(found.kernel[~traits.is_layout[name]]),
-        idle_ns=_idle_within(rank, found),
+        layout_ns=kernel_ns - measure(chains.kernel[~traits.is_layout[name]]),
+        idle_ns=_idle_within(rank, chains),
         coverage=share(intervals.total(length[is_known[which]]), intervals.total(length))
         if intervals.total(length)
         else 1.0,
@@ -169,13 +169,13 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
         metrics=metrics,
         saved_ns=max(measure(spared) - kept_ns, 0),
         saved_by_optimizer_ns=max(
-            measure(found.kernel[~found.kept & of_optimizer])
-            - int(kept_longer_ns[found.is_optimizer].sum()),
+            measure(chains.kernel[~chains.kept & of_optimizer])
+            - int(kept_longer_ns[chains.is_optimizer].sum()),
             0,
         ),
         most_ns=_most_ns(rank, window, cover(most_spared), most_spared, kept_ns),
         is_pytorch=rank.program.is_pytorch,
-        evidence=(*_row_of_attention(rank, attention, rows), *_evidence(rank, found, name, names))[
+        evidence=(*_row_of_attention(rank, attention, rows), *_evidence(rank, chains, name, names))[
             :MAX_EVIDENCE
         ],
     )
@@ -263,11 +263,11 @@ def _in_optimizer(rank: Rank, chosen: Int64) -> Mask | None:
     return covered & (call >= 0)
 
 
-def _idle_within(rank: Rank, found: Chains) -> int:
+def _idle_within(rank: Rank, chains: Chains) -> int:
     """Return how long the GPU did nothing between kernels of a chain."""
-    start, end = _times(rank, found.kernel)
+    start, end = _times(rank, chains.kernel)
     follows = np.ones(len(start), np.bool_)
-    follows[found.first] = False
+    follows[chains.first] = False
     after = np.flatnonzero(follows)
     low, high = end[after - 1], start[after]
     waits = high > low
@@ -293,24 +293,26 @@ def _row_of_attention(rank: Rank, kernel: Int64, first: Int64) -> list[Evidence]
     return [Evidence(int(start[here][0]), int(end[here].max()), text)]
 
 
-def _evidence(rank: Rank, found: Chains, name: Int64, names: Sequence[str]) -> tuple[Evidence, ...]:
+def _evidence(
+    rank: Rank, chains: Chains, name: Int64, names: Sequence[str]
+) -> tuple[Evidence, ...]:
     """Show the chain that takes longest of each pattern, the costliest patterns first.
 
     Args:
         rank: the rank.
-        found: chains of k kernels.
+        chains: chains of k kernels.
         name: int64[k], indices into the names.
         names: of kernels.
     """
-    start, end = _times(rank, found.kernel)
-    patterns, which, num = np.unique(found.pattern, return_inverse=True, return_counts=True)
+    start, end = _times(rank, chains.kernel)
+    patterns, which, num = np.unique(chains.pattern, return_inverse=True, return_counts=True)
     saved = np.zeros(len(patterns), np.int64)
-    np.add.at(saved, which, found.saved_ns)
+    np.add.at(saved, which, chains.saved_ns)
     evidence = []
     for pattern in intervals.largest(saved, MAX_EVIDENCE).tolist():
         of_pattern = np.flatnonzero(which == pattern)
-        chain = int(of_pattern[np.argmax(found.total_ns[of_pattern])])
-        first, count = int(found.first[chain]), int(found.count[chain])
+        chain = int(of_pattern[np.argmax(chains.total_ns[of_pattern])])
+        first, count = int(chains.first[chain]), int(chains.count[chain])
         last = first + count
         texts = (names[index] for index in name[first:last].tolist())
         titles = list(dict.fromkeys(map(short_title, texts)))

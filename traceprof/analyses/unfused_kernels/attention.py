@@ -61,7 +61,7 @@ def attention_kernels(
     """
     kernels = rank.operations.kernels
     is_softmax = (roles == _SOFTMAX_FORWARD) | (roles == _SOFTMAX_BACKWARD)
-    found, begins = [np.zeros(0, np.int64)], [np.zeros(0, np.bool_)]
+    attention, begins = [np.zeros(0, np.int64)], [np.zeros(0, np.bool_)]
     for number in np.unique(kernels.packed_stream.at(chosen[is_softmax])).tolist():
         here = np.flatnonzero(kernels.packed_stream.isin([number]))
         role = np.full(len(here), _OTHER, np.int8)
@@ -69,9 +69,9 @@ def attention_kernels(
         is_here = here[np.minimum(place, len(here) - 1)] == chosen
         role[place[is_here]] = roles[is_here]
         is_attention = _is_attention(role)
-        found.append(here[is_attention])
+        attention.append(here[is_attention])
         begins.append(~np.concatenate([[False], is_attention[:-1]])[is_attention])
-    return np.concatenate(found), np.flatnonzero(np.concatenate(begins))
+    return np.concatenate(attention), np.flatnonzero(np.concatenate(begins))
 
 
 def _is_attention(role: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:

@@ -103,7 +103,7 @@ class Chains(Record, frozen=True):
     alone: Int64
 
 
-def chains(
+def chains_of(
     rank: Rank, chosen: Int64, which: Int64, traits: NameTraits, in_optimizer: Mask | None
 ) -> Chains:
     """Find chains among kernels of a rank.
@@ -244,7 +244,7 @@ def _num_before(rank: Rank, kernel: Int64, stream: Int64) -> Int64:
     return before
 
 
-def longer_by_bytes(rank: Rank, found: Chains) -> Int64:
+def longer_by_bytes(rank: Rank, chains: Chains) -> Int64:
     """Return how much longer than a chain's longest pass its bytes keep a fused kernel, int64[c].
 
     A fused kernel reads what the first kernel of the chain reads, and writes what the last one
@@ -252,16 +252,16 @@ def longer_by_bytes(rank: Rank, found: Chains) -> Int64:
     Nothing is known of operators that launched several kernels, or whose shapes are not recorded.
     """
     operators = rank.trace.operators(rank.process)
-    if operators is None or len(operators.work) == 1 or not len(found.first):
-        return np.zeros(len(found.first), np.int64)
-    order = np.argsort(found.kernel)
-    code = launching_code(rank, found.kernel[order])
+    if operators is None or len(operators.work) == 1 or not len(chains.first):
+        return np.zeros(len(chains.first), np.int64)
+    order = np.argsort(chains.kernel)
+    code = launching_code(rank, chains.kernel[order])
     if code is None:
-        return np.zeros(len(found.first), np.int64)
+        return np.zeros(len(chains.first), np.int64)
     operator = np.empty(len(order), np.int64)
     operator[order] = code.innermost
     count = np.bincount(operator + 1)
-    length = rank.operations.kernels.packed_length.at(found.kernel)
+    length = rank.operations.kernels.packed_length.at(chains.kernel)
 
     def spent(kernel: Int64, part: Int64) -> npt.NDArray[np.float64]:
         """Return the time that a part of the bytes takes of kernels, 0 if that is unknown."""
@@ -270,6 +270,6 @@ def longer_by_bytes(rank: Rank, found: Chains) -> Int64:
         share = part[of] / np.maximum(code.moved[of], 1)
         return np.where(is_known, share * length[kernel], 0.0)
 
-    last = found.first + found.count - 1
-    least = spent(found.first, code.read) + spent(last, code.moved - code.read)
-    return np.clip(least - (found.total_ns - found.saved_ns), 0, found.saved_ns).astype(np.int64)
+    last = chains.first + chains.count - 1
+    least = spent(chains.first, code.read) + spent(last, code.moved - code.read)
+    return np.clip(least - (chains.total_ns - chains.saved_ns), 0, chains.saved_ns).astype(np.int64)

@@ -72,7 +72,7 @@ def attributions(
             sentence = None if is_made else why or otherwise
             finding = id_ if is_made else None
             of_rank.append(Attribution(result.rank, part, part_ns, fraction, finding, sentence))
-        attributed += sorted(of_rank, key=lambda one: -one.part_ns)
+        attributed += sorted(of_rank, key=lambda attribution: -attribution.part_ns)
     return attributed
 
 

@@ -44,7 +44,7 @@ class Headline(Record, frozen=True):
     @property
     def causes(self) -> tuple[Finding, ...]:
         """What to act on first: at most three findings, each worth 1 % of a step or more."""
-        return tuple(one for one in self.worst if self._matters(one))[:MAX_CAUSES]
+        return tuple(finding for finding in self.worst if self._matters(finding))[:MAX_CAUSES]
 
     def _matters(self, finding: Finding) -> bool:
         most_ns = None if finding.saving is None else finding.saving.high_ns

@@ -72,7 +72,9 @@ def judge(
         headline=None if head is None else head.updated(findings),
         attributions=tuple(attributions(breakdowns, findings, missing, without_gpu)),
         assumed={
-            one.id: assumed[one.id] for one in findings if is_wanted(one) and one.id in assumed
+            claim.id: assumed[claim.id]
+            for claim in findings
+            if is_wanted(claim) and claim.id in assumed
         },
     )
 
@@ -82,8 +84,8 @@ def _assumed(measured: MeasuredRun, findings: Sequence[Finding]) -> dict[str, tu
     assumed = {}
     for group in by_id(findings):
         ranks = {finding.rank for finding in group}
-        (analysis,) = [one for one in ANALYSES if group[0].id in one.findings]
-        results = [one for one in measured.results.named(analysis.name) if one.rank in ranks]
+        (analysis,) = [candidate for candidate in ANALYSES if group[0].id in candidate.findings]
+        results = [each for each in measured.results.named(analysis.name) if each.rank in ranks]
         assumed[group[0].id] = analysis.findings[group[0].id].assumed(group, results)
     return {id_: atoms for id_, atoms in assumed.items() if atoms}
 

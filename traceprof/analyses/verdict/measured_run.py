@@ -61,7 +61,7 @@ def measured_run(
 
 
 def _check_pipelines(pipelines: Sequence[Sequence[int]], ranks: Sequence[int]) -> None:
-    strangers = sorted({number for one in pipelines for number in one} - {*ranks})
+    strangers = sorted({number for stages in pipelines for number in stages} - {*ranks})
     if strangers:
         raise UsageError(
             f"cannot use a pipeline with {ranks_text(strangers)}",

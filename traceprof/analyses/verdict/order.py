@@ -33,7 +33,7 @@ def in_order(findings: Iterable[Finding], step_ns: int) -> tuple[Finding, ...]:
     marked = [_marked(finding, step_ns) for finding in findings]
     costs = {(finding.id, finding.rank): finding.impact_ns for finding in marked}
     marked = [replace(finding, part_of=_part_of(finding, costs)) for finding in marked]
-    groups = [sorted(group, key=lambda one: _key(one, step_ns)) for group in by_id(marked)]
+    groups = [sorted(group, key=lambda finding: _key(finding, step_ns)) for group in by_id(marked)]
     groups.sort(key=lambda group: _key(group[0], step_ns))
     return tuple(finding for group in groups for finding in group)
 

@@ -89,7 +89,7 @@ class RunResult(Record, frozen=True):
         if self.headline is None:
             return {}
         totals = self.step_totals
-        mean = in_whole_ns(mean_step(totals, has_steps=any(one.num_steps for one in totals)))
+        mean = in_whole_ns(mean_step(totals, has_steps=any(rank.num_steps for rank in totals)))
         possible_ns = self.headline.savings.possible_step_ns
         return {
             "step_ns": self.headline.step_ns,

@@ -112,26 +112,26 @@ def bounded(
     of_rank = {result.rank: result for result in breakdowns}
     slowed = {result.rank: result.per_step_at_most_ns for result in slowdowns}
     most: dict[str, float] = {}
-    for one in findings:
-        if one.rank in of_rank:
-            goes_ns = _goes_ns(one, of_rank[one.rank])
-            if FINDINGS[one.id].part == "exposed communication":
-                goes_ns += _waits_ns(of_rank[one.rank], breakdowns, slowdowns)
-            if "communication=0" in assumed.get(one.id, ()):
-                goes_ns += slowed.get(one.rank, 0)
-            most[one.id] = max(most.get(one.id, 0), goes_ns)
+    for finding in findings:
+        if finding.rank in of_rank:
+            goes_ns = _goes_ns(finding, of_rank[finding.rank])
+            if FINDINGS[finding.id].part == "exposed communication":
+                goes_ns += _waits_ns(of_rank[finding.rank], breakdowns, slowdowns)
+            if "communication=0" in assumed.get(finding.id, ()):
+                goes_ns += slowed.get(finding.rank, 0)
+            most[finding.id] = max(most.get(finding.id, 0), goes_ns)
     return within_reach(
         [
             replace(
-                one,
+                finding,
                 saving=_bound(
-                    one,
-                    of_rank.get(one.rank),
-                    most.get(one.id, 0),
-                    _NOT_REPLAYED if one.id in assumed else _NOT_REMOVABLE,
+                    finding,
+                    of_rank.get(finding.rank),
+                    most.get(finding.id, 0),
+                    _NOT_REPLAYED if finding.id in assumed else _NOT_REMOVABLE,
                 ),
             )
-            for one in findings
+            for finding in findings
         ],
         breakdowns,
     )
@@ -189,7 +189,7 @@ def _steps(breakdown: BreakdownResult) -> list[Measures]:
 
 def _mean_ns(breakdown: BreakdownResult, measure: str) -> float:
     steps = _steps(breakdown)
-    total: int = sum(getattr(one, measure) for one in steps)
+    total: int = sum(getattr(step, measure) for step in steps)
     return total / len(steps)
 
 
@@ -203,9 +203,9 @@ def _waits_ns(
     A kernel of communication runs while it waits, and that time is communication. Who waits for a
     copy of another rank idles.
     """
-    if not any(one.has_peer_copies for one in slowdowns):
+    if not any(rank.has_peer_copies for rank in slowdowns):
         return 0
-    others = sum(_mean_ns(one, "communication_ns") for one in breakdowns if one is not breakdown)
+    others = sum(_mean_ns(rank, "communication_ns") for rank in breakdowns if rank is not breakdown)
     return min(_mean_ns(breakdown, "idle_ns"), others)
 
 

@@ -17,7 +17,7 @@ from traceprof.kernel_names.categories import Category
 from traceprof.run import training
 from traceprof.run.concurrency import KindBeside
 
-_COMPUTE = [*(str(one) for one in Category if one is not Category.COMMUNICATION), GRAPH]
+_COMPUTE = [*(str(kind) for kind in Category if kind is not Category.COMMUNICATION), GRAPH]
 
 
 @record("rank", ...)

@@ -49,7 +49,7 @@ def _refusal(analysis: Analysis) -> Refusal | None:
     tried = None if result.headline is None else result.headline.savings.replay
     if tried is not None:  # the replay was checked before
         return Refusal(tried.refused, tried.how_to_collect) if tried.refused else None
-    measured = {one.rank: one for one in result.breakdown}
+    measured = {rank.rank: rank for rank in result.breakdown}
     sample = sample_of(analysis.run, measured) if measured else None
     num = sum(len(rank.operations) for rank in analysis.run.ranks)
     if sample is None and num > MAX_WITHOUT_STEPS:
@@ -60,7 +60,7 @@ def _refusal(analysis: Analysis) -> Refusal | None:
 
 def _chosen_steps(result: RunResult) -> list[int | None]:
     """Return the numbers of the steps, by the rank whose steps take longest; None for all."""
-    common = set.intersection(*({step.number for step in one.steps} for one in result.breakdown))
+    common = set.intersection(*({step.number for step in rank.steps} for rank in result.breakdown))
     steps = [step for step in steady_steps(slowest_rank(result.breakdown)) if step.number in common]
     if not steps:
         return [None]

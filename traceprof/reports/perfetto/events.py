@@ -57,7 +57,7 @@ class Events(Record, frozen=True):
     def chosen(self, index: Mask) -> Events:
         """Return some of the events: bool[n]."""
         new = np.cumsum(index) - 1
-        special = {int(new[one]): said for one, said in self.special.items() if index[one]}
+        special = {int(new[row]): said for row, said in self.special.items() if index[row]}
         return Events(
             self.start_ns[index], self.end_ns[index], self.name[index], self.names,
             self.category[index], self.categories, self.flow[index], self.shared[index],

@@ -95,7 +95,7 @@ def flows_of(rank: Rank, comparison: RankComparison) -> MatchedFlows | None:
         if member not in waits.group.members or waits.group.is_mpi:
             continue
         column = waits.group.members.index(member)
-        ranks = np.array([comparison.ranks[one] for one in waits.group.members], np.int64)
+        ranks = np.array([comparison.ranks[place] for place in waits.group.members], np.int64)
         parts.append(
             (
                 index[waits.group.place[:, column]],

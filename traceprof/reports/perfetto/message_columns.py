@@ -66,8 +66,8 @@ class RowFields(Record, frozen=True):
     def where(self, is_present: Mask) -> RowFields:
         """Return the same fields, of some messages only: bool[n]."""
         columns = [
-            ByteColumn(one.words, np.where(is_present, one.kept, one.kept.dtype.type(0)))
-            for one in self.columns
+            ByteColumn(column.words, np.where(is_present, column.kept, column.kept.dtype.type(0)))
+            for column in self.columns
         ]
         return RowFields(tuple(columns), np.where(is_present, self.length, 0))
 
@@ -114,8 +114,8 @@ def numbers(tag: bytes, values: Int64) -> RowFields:
             columns.append(ByteColumn(high_word.astype(np.uint16), kept.astype(np.uint16)))
         elif top < 1 << 2 * _BITS:
             columns = [
-                ByteColumn(one.words.astype(np.uint16), one.kept.astype(np.uint16))
-                for one in columns
+                ByteColumn(column.words.astype(np.uint16), column.kept.astype(np.uint16))
+                for column in columns
             ]
     return _after(tag, RowFields(tuple(columns), length))
 
@@ -148,11 +148,11 @@ def written(fields: RowFields, num: int) -> EncodedMessages:
         fields: of n messages.
         num: n.
     """
-    row = np.dtype([(f"f{number}", one.words.dtype) for number, one in enumerate(fields.columns)])
+    row = np.dtype([(f"f{number}", part.words.dtype) for number, part in enumerate(fields.columns)])
     words, kept = (np.empty(num, row) for _ in range(2))
     for rows, columns in (
-        (words, [one.words for one in fields.columns]),
-        (kept, [one.kept for one in fields.columns]),
+        (words, [part.words for part in fields.columns]),
+        (kept, [part.kept for part in fields.columns]),
     ):
         named = dict(zip(row.names or (), columns, strict=True))
         same = np.zeros(1, row)  # what all messages share is copied row by row

@@ -158,7 +158,7 @@ class PacketWriter:
         for first in range(0, len(order), _CHUNK):
             part = order[first : first + _CHUNK]
             kind = np.where(part >= 0, kind_of[part], _PLAIN)
-            plain, noted, special = (part[kind == one] for one in (_PLAIN, _NOTED, _SPECIAL))
+            plain, noted, special = (part[kind == value] for value in (_PLAIN, _NOTED, _SPECIAL))
             parts = [self._slices(track, events, plain, name, category, has_notes=False)]
             if len(plain) < len(part):
                 parts.append(self._slices(track, events, noted, name, category, has_notes=True))

@@ -22,17 +22,17 @@ _KINDS = {OTHER: "pass", FORWARD: "forward", BACKWARD: "backward", WEIGHTS: "wei
 _CATEGORIES = ("pass", "bubble")
 
 
-def write_pipelines(writer: PacketWriter, found: PipelineBubbleResult) -> None:
+def write_pipelines(writer: PacketWriter, result: PipelineBubbleResult) -> None:
     """Write the stages of each pipeline above all ranks, in the run's time, as their kernels are.
 
     The ideal, equal stages whose messages take no time, begins when the pipeline does.
     """
-    for number, pipeline in enumerate(found.pipelines):
-        name = "pipeline" if len(found.pipelines) == 1 else f"pipeline {number}"
+    for number, pipeline in enumerate(result.pipelines):
+        name = "pipeline" if len(result.pipelines) == 1 else f"pipeline {number}"
         actual = writer.track(_NO_PARENT, name)
         ideal = writer.track(_NO_PARENT, f"{name}: equal stages, no transfer")
         for place, stage in enumerate(pipeline.stages):
-            title = f"stage {place}, rank {found.ranks.ranks[stage.member]}"
+            title = f"stage {place}, rank {result.ranks.ranks[stage.member]}"
             micro_batch = pipeline.schedule.micro_batch[place]
             waits, nothing = stage.waits, (np.empty(0, np.int64),) * 3
             begin = pipeline.start_ns

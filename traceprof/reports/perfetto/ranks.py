@@ -65,7 +65,7 @@ def write_rank(
     """
     to_run = partial(analysis.ranks.clocks.to_run, rank.report)
     process = writer.process(pid, _title(rank, analysis), rank.rank)
-    result = next((one for one in analysis.breakdown if one.rank == rank.rank), None)
+    result = next((result for result in analysis.breakdown if result.rank == rank.rank), None)
     if result is not None:
         findings = [finding for finding in analysis.findings if finding.rank == rank.rank]
         _write_findings(writer, process, findings, result, to_run)

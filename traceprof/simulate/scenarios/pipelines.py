@@ -80,27 +80,27 @@ class Plan:
         """Return the passes of a stage in a step, in order."""
         return ORDERS[self.order](stage, self.num_stages, self.num_micro_batches)
 
-    def source(self, stage: int, one: Pass) -> tuple[int, Pass] | None:
+    def source(self, stage: int, pass_: Pass) -> tuple[int, Pass] | None:
         """Return the stage and the pass that make the input of a pass; None if it needs none."""
-        return self._beside(stage, one, -1 if one.is_forward else 1)
+        return self._beside(stage, pass_, -1 if pass_.is_forward else 1)
 
-    def destination(self, stage: int, one: Pass) -> tuple[int, Pass] | None:
+    def destination(self, stage: int, pass_: Pass) -> tuple[int, Pass] | None:
         """Return the stage and the pass that need the result of a pass; None if none does."""
-        return self._beside(stage, one, 1 if one.is_forward else -1)
+        return self._beside(stage, pass_, 1 if pass_.is_forward else -1)
 
-    def _beside(self, stage: int, one: Pass, distance: int) -> tuple[int, Pass] | None:
-        part = one.chunk * self.num_stages + stage + distance
+    def _beside(self, stage: int, pass_: Pass, distance: int) -> tuple[int, Pass] | None:
+        part = pass_.chunk * self.num_stages + stage + distance
         if not 0 <= part < self.num_stages * self.num_chunks:
             return None
         chunk, other = divmod(part, self.num_stages)
-        return other, structs.replace(one, chunk=chunk)
+        return other, structs.replace(pass_, chunk=chunk)
 
-    def kernels(self, stage: int, one: Pass) -> list[Kernel]:
+    def kernels(self, stage: int, pass_: Pass) -> list[Kernel]:
         """Return the kernels of a pass."""
         scale = (self.work[stage] if self.work else 1.0) / self.num_chunks
         return [
             replace(kernel, duration_ns=round(kernel.duration_ns * scale))
-            for kernel in (kernels.FORWARD if one.is_forward else _BACKWARD)
+            for kernel in (kernels.FORWARD if pass_.is_forward else _BACKWARD)
         ]
 
 
@@ -112,7 +112,7 @@ def pipeline(rng: np.random.Generator, plan: Plan) -> Setup:
         make = _copying if plan.is_copying else _sending
         return make(changed, np.random.default_rng(seed))
 
-    def found(ranks: Ranks) -> list[Finding]:
+    def truth(ranks: Ranks) -> list[Finding]:
         mean = sum(plan.work) / len(plan.work) if plan.work else 1.0
         equal = replace(plan, work=(mean,) * plan.num_stages, rates=_NO_TIME, late_ns=0)
         levels = [
@@ -125,7 +125,7 @@ def pipeline(rng: np.random.Generator, plan: Plan) -> Setup:
         ]
         return bubbles(plan, [*levels, ranks.result])
 
-    return replace(build(plan), findings=found)
+    return replace(build(plan), findings=truth)
 
 
 def bubbles(plan: Plan, levels: list[Result]) -> list[Finding]:
@@ -186,11 +186,11 @@ def _spans(plan: Plan, result: Result, stage: int) -> list[tuple[int, int, bool]
     )
     spans, place = [], 0
     for _ in range(plan.num_steps):
-        for one in [*plan.passes(stage), None]:
-            num = 1 if one is None else len(kernels.FORWARD if one.is_forward else _BACKWARD)
+        for pass_ in [*plan.passes(stage), None]:
+            num = 1 if pass_ is None else len(kernels.FORWARD if pass_.is_forward else _BACKWARD)
             inside = computed[place : place + num]
             place += num
-            needs_input = one is not None and plan.source(stage, one) is not None
+            needs_input = pass_ is not None and plan.source(stage, pass_) is not None
             spans.append((inside[0][0], inside[-1][1], needs_input))
     return spans
 
@@ -207,34 +207,34 @@ def _sending(plan: Plan, rng: np.random.Generator) -> Setup:
             if stage == 0:
                 _load(host, plan)
             with host.step(step):
-                for one in plan.passes(stage):
-                    _send_and_receive(host, plan, stage, one, receives)
+                for pass_ in plan.passes(stage):
+                    _send_and_receive(host, plan, stage, pass_, receives)
                 with host.range("optimizer step"):
                     host.operator(host.compute, "aten::_fused_adamw_", _OPTIMIZER)
                 host.synchronize(host.compute)
     return Setup(hosts, lambda _: [])
 
 
-def _send_and_receive(host: Host, plan: Plan, stage: int, one: Pass, receives: Stream) -> None:
+def _send_and_receive(host: Host, plan: Plan, stage: int, pass_: Pass, receives: Stream) -> None:
     """Add a pass of a stage, with its messages."""
-    source, destination = plan.source(stage, one), plan.destination(stage, one)
+    source, destination = plan.source(stage, pass_), plan.destination(stage, pass_)
     if source is not None:
-        way = _way(source[0], stage, one)
+        way = _way(source[0], stage, pass_)
         after = None if plan.is_prefetching else host.compute
         host.send_recv("recv", source[0], way, receives, plan.num_bytes, after=after)
         host.follow(host.compute, receives)
-    _compute(host, host.compute, plan, stage, one)
+    _compute(host, host.compute, plan, stage, pass_)
     if destination is not None:
-        way = _way(stage, destination[0], one)
-        sends = host.stream(_SENDS[one.is_forward])
+        way = _way(stage, destination[0], pass_)
+        sends = host.stream(_SENDS[pass_.is_forward])
         host.send_recv("send", destination[0], way, sends, plan.num_bytes, after=host.compute)
 
 
-def _way(source: int, destination: int, one: Pass) -> Communicator:
+def _way(source: int, destination: int, pass_: Pass) -> Communicator:
     """Return the communicator of the activations or gradients from one stage to another."""
     low, high = sorted((source, destination))
-    number = 0x5EED_0000_0000_1000 + 256 * source + 2 * destination + one.is_forward
-    return Communicator(number, f"pp{source}{destination}{'bf'[one.is_forward]}", (low, high))
+    number = 0x5EED_0000_0000_1000 + 256 * source + 2 * destination + pass_.is_forward
+    return Communicator(number, f"pp{source}{destination}{'bf'[pass_.is_forward]}", (low, high))
 
 
 def _copying(plan: Plan, rng: np.random.Generator) -> Setup:
@@ -245,13 +245,13 @@ def _copying(plan: Plan, rng: np.random.Generator) -> Setup:
         _load(host, plan)
         with host.step(step):
             sent: dict[tuple[int, Pass], Event] = {}
-            for stage, one in _in_launch_order(plan):
-                if (stage, one) in sent:
-                    host.wait(compute[stage], sent[stage, one])
-                _compute(host, compute[stage], plan, stage, one)
-                destination = plan.destination(stage, one)
+            for stage, pass_ in _in_launch_order(plan):
+                if (stage, pass_) in sent:
+                    host.wait(compute[stage], sent[stage, pass_])
+                _compute(host, compute[stage], plan, stage, pass_)
+                destination = plan.destination(stage, pass_)
                 if destination is not None:
-                    copies = Stream(0, stage, COPY + 20 * (stage + 1) + one.is_forward)
+                    copies = Stream(0, stage, COPY + 20 * (stage + 1) + pass_.is_forward)
                     host.follow(copies, compute[stage])
                     host.peer_copy(copies, plan.num_bytes, stage, destination[0])
                     sent[destination] = host.record(copies)
@@ -286,13 +286,13 @@ def _load(host: Host, plan: Plan) -> None:
             host.sleep(plan.late_ns, "poll", spread=0)
 
 
-def _compute(host: Host, stream: Stream, plan: Plan, stage: int, one: Pass) -> None:
-    operator = "aten::linear" if one.is_forward else "aten::mm"
+def _compute(host: Host, stream: Stream, plan: Plan, stage: int, pass_: Pass) -> None:
+    operator = "aten::linear" if pass_.is_forward else "aten::mm"
     if not plan.is_labelled:
-        host.launch(stream, *plan.kernels(stage, one))
+        host.launch(stream, *plan.kernels(stage, pass_))
         return
-    with host.range("forward" if one.is_forward else "backward"):
-        host.operator(stream, operator, *plan.kernels(stage, one))
+    with host.range("forward" if pass_.is_forward else "backward"):
+        host.operator(stream, operator, *plan.kernels(stage, pass_))
 
 
 def scenario(plan: Plan) -> Callable[[np.random.Generator], Setup]:

@@ -54,5 +54,5 @@ def nccl_serialization(rng: np.random.Generator) -> Setup:
         optimize(host)
         host.synchronize(host.compute)
 
-    found = partial(of_each_rank, "nccl-serialization", answers.nccl_serialization)
-    return Setup(programs(rng, 8, step, processes=_WORLD.processes), found)
+    findings = partial(of_each_rank, "nccl-serialization", answers.nccl_serialization)
+    return Setup(programs(rng, 8, step, processes=_WORLD.processes), findings)

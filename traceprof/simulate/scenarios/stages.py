@@ -51,11 +51,11 @@ def sends_of(stage: int) -> list[Send]:
     """
     passes = one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES)
     sends: list[Send] = []
-    for before, one in zip([None, *passes], passes, strict=False):
-        if _is_sent(stage, one):
-            goes_first = not one.is_forward and before is not None and before.is_forward
+    for before, pass_ in zip([None, *passes], passes, strict=False):
+        if _is_sent(stage, pass_):
+            goes_first = not pass_.is_forward and before is not None and before.is_forward
             is_before = goes_first and stage < NUM_STAGES - 1
-            sends.insert(len(sends) - is_before, Send(one.is_forward, one.micro_batch))
+            sends.insert(len(sends) - is_before, Send(pass_.is_forward, pass_.micro_batch))
     return sends
 
 
@@ -91,16 +91,16 @@ def _stage(host: Host, order: list[Send]) -> None:
     stage = host.process
     sends, receives = host.stream(SENDS), host.stream(RECEIVES)
     done: dict[Send, Event] = {}
-    for one in one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES):
-        source = stage - 1 if one.is_forward else stage + 1
+    for pass_ in one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES):
+        source = stage - 1 if pass_.is_forward else stage + 1
         if 0 <= source < NUM_STAGES:
             host.send_recv(
                 "recv", source, pair(source, stage), receives, _BYTES, after=host.compute
             )
             host.follow(host.compute, receives)
-        _compute(host, host.compute, one)
-        if _is_sent(stage, one):
-            done[Send(one.is_forward, one.micro_batch)] = host.record(host.compute)
+        _compute(host, host.compute, pass_)
+        if _is_sent(stage, pass_):
+            done[Send(pass_.is_forward, pass_.micro_batch)] = host.record(host.compute)
         while order and order[0] in done:
             send = order.pop(0)
             destination = stage + 1 if send.is_forward else stage - 1
@@ -108,17 +108,17 @@ def _stage(host: Host, order: list[Send]) -> None:
             host.send_recv("send", destination, pair(stage, destination), sends, _BYTES)
 
 
-def _compute(host: Host, stream: Stream, one: Pass) -> None:
-    with host.range("forward" if one.is_forward else "backward"):
-        if one.is_forward:
+def _compute(host: Host, stream: Stream, pass_: Pass) -> None:
+    with host.range("forward" if pass_.is_forward else "backward"):
+        if pass_.is_forward:
             host.operator(stream, "aten::linear", *kernels.FORWARD)
         else:
             host.operator(stream, "aten::mm", *_BACKWARD)
 
 
-def _is_sent(stage: int, one: Pass) -> bool:
+def _is_sent(stage: int, pass_: Pass) -> bool:
     """Return whether the result of a pass goes to another stage."""
-    return stage < NUM_STAGES - 1 if one.is_forward else stage > 0
+    return stage < NUM_STAGES - 1 if pass_.is_forward else stage > 0
 
 
 def copying_pipeline(rng: np.random.Generator, num_steps: int = NUM_STEPS) -> Setup:
@@ -135,18 +135,18 @@ def copying_pipeline(rng: np.random.Generator, num_steps: int = NUM_STEPS) -> Se
     for step in range(num_steps):
         with host.step(step):
             sent: dict[tuple[int, Send], Stream] = {}
-            for stage, one in _in_launch_order():
-                source = stage - 1 if one.is_forward else stage + 1
-                received = sent.get((source, Send(one.is_forward, one.micro_batch)))
+            for stage, pass_ in _in_launch_order():
+                source = stage - 1 if pass_.is_forward else stage + 1
+                received = sent.get((source, Send(pass_.is_forward, pass_.micro_batch)))
                 if received is not None:
                     host.follow(compute[stage], received)
-                _compute(host, compute[stage], one)
-                if _is_sent(stage, one):
-                    destination = stage + 1 if one.is_forward else stage - 1
-                    copy = Stream(0, stage, COPY + 20 * (stage + 1) + one.is_forward)
+                _compute(host, compute[stage], pass_)
+                if _is_sent(stage, pass_):
+                    destination = stage + 1 if pass_.is_forward else stage - 1
+                    copy = Stream(0, stage, COPY + 20 * (stage + 1) + pass_.is_forward)
                     host.follow(copy, compute[stage])
                     host.peer_copy(copy, _BYTES, stage, destination)
-                    sent[stage, Send(one.is_forward, one.micro_batch)] = copy
+                    sent[stage, Send(pass_.is_forward, pass_.micro_batch)] = copy
             for stream in compute:
                 host.operator(stream, "aten::_fused_adamw_", kernels.ADAM)
             for stream in compute:

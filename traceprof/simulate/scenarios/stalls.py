@@ -102,9 +102,9 @@ def _truth(ranks: Ranks, planted: dict[int, Stalls], held_up_by: str) -> list[Fi
     """Return `gpu-idle` and `host-stall` of each rank that stalled."""
     stalled = {rank: stalls for rank, stalls in planted.items() if stalls}
     return [
-        found
+        claim
         for rank, stalls in stalled.items()
-        for found in (
+        for claim in (
             finding("gpu-idle", rank, **lost_time.idle(ranks, rank)),
             finding("host-stall", rank, **_metrics(ranks, rank, stalls, len(stalled), held_up_by)),
         )

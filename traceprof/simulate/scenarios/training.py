@@ -150,8 +150,8 @@ def overlap_slowdown(rng: np.random.Generator) -> Setup:
 
     hosts = programs(rng, _SLOWED_STEPS, step, Rates(nccl=Fraction(100)))
     metrics = partial(answers.overlap_slowdown, num_passes=2 * _SLOWED_STEPS)
-    found = partial(of_each_rank, "overlap-slowdown", metrics)
-    return Setup(hosts, found, slowdown=Fraction(3, 2))
+    findings = partial(of_each_rank, "overlap-slowdown", metrics)
+    return Setup(hosts, findings, slowdown=Fraction(3, 2))
 
 
 def compute_stream_collective(rng: np.random.Generator) -> Setup:

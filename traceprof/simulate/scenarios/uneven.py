@@ -160,7 +160,7 @@ def beyond_ns(ranks: Ranks) -> list[dict[int, float]]:
     by_rank = [
         [
             [operation.end_ns - operation.start_ns for operation in part]
-            for computes, part in groupby(operations, lambda one: class_of(one) == "compute")
+            for computes, part in groupby(operations, lambda item: class_of(item) == "compute")
             if computes
         ]
         for operations in ranks.operations

@@ -285,7 +285,7 @@ class KinetoTrace(Trace):
             for number, annotations in self._annotations.items()
             if process in {None, number}
         }
-        return {number: found for number, found in named.items() if len(found.names)}
+        return {number: ranges for number, ranges in named.items() if len(ranges.names)}
 
     def range_ends(self, process: int) -> tuple[Int64, Int64]:
         """Return the ends of annotations of a process, and their threads."""

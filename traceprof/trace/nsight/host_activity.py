@@ -240,13 +240,13 @@ def quiet_switches(database: Database, process: int, calling: Int64) -> ThreadSw
     """
     if not database.has(schema.SWITCHES, "start", "isSchedIn", "globalTid"):
         return NO_SWITCHES
-    found = [np.empty(0, np.int64)]
+    own = [np.empty(0, np.int64)]
     expect_rows(database, [schema.SWITCHES])
     for chunk in read_columns(database, schema.SWITCHES, ("globalTid",)):
         thread = np.unique(chunk["globalTid"])
-        found.append(thread[schema.process_of_thread(thread) == process])
+        own.append(thread[schema.process_of_thread(thread) == process])
     others = [thread for thread, text in _thread_names(database) if _NO_PROGRAM.match(text)]
-    threads = np.setdiff1d(np.concatenate(found), np.append(calling, others))
+    threads = np.setdiff1d(np.concatenate(own), np.append(calling, others))
     return _read_switches(database, threads).get(process, NO_SWITCHES)
 
 

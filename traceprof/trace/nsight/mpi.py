@@ -166,7 +166,7 @@ def _communicators(database: Database) -> dict[int, dict[int, _Communicator]]:
         ("rank", "timestamp", "commHandle", "parentHandle", "size", "groupRoot", "groupRootUid"),
         int,
     )
-    found: dict[int, dict[int, _Communicator]] = {}
+    communicators: dict[int, dict[int, _Communicator]] = {}
     rows = database.rows(schema.MPI_COMMUNICATORS, columns)
     for row in sorted(rows, key=lambda row: row["timestamp"] or 0):
         root, number = row["groupRoot"], row["groupRootUid"]
@@ -179,8 +179,8 @@ def _communicators(database: Database) -> dict[int, dict[int, _Communicator]]:
         else:
             continue
         size = UNKNOWN if row["size"] is None else row["size"]
-        found.setdefault(row["rank"], {})[row["commHandle"]] = _Communicator(name, size)
-    return found
+        communicators.setdefault(row["rank"], {})[row["commHandle"]] = _Communicator(name, size)
+    return communicators
 
 
 def _calls(rows: Columns, waits: Columns, handles: Mapping[int, _Communicator]) -> MpiCalls:
@@ -239,9 +239,9 @@ def _communicators_of(
     distinct, place = np.unique(handles, return_inverse=True)
     place = place.reshape(-1)
     own = [_communicator(handle, distinct.tolist(), known) for handle in distinct.tolist()]
-    names = tuple(dict.fromkeys(one.name for one in own if one is not None))
-    of_handle = [UNKNOWN if one is None else names.index(one.name) for one in own]
-    sizes = [UNKNOWN if one is None else one.size for one in own]
+    names = tuple(dict.fromkeys(comm.name for comm in own if comm is not None))
+    of_handle = [UNKNOWN if comm is None else names.index(comm.name) for comm in own]
+    sizes = [UNKNOWN if comm is None else comm.size for comm in own]
     return names, np.array(of_handle, np.int64)[place], np.array(sizes, np.int64)[place]
 
 
@@ -253,7 +253,7 @@ def _communicator(
         return known[handle]
     if handle == _MPICH_WORLD:
         return _Communicator(WORLD, UNKNOWN)
-    shared = {one for one in known.values() if one.size != 1}
+    shared = {comm for comm in known.values() if comm.size != 1}
     if len(shared) == 1 and handle == NULL:
         return next(iter(shared))
     return _Communicator(ONLY, UNKNOWN) if len(handles) == 1 and not known else None

@@ -125,8 +125,8 @@ def holds(trace: Trace, database: Database, part: Part) -> bool:
 def _holds_counters(counters: Counters, part: Part) -> bool:
     if part is Part.COUNTED_GPUS:
         return bool(counters.gpu_of_rank)
-    series = [one for several in counters.by_gpu.values() for one in several]
-    return any(np.median(one.end_ns - one.start_ns) <= _DENSE_NS for one in series)
+    series = [samples for several in counters.by_gpu.values() for samples in several]
+    return any(np.median(samples.end_ns - samples.start_ns) <= _DENSE_NS for samples in series)
 
 
 def _holds_calls(trace: Trace, part: Part) -> bool:
