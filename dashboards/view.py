@@ -100,10 +100,10 @@ class View:
     @property
     def unit(self) -> str:
         """The unit of a saving: a step or, if no steps are known, the whole judged time."""
-        found = self.analysis.result.headline
-        if found is None or found.lengths is not None:
+        headline = self.analysis.result.headline
+        if headline is None or headline.lengths is not None:
             return "a step"
-        return f"the {found.breakdown.judged_kind}"
+        return f"the {headline.breakdown.judged_kind}"
 
     def missing(self, *ids: str) -> tuple[NotApplicable, ...]:
         """Return which of these findings, or of all, could not be judged on the chosen ranks."""

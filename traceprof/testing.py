@@ -98,7 +98,7 @@ class RecordedRun:
         ]
         if above:
             claims = "\n".join(
-                f"{one.severity} {one.id}, rank {one.rank}: {one.title}" for one in above
+                f"{claim.severity} {claim.id}, rank {claim.rank}: {claim.title}" for claim in above
             )
             raise AssertionError(f"findings above {limit} in {self._side.name}:\n{claims}")
         return self

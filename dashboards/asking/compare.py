@@ -135,7 +135,7 @@ def _ranks(capture: Document) -> list[ComparedRank]:
         whole.rank: (whole.window_start_ns, whole.window_start_ns + whole.window_ns)
         for whole in capture.breakdown
     }
-    judged |= {one.rank: (one.start_ns, one.end_ns) for one in capture.training}
+    judged |= {span.rank: (span.start_ns, span.end_ns) for span in capture.training}
     for row in capture.steps:
         parts = {name: getattr(row, name) for name in _MEASURED}
         start, end = judged[row.rank]

@@ -80,14 +80,14 @@ def lanes(
         "rows": [{"title": row.title, "name": row.name, "href": row.href} for row in rows],
         "series": [
             {
-                "name": one.name,
-                "mark": one.mark,
-                "color": one.color,
-                "rows": one.rows,
-                "x": one.x,
-                "notes": one.notes,
+                "name": layer.name,
+                "mark": layer.mark,
+                "color": layer.color,
+                "rows": layer.rows,
+                "x": layer.x,
+                "notes": layer.notes,
             }
-            for one in series
+            for layer in series
         ],
         "joins": [*joins],
     }

@@ -35,13 +35,13 @@ def gain_and_cost(
     cost = Series("cost: kernels run longer", "bar", COMMUNICATION)
     gain = Series("net gain", "diamond", None)
     for row, group in enumerate([*([one] for one in results), *([others] if others else [])]):
-        hidden_ms = fmean(one.hidden_ns for one in group) / 1e6
+        hidden_ms = fmean(result.hidden_ns for result in group) / 1e6
         hidden.add(row, hidden_ms, f"overlap hides {hidden_ms:.3f} ms")
-        known = [one for one in group if is_cost_known(one)]
+        known = [result for result in group if is_cost_known(result)]
         if not known:
             continue
-        cost_ms = fmean(one.wall_excess_ns for one in known) / 1e6
-        gain_ms = fmean(one.net_gain_ns for one in known) / 1e6
+        cost_ms = fmean(result.wall_excess_ns for result in known) / 1e6
+        gain_ms = fmean(result.net_gain_ns for result in known) / 1e6
         cost.add(row, -cost_ms, f"kernels run {cost_ms:.3f} ms longer")
         gain.add(row, gain_ms, f"net gain {gain_ms:.3f} ms")
     rows = [Lane(f"rank {result.rank}", f"rank {result.rank}") for result in results]

@@ -83,15 +83,17 @@ def mean_bars(bars: Sequence[StepBars]) -> StepBars:
         bars: of each rank, at least one.
     """
     position, of_bar = np.unique(
-        np.concatenate([one.position for one in bars]), return_inverse=True
+        np.concatenate([rank.position for rank in bars]), return_inverse=True
     )
     number = np.bincount(of_bar, minlength=len(position))
-    parts = np.concatenate([one.parts_ms for one in bars])
+    parts = np.concatenate([rank.parts_ms for rank in bars])
     total = np.stack([np.bincount(of_bar, part, len(position)) for part in parts.T], axis=1)
     longest, shortest = np.zeros(len(position)), np.full(len(position), np.inf)
-    np.maximum.at(longest, of_bar, np.concatenate([one.longest_ms for one in bars]))
-    np.minimum.at(shortest, of_bar, np.concatenate([one.shortest_ms for one in bars]))
-    labels = dict(zip(of_bar.tolist(), [label for one in bars for label in one.label], strict=True))
+    np.maximum.at(longest, of_bar, np.concatenate([rank.longest_ms for rank in bars]))
+    np.minimum.at(shortest, of_bar, np.concatenate([rank.shortest_ms for rank in bars]))
+    labels = dict(
+        zip(of_bar.tolist(), [label for rank in bars for label in rank.label], strict=True)
+    )
     nothing = np.zeros(len(position), np.int64)
     return StepBars(
         first=nothing,

@@ -71,8 +71,8 @@ def modules_card(view: View, asked: PendingAnswer | None = None) -> Component | 
         view: what is looked at.
         asked: the comparison with another recording, whose changes stand beside them.
     """
-    known = [one for one in view.analysis.result.launched if one.rank in view.numbers]
-    chosen = max(known, key=lambda one: (one.in_modules_ns, -one.rank), default=None)
+    known = [of_rank for of_rank in view.analysis.result.launched if of_rank.rank in view.numbers]
+    chosen = max(known, key=lambda of_rank: (of_rank.in_modules_ns, -of_rank.rank), default=None)
     if chosen is None or not chosen.modules or view.address.chosen.has_range:
         return None
     whole = chosen.in_modules_ns

@@ -155,10 +155,10 @@ def beside_communication(view: View) -> dict[str, ComparedKernel]:
     """Return the kernels beside communication by name, if such kernels also ran alone."""
     by_name: dict[str, ComparedKernel] = {}
     for result in view.of(overlap_slowdown):
-        for one in result.signatures:
-            before = by_name.get(one.name, ComparedKernel())
-            by_name[one.name] = ComparedKernel(
-                before.taken_ns + one.overlapped_ns, before.excess_ns + one.excess_ns
+        for kernel in result.signatures:
+            before = by_name.get(kernel.name, ComparedKernel())
+            by_name[kernel.name] = ComparedKernel(
+                before.taken_ns + kernel.overlapped_ns, before.excess_ns + kernel.excess_ns
             )
     return by_name
 
@@ -172,16 +172,16 @@ def first_of_each(rank: Rank, start_ns: int, end_ns: int) -> dict[str, tuple[int
     # Of several that are assigned to one signature the last one stays: so the first one comes last.
     first_place = np.full(len(kernels.name_of_signature), -1, np.int64)
     first_place[signatures[::-1]] = places[::-1]
-    found: dict[str, tuple[int, int, int]] = {}
+    by_name: dict[str, tuple[int, int, int]] = {}
     known = np.flatnonzero(first_place >= 0)
     starts = kernels.start_ns[first_place[known]].tolist()
     ends = kernels.ends(first_place[known]).tolist()
     indices = first_place[known].tolist()
     for signature, start, end, index in zip(known.tolist(), starts, ends, indices, strict=True):
         name = rank.kernel_names[int(kernels.name_of_signature[signature])]
-        if name not in found or start < found[name][0]:
-            found[name] = start, end, index
-    return found
+        if name not in by_name or start < by_name[name][0]:
+            by_name[name] = start, end, index
+    return by_name
 
 
 def _categories(uses: Sequence[KernelSum], total_ns: int) -> Component:
@@ -295,7 +295,7 @@ def _table(view: View, uses: Sequence[KernelSum], total_ns: int, num_ranks: int)
         column
         for column in (*_KERNELS, *(_BY_RANK if num_ranks > 1 else ()))
         if column.field not in {"beside", "slowdown"} or beside
-        if column.field != "step" or any(one.per_step_ns is not None for one in _all_uses(uses))
+        if column.field != "step" or any(entry.per_step_ns is not None for entry in _all_uses(uses))
         if column.field not in {"operator", "module", "reach"}
         or any(row[column.field] for row in rows)
     ]
@@ -318,7 +318,7 @@ def _reach(of_all: KernelUse | None, launcher: Launcher, gpu: str | None) -> flo
 
 
 def _all_uses(uses: Sequence[KernelSum]) -> Iterable[KernelUse]:
-    return (one for use in uses for _, one in use.of_ranks)
+    return (entry for use in uses for _, entry in use.of_ranks)
 
 
 def _row(
@@ -326,7 +326,7 @@ def _row(
 ) -> dict[str, Any]:
     number, worst = use.worst
     kind = worst.kind
-    per_step = [one.per_step_ns for _, one in use.of_ranks if one.per_step_ns is not None]
+    per_step = [entry.per_step_ns for _, entry in use.of_ranks if entry.per_step_ns is not None]
     expected = beside.taken_ns - beside.excess_ns if beside is not None else 0
     return {
         "title": one_line(kernel_title(use.name), _MAX_NAME),
@@ -335,7 +335,7 @@ def _row(
         "time": use.total_ns / num_ranks / 1e6,
         "share": 100 * share(use.total_ns, total_ns),
         "step": sum(per_step) / num_ranks / 1e6 if per_step else None,
-        "count": sum(one.count for _, one in use.of_ranks),
+        "count": sum(entry.count for _, entry in use.of_ranks),
         "median": worst.median_ns / 1e3,
         "beside": None if beside is None else beside.taken_ns / num_ranks / 1e6,
         "slowdown": beside.taken_ns / expected if beside is not None and expected > 0 else None,

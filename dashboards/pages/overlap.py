@@ -85,7 +85,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         empty = nothing("No communication ran in this time: there is nothing to overlap.")
         return page(TITLE, lead, card("Overlap", empty), gaps)
     rows = sorted(
-        ((result.rank, one) for result in judged for one in result.signatures),
+        ((result.rank, kernel) for result in judged for kernel in result.signatures),
         key=lambda row: -row[1].excess_ns,
     )
     return page(

@@ -96,10 +96,10 @@ def _watch_files(app: Dash, files: ReportFiles, read_anew: Callable[[], None] | 
     """Answer what became of the reports' files, and have them read anew."""
 
     def changes() -> dict[str, Any]:
-        found = files.changes()
-        is_there = all(change.what != "no longer there" for change in found)
+        all_changes = files.changes()
+        is_there = all(change.what != "no longer there" for change in all_changes)
         return {
-            "changes": [change._asdict() for change in found],
+            "changes": [change._asdict() for change in all_changes],
             "can_read_anew": read_anew is not None and is_there,
         }
 

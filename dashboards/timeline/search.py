@@ -260,8 +260,8 @@ def hits(
         begin = match.part.start_ns(match.places(first, stop))
         begin = begin[(begin >= start_ns) & (begin < end_ns)]
         is_hit[np.searchsorted(borders, begin, side="right") - 1] = True
-    found: list[int] = np.flatnonzero(is_hit).tolist()
-    return found
+    numbers: list[int] = np.flatnonzero(is_hit).tolist()
+    return numbers
 
 
 def _matches(ranks: Mapping[int, RankEvents], query: Query) -> Iterator[_Matches]:
@@ -323,8 +323,8 @@ def _names(parts: Sequence[_Matches]) -> tuple[list[tuple[str, int]], int]:
 def _following(parts: Sequence[_Matches], at: Place, *, backwards: bool) -> Place | None:
     """Return the match after or before a place, going round; None if nothing matches."""
     for start in (at, _LAST if backwards else _FIRST):
-        found = [part.previous(start) if backwards else part.next(start) for part in parts]
-        places = [place for place in found if place is not None]
+        candidates = [part.previous(start) if backwards else part.next(start) for part in parts]
+        places = [place for place in candidates if place is not None]
         if places:
             return max(places) if backwards else min(places)
     return None

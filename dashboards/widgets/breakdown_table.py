@@ -70,17 +70,17 @@ def outliers(results: Sequence[BreakdownResult]) -> list[Outlier]:
 
     Far is over 2 % of the judged time, and over three times the median distance of the ranks.
     """
-    found = []
+    ranks = []
     for measure, name, _ in _LOST:
         shares = [result.judged.fraction(measure) for result in results]
         middle = median(shares)
         away = max(_MIN_AWAY, 3 * 1.4826 * median(abs(share - middle) for share in shares))
-        found += [
+        ranks += [
             Outlier(result.rank, name, share, middle)
             for result, share in zip(results, shares, strict=True)
             if abs(share - middle) > away
         ]
-    return sorted(found, key=lambda outlier: (-abs(outlier.share - outlier.middle), outlier.rank))
+    return sorted(ranks, key=lambda outlier: (-abs(outlier.share - outlier.middle), outlier.rank))
 
 
 def _lost(measures: Measures) -> float:
@@ -145,20 +145,20 @@ def _machine(view: View, name: str, results: Sequence[BreakdownResult]) -> Compo
 
 
 def _outliers(view: View, results: Sequence[BreakdownResult]) -> list[Component]:
-    found = outliers(results)
-    if not found:
+    ranks = outliers(results)
+    if not ranks:
         return [html.P("No rank stands out: each is near the middle in every part.")]
     entries = [
         html.Li(
             [
-                dcc.Link(f"rank {one.rank}", href=view.rank_address(one.rank).href()),
-                f" ({view.machines[one.rank]}): {percent(one.share)} {one.part}",
-                f", against {percent(one.middle)} in the middle",
+                dcc.Link(f"rank {outlier.rank}", href=view.rank_address(outlier.rank).href()),
+                f" ({view.machines[outlier.rank]}): {percent(outlier.share)} {outlier.part}",
+                f", against {percent(outlier.middle)} in the middle",
             ]
         )
-        for one in found[:_MAX_OUTLIERS]
+        for outlier in ranks[:_MAX_OUTLIERS]
     ]
-    rest = len(found) - len(entries)
+    rest = len(ranks) - len(entries)
     if rest > 0:
         entries.append(html.Li(f"{rest} more"))
     return [html.H4("Ranks that stand out"), html.Ul(entries, className="notes")]

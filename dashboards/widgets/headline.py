@@ -38,23 +38,23 @@ def headline_card(view: View, what_if: str) -> Component | None:
         view: the reader's choice; the headline is always of the whole run.
         what_if: the address of the page What if.
     """
-    found = view.analysis.result.headline
-    if found is None or view.address.chosen.has_range:
+    headline = view.analysis.result.headline
+    if headline is None or view.address.chosen.has_range:
         return None
     groups = by_id(view.findings)
     return html.Section(
         [
-            html.P(_takes(found), className="takes"),
-            html.P(_made_of(found), className="note"),
+            html.P(_takes(headline), className="takes"),
+            html.P(_made_of(headline), className="note"),
             _causes(view, groups) if groups else _no_finding(view),
-            _could_take(view, found, what_if),
+            _could_take(view, headline, what_if),
         ],
         className="card headline",
     )
 
 
-def _takes(found: Headline) -> list[Component | str]:
-    result, lengths = found.breakdown, found.lengths
+def _takes(headline: Headline) -> list[Component | str]:
+    result, lengths = headline.breakdown, headline.lengths
     if lengths is None:
         text = f"The {result.judged_kind} takes "
         how = f"on rank {result.rank}; no training step is known"
@@ -62,13 +62,13 @@ def _takes(found: Headline) -> list[Component | str]:
         text = "A step takes "
         steps = f"the mean of {lengths.num_steps}" if lengths.num_steps > 1 else result.one_step
         how = f"on rank {result.rank}, the slowest: {steps}"
-    return [text, html.Strong(duration(found.step_ns)), html.Span(f" {how}", className="note")]
+    return [text, html.Strong(duration(headline.step_ns)), html.Span(f" {how}", className="note")]
 
 
-def _could_take(view: View, found: Headline, what_if: str) -> Component:
+def _could_take(view: View, headline: Headline, what_if: str) -> Component:
     """Say what a step could take, and which savings lead there: nothing counts twice."""
     asking = dcc.Link("Ask what if …", href=what_if)
-    savings, replay = found.savings, found.savings.replay
+    savings, replay = headline.savings, headline.savings.replay
     if replay is None:
         text = "What it could take is not known: no finding here can be taken out of a replay. "
         return html.P([text, asking], className="could-take")
@@ -80,7 +80,7 @@ def _could_take(view: View, found: Headline, what_if: str) -> Component:
         return html.P(parts, className="could-take")
     source = html.Span(f" {_source(replay)} ", className="note")
     if not savings.gains:
-        text = f"{limits_text(view.analysis.findings, found.step_ns)}."
+        text = f"{limits_text(view.analysis.findings, headline.step_ns)}."
         return html.P([text, source, asking], className="could-take")
     possible = duration(savings.possible_step_ns)
     limits = between(savings.possible_low_ns or 0, savings.possible_high_ns or 0)
@@ -99,7 +99,7 @@ def _could_take(view: View, found: Headline, what_if: str) -> Component:
             html.Strong(possible),
             span,
             *gains,
-            f".{beyond_gains(view.analysis.findings, found.step_ns, savings.gains)} ",
+            f".{beyond_gains(view.analysis.findings, headline.step_ns, savings.gains)} ",
             source,
             asking,
         ],
@@ -118,13 +118,13 @@ def _finding_link(id_: str) -> Component:
     return html.A(id_, href=f"#finding-{id_}", title=meaning(id_))
 
 
-def _made_of(found: Headline) -> str:
-    result = found.breakdown
+def _made_of(headline: Headline) -> str:
+    result = headline.breakdown
     text = f"The {result.judged_kind} is {where_it_went(result.judged)}."
-    if found.breakdown.periods:
-        text = f"{text} {about_periods(found.breakdown.periods)}"
-    if found.lengths is not None:
-        text = " ".join((text, *about_steps(found.breakdown, found.lengths)))
+    if headline.breakdown.periods:
+        text = f"{text} {about_periods(headline.breakdown.periods)}"
+    if headline.lengths is not None:
+        text = " ".join((text, *about_steps(headline.breakdown, headline.lengths)))
     return text
 
 

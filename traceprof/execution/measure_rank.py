@@ -54,7 +54,7 @@ def measure_rank(rank: Rank, window: Window) -> RankMeasurements:
     launched = launched_kernels.run(rank, shown, window) if has_gpu else None
     compute = None if launched is None else compute_parts.run(rank, shown, launched, window)
     is_same = (shown.start_ns, shown.end_ns) == (window.start_ns, window.end_ns)
-    for analysis in sorted(ANALYSES, key=lambda one: [one.name != name for name in _LARGE]):
+    for analysis in sorted(ANALYSES, key=lambda entry: [entry.name != name for name in _LARGE]):
         if analysis.measure is None or not (has_gpu or analysis.is_for_cpu):
             continue
         lacking = next((part for part in analysis.requires if not rank.trace.holds(part)), None)

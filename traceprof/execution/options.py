@@ -102,8 +102,8 @@ class Options:
 
     def _check_pipelines(self) -> None:
         pipelines = listed("pipelines", self.pipelines, (list, tuple))
-        ranks = [rank for one in pipelines for rank in listed("pipelines", one, int)]
-        if len({*ranks}) < len(ranks) or any(len(one) < 2 for one in pipelines):
+        ranks = [rank for stages in pipelines for rank in listed("pipelines", stages, int)]
+        if len({*ranks}) < len(ranks) or any(len(stages) < 2 for stages in pipelines):
             raise UsageError(
                 "cannot use a pipeline",
                 "each has at least two ranks, and each rank belongs to one stage",

@@ -179,14 +179,14 @@ def _end_all() -> None:
 def _running(parent: int | None = None) -> list[int]:
     """Return the descendants of a process, by default of this one, that are not of nsys."""
     children = _children()
-    found: list[int] = []
+    pids: list[int] = []
     waiting = [os.getpid() if parent is None else parent]
     while waiting:
         for pid, name, is_over in children.get(waiting.pop(), []):
             waiting.append(pid)
             if not is_over and not name.startswith(_NSYS):
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 def _started_by_nsys(nsys: int) -> list[int]:

@@ -177,13 +177,13 @@ def _hardware() -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...], tuple[Card
     nodes = nvidia_smi.parse_numa_nodes(text)
     if matrix:
         paths = nvidia_smi.gpu_paths(matrix, len(gpus))
-    found = [
+    devices = [
         gpu if gpu.numa_node is not None else nvidia_smi.with_numa_node(gpu, nodes.get(gpu.index))
         for gpu in gpus
     ]
     cards = nvidia_smi.nearest_gpus(matrix, names)
     listed = {name: cards.get(name, ()) for name in (*network_cards(), *cards)}
-    return found, driver, paths, tuple(Card(name, near) for name, near in sorted(listed.items()))
+    return devices, driver, paths, tuple(Card(name, near) for name, near in sorted(listed.items()))
 
 
 def recordable_data(

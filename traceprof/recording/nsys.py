@@ -65,8 +65,8 @@ class Nsys:
         """
         folders = [_program(self.path).parent, *_installed(self.path, "target-linux-*")]
         files = [file.name for folder in folders for file in folder.glob("libcupti.so.*")]
-        found = [match.groups() for match in map(_CUPTI.fullmatch, files) if match is not None]
-        newest = max(((int(major), int(minor)) for major, minor in found), default=())
+        versions = [match.groups() for match in map(_CUPTI.fullmatch, files) if match is not None]
+        newest = max(((int(major), int(minor)) for major, minor in versions), default=())
         return ".".join(map(str, newest))
 
     @cached_property

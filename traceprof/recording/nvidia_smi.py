@@ -29,11 +29,11 @@ _RAW_RATES = {26.562: 25.0, 53.125: 50.0}
 def gpus() -> tuple[list[Gpu], str]:
     """Return the GPUs and the driver's version; none and an empty text without `nvidia-smi`."""
     text = _run("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits")
-    found, driver = parse_gpus(text)
-    if found:
+    devices, driver = parse_gpus(text)
+    if devices:
         links = parse_nvlinks(_run("nvidia-smi", "nvlink", "--status"))
-        found = [with_links(gpu, links.get(gpu.index, [])) for gpu in found]
-    return found, driver
+        devices = [with_links(gpu, links.get(gpu.index, [])) for gpu in devices]
+    return devices, driver
 
 
 def topology() -> str:
@@ -43,7 +43,7 @@ def topology() -> str:
 
 def parse_gpus(text: str) -> tuple[list[Gpu], str]:
     """Read one line of values a GPU; return the GPUs, and the version of the driver."""
-    found, driver = [], ""
+    devices, driver = [], ""
     for line in text.splitlines():
         values = [value.strip() for value in line.split(",")]
         if len(values) != len(_QUERY.split(",")) or not values[0].isdecimal():
@@ -57,8 +57,8 @@ def parse_gpus(text: str) -> tuple[list[Gpu], str]:
             pcie_generation=_number(generation),
             pcie_width=_number(width),
         )
-        found.append(gpu)
-    return found, driver
+        devices.append(gpu)
+    return devices, driver
 
 
 def parse_nvlinks(text: str) -> dict[int, list[float]]:

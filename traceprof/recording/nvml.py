@@ -31,12 +31,12 @@ def ask(nvml: Any) -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...]] | None:
         return None
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        found = [_gpu(nvml, index, handle) for index, handle in enumerate(handles)]
+        devices = [_gpu(nvml, index, handle) for index, handle in enumerate(handles)]
         paths = tuple(
-            tuple(_path(nvml, (a, found[i]), (b, found[j])) for j, b in enumerate(handles))
+            tuple(_path(nvml, (a, devices[i]), (b, devices[j])) for j, b in enumerate(handles))
             for i, a in enumerate(handles)
         )
-        return found, _text(nvml.nvmlSystemGetDriverVersion()), paths
+        return devices, _text(nvml.nvmlSystemGetDriverVersion()), paths
     except nvml.NVMLError:
         return None
     finally:

@@ -82,8 +82,8 @@ def record(plan: Plan, say: Callable[[str], None]) -> Recorded:
             with suppress(OSError):
                 store_throttling(plan.folder, diagnosis)
         if plan.tool == NSYS:
-            found = _unmoved() if child.has_started else {}
-            left = {file: size for file, size in found.items() if file not in unmoved}
+            recordings = _unmoved() if child.has_started else {}
+            left = {file: size for file, size in recordings.items() if file not in unmoved}
             reports, is_whole = _of_nsys(plan, left, say)
         else:
             reports, is_whole = _of_torch(plan, before, say)
@@ -145,14 +145,14 @@ def _of_nsys(
 
 def _unmoved() -> dict[Path, int]:
     """Return this user's recordings in the folders for temporary files, with their bytes."""
-    found = {}
+    sizes = {}
     for folder in (tempfile.gettempdir(), "/tmp"):  # noqa: S108  (where nsys puts it)
         for file in Path(folder).glob("nsys-report-*.qdstrm"):
             with suppress(OSError):
                 status = file.stat()
                 if status.st_uid == os.geteuid():
-                    found[file] = status.st_size
-    return found
+                    sizes[file] = status.st_size
+    return sizes
 
 
 def _say_where_it_is(plan: Plan, left: dict[Path, int], say: Callable[[str], None]) -> None:
