@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 from tests.reference.gpu_machine import MS, US, Batches, Change, Device, Kernel, Machine, Thread
@@ -270,12 +271,17 @@ def _stage_pass(thread: Thread, num_stages: int, num_layers: int, *, is_forward:
 def _decoding(thread: Thread, batches: Batches, ns: float) -> Steps:
     """Decode batches on the GPU, and put them into a queue until nobody takes them any more."""
     stream = thread.device.stream(DECODING)
-    while True:
+    for number in count():
         yield from thread.sleep(ns)
         yield from thread.copy(stream, "HtoD", 1 << 22, 400 * US)
         yield from thread.launch(stream, *[DECODE] * 4)
-        over = yield from thread.record(stream, 300)
+        over = yield from thread.record(stream, _event(batches, number))
         yield from thread.put(batches, over)
+
+
+def _event(batches: Batches, number: int) -> int:
+    """Return the event of a batch: no other one that may still be in the queue has it."""
+    return 300 + number % (batches.depth + 2)
 
 
 def worker(ns: float, spread: float, *, is_process: bool = False) -> Start:
@@ -311,12 +317,12 @@ def worker(ns: float, spread: float, *, is_process: bool = False) -> Start:
     return start
 
 
-def _batch(thread: Thread, batches: Batches) -> Steps:
+def _batch(thread: Thread, batches: Batches, number: int) -> Steps:
     compute = thread.device.stream(COMPUTE)
     yield from thread.get(batches)
     over = batches.get() if batches.events else None
     if over is not None and thread.machine.change.loading:
-        yield from thread.wait(compute, 300, over)
+        yield from thread.wait(compute, _event(batches, number), over)
 
 
 def two_threads(ns: float) -> Start:
@@ -327,8 +333,8 @@ def two_threads(ns: float) -> Start:
         thread, other = Thread(device, seed), Thread(device, seed, tid=1)
         machine.start(_decoding(other, batches, ns))
 
-        def step(thread: Thread, _: int) -> Steps:
-            yield from _batch(thread, batches)
+        def step(thread: Thread, number: int) -> Steps:
+            yield from _batch(thread, batches, number)
             yield from _trained(thread, 6)
 
         _steps(thread, num_steps, step)
@@ -489,10 +495,10 @@ def small_copies(kind: str, num: int, *, pageable: bool = False, beside: bool = 
 def all_at_once(loads_in_thread: bool) -> Start:
     """Return a program of two ranks that load, reduce, read a number, and one of which is late."""
 
-    def step(thread: Thread, _: int, batches: Batches | None) -> Steps:
+    def step(thread: Thread, number: int, batches: Batches | None) -> Steps:
         compute = thread.device.stream(COMPUTE)
         if batches is not None:
-            yield from _batch(thread, batches)
+            yield from _batch(thread, batches, number)
         else:
             yield from thread.load(4 * MS)
             yield from thread.copy(compute, "HtoD", 1 << 22, 300 * US)

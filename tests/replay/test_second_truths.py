@@ -46,12 +46,11 @@ KNOWN: dict[tuple[str, str], str] = {
         "67 of 100 hold, 19 are wide, 11 refused and 3 missed: who asks earlier gets its batch"
         " earlier, by nothing to all that was slept for it"
     ),
-    **{("all-with-threads", assume): _PACED for assume in PROGRAMS["all-with-threads"].asked},
 }
 # One of each kind always, all with `make verify`.
 _OFTEN = (
     "launch-bound", "sometimes-slowed", "accumulating", "copies", "loader-steady", "loader-rare",
-    "item-per-step", "loader-stages-slow", "two-threads-slow", "worker-slow",
+    "item-per-step", "loader-stages-slow", "two-threads-fast", "two-threads-slow", "worker-slow",
 )  # fmt: skip
 HOW = ("held", "wide", "refused", "missed")
 

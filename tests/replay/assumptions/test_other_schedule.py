@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tests.support.long import long_after, rows_long_after
 from tests.support.traces import SAMPLE_FOLDER
 from traceprof.errors import UsageError
 from traceprof.replay.answers.answers import WhatIf
+from traceprof.replay.assumptions.assumption import Assumption
 from traceprof.run.pipeline_orders import ORDERS
 from traceprof.simulate.scenarios.pipelines import Plan, pipeline
 
@@ -152,3 +154,15 @@ def test_other_runs_have_no_schedule() -> None:
 def test_wrong_values(text: str) -> None:
     with pytest.raises(UsageError):
         traceprof.whatif(SAMPLE_FOLDER / "ddp.sqlite", assume=[text])
+
+
+def test_a_model_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_of, original = [], Assumption.step_change
+
+    def counted(one: Assumption, *of_run: Any) -> Any:
+        asked_of.append(one.text)
+        return original(one, *of_run)
+
+    monkeypatch.setattr(Assumption, "step_change", counted)
+    asked(_PLAN, _ALL, tmp_path / "run")
+    assert all(asked_of.count(one) == 1 for one in _ALL)

@@ -1,6 +1,5 @@
 """What the stages of a loader wait for, beside what they really do in the second simulator."""
 
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -9,18 +8,8 @@ import pytest
 import traceprof
 from tests.reference.gpu_machine import Machine
 from tests.reference.gpu_programs import PROGRAMS
-from traceprof.analysis import Options, analyze
-from traceprof.host.launch_stalls import find_stalls
-from traceprof.replay.graph.process_graph import Observed, observe
+from tests.support.observed import observed
 from traceprof.trace.nsight import schema
-
-
-def observed(machine: Machine, folder: Path) -> Observed:
-    """Write what a machine did, and read it again."""
-    path = machine.write(folder / "run.sqlite")
-    with closing(analyze(path, options=Options(savings=False))) as analysis:
-        ranks = list(enumerate(analysis.run.ranks))
-        return observe(ranks, 0, find_stalls(ranks[0][1]))
 
 
 @pytest.fixture

@@ -46,6 +46,10 @@ _LOADING = (
     "threads or processes that launch nothing run alongside: if they load the data, a step takes"
     " at least as long as they need for it"
 )
+_AHEAD = (
+    "a thread that brings batches may be some of them ahead: in a longer run, a step takes at least"
+    " as long as that thread needs for a batch"
+)
 _OF_WORK = frozenset(("host", "gpu"))  # kinds of changes to what takes time
 
 
@@ -151,40 +155,48 @@ class CheckedReplay(Record, frozen=True):
 
     def of(self, place: int, assumption: Assumption) -> StepsUnder | CannotChange:
         """Return the steps under one of the assumptions."""
-        refusal = self._impossible(assumption)
-        if refusal is not None:
-            return refusal
+        under: StepsUnder | CannotChange | None = assumption.refusal(self.analysis)
+        if under is None and assumption.is_modelled:  # a model says why it has no answer
+            under = self._steps(place, assumption)
         gate = failed(self.baseline.gates, assumption)
-        if gate is not None:
-            return CannotChange(why_not(gate), how_to_collect(self.analysis, gate))
-        under = self._steps(place, assumption)
+        if gate is not None and not isinstance(under, CannotChange):
+            under = CannotChange(why_not(gate), how_to_collect(self.analysis, gate))
+        under = under or self._steps(place, assumption)
         if isinstance(under, CannotChange):
             return under
         for other, reading in zip(self.others[place], assumption.others, strict=True):
             steps = self._steps(other, reading)
             if isinstance(steps, StepsUnder):
                 under = replace(under, otherwise=(*under.otherwise, steps.steps))
-        facts = self.graph.facts
-        unseen = unseen_pace(facts)
-        doubt = assumption.doubt(self.analysis) or unseen
-        ran = max(one.workers_ran for one in facts) * self.baseline.step_ns
-        loading = ran or max(one.may_load for one in facts) * self.baseline.step_ns
-        loading = loading if assumption.keeps_loading else 0.0
-        paced = np.minimum(self.as_it_is, loading)
-        if unseen is not None and "waits" in assumption.changed:
-            # Who asks for a batch earlier may get it earlier, and sleep no more.
-            slept = max(one.unseen_pace_ns / one.span_ns for one in facts) * self.as_it_is
-            sooner = np.maximum(under.steps - slept, ran)
-            under = replace(under, otherwise=(*under.otherwise, sooner))
-        if doubt is not None:
-            under = replace(under, otherwise=(*under.otherwise, self.as_it_is), note=doubt)
-        elif (under.steps < paced).any():
-            paced = np.maximum(under.steps, paced)
-            under = replace(under, otherwise=(*under.otherwise, paced), note=_LOADING)
+        under = self._paced(assumption, under)
         if assumption.is_at_least_communication:
             least = self.communication[:, np.newaxis]
             under = replace(under, steps=np.maximum(under.steps, least))
         return under
+
+    def _paced(self, assumption: Assumption, under: StepsUnder) -> StepsUnder:
+        """Return steps also as they are if what brings the data sets the pace."""
+        facts, otherwise = self.graph.facts, under.otherwise
+        unseen = unseen_pace(facts)
+        doubt = assumption.doubt(self.analysis) or unseen
+        ran = max(one.workers_ran for one in facts) * self.baseline.step_ns
+        ahead = max(one.pace_ns if one.ahead else 0.0 for one in facts)
+        loading = ran or max(one.may_load for one in facts) * self.baseline.step_ns or ahead
+        loading = loading if assumption.keeps_loading else 0.0
+        if unseen is not None and "waits" in assumption.changed:
+            # Who asks for a batch earlier may get it earlier, and sleep no more.
+            slept = max(one.unseen_pace_ns / one.span_ns for one in facts) * self.as_it_is
+            otherwise = (*otherwise, np.maximum(under.steps - slept, ran))
+        paced = np.minimum(self.as_it_is, loading)
+        if doubt is not None:
+            return replace(under, otherwise=(*otherwise, self.as_it_is), note=doubt)
+        if (under.steps < paced).any():
+            paced = np.maximum(under.steps, paced)
+            most = np.maximum(self.share @ under.steps, self.share @ self.as_it_is)
+            paced -= np.maximum(self.share @ paced - most, 0)
+            note = _AHEAD if loading == ahead else _LOADING
+            return replace(under, otherwise=(*otherwise, paced), note=note)
+        return replace(under, otherwise=otherwise)
 
     def _impossible(self, assumption: Assumption) -> CannotChange | None:
         """Return why it cannot be assumed of the run, whatever its gates say."""

@@ -217,8 +217,8 @@ def _off_floor(
 
     That is from the launch of one step's first operation to that of the next one's, less the waits
     of the threads that launch; or as long as another thread takes by itself for what it hands over.
-    With a loader that varies, a mean step takes at least as long as the slower of both, and at most
-    as long as one after the other.
+    With a loader that varies, a mean step takes at least as long as the slower of both, less what
+    the loader was ahead at first, and at most as long as one after the other.
     """
     needed = []
     for rank_steps in graph.steps:
@@ -235,7 +235,8 @@ def _off_floor(
         return None
     if pace:
         floor, mean = float(share @ without), float(share @ own)
-        return (floor - min(max(floor, pace, mean), pace + mean)) / step
+        least = max(one.pace_ns * (1 - one.ahead) for one in graph.facts)
+        return (floor - min(max(floor, least, mean), pace + mean)) / step
     low = float(np.median(own))
     high = max(low, *(float(np.median(of_rank)) for of_rank in needed))
     floor = float(np.median(without))

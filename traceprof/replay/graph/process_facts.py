@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from traceprof.intervals import Int64, Intervals
-    from traceprof.replay.graph.loader_queues import QueueWaits
     from traceprof.replay.graph.process_graph import Process
+    from traceprof.replay.graph.queues.loader_queues import QueueWaits
     from traceprof.run.opening import Rank
 
 _UNSEEN = (
@@ -58,6 +58,7 @@ class ProcessFacts(Record, frozen=True):
             trains, the longest of them; 0 if none is known to.
         pace_ns: how long a loader's first stage works in a step, the mean; 0 without one, infinite
             if it is unknown what a loader's stages wait for.
+        ahead: for which share of its steps the batches may be there before the first of them.
         late_ns: by rank, how much operations began late for no known reason.
         unseen_pace_ns: how long its threads slept until one not seen may have woken them.
         workers_ran: for which share of the time processes that may load its data were on a CPU, the
@@ -80,6 +81,7 @@ class ProcessFacts(Record, frozen=True):
     hidden_stream_ns: int
     paced_ns: float
     pace_ns: float
+    ahead: float
     late_ns: Mapping[int, int]
     unseen_pace_ns: int
     workers_ran: float
@@ -153,6 +155,7 @@ def facts_of(
         hidden_stream_ns=covered_ns(*hidden, limits_ns),
         paced_ns=_paced_ns(process, training, step_limits_ns),
         pace_ns=_pace_ns(overs.queues, step_limits_ns),
+        ahead=min(overs.queues.ahead / max(len(step_limits_ns) - 1, 1), 1.0),
         late_ns=late_ns,
         unseen_pace_ns=unseen_pace_ns(
             process.ranks, calls, work, training, overs, shift_ns, limits_ns

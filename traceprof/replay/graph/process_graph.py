@@ -19,8 +19,8 @@ from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS, event_waits, lo
 from traceprof.replay.graph.hidden_host_waits import api_names, hidden_host_waits
 from traceprof.replay.graph.host_waits import host_waits
 from traceprof.replay.graph.latencies import Latencies, measured_latencies
-from traceprof.replay.graph.loader_queues import queue_waits
 from traceprof.replay.graph.longest_path import ROOT
+from traceprof.replay.graph.queues.loader_queues import queue_waits
 from traceprof.replay.graph.stream_waits import (
     NO_STREAM_WAITS,
     behind_communication,
@@ -207,7 +207,7 @@ def observe(
     earliest_ns = int(calls.start_ns.min()) if len(calls) else 0
     begin_ns = earliest_ns if span is None else span[0] + shift_ns
     training = training_threads(calls, work)
-    queues = queue_waits(first, calls, work, waits, between, training, shift_ns)
+    queues = queue_waits(first, calls, work, waits, between, training, events, shift_ns)
     overs = hand_overs(calls, work, begin_ns, api_names(first, calls), queues)
     return Observed(
         ranks=tuple(ranks),

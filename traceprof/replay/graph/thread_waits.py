@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from traceprof.intervals import Float64, Int64, Intervals, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
     from traceprof.replay.graph.host_waits import HostWaits
-    from traceprof.replay.graph.loader_queues import QueueWaits
+    from traceprof.replay.graph.queues.loader_queues import QueueWaits
     from traceprof.run.opening import Rank
     from traceprof.trace.model.trace import Trace
 

@@ -15,7 +15,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceprof import intervals
-from traceprof.replay.graph.loader_stages import (
+from traceprof.replay.graph.columns import COMMUNICATION
+from traceprof.replay.graph.event_waits import calls_of_kind
+from traceprof.replay.graph.queues.batch_queues import Uses, batch_queue
+from traceprof.replay.graph.queues.loader_stages import (
     FAR,
     ORDER,
     WOKEN_NS,
@@ -24,22 +27,29 @@ from traceprof.replay.graph.loader_stages import (
     stages_of,
     values_at,
 )
+from traceprof.replay.graph.queues.rows import (
+    MIN_TAKEN,
+    queue_rows,
+    silent_ns,
+    taken_rows,
+    usual_lag,
+)
 from traceprof.structs import Record
+from traceprof.trace.model.kinds import ApiCallKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from traceprof.intervals import Int64, Intervals, Mask
     from traceprof.replay.graph.columns import GpuWork, HostCalls
+    from traceprof.replay.graph.event_waits import EventWaits
     from traceprof.replay.graph.host_waits import HostWaits
-    from traceprof.replay.graph.loader_stages import LoaderStage
+    from traceprof.replay.graph.queues.loader_stages import LoaderStage
     from traceprof.replay.graph.stream_waits import OperationWaits
     from traceprof.run.opening import Rank
 
 _WAITED_NS = 100_000  # a first stage that begins so long after the batch before waited for its feed
-_TAKEN_NS = 50_000  # and a thread that trains goes on
 _SLEPT_NS = 50_000  # it waited at least this long
-_MIN_TAKEN = 3  # waits, all by the same call of a step, identify that call
 _MORE = 0.05  # of its calls a step may make more or less than others
 
 
@@ -55,6 +65,7 @@ class QueueWaits(Record, frozen=True):
         threads: int64[t], those of stages.
         busy: when the first stage works.
         is_known: whether it is known what all stages wait for.
+        ahead: how many batches are there at most when one is taken; 0 if unknown.
     """
 
     call: Int64
@@ -65,6 +76,7 @@ class QueueWaits(Record, frozen=True):
     threads: Int64
     busy: Intervals
     is_known: bool
+    ahead: int = 0
 
 
 class _Uses(NamedTuple):
@@ -101,6 +113,7 @@ def queue_waits(
     waits: HostWaits,
     between: OperationWaits,
     training: Int64,
+    events: EventWaits | None,
     shift_ns: int,
 ) -> QueueWaits:
     """Return the waits of a loader's stages, and of the training for them.
@@ -112,10 +125,11 @@ def queue_waits(
         waits: of its calls for the GPU.
         between: its streams.
         training: int64[t], the threads that train.
+        events: that it recorded, if they are known.
         shift_ns: what was added to times of the report.
     """
     if not rank.program.uses_dali:
-        return NO_QUEUES
+        return _of_threads(rank, calls, work, between, training, events)
     stages = [one for one in stages_of(rank, calls, shift_ns) if one.thread not in training]
     ends = [one for one in stages if one.order == len(ORDER) - 1 and one.thread >= 0]
     if not ends:  # without its ranges it is not known what its threads wait for
@@ -130,14 +144,55 @@ def queue_waits(
     if len(found) < len(ends):
         return replace(NO_QUEUES, is_known=False)
     rows, threads, busy = zip(*found, strict=True)
+    return _joined(rows, np.concatenate(threads), busy, calls)
+
+
+def _of_threads(
+    rank: Rank, calls: HostCalls, work: GpuWork, between: OperationWaits, training: Int64,
+    events: EventWaits | None,
+) -> QueueWaits:  # fmt: skip
+    """Return the waits at the queues of threads that bring batches by copies of their own."""
+    copying, communicating = (
+        np.unique(calls.thread[work.call[(work.call >= 0) & chosen]])
+        for chosen in (work.is_to_device, work.kind == COMMUNICATION)
+    )
+    bringing = np.setdiff1d(copying, np.union1d(training, communicating))
+    if events is None or not len(bringing):
+        return NO_QUEUES
+    consumed, used = work.call[between.consumer], work.call[between.producer]
+    known = (consumed >= 0) & (used >= 0)
+    consumed, used = consumed[known], calls.outer[used[known]]
+    wait = np.sort(calls_of_kind(rank, calls, ApiCallKind.STREAM_WAIT))
+    taking = values_at(wait, np.searchsorted(wait, consumed) - 1)
+    by_time = np.argsort(calls.in_time)
+    recording = by_time[events.records.place - 1]
+    order = np.argsort(recording)
+    event = values_at(events.record_event[order], np.searchsorted(recording[order], used))
+    is_taking = (taking >= 0) & (calls.thread[taking] == calls.thread[consumed])
+    is_taking &= np.isin(calls.thread[consumed], training)
+    found = []
+    for thread in bringing.tolist():
+        rows = is_taking & (calls.thread[used] == thread)
+        uses = Uses(calls.outer[taking[rows]], used[rows], event[rows])
+        queue = batch_queue(thread, uses, calls)
+        if queue is not None:
+            found.append(queue)
+    if not found:
+        return NO_QUEUES
+    threads, rows_of, busy, ahead = zip(*found, strict=True)
+    return replace(_joined(rows_of, np.array(threads), busy, calls), ahead=max(ahead))
+
+
+def _joined(
+    rows: Sequence[Int64], threads: Int64, busy: Sequence[Intervals], calls: HostCalls
+) -> QueueWaits:
+    """Return the waits of several queues as one, by rows of them, int64[5, m] each."""
     every = np.concatenate(rows, axis=1)
     # When a thread makes its first call, nothing else says.
     every = every[:, calls.thread[every[0]] == calls.thread[every[0] - 1]]
     call, after, gap_ns, own_ns, is_sure = every
     longest = max(busy, key=lambda spans: spans.measure_ns)
-    return QueueWaits(
-        call, after, gap_ns, own_ns, is_sure > 0, np.concatenate(threads), longest, is_known=True
-    )
+    return QueueWaits(call, after, gap_ns, own_ns, is_sure > 0, threads, longest, is_known=True)
 
 
 def _of_pipeline(
@@ -186,7 +241,7 @@ def _fed(stage: LoaderStage, last: LoaderStage, calls: HostCalls, training: Int6
         outer = np.flatnonzero((calls.thread == thread) & calls.is_outer)
         at = np.searchsorted(calls.end_ns[outer], stage.begin_ns[all_waited], side="right") - 1
         waited, at = all_waited[at >= 0], at[at >= 0]
-        if len(waited) < _MIN_TAKEN:
+        if len(waited) < MIN_TAKEN:
             continue
         steps, batches = np.diff(at), np.diff(waited)
         per_step = int(np.median(steps / batches))
@@ -218,9 +273,9 @@ def _begun(stage: LoaderStage, after: Int64, ready_ns: Int64, calls: HostCalls) 
     start, returned = calls.start_ns[call], calls.end_ns[after]
     least = ready_ns - returned + usual + start - stage.begin_ns[rows]
     gap = np.where(waited, start - returned, np.minimum(start - returned, least))
-    silent = _silent(calls, call)
+    silent = silent_ns(calls, call)
     own = np.where(waited, np.minimum(stage.own_ns(calls)[rows], silent), silent)
-    return _rows(call, after, gap, own)
+    return queue_rows(call, after, gap, own)
 
 
 def _fed_through(stage: LoaderStage, fed: Int64, got: Int64, calls: HostCalls) -> list[Int64]:
@@ -240,9 +295,9 @@ def _fed_through(stage: LoaderStage, fed: Int64, got: Int64, calls: HostCalls) -
     returned = np.where(waited_for >= 0, calls.end_ns[waited_for], -FAR)
     returned[returned > calls.start_ns[call]] = -FAR
     gap = calls.start_ns[call] - returned.max(axis=0)
-    own = np.minimum(stage.own_ns(calls)[rows], _silent(calls, call))
+    own = np.minimum(stage.own_ns(calls)[rows], silent_ns(calls, call))
     return [
-        _rows(call, after, gap, own)[:, has]
+        queue_rows(call, after, gap, own)[:, has]
         for after, has in zip(waited_for, returned > -FAR, strict=True)
     ]
 
@@ -274,12 +329,12 @@ def _taken(
         for fits, every in _at_same_place(at, batch, feed, len(ready_ns)):
             if not is_used and 2 * len(np.unique(batch[fits])) > len(ready_ns):
                 chosen, is_used = (outer, every), True
-        start, silent = calls.start_ns[outer], _silent(calls, outer)
+        start, silent = calls.start_ns[outer], silent_ns(calls, outer)
         latest = np.searchsorted(ready_ns, start, side="right") - 1
         lag = start - ready_ns[latest]
         at = np.flatnonzero((latest >= 0) & (lag < silent) & (silent > _SLEPT_NS))
         for fits, every in () if is_used else _at_same_place(at, latest[at], feed, len(ready_ns)):
-            shortest, is_clear = _shortest(lag[at[fits]])
+            shortest, is_clear = usual_lag(lag[at[fits]])
             known = (every >= 0) & (every < len(outer))
             is_after = start[every[known]] >= ready_ns[known]
             if is_clear and shortest < usual and known.any() and mostly(is_after):
@@ -294,27 +349,7 @@ def _taken(
         chosen, number = (feed.outer, at), fed - int((fed - latest).max())
     call, after = values_at(*chosen), values_at(stage.last, number)
     known = (call >= 0) & (after >= 0)
-    call, after = call[known], after[known]
-    lag = calls.start_ns[call] - calls.end_ns[after]
-    if not len(lag) or not mostly(lag >= 0):
-        return None
-    call, after, lag = call[lag >= 0], after[lag >= 0], lag[lag >= 0]
-    own = _silent(calls, call)
-    waited = lag < own
-    usual, is_clear = _shortest(lag[waited]) if is_sure else (0, False)
-    waited &= (lag <= usual + _TAKEN_NS) | (not is_clear)
-    by_itself = int(np.median(own[~waited])) if not waited.all() else min(usual, int(lag.min()))
-    own = np.where(waited, np.minimum(own, by_itself), own)
-    gap = np.where(waited, lag, np.minimum(lag, usual if is_clear else 0))
-    return _rows(call, after, gap, own, is_sure=is_sure)
-
-
-def _shortest(lag: Int64) -> tuple[int, bool]:
-    """Return how soon after a batch a thread that waited for it goes on, and if that is clear."""
-    if not len(lag):
-        return 0, False
-    shortest = int(np.percentile(lag, 25))
-    return shortest, bool((lag <= shortest + _TAKEN_NS).sum() >= max(_MIN_TAKEN, len(lag) / 3))
+    return taken_rows(call[known], after[known], calls, is_sure=is_sure)
 
 
 def _at_same_place(
@@ -329,7 +364,7 @@ def _at_same_place(
         num_batches: how many there are.
     """
     further = np.diff(batch) > 0
-    if further.sum() < _MIN_TAKEN - 1:
+    if further.sum() < MIN_TAKEN - 1:
         return
     steps = np.diff(at)[further] / np.diff(batch)[further]
     per_step = int(np.median(steps)) if feed is None else feed.per_step
@@ -353,18 +388,3 @@ def _continued(at: Int64, batch: Int64, per_step: int, num_batches: int) -> Int6
     known = order[np.maximum(np.searchsorted(batch[order], number, side="right") - 1, 0)]
     continued: Int64 = at[known] + per_step * (number - batch[known])
     return continued
-
-
-def _rows(
-    call: Int64, after: Int64, gap_ns: Int64, own_ns: Int64, *, is_sure: bool = True
-) -> Int64:
-    """Return rows of `QueueWaits`, int64[5, m]."""
-    return np.stack((call, after, gap_ns, own_ns, np.full(len(call), int(is_sure))))
-
-
-def _silent(calls: HostCalls, call: Int64) -> Int64:
-    """Return how long its thread made no call before each outer call; 0 before its first."""
-    before = calls.outer[call - 1]
-    is_same = (call > 0) & (calls.thread[before] == calls.thread[call])
-    silent: Int64 = np.where(is_same, calls.start_ns[call] - calls.end_ns[before], 0)
-    return silent
