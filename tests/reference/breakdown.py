@@ -173,7 +173,7 @@ def read_operations(
 ) -> dict[tuple[int, int], list[Operation]]:
     """All GPU operations of the file, by rank."""
     peers = peer_kinds(db)
-    found: dict[tuple[int, int], list[Operation]] = defaultdict(list)
+    ranks: dict[tuple[int, int], list[Operation]] = defaultdict(list)
     columns = ("correlationId", "streamId", "shortName", "demangledName", "copyKind",
                "srcDeviceId", "dstDeviceId")  # fmt: skip
     for table, start, end, process, device, correlation, stream, *more in operation_rows(
@@ -190,8 +190,8 @@ def read_operations(
         is_copy = table in {"MEMCPY", "MEMSET"}
         is_counted = table != "GRAPH_TRACE"
         operation = Operation(start, end, kind, is_counted, correlation, is_copy, stream)
-        found[process, device].append(operation)
-    return found
+        ranks[process, device].append(operation)
+    return ranks
 
 
 def read_launches(db: sqlite3.Connection) -> Launches:
@@ -214,7 +214,7 @@ def read_ranges(db: sqlite3.Connection, strings: dict[Any, str]) -> dict[int, li
         if kind in {59, 60} and name is not None and start is not None and thread is not None:
             closed = NEVER if end is None else end
             ranges[thread & ~LOW_24_BITS].append(Range(start, closed, name, thread))
-    return {process: sorted(found) for process, found in ranges.items()}
+    return {process: sorted(of_process) for process, of_process in ranges.items()}
 
 
 class Timeline:
@@ -277,32 +277,33 @@ def step_ranges(ranges: list[Range], step_pattern: str | None) -> list[Numbered]
     for pattern in map(re.compile, patterns):
         find = pattern.fullmatch if step_pattern is None else pattern.search
         chosen = outermost([step for step in ranges if find(step.name)])
-        found = [(step, match) for step in chosen if (match := find(step.name))]
+        matches = [(step, match) for step in chosen if (match := find(step.name))]
         group = "step" if "step" in pattern.groupindex else 1 if pattern.groups else 0
-        texts = [match[group] or "" if group else "" for _, match in found]
+        texts = [match[group] or "" if group else "" for _, match in matches]
         usable = all(text.isdecimal() for text in texts)
-        if found:
-            numbers = [int(text) for text in texts] if usable else range(len(found))
-            return [(step, number) for (step, _), number in zip(found, numbers, strict=True)]
+        if matches:
+            numbers = [int(text) for text in texts] if usable else range(len(matches))
+            return [(step, number) for (step, _), number in zip(matches, numbers, strict=True)]
     return []
 
 
 def outermost(ranges: list[Range]) -> list[Range]:
     chosen = []
-    for thread in {one.thread for one in ranges}:
+    for thread in {span.thread for span in ranges}:
         left = sorted(
-            (one for one in ranges if one.thread == thread), key=lambda one: (one.start, -one.end)
+            (span for span in ranges if span.thread == thread),
+            key=lambda span: (span.start, -span.end),
         )
         while True:
             outer: list[Range] = []
-            for one in left:
-                holders = [other for other in outer if other.end < NEVER and one.end <= other.end]
-                outer += [] if holders else [one]
+            for span in left:
+                holders = [other for other in outer if other.end < NEVER and span.end <= other.end]
+                outer += [] if holders else [span]
             if len(outer) != 1 or len(left) < 3:
                 break
             left = left[1:]
         chosen += outer
-    return [one for one in ranges if any(one is other for other in chosen)]
+    return [span for span in ranges if any(span is other for other in chosen)]
 
 
 def step_windows(
@@ -356,7 +357,7 @@ def read(path: Path, *, step_pattern: str | None = None) -> list[RankEvents]:
     with opened(path) as (db, strings):
         ranks = read_operations(db, strings)
         launches, ranges = read_launches(db), read_ranges(db, strings)
-    steps_of = {process: step_ranges(found, step_pattern) for process, found in ranges.items()}
+    steps_of = {process: step_ranges(own, step_pattern) for process, own in ranges.items()}
     result: list[tuple[int, int, int, RankEvents]] = []
     for (process, device), operations in ranks.items():
         pid = (process >> 24) & LOW_24_BITS

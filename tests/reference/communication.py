@@ -47,12 +47,12 @@ def payload_of(
     if not blob:
         return {}
     schema = struct.unpack_from("<I", blob, 8)[0]
-    found = {}
+    payload = {}
     for name, offset, width in places.get(schema, []):
         if name in FIELDS and 32 + offset + width <= len(blob):
             at = 32 + offset
-            found[FIELDS[name]] = int.from_bytes(blob[at : at + width], "little")
-    return found
+            payload[FIELDS[name]] = int.from_bytes(blob[at : at + width], "little")
+    return payload
 
 
 def read_ranges(db: sqlite3.Connection, strings: dict[Any, str]) -> dict[int, list[dict[str, Any]]]:
@@ -62,7 +62,7 @@ def read_ranges(db: sqlite3.Connection, strings: dict[Any, str]) -> dict[int, li
         db, "NVTX_PAYLOAD_SCHEMA_ENTRIES", "schemaId", "idx", "type", "name", "offset"
     ):
         places[schema][index] = (name, offset or 0, WIDTHS.get(type_, 4))
-    layouts = {schema: list(found.values()) for schema, found in places.items()}
+    layouts = {schema: list(entries.values()) for schema, entries in places.items()}
     columns = ("start", "end", "eventType", "globalTid", "domainId", "text", "textId",
                "binaryData", "jsonText")  # fmt: skip
     events = list(rows(db, "NVTX_EVENTS", *columns))
@@ -71,7 +71,7 @@ def read_ranges(db: sqlite3.Connection, strings: dict[Any, str]) -> dict[int, li
         for _, _, type_, thread, domain, text, text_id, *_ in events
         if type_ == 75 and thread is not None
     }
-    found: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    calls: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for start, end, type_, thread, domain, text, text_id, blob, said in events:
         name = text if text is not None else strings.get(text_id, "")
         if type_ != 59 or None in (start, thread) or not name.startswith("nccl"):
@@ -81,10 +81,10 @@ def read_ranges(db: sqlite3.Connection, strings: dict[Any, str]) -> dict[int, li
         call = {"start": start, "end": 1 << 63 if end is None else end, "name": name[4:]}
         facts = json.loads(said) if said else {}
         call |= {FIELDS[key]: value for key, value in facts.items() if key in FIELDS}
-        found[thread].append(call | payload_of(blob, layouts))
-    for of_thread in found.values():
+        calls[thread].append(call | payload_of(blob, layouts))
+    for of_thread in calls.values():
         of_thread.sort(key=lambda call: (call["start"], -call["end"]))
-    return found
+    return calls
 
 
 def calls_at(ranges: list[dict[str, Any]], start: int, end: int) -> tuple[int, list[Any]] | None:
@@ -139,7 +139,7 @@ def kernels_of(path: Path) -> dict[tuple[int, int], list[dict[str, Any]]]:
         if "size" in call and "communicator" in call
     }
     for of_rank in result.values():
-        chosen = [one for one in of_rank if one["communicates"]]
+        chosen = [member for member in of_rank if member["communicates"]]
         for kernel in chosen:
             launch = kernel["launch"]
             kernel["calls"] = launch and calls_at(ranges.get(launch[2], []), *launch[:2])
@@ -209,7 +209,7 @@ def uses(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for kernel in kernels:
         if kernel["communicates"]:
             groups[kernel["operation"], kernel.get("communicator")].append(kernel)
-    found = []
+    table = []
     for (operation, communicator), members in groups.items():
         took = [member["end"] - member["start"] for member in members]
         sizes = [member.get("bytes") for member in members]
@@ -222,8 +222,8 @@ def uses(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
             known = [(size, ns) for size, ns in pairs if size is not None]
             time = sum(ns for _, ns in known)
             row[name] = sum(size for size, _ in known) / time if time else None
-        found.append(row)
-    return sorted(found, key=lambda r: (-r["total_ns"], r["operation"], r["communicator"] or ""))
+        table.append(row)
+    return sorted(table, key=lambda r: (-r["total_ns"], r["operation"], r["communicator"] or ""))
 
 
 def rated(operation: str, kernel: dict[str, Any], *, bus: bool) -> float | None:

@@ -169,24 +169,24 @@ class Judge:
         self._clocks_agree = all(num <= MAX_LATE_SHARE * len(of) for num, of in parts)
 
     def reasons(self, ready: Readiness, others: dict[int, Readiness], left: int) -> dict[str, int]:
-        found = dict.fromkeys(REASONS, 0)
+        parts = dict.fromkeys(REASONS, 0)
         op = ready.operation
         if ready.launch_ns is None or ready.ready_ns is None or not self._clocks_agree:
-            found["unknown_ns"] = left
-            return found
+            parts["unknown_ns"] = left
+            return parts
         following = self._next_compute(op)
         before = self._before[id(op)]
         known = [operation.end for operation in (ready.input, before) if operation is not None]
         late = covered(self._computing, max(known), ready.launch_ns) if known else 0
-        found["late_launch_ns"] = min(left, late)
-        left -= found["late_launch_ns"]
+        parts["late_launch_ns"] = min(left, late)
+        left -= parts["late_launch_ns"]
         if any(
             operation.call is not None and operation.call.end > op.end for operation in following
         ):
-            found["late_launch_ns"] += left
-            return found
-        found["queued_ns"] = min(left, length(both(ready.blocked, self._computing)))
-        left -= found["queued_ns"]
+            parts["late_launch_ns"] += left
+            return parts
+        parts["queued_ns"] = min(left, length(both(ready.blocked, self._computing)))
+        left -= parts["queued_ns"]
         if any(operation.stream == op.stream for operation in following):
             name = "same_stream_ns"
         elif self._is_needed_at_once(op):
@@ -197,14 +197,14 @@ class Judge:
                 input_ = others[id(first)].input
                 until = min(first.start, input_.end) if input_ else first.start
                 self._left[id(first)] = covered(self._computing, end_before, until)
-            found["late_input_ns"] = min(left, self._left[id(first)])
-            self._left[id(first)] -= found["late_input_ns"]
-            left -= found["late_input_ns"]
+            parts["late_input_ns"] = min(left, self._left[id(first)])
+            self._left[id(first)] -= parts["late_input_ns"]
+            left -= parts["late_input_ns"]
             name = "transfer_ns"
         else:
             name = "unknown_ns"
-        found[name] += left
-        return found
+        parts[name] += left
+        return parts
 
     def _next_compute(self, op: Operation) -> list[Operation]:
         """The next compute, as a list of none or one."""
@@ -257,7 +257,7 @@ def last_starts(kernels: dict[tuple[int, int], list[dict[str, Any]]]) -> dict[Pl
         for kernel in of_rank:
             name = (kernel["communicator"] if told else None, kind(kernel["operation"]))
             groups[name].setdefault(rank, []).append({**kernel, "device": rank[1]})
-    found: dict[Place, int] = {}
+    starts: dict[Place, int] = {}
     for (_, operation), lists in groups.items():
         pairs = operation == "SendRecv" and len(lists) == 2
         sizes = {kernel.get("size") for of_rank in lists.values() for kernel in of_rank} - {None}
@@ -277,8 +277,8 @@ def last_starts(kernels: dict[tuple[int, int], list[dict[str, Any]]]) -> dict[Pl
                     kernel["start"],
                     kernel["end"],
                 )
-                found[place] = kernel["start"] if last >= kernel["end"] else last
-    return found
+                starts[place] = kernel["start"] if last >= kernel["end"] else last
+    return starts
 
 
 def lined_up(

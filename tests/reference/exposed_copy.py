@@ -99,14 +99,14 @@ def prepare(path: Path) -> dict[Key, Prepared]:
     pageable = {
         number for number, name, label in labels if "pageable" in f"{name} {label}".lower()
     } or {0}
-    found = {}
+    ranks = {}
     for rank in read(path):
         of_process = ranges.get(rank.process, [])
         updates = [(range_.start, range_.end) for range_ in of_process
                    if OPTIMIZER_RANGE.search(range_.name)]  # fmt: skip
         gradients = gradient_copies(rank, step_ranges(of_process, None), updates)
-        found[rank.process, rank.device] = Prepared(rank, pageable, gradients)
-    return found
+        ranks[rank.process, rank.device] = Prepared(rank, pageable, gradients)
+    return ranks
 
 
 def reference(path: Path, window: Span | None = None) -> dict[Key, ExposedCopy]:

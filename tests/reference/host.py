@@ -63,9 +63,9 @@ class RankReference:
         return first, max(operation.end for operation in self.operations)
 
     def clocks_disagree(self) -> bool:
-        launched = [(one, one.call) for one in self.operations if one.call]
-        early = [one for one, call in launched if call.start - one.start > TOLERANCE]
-        reads = [(one, call) for one, call in launched if is_read(one)]
+        launched = [(op, op.call) for op in self.operations if op.call]
+        early = [op for op, call in launched if call.start - op.start > TOLERANCE]
+        reads = [(op, call) for op, call in launched if is_read(op)]
         late = [read for read, call in reads if read.end - call.end > TOLERANCE]
         return len(early) > 0.01 * len(launched) or len(late) > 0.01 * len(reads)
 
@@ -81,7 +81,7 @@ class RankReference:
     def chosen(self, window: Span) -> set[Call]:
         """The synchronizing calls that host-sync judges."""
         threads = {operation.call.thread for operation in self.operations if operation.call}
-        found = [
+        waits = [
             call
             for call in self.waits
             if window[0] <= call.start < window[1]
@@ -92,7 +92,7 @@ class RankReference:
         outer: set[Call] = set()
         reach: dict[int, int] = {}
         order = {call: place for place, call in enumerate(self.calls)}
-        for call in sorted(found, key=lambda call: (call.start, -call.end, order[call])):
+        for call in sorted(waits, key=lambda call: (call.start, -call.end, order[call])):
             if call.end > reach.get(call.thread, -NEVER):
                 outer.add(call)
                 reach[call.thread] = call.end

@@ -104,15 +104,15 @@ def read(db: sqlite3.Connection, strings: dict[Any, str]) -> dict[int, list[Rang
         for _, _, kind, text, _, tid, domain in events
         if kind == 75 and text == "traceprof"
     }
-    found: dict[int, list[Any]] = defaultdict(list)
+    by_process: dict[int, list[Any]] = defaultdict(list)
     for start, end, kind, text, text_id, tid, domain in events:
         if kind in {59, 60} and (tid >> 24, domain) in domains:
             name = text if text is not None else strings[text_id]
             is_open = end is None or any(start <= time <= end for time in stop)
             known = None if is_open else end
-            found[tid >> 24 << 24].append((start, known, tid, kind == 59, name, is_open))
+            by_process[tid >> 24 << 24].append((start, known, tid, kind == 59, name, is_open))
     closed = {}
-    for process, ranges in found.items():
+    for process, ranges in by_process.items():
         last = max(time for start, end, *_ in ranges for time in (start, end) if time is not None)
         closed[process] = [Range(a, last if b is None else b, *rest) for a, b, *rest in ranges]
     return closed
@@ -165,7 +165,7 @@ def measure(ranges: list[Range], number: int, start: int, end: int) -> HostStep:
 
 def operations(ranges: list[Range]) -> list[tuple[int, int, str]]:
     """Start, end and text of each operation once: calls and flights of a text alternate."""
-    found: list[tuple[int, int, str]] = []
+    spans: list[tuple[int, int, str]] = []
     by_text: dict[str, list[Range]] = defaultdict(list)
     for range_ in ranges:
         if call_name(range_.text):
@@ -174,15 +174,15 @@ def operations(ranges: list[Range]) -> list[tuple[int, int, str]]:
         waiting: Range | None = None
         for range_ in sorted(members, key=lambda r: (r.start, not r.pushed)):
             if waiting and waiting.pushed != range_.pushed and range_.start <= waiting.end:
-                found.append((waiting.start, max(waiting.end, range_.end), text))
+                spans.append((waiting.start, max(waiting.end, range_.end), text))
                 waiting = None
                 continue
             if waiting:
-                found.append((waiting.start, waiting.end, text))
+                spans.append((waiting.start, waiting.end, text))
             waiting = range_
         if waiting:
-            found.append((waiting.start, waiting.end, text))
-    return found
+            spans.append((waiting.start, waiting.end, text))
+    return spans
 
 
 def uses_of(ranges: list[Range], start: int, end: int) -> list[dict[str, Any]]:

@@ -38,20 +38,20 @@ def document(path: Path) -> dict[str, Any]:
     """The whole document; decimals stay as they are written."""
     data = path.read_bytes()
     data = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
-    found: dict[str, Any] = json.loads(data, parse_float=Decimal)
-    return found
+    facts: dict[str, Any] = json.loads(data, parse_float=Decimal)
+    return facts
 
 
 def events(facts: dict[str, Any], *categories: str) -> list[dict[str, Any]]:
     """Complete events of these categories, with `start` and `end` in ns, in order of the start."""
     base = int(facts.get("baseTimeNanoseconds", 0))
-    found = []
+    result = []
     for event in facts["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in categories:
             start = base + int(Decimal(event["ts"]) * 1000)
             end = start + int(Decimal(event["dur"]) * 1000)
-            found.append({**event, "start": start, "end": end, "args": event.get("args", {})})
-    return sorted(found, key=lambda event: (event["start"], event["end"]))
+            result.append({**event, "start": start, "end": end, "args": event.get("args", {})})
+    return sorted(result, key=lambda event: (event["start"], event["end"]))
 
 
 def kernels(facts: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -69,7 +69,7 @@ def copies(facts: dict[str, Any]) -> list[tuple[Any, ...]]:
 
     Of a memory set the kind is empty.
     """
-    found = []
+    result = []
     for event in events(facts, "gpu_memcpy", "gpu_memset"):
         args, text = event["args"], event["name"].lower()
         kind = re.search(r"([hdp])to([hdp])", text)
@@ -78,11 +78,11 @@ def copies(facts: dict[str, Any]) -> list[tuple[Any, ...]]:
         source = re.search(r"\((\w+) ->", text)
         target = re.search(r"(\w*)\)", text)
         size = args.get("bytes", 0)
-        found.append(
+        result.append(
             (args["device"], event["start"], event["end"], args["stream"], args["correlation"],
              size, kind[0] if kind else "", source[1] if source else "", target and target[1])
         )  # fmt: skip
-    return sorted(found)
+    return sorted(result)
 
 
 def api_calls(facts: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -103,7 +103,7 @@ def annotated(facts: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 def calls(facts: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Start, operation, bytes of one rank, group and its size of every call that tells its name."""
-    found = []
+    result = []
     for event in events(facts, "cpu_op"):
         args = event["args"]
         operation = OPERATIONS.get(args.get("Collective name", ""))
@@ -111,16 +111,16 @@ def calls(facts: dict[str, Any]) -> list[tuple[Any, ...]]:
             number = args["Out msg nelems" if operation == "ReduceScatter" else "In msg nelems"]
             group = args.get("Process Group Name", args.get("Process Group ID"))
             size = number * ITEM_BYTES[args["dtype"]]
-            found.append((event["start"], operation, size, str(group), args["Group size"]))
-    return sorted(found)
+            result.append((event["start"], operation, size, str(group), args["Group size"]))
+    return sorted(result)
 
 
 def main_process(facts: dict[str, Any]) -> int:
     """The process that most API calls, else most annotations, are of."""
     for category in ("cuda_runtime", "user_annotation"):
-        found = Counter(event["pid"] for event in events(facts, category))
-        if found:
-            return int(found.most_common(1)[0][0])
+        counts = Counter(event["pid"] for event in events(facts, category))
+        if counts:
+            return int(counts.most_common(1)[0][0])
     return 0
 
 
@@ -130,7 +130,7 @@ def ranks(facts: dict[str, Any], origin_ns: int) -> list[RankEvents]:
     Times count from the origin.
     """
     process = main_process(facts)
-    found: dict[int, list[Operation]] = defaultdict(list)
+    by_device: dict[int, list[Operation]] = defaultdict(list)
     for event in events(facts, "kernel", "gpu_memcpy", "gpu_memset"):
         kind = COPY
         if event["cat"] == "kernel":
@@ -141,7 +141,7 @@ def ranks(facts: dict[str, Any], origin_ns: int) -> list[RankEvents]:
         start, end = event["start"] - origin_ns, event["end"] - origin_ns
         args = event["args"]
         is_copy = event["cat"] != "kernel"
-        found[args["device"]].append(
+        by_device[args["device"]].append(
             Operation(start, end, kind, True, args["correlation"], is_copy, args.get("stream"))
         )
     launches: Launches = defaultdict(list)
@@ -155,7 +155,7 @@ def ranks(facts: dict[str, Any], origin_ns: int) -> list[RankEvents]:
         None,
     )
     result = []
-    for device, operations in sorted(found.items()):
+    for device, operations in sorted(by_device.items()):
         start, end = min(op.start for op in operations), max(op.end for op in operations)
         windows = step_windows(operations, process, launches, steps)
         result.append(RankEvents(process, device, start, end, Timeline(operations), windows))

@@ -59,19 +59,19 @@ def operation_of(short: str | None, demangled: str | None) -> str:
     if not default_is_communication(short, demangled):
         return ""
     name = function_name(demangled or short or "").replace("_", "").lower()
-    found = [word for word in ("allreduce", "reducescatter", "crossdevicereduce") if word in name]
-    return {"crossdevicereduce": "allreduce"}.get(found[0], found[0]) if found else "other"
+    words = [word for word in ("allreduce", "reducescatter", "crossdevicereduce") if word in name]
+    return {"crossdevicereduce": "allreduce"}.get(words[0], words[0]) if words else "other"
 
 
 def reference(path: Path, window: Span | None = None) -> dict[tuple[int, int], Rank]:
     """What the analysis must find for each (process, device) of an export."""
     with opened(path) as (db, strings):
         ranges = {
-            process: step_ranges(found, None) for process, found in read_ranges(db, strings).items()
+            process: step_ranges(marks, None) for process, marks in read_ranges(db, strings).items()
         }
-    found = {}
-    for one in read(path):
-        own = ranges.get(one.process, [])
+    ranks = {}
+    for events in read(path):
+        own = ranges.get(events.process, [])
         kernels = [
             Kernel(
                 op.start,
@@ -79,12 +79,12 @@ def reference(path: Path, window: Span | None = None) -> dict[tuple[int, int], R
                 operation_of(op.name, op.demangled),
                 step_of(op.call.start if op.call else None, own),
             )
-            for op in one.operations
+            for op in events.operations
             if op.table == "KERNEL"
         ]
-        graphs = [(op.start, op.end) for op in one.operations if op.table == "GRAPH_TRACE"]
-        found[one.process, one.device] = rank(kernels, graphs, own, window or one.window)
-    return found
+        graphs = [(op.start, op.end) for op in events.operations if op.table == "GRAPH_TRACE"]
+        ranks[events.process, events.device] = rank(kernels, graphs, own, window or events.window)
+    return ranks
 
 
 def step_of(call: int | None, ranges: list[Numbered]) -> int | None:
@@ -103,12 +103,12 @@ def rank(kernels: list[Kernel], graphs: list[Span], ranges: list[Numbered], wind
     steps: list[Step] = []
     first = min((kernel.step for kernel in kernels if kernel.step is not None), default=None)
     own: dict[int | None, list[Kernel]] = defaultdict(list)
-    for one in kernels:
-        own[one.step].append(one)
+    for kernel in kernels:
+        own[kernel.step].append(kernel)
     for index, (_, number) in enumerate(ranges):
-        found = judge(own[index], computing, window)
-        if found is not None and index != first:
-            steps.append(Step(number, *found))
+        verdict = judge(own[index], computing, window)
+        if verdict is not None and index != first:
+            steps.append(Step(number, *verdict))
     tails = union([step.tail for step in steps if step.is_late])
     free = [
         (max(start, low), min(end, high))

@@ -126,16 +126,16 @@ def read(path: Path) -> list[Process]:
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
         calls = read_calls(db, strings) if "CUPTI_ACTIVITY_KIND_RUNTIME" in tables else None
         records = read_records(db)
-    found = []
+    processes = []
     for process in sorted(operations, key=lambda number: ((number >> 24) & LOW_24_BITS, number)):
         pid, of_process = (process >> 24) & LOW_24_BITS, operations[process]
         if calls is None:
             devices = sorted({operation.device for operation in of_process})
-            found.append(Process(pid, devices, of_process))
+            processes.append(Process(pid, devices, of_process))
         else:
             given = [call for key, some in calls.items() if key[0] == process for call in some]
-            found.append(queued(pid, of_process, given, records.get(process, [])))
-    return found
+            processes.append(queued(pid, of_process, given, records.get(process, [])))
+    return processes
 
 
 def queued(
@@ -150,9 +150,9 @@ def queued(
         by_id[call.correlation].append(call)
 
     def launching(correlation: int | None, time: int) -> Call | None:
-        found = by_id.get(correlation, []) if correlation is not None else []
-        starts = [launch.start for launch in found]
-        return found[max(bisect_right(starts, time) - 1, 0)] if found else None
+        candidates = by_id.get(correlation, []) if correlation is not None else []
+        starts = [launch.start for launch in candidates]
+        return candidates[max(bisect_right(starts, time) - 1, 0)] if candidates else None
 
     launches: dict[Any, Launch] = {}
     begun: dict[tuple[int, int | None], int] = {}
@@ -176,9 +176,9 @@ def queued(
 
     depth = depths(everything)
     by_queue: dict[Any, list[Launch]] = defaultdict(list)
-    for one in everything:
-        if one.queue:
-            by_queue[one.queue].append(one)
+    for launch in everything:
+        if launch.queue:
+            by_queue[launch.queue].append(launch)
     stream_depth = {
         key: value for queue in by_queue.values() for key, value in depths(queue).items()
     }
@@ -210,10 +210,10 @@ def queued(
         cap, scope, at_cap = (
             learn(captured, by_queue, depth, stream_depth, blocked) if blocked else (None, None, {})
         )
-        for one in captured:
-            if one.call and id(one.call) in blocked and id(one) in at_cap:
-                device = device_of(one.call, launches, devices)
-                stalls.append((one.call.start + usual, one.call.end, one.call.thread, device))
+        for item in captured:
+            if item.call and id(item.call) in blocked and id(item) in at_cap:
+                device = device_of(item.call, launches, devices)
+                stalls.append((item.call.start + usual, item.call.end, item.call.thread, device))
     stalls.sort(key=lambda stall: stall[0])
     return Process(
         pid, devices, operations, source, cap, scope, usual, stalls, time_series(everything),
@@ -227,7 +227,7 @@ def answers(process: Process, time_range: Span | None = None) -> list[Answer]:
         return [Answer(process.pid, device) for device in process.devices]
     operations, stalls, series = process.operations, process.stalls, process.series
     times = [time for time, _ in series]
-    found = []
+    result = []
     for device in process.devices:
         own = [operation for operation in operations if operation.device == device]
         start, end = time_range or (
@@ -246,7 +246,7 @@ def answers(process: Process, time_range: Span | None = None) -> list[Answer]:
         for operation in own:
             during = covered(spans, operation.start, operation.end)
             held[operation.name] += during
-        found.append(
+        result.append(
             Answer(
                 process.pid,
                 device,
@@ -266,25 +266,25 @@ def answers(process: Process, time_range: Span | None = None) -> list[Answer]:
                 else 1.0,
             )
         )
-    return found
+    return result
 
 
 def depths(launches: list[Launch]) -> dict[int, int]:
     """How many of the launches were pending when each of them was called."""
     entered = sorted(launch.enter for launch in launches)
     left = sorted(launch.leave for launch in launches)
-    found = {}
-    for one in launches:
-        time = one.call.start if one.call else -EVER
-        found[id(one)] = bisect_left(entered, time) - bisect_right(left, time)
-    return found
+    depth_of = {}
+    for launch in launches:
+        time = launch.call.start if launch.call else -EVER
+        depth_of[id(launch)] = bisect_left(entered, time) - bisect_right(left, time)
+    return depth_of
 
 
 def time_series(launches: list[Launch]) -> list[tuple[int, int]]:
     changes: Counter[int] = Counter()
-    for one in launches:
-        changes[one.enter] += 1
-        changes[one.leave] -= 1
+    for launch in launches:
+        changes[launch.enter] += 1
+        changes[launch.leave] -= 1
     depth = changes.pop(-EVER, 0)
     changes.pop(EVER, None)
     starts = [operation.start for launch in launches for operation in launch.operations]
@@ -343,7 +343,7 @@ def learn(
         at_cap.update((id(launch), True) for launch in there)
         return cap
 
-    of_streams = [found for queue in by_queue.values() if (found := limit(queue, stream_depth))]
+    of_streams = [most for queue in by_queue.values() if (most := limit(queue, stream_depth))]
     of_process = limit(captured, depth)
     if of_streams:
         return max(of_streams), "stream", at_cap
@@ -357,7 +357,7 @@ def device_of(call: Call | None, launches: dict[Any, Launch], devices: list[int]
 
 def waits(calls: list[Call], captured: list[Launch]) -> dict[int, list[int]]:
     """When each thread returned from waiting for the GPU, sorted."""
-    found: dict[int, list[int]] = defaultdict(list)
+    returns: dict[int, list[int]] = defaultdict(list)
     blocking = {
         id(launch.call)
         for launch in captured
@@ -366,8 +366,8 @@ def waits(calls: list[Call], captured: list[Launch]) -> dict[int, list[int]]:
     for call in calls:
         is_wait = id(call) in blocking or "Synchronize" in call.name
         if is_wait and call.end - call.start > LONG:
-            found[call.thread].append(call.end)
-    return {thread: sorted(ends) for thread, ends in found.items()}
+            returns[call.thread].append(call.end)
+    return {thread: sorted(ends) for thread, ends in returns.items()}
 
 
 def late_operations(
@@ -415,7 +415,7 @@ def read_operations(
     memory: dict[Any, str] = {0: "Pageable"} | dict(rows(db, "ENUM_CUDA_MEM_KIND", "id", "label"))
     columns = ("streamId", "correlationId", "demangledName", "shortName", "copyKind",
                "srcDeviceId", "dstDeviceId", "srcKind", "dstKind")  # fmt: skip
-    found: dict[int, list[tuple[int, int, Operation]]] = defaultdict(list)
+    by_process: dict[int, list[tuple[int, int, Operation]]] = defaultdict(list)
     for table, start, end, process, device, *more in operation_rows(db, *columns):
         number = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE").index(table)
         stream, correlation, full, short, kind, source, target, from_memory, to_memory = more
@@ -432,7 +432,7 @@ def read_operations(
             is_pageable=number == 1
             and "Pageable" in (memory.get(from_memory), memory.get(to_memory)),
         )  # fmt: skip
-        found[process].append((device, number, operation))
+        by_process[process].append((device, number, operation))
     return {
         process: [
             operation
@@ -440,7 +440,7 @@ def read_operations(
                 of_process, key=lambda op: (op[0], op[1], op[2].start, op[2].end)
             )
         ]
-        for process, of_process in found.items()
+        for process, of_process in by_process.items()
     }
 
 
@@ -451,14 +451,14 @@ def read_records(db: sqlite3.Connection) -> dict[int, list[tuple[int, int, int, 
         for number, name, label in rows(db, "ENUM_CUPTI_OVERHEAD_TYPE", "id", "name", "label")
         if re.search("command.buffer.full", f"{name} {label}", re.IGNORECASE)
     ] or [8]
-    found: dict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
+    by_process: dict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
     columns = ("start", "end", "globalTid", "correlationId", "overheadType")
     for row in rows(db, "CUPTI_ACTIVITY_KIND_OVERHEAD", *columns):
         start, end, thread, correlation, kind = integers(*row)
         if start is None or thread is None or correlation is None or kind not in kinds:
             continue
         stop = max(start, -EVER if end is None else end)
-        found[thread & ~LOW_24_BITS].append((start, stop, thread, correlation))
-    for records in found.values():
+        by_process[thread & ~LOW_24_BITS].append((start, stop, thread, correlation))
+    for records in by_process.values():
         records.sort(key=lambda record: record[0])
-    return found
+    return by_process

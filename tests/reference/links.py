@@ -45,12 +45,12 @@ def left_over(spans: Iterable[Span], hiding: Iterable[Span]) -> int:
 def _copies(database: sqlite3.Connection) -> dict[tuple[int, int], list[list[Any]]]:
     names = ("globalPid", "deviceId", "start", "end", "bytes", "copyKind", "srcKind", "dstKind",
              "srcDeviceId", "dstDeviceId", "correlationId", "streamId")  # fmt: skip
-    found = defaultdict(list)
+    by_device = defaultdict(list)
     for row in rows(database, "CUPTI_ACTIVITY_KIND_MEMCPY", *names):
         process, device, *rest = integers(*row)
         if process is not None and device is not None and None not in rest[:2]:
-            found[process, device].append(rest)
-    return found
+            by_device[process, device].append(rest)
+    return by_device
 
 
 def reference_copies(path: Path) -> dict[tuple[int, int], dict[str, Any]]:

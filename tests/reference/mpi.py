@@ -185,7 +185,7 @@ def _add(
             waits = 0  # a message that a buffer took
         if not is_late:
             waits = 0
-        if waits and all(one.is_inside for one in together.values()):
+        if waits and all(other.is_inside for other in together.values()):
             spans[rank].append((call.blocked, call.blocked + waits, last))
         if complete:
             result.waits[rank].append((call.blocked, call.blocked + waits))

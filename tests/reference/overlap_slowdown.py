@@ -94,29 +94,29 @@ def reference(
     units: dict[int, list[int]] | None = None,
 ) -> dict[tuple[int, int], Rank]:
     """What the analysis must find for each (process, device) of an export."""
-    found: dict[tuple[int, int], dict[str, list[Any]]] = {}
-    for one in read(path):
-        groups = found[one.process, one.device] = defaultdict(list)
-        for op in one.operations:
+    ranks: dict[tuple[int, int], dict[str, list[Any]]] = {}
+    for of_rank in read(path):
+        groups = ranks[of_rank.process, of_rank.device] = defaultdict(list)
+        for op in of_rank.operations:
             launch = op.call.start if op.call else None
             group = _GROUPS[op.table, op.kind == COMMUNICATION]
             groups[group].append((op.start, op.end, op.signature, launch))
     with opened(path) as (db, _):
         devices = "TARGET_INFO_CUDA_DEVICE"
         uuids = {row[:2]: row[2] for row in rows(db, devices, "pid", "cudaId", "uuid") if row[2]}
-    gpus = {key: uuids.get((key[0] >> 24 & 0xFFFFFF, key[1])) for key in found}
+    gpus = {key: uuids.get((key[0] >> 24 & 0xFFFFFF, key[1])) for key in ranks}
     others: dict[tuple[int, int], list[Span]] = {
         key: [
             operation[:2]
-            for other, group in found.items()
+            for other, group in ranks.items()
             if other != key and gpus[key] is not None and gpus[other] == gpus[key]
             for operation in (*group["kernels"], *group["graphs"])
         ]
-        for key in found
+        for key in ranks
     }
     return {
         key: rank(operations, window, undisturbed, others[key], (units or {}).get(key[0]))
-        for key, operations in found.items()
+        for key, operations in ranks.items()
     }
 
 
@@ -156,7 +156,7 @@ def of_signature(
             duration for index, duration in enumerate(usual) if 4 * index >= 3 * len(usual) - 3
         )
         expectations = medians[place], max(medians[place], mean), max(Fraction(quartile), mean)
-        ways = [sum_ + one * len(pairs) for sum_, one in zip(ways, expectations, strict=True)]
+        ways = [sum_ + value * len(pairs) for sum_, value in zip(ways, expectations, strict=True)]
         compared_ns += sum(covered_ns for _, covered_ns in pairs)
         compared_took += sum(end - start for (start, end), _ in pairs)
         num_alone += len(usual)

@@ -62,10 +62,10 @@ def period_steps(operations: list[Operation], low: int, high: int) -> list[Perio
     for op in items:
         time[op.stream] += op.end - op.start
     busiest = min(time, key=lambda stream: (-time[stream], stream), default=None)
-    found = [_phases_of(items)]
+    candidates = [_phases_of(items)]
     if len(time) > 1:
-        found.append(_phases_of([op for op in items if op.stream == busiest]))
-    (kept, phases) = max(found, key=lambda one: _match(one[1]))
+        candidates.append(_phases_of([op for op in items if op.stream == busiest]))
+    (kept, phases) = max(candidates, key=lambda candidate: _match(candidate[1]))
     return _steps(kept, phases)
 
 
@@ -101,10 +101,10 @@ def _phases_of(items: list[Operation]) -> tuple[list[Operation], list[Phase]]:
     names = np.array(
         [number.setdefault((op.name, op.shape), len(number)) for op in items], np.int64
     )
-    found = [phase for phase in _searched(items, names, 0, len(items)) if len(phase.begins) >= 4]
-    found.sort(key=lambda phase: -_time(items, phase.first, phase.stop))
-    kept = found[:1]
-    for phase in found[1:]:
+    phases = [phase for phase in _searched(items, names, 0, len(items)) if len(phase.begins) >= 4]
+    phases.sort(key=lambda phase: -_time(items, phase.first, phase.stop))
+    kept = phases[:1]
+    for phase in phases[1:]:
         if len(phase.begins) >= 10 and all(_apart(names, phase, other) for other in kept):
             kept.append(phase)
     covered = sum(_time(items, phase.first, phase.stop) for phase in kept)
@@ -199,15 +199,15 @@ def _begins(items: list[Operation], names: list[int], lag: int) -> list[int] | N
         places: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for place, key in enumerate(keys):
             places[key].append(place)
-        found = [
+        candidates = [
             (median(gaps[place] for place in returns), returns)
             for of_key in places.values()
             if len(returns := _returns(of_key, lag)) >= 4
         ]
-        if found:
-            most = max(len(returns) for _, returns in found)
-            several = [one for one in found if 1.05 * len(one[1]) >= most]
-            return max(several, key=lambda one: one[0])[1]
+        if candidates:
+            most = max(len(returns) for _, returns in candidates)
+            several = [candidate for candidate in candidates if 1.05 * len(candidate[1]) >= most]
+            return max(several, key=lambda candidate: candidate[0])[1]
         if length >= lag:
             return None
         length *= 2

@@ -58,19 +58,19 @@ def bubbles(path: Path) -> list[dict[str, int]]:
     """Return the bubble of each stage and its parts, in order of the ranks."""
     passes, exchanges = _read(path)
     messages = _messages(passes, exchanges)
-    everything = [one for of_stage in passes for one in of_stage]
-    own = {id(one): one.end - one.start for one in everything}
+    everything = [pass_ for of_stage in passes for pass_ in of_stage]
+    own = {id(pass_): pass_.end - pass_.start for pass_ in everything}
     sums: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for one in everything:
-        if one.kind:
-            sums[one.kind, one.step].append(own[id(one)])
-    other = [sum(own[id(one)] for one in stage if not one.kind) for stage in passes]
+    for pass_ in everything:
+        if pass_.kind:
+            sums[pass_.kind, pass_.step].append(own[id(pass_)])
+    other = [sum(own[id(pass_)] for pass_ in stage if not pass_.kind) for stage in passes]
     mean = sum(other) / len(other)
     equal = {
-        id(one): round(sum(sums[one.kind, one.step]) / len(sums[one.kind, one.step]))
-        if one.kind
-        else round(own[id(one)] * mean / other[one.stage])
-        for one in everything
+        id(pass_): round(sum(sums[pass_.kind, pass_.step]) / len(sums[pass_.kind, pass_.step]))
+        if pass_.kind
+        else round(own[id(pass_)] * mean / other[pass_.stage])
+        for pass_ in everything
     }
     levels = [
         _gaps(passes, messages, took, moves=moves)
@@ -78,7 +78,7 @@ def bubbles(path: Path) -> list[dict[str, int]]:
     ]
     begin = min(stage[0].start for stage in passes)
     finish = max(stage[-1].end for stage in passes)
-    found = []
+    stages = []
     for number, stage in enumerate(passes):
         parts = [0, 0, 0, 0]
         reached = begin
@@ -88,15 +88,15 @@ def bubbles(path: Path) -> list[dict[str, int]]:
             if last or stage[place].inputs:
                 done = 0
                 for level, explained in enumerate(
-                    [*(one[number][place] for one in levels), length]
+                    [*(gaps[number][place] for gaps in levels), length]
                 ):
                     now = max(done, min(explained, length))
                     parts[level] += now - done
                     done = now
             if not last:
                 reached = stage[place].end
-        found.append({"bubble_ns": sum(parts), **dict(zip(PARTS, parts, strict=True))})
-    return found
+        stages.append({"bubble_ns": sum(parts), **dict(zip(PARTS, parts, strict=True))})
+    return stages
 
 
 def equal_factors(path: Path) -> list[list[float]]:
@@ -106,22 +106,22 @@ def equal_factors(path: Path) -> list[list[float]]:
     keys = []
     for number, stage in enumerate(passes):
         before: dict[tuple[str, int], int] = defaultdict(int)
-        for one in stage:
-            place = before[one.kind, one.step] if one.kind else 0
-            before[one.kind, one.step] += 1
-            keys.append((number, (one.kind, one.step, place)))
-            sums[keys[-1][1]][number] += one.compute
-    found: list[list[float]] = [[] for _ in passes]
+        for pass_ in stage:
+            place = before[pass_.kind, pass_.step] if pass_.kind else 0
+            before[pass_.kind, pass_.step] += 1
+            keys.append((number, (pass_.kind, pass_.step, place)))
+            sums[keys[-1][1]][number] += pass_.compute
+    factors: list[list[float]] = [[] for _ in passes]
     for number, key in keys:
-        found[number].append(sum(sums[key].values()) / len(passes) / sums[key][number])
-    return found
+        factors[number].append(sum(sums[key].values()) / len(passes) / sums[key][number])
+    return factors
 
 
 def _gaps(
     passes: list[list[_Pass]], messages: list[_Message], took: dict[int, int], *, moves: bool
 ) -> list[list[int]]:
     """Return the gaps of each stage if passes take so long and messages move, or take no time."""
-    starts = {id(one): 0 for stage in passes for one in stage}
+    starts = {id(pass_): 0 for stage in passes for pass_ in stage}
     for message in messages:
         message.over = 0
     is_moving = True
@@ -132,24 +132,24 @@ def _gaps(
             if message.posted_after is not None:
                 after = message.posted_after
                 sides.append(starts[id(after)] + took[id(after)])
-            sides += [one.over for one in message.before]
+            sides += [before.over for before in message.before]
             over = max(sides) + message.transfer * moves
             is_moving |= over != message.over
             message.over = over
         for stage in passes:
             reached = 0
-            for one in stage:
-                start = max([reached, *(message.over for message in one.inputs)])
-                is_moving |= start != starts[id(one)]
-                starts[id(one)] = start
-                reached = start + took[id(one)]
+            for pass_ in stage:
+                start = max([reached, *(message.over for message in pass_.inputs)])
+                is_moving |= start != starts[id(pass_)]
+                starts[id(pass_)] = start
+                reached = start + took[id(pass_)]
     finish = max(starts[id(stage[-1])] + took[id(stage[-1])] for stage in passes)
     gaps = []
     for stage in passes:
         reached, of_stage = 0, []
-        for one in stage:
-            of_stage.append(starts[id(one)] - reached)
-            reached = starts[id(one)] + took[id(one)]
+        for pass_ in stage:
+            of_stage.append(starts[id(pass_)] - reached)
+            reached = starts[id(pass_)] + took[id(pass_)]
         gaps.append([*of_stage, finish - reached])
     return gaps
 
@@ -158,8 +158,8 @@ def _messages(passes: list[list[_Pass]], exchanges: list[list[_Exchange]]) -> li
     """Return the messages, the k-th send of a way with its k-th receive, with their passes."""
     sides: dict[tuple[tuple[int, int], bool], list[_Exchange]] = defaultdict(list)
     for of_stage in exchanges:
-        for one in of_stage:
-            sides[one.way, one.is_send].append(one)
+        for exchange in of_stage:
+            sides[exchange.way, exchange.is_send].append(exchange)
     messages, received = [], defaultdict(list)
     for (way, is_send), sent in sides.items():
         if not is_send:
@@ -180,7 +180,7 @@ def _messages(passes: list[list[_Pass]], exchanges: list[list[_Exchange]]) -> li
             )
             kind = message.producer.kind
             consumer = next(
-                one for one in receiver[after:] if one.kind == kind and one.start >= receive.end
+                item for item in receiver[after:] if item.kind == kind and item.start >= receive.end
             )
             consumer.inputs.append(message)
             messages.append(message)

@@ -64,8 +64,8 @@ class Dependencies:
             on_stream[op.stream].append(op)
             if op.kind != COMMUNICATION:
                 by_thread[op.call.thread].append(op)
-        self._on_stream = {stream: Line(found) for stream, found in on_stream.items()}
-        self._by_thread = {thread: Line(found) for thread, found in by_thread.items()}
+        self._on_stream = {stream: Line(operations) for stream, operations in on_stream.items()}
+        self._by_thread = {thread: Line(operations) for thread, operations in by_thread.items()}
         records: dict[int, list[StreamEvent]] = defaultdict(list)
         for record in rank.records:
             records[record.event].append(record)
@@ -111,7 +111,7 @@ def readiness_of(rank: Rank) -> list[Readiness]:
     """The communication operations of a rank in order of (start, end); peer copies block nobody."""
     dependencies = Dependencies(rank)
     before: dict[int, list[Operation]] = defaultdict(list)
-    found = []
+    result = []
     for op in sorted(rank.of_kind(COMMUNICATION), key=lambda op: (op.start, op.end)):
         line = before[op.stream] if op.table == "KERNEL" else []
         previous = line[-1] if line else None
@@ -119,7 +119,7 @@ def readiness_of(rank: Rank) -> list[Readiness]:
         launch = op.call.end if op.call else None
         ready = None if launch is None else max(launch, source.end if source else launch)
         spans = union([(operation.start, operation.end) for operation in line])
-        found.append(
+        result.append(
             Readiness(
                 op, previous, source, launch, ready,
                 clipped(spans, ready, op.start) if ready is not None else [],
@@ -129,7 +129,7 @@ def readiness_of(rank: Rank) -> list[Readiness]:
         )  # fmt: skip
         if op.table == "KERNEL":
             line.append(op)
-    return found
+    return result
 
 
 @dataclass

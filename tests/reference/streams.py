@@ -113,12 +113,12 @@ def spans_of(operations: list[Operation]) -> list[Span]:
 def owned(operations: list[Operation], start: int, end: int) -> list[tuple[Operation, list[Span]]]:
     """What each of some operations owns of [start, end): where none that began earlier runs."""
     order = sorted(operations, key=lambda op: (op.start, op.end, op.table, op.copy_kind or 0))
-    reached, found = start, []
+    reached, result = start, []
     for op in order:
         low, high = max(op.start, reached), min(op.end, end)
-        found.append((op, [(low, high)] if low < high else []))
+        result.append((op, [(low, high)] if low < high else []))
         reached = max(reached, op.end)
-    return found
+    return result
 
 
 @kept
@@ -149,18 +149,18 @@ def read_calls(
         end = start if end is None else max(start, end)
         call = Call(start, end, correlation, thread, strings.get(name, ""))
         calls[thread & ~LOW_24_BITS, correlation].append(call)
-    for found in calls.values():
-        found.sort()
+    for of_id in calls.values():
+        of_id.sort()
     return calls
 
 
 def call_of(
     calls: dict[tuple[int, int], list[Call]], process: int, correlation: int | None, start: int
 ) -> Call | None:
-    found = calls.get((process, correlation)) if correlation is not None else None
-    if not found:
+    candidates = calls.get((process, correlation)) if correlation is not None else None
+    if not candidates:
         return None
-    return found[max(bisect_right([call.start for call in found], start) - 1, 0)]
+    return candidates[max(bisect_right([call.start for call in candidates], start) - 1, 0)]
 
 
 def read_operations(

@@ -21,19 +21,19 @@ def only(
 ) -> ExposedCopy:
     """Return the reference's numbers, which are those of the analysis."""
     path = builder.write(tmp_path / name)
-    (found,) = reference(path, window).values()
+    (numbers,) = reference(path, window).values()
     with ranks_of(path) as (rank,):
         result = exposed_copy.run(rank, Window(*window) if window else rank.window)
-    assert answer(result) == found
-    return found
+    assert answer(result) == numbers
+    return numbers
 
 
 def test_what_neither_compute_nor_communication_hides(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 30, stream=7).kernel(50, 60, ALL_REDUCE, stream=20)
     builder.memcpy(20, 100, bytes=64, stream=9)  # exposed 30-50 and 60-100
-    found = only(builder, tmp_path)
-    assert (found.exposed_ns, found.bytes, found.num_copies) == (60, 64, 1)
-    assert (found.copy_ns, found.window_ns, found.fraction) == (80, 100, 0.75)
+    numbers = only(builder, tmp_path)
+    assert (numbers.exposed_ns, numbers.bytes, numbers.num_copies) == (60, 64, 1)
+    assert (numbers.copy_ns, numbers.window_ns, numbers.fraction) == (80, 100, 0.75)
 
 
 def test_touching_is_not_hiding(tmp_path: Path) -> None:
@@ -44,16 +44,16 @@ def test_touching_is_not_hiding(tmp_path: Path) -> None:
 def test_hidden_and_empty_copies_do_not_count(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 100).memcpy(10, 20, stream=9).memset(100, 100)
     builder.memcpy(40, 100, stream=9)
-    found = only(builder, tmp_path)
-    assert (found.exposed_ns, found.num_copies, found.bytes) == (0, 0, 0)
+    numbers = only(builder, tmp_path)
+    assert (numbers.exposed_ns, numbers.num_copies, numbers.bytes) == (0, 0, 0)
 
 
 def test_each_nanosecond_belongs_to_the_copy_that_began_first(tmp_path: Path) -> None:
     builder = TraceBuilder().memcpy(0, 50, "HtoD").memcpy(20, 80, "DtoH", stream=8)
     builder.memcpy(30, 40, "DtoD", stream=9).memset(80, 90)
-    found = only(builder, tmp_path)
-    assert found.by_kind == {"h2d": 50, "d2h": 30, "d2d": 0, "memset": 10}
-    assert (found.exposed_ns, found.num_copies) == (90, 3)  # the copy within the device owns none
+    numbers = only(builder, tmp_path)
+    assert numbers.by_kind == {"h2d": 50, "d2h": 30, "d2d": 0, "memset": 10}
+    assert (numbers.exposed_ns, numbers.num_copies) == (90, 3)  # that within the device owns none
 
 
 def test_of_those_that_begin_together_the_one_that_ends_first_owns(tmp_path: Path) -> None:
@@ -70,16 +70,16 @@ def test_kinds_of_copies(tmp_path: Path, kind: int | None, expected: str) -> Non
     builder = TraceBuilder().kernel(0, 10)
     builder.raw("CUPTI_ACTIVITY_KIND_MEMCPY", start=10, end=30, deviceId=0, streamId=7,
                 globalPid=1 << 48 | 1000 << 24, copyKind=kind)  # fmt: skip
-    found = only(builder, tmp_path)
-    assert found.by_kind == {**dict.fromkeys(("h2d", "d2h", "d2d", "memset"), 0), expected: 20}
-    assert (found.bytes, found.pageable_ns) == (0, 0)
+    numbers = only(builder, tmp_path)
+    assert numbers.by_kind == {**dict.fromkeys(("h2d", "d2h", "d2d", "memset"), 0), expected: 20}
+    assert (numbers.bytes, numbers.pageable_ns) == (0, 0)
 
 
 def test_peer_copies_are_communication(tmp_path: Path) -> None:
     builder = TraceBuilder().memcpy(0, 50, "PtoP", source=0, destination=1)
     builder.memcpy(50, 60, "DtoD", source=0, destination=1).memcpy(20, 70, stream=8)
-    found = only(builder, tmp_path)
-    assert (found.exposed_ns, found.num_copies) == (10, 1)
+    numbers = only(builder, tmp_path)
+    assert (numbers.exposed_ns, numbers.num_copies) == (10, 1)
 
 
 def test_pageable_copies(tmp_path: Path) -> None:
@@ -114,18 +114,18 @@ def test_several_kernels_follow_at_once(tmp_path: Path) -> None:
 
 def test_a_window_clips(tmp_path: Path) -> None:
     builder = TraceBuilder().memcpy(0, 40, bytes=64).kernel(40, 50).memcpy(50, 90, bytes=8)
-    found = only(builder, tmp_path, (30, 60))
-    assert (found.exposed_ns, found.window_ns, found.bytes) == (20, 30, 72)
-    found = only(TraceBuilder().memcpy(0, 40), tmp_path, (50, 50), "other.sqlite")
-    assert (found.exposed_ns, found.fraction) == (0, 0.0)
+    numbers = only(builder, tmp_path, (30, 60))
+    assert (numbers.exposed_ns, numbers.window_ns, numbers.bytes) == (20, 30, 72)
+    numbers = only(TraceBuilder().memcpy(0, 40), tmp_path, (50, 50), "other.sqlite")
+    assert (numbers.exposed_ns, numbers.fraction) == (0, 0.0)
 
 
 def test_without_copies_or_launches(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(0, 10).memset(10, 20)
     builder.without("CUPTI_ACTIVITY_KIND_RUNTIME")
-    found = only(builder, tmp_path)
-    assert (found.exposed_ns, found.by_kind["memset"]) == (10, 10)
-    assert only_gradients(found) == (0, 0, 0)
+    numbers = only(builder, tmp_path)
+    assert (numbers.exposed_ns, numbers.by_kind["memset"]) == (10, 10)
+    assert only_gradients(numbers) == (0, 0, 0)
 
 
 # -- gradient copies ------------------------------------------------------------------------------
@@ -134,8 +134,8 @@ SIZES = (256, 1024, 20, 4096)
 ADAM = "void multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor>(int)"
 
 
-def only_gradients(found: ExposedCopy) -> tuple[int, int, int]:
-    return found.gradient_ns, found.gradient_bytes, found.num_gradient_copies
+def only_gradients(numbers: ExposedCopy) -> tuple[int, int, int]:
+    return numbers.gradient_ns, numbers.gradient_bytes, numbers.num_gradient_copies
 
 
 def step(
@@ -159,8 +159,8 @@ def step(
 
 
 def test_gradient_copies(tmp_path: Path) -> None:
-    found = only(step(step(TraceBuilder(), 0), 1), tmp_path)
-    assert only_gradients(found) == (80, 2 * sum(SIZES), 8)
+    numbers = only(step(step(TraceBuilder(), 0), 1), tmp_path)
+    assert only_gradients(numbers) == (80, 2 * sum(SIZES), 8)
 
 
 def test_a_kernel_may_run_before_the_row_or_after_it(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_a_kernel_may_run_before_the_row_or_after_it(tmp_path: Path) -> None:
 
 
 def test_the_order_of_sizes_may_differ(tmp_path: Path) -> None:
-    found = only(step(step(TraceBuilder(), 0), 1, SIZES[::-1]), tmp_path)
-    assert found.num_gradient_copies == 8
+    numbers = only(step(step(TraceBuilder(), 0), 1, SIZES[::-1]), tmp_path)
+    assert numbers.num_gradient_copies == 8
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,8 @@ def test_the_order_of_sizes_may_differ(tmp_path: Path) -> None:
 )
 def test_what_is_not_a_gradient_copy(tmp_path: Path, second: dict[str, object]) -> None:
     builder = step(step(TraceBuilder(), 0), 1)
-    found = only(step(builder, 2, **second), tmp_path)  # type: ignore[arg-type]
-    assert only_gradients(found) == (0, 0, 0)
+    numbers = only(step(builder, 2, **second), tmp_path)  # type: ignore[arg-type]
+    assert only_gradients(numbers) == (0, 0, 0)
 
 
 def test_a_step_without_an_optimizer_or_an_all_reduce_is_not_asked(tmp_path: Path) -> None:

@@ -31,20 +31,20 @@ def line(*, events: bool = True, input_end: int = 150) -> TraceBuilder:
 def only(builder: TraceBuilder, tmp_path: Path, name: str = "t.sqlite") -> Serialization:
     """Return the reference's numbers, which are those of the analysis."""
     path = builder.write(tmp_path / name)
-    (found,) = reference(path).values()
+    (result,) = reference(path).values()
     with ranks_of(path) as (rank,):
         measured = nccl_serialization.run(rank, rank.window)
-    numbers = asdict(found)
+    numbers = asdict(result)
     del numbers["num_queued"]
     assert measured_numbers(measured, numbers) == numbers
-    return found
+    return result
 
 
 def test_it_is_ready_when_its_input_is(tmp_path: Path) -> None:
-    found = only(line(), tmp_path)
-    assert (found.blocked_ns, found.num_blocked, found.max_blocked_ns) == (50, 1, 50)
-    assert (found.queued_ns, found.num_queued, found.num_operations) == (100, 1, 2)
-    assert found.avoidable_ns == 50  # compute is over at 150
+    numbers = only(line(), tmp_path)
+    assert (numbers.blocked_ns, numbers.num_blocked, numbers.max_blocked_ns) == (50, 1, 50)
+    assert (numbers.queued_ns, numbers.num_queued, numbers.num_operations) == (100, 1, 2)
+    assert numbers.avoidable_ns == 50  # compute is over at 150
 
 
 @pytest.mark.parametrize(
@@ -125,19 +125,19 @@ def test_what_began_before_its_launch_returned_was_not_blocked(tmp_path: Path) -
     builder = TraceBuilder().kernel(100, 200, ALL_REDUCE, launch=(0, 1))
     builder.kernel(200, 300, ALL_REDUCE, launch=(190, 210))
     builder.kernel(300, 300, ALL_REDUCE, launch=(2, 3))  # no length
-    found = only(builder, tmp_path)
-    assert (found.blocked_ns, found.num_blocked, found.num_operations) == (200, 1, 3)
+    numbers = only(builder, tmp_path)
+    assert (numbers.blocked_ns, numbers.num_blocked, numbers.num_operations) == (200, 1, 3)
 
 
 def test_operations_without_a_launch_row_are_not_judged(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel(100, 200, ALL_REDUCE, launch=False)
     builder.kernel(200, 300, ALL_REDUCE, launch=False)
     builder.kernel(300, 400, ALL_REDUCE, launch=(0, 1))
-    found = only(builder, tmp_path)
-    assert (found.blocked_ns, found.num_judged, found.num_operations) == (200, 1, 3)
+    numbers = only(builder, tmp_path)
+    assert (numbers.blocked_ns, numbers.num_judged, numbers.num_operations) == (200, 1, 3)
     builder = TraceBuilder().kernel(100, 200, ALL_REDUCE).kernel(200, 300, ALL_REDUCE)
-    found = only(builder.without("CUPTI_ACTIVITY_KIND_RUNTIME"), tmp_path, "none.sqlite")
-    assert (found.blocked_ns, found.queued_ns, found.num_judged) == (0, 0, 0)
+    numbers = only(builder.without("CUPTI_ACTIVITY_KIND_RUNTIME"), tmp_path, "none.sqlite")
+    assert (numbers.blocked_ns, numbers.queued_ns, numbers.num_judged) == (0, 0, 0)
 
 
 def test_rows_of_nulls_are_passed_over(tmp_path: Path) -> None:

@@ -178,9 +178,9 @@ def training(export: Export, process: int, device: int) -> Training:
     launches: tuple[int | None, ...] = ()
     if main and not marks_steps(export):
         basis = "periods"
-        found = period_steps(operations, min(op.start for op in main), high)
-        steps = [Step(number, step.start, step.end) for number, step in enumerate(found)]
-        launches = tuple(step.launch for step in found)
+        periods = period_steps(operations, min(op.start for op in main), high)
+        steps = [Step(number, step.start, step.end) for number, step in enumerate(periods)]
+        launches = tuple(step.launch for step in periods)
     own = [(s.start, s.end) for s in export.profiler if s.thread & ~LOW_24_BITS == process]
     overhead = union(own)
     first = 0

@@ -32,7 +32,7 @@ def expected(
     ranks: Sequence[Rank], steps: Sequence[Steps], name_of: Callable[[str], str]
 ) -> Expected:
     """Return the same as `unevenness` measures, of ranks with the same steps."""
-    found: dict[Place, dict[int, Kernel]] = defaultdict(dict)
+    by_place: dict[Place, dict[int, Kernel]] = defaultdict(dict)
     blocking: dict[int, list[bool]] = defaultdict(list)
     compute_ns = 0
     for number, (rank, of_rank) in enumerate(zip(ranks, steps, strict=True)):
@@ -45,14 +45,14 @@ def expected(
             kernels.sort(key=lambda op: (op.call.start if op.call else op.start, op.start))
             compute_ns += sum(op.end - op.start for op in kernels if op.kind == COMPUTE)
             for place, op in placed(step, kernels, name_of):
-                found[place][number] = Kernel(
+                by_place[place][number] = Kernel(
                     op.end - op.start, state(op, computing, communicating)
                 )
             add_blocking(kernels, blocking)
     meets = {part for part, held in blocking.items() if 2 * sum(held) > len(held)}
     parts: dict[tuple[int, int], list[tuple[float, Place, dict[int, float]]]] = defaultdict(list)
     compared = 0
-    for place, of_ranks in found.items():
+    for place, of_ranks in by_place.items():
         states = {kernel.beside for kernel in of_ranks.values()}
         if len(of_ranks) < 2 or len(states) > 1 or states == {"disturbed"}:
             continue
@@ -66,7 +66,7 @@ def expected(
     for (step, _), places in parts.items():
         total = [sum(beyond.get(rank, 0) for _, _, beyond in places) for rank in range(len(ranks))]
         by_step[step] = [a + b for a, b in zip(by_step[step], total, strict=True)]
-        places.sort(key=lambda one: -one[0])
+        places.sort(key=lambda item: -item[0])
         for fold in range(FOLDS):
             chosen = [
                 beyond

@@ -64,7 +64,7 @@ def chains_of(
     streams: dict[int, list[Operation]] = defaultdict(list)
     for operation in rank.operations:
         streams[operation.stream].append(operation)
-    found = []
+    chains = []
     for operations in streams.values():
         operations.sort(key=lambda op: (op.start, op.table != "KERNEL"))
         rows: list[list[Operation]] = [[]]
@@ -75,8 +75,8 @@ def chains_of(
             if rows[-1] and belongs(rows[-1][-1]) != belongs(operation):
                 rows.append([])
             rows[-1].append(operation)
-        found += [row for row in rows if len(units(row)) >= 3]
-    return found
+        chains += [row for row in rows if len(units(row)) >= 3]
+    return chains
 
 
 def attention_of(
@@ -99,7 +99,7 @@ def attention_of(
     for operation in rank.operations:
         if operation.table == "KERNEL":
             streams[operation.stream].append(operation)
-    found: dict[int, Operation] = {}
+    members: dict[int, Operation] = {}
     for operations in streams.values():
         operations.sort(key=lambda op: op.start)
         roles = ["end", *map(role, operations), "end"]
@@ -116,8 +116,8 @@ def attention_of(
             if its == "back":
                 low -= roles[low - 1] == "matmul"
                 high += roles[high + 1] == "matmul"
-            found |= {id(op): op for op in operations[low - 1 : high]}
-    return [*found.values()]
+            members |= {id(op): op for op in operations[low - 1 : high]}
+    return [*members.values()]
 
 
 def is_log(name: str) -> bool:
@@ -142,11 +142,11 @@ def in_optimizer(operation: Operation, spans: list[Span]) -> bool:
 
 def units(row: list[Operation]) -> list[list[Operation]]:
     """Kernels one by one; those of one list of tensors together."""
-    found: list[list[Operation]] = []
+    result: list[list[Operation]] = []
     for name, group in groupby(row, key=lambda op: op.demangled):
         kernels = [*group]
-        found += [kernels] if name and is_list(kernels[0]) else [[one] for one in kernels]
-    return found
+        result += [kernels] if name and is_list(kernels[0]) else [[kernel] for kernel in kernels]
+    return result
 
 
 def kept_of(row: list[Operation]) -> list[Operation]:
@@ -157,10 +157,10 @@ def kept_of(row: list[Operation]) -> list[Operation]:
         if is_list(unit[0]):
             passes.append(unit)
             continue
-        (one,) = unit
-        longest = by_name[one.demangled].get(one.signature)
-        if longest is None or spent([one]) > spent([longest]):
-            by_name[one.demangled][one.signature] = one
+        (kernel,) = unit
+        longest = by_name[kernel.demangled].get(kernel.signature)
+        if longest is None or spent([kernel]) > spent([longest]):
+            by_name[kernel.demangled][kernel.signature] = kernel
     passes += [[*grids.values()] for grids in by_name.values()]
     return max(passes, key=spent)
 

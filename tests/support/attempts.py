@@ -161,9 +161,9 @@ def folder_of(path: Path) -> Mapping[str, tuple[int, int, bytes | None]]:
     """Return everything in the file's folder: mode, time of change, and content."""
     if not path.parent.is_dir() or path.parent.samefile("/dev"):
         return {}
-    found = {}
+    files = {}
     for file in path.parent.iterdir():
         status = file.lstat()
         content = file.read_bytes() if file.is_file() else None
-        found[os.fspath(file)] = (status.st_mode, status.st_mtime_ns, content)
-    return found
+        files[os.fspath(file)] = (status.st_mode, status.st_mtime_ns, content)
+    return files

@@ -163,9 +163,9 @@ def sent_as_computed(rng: np.random.Generator) -> Setup:
     """The pipeline with every stage's sends in the order in which they are ready."""
     orders = {
         stage: [
-            Send(one.is_forward, one.micro_batch)
-            for one in one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES)
-            if stage != (NUM_STAGES - 1 if one.is_forward else 0)
+            Send(pass_.is_forward, pass_.micro_batch)
+            for pass_ in one_forward_one_backward(stage, NUM_STAGES, NUM_MICRO_BATCHES)
+            if stage != (NUM_STAGES - 1 if pass_.is_forward else 0)
         ]
         for stage in range(NUM_STAGES)
     }

@@ -33,12 +33,12 @@ HEADER = """\
 
 def interpreters() -> dict[str, Path]:
     """Return a Python of each promised version: on PATH, or beside the one that runs this."""
-    found: dict[str, Path] = {}
+    programs: dict[str, Path] = {}
     for version in VERSIONS:
         candidates = [*on_path(f"python{version}"), *beside(f"python{version}")]
-        if program := next((one for one in candidates if version_of(one) == version), None):
-            found[version] = program
-    return found
+        if program := next((path for path in candidates if version_of(path) == version), None):
+            programs[version] = program
+    return programs
 
 
 def on_path(name: str) -> Iterator[Path]:
@@ -127,11 +127,11 @@ def frozen(distribution: Path, python: Path) -> dict[str, str]:
 def constraints(packages: dict[str, dict[str, str]]) -> str:
     """Return constraints.txt, a line for each version, from the packages of each Python."""
     lines = []
-    for package in sorted({name for found in packages.values() for name in found}, key=str.lower):
+    for package in sorted({name for pins in packages.values() for name in pins}, key=str.lower):
         pythons = defaultdict(list)
-        for python, found in packages.items():
-            if package in found:
-                pythons[found[package]].append(python)
+        for python, pins in packages.items():
+            if package in pins:
+                pythons[pins[package]].append(python)
         for version, having in pythons.items():
             marker = "" if len(having) == len(packages) else f" ; {_marker(having)}"
             lines.append(f"{package}=={version}{marker}\n")

@@ -12,7 +12,7 @@ def private_names(code: str) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("traceprof"):
             yield from () if node.module == "traceprof" else (str(node.module),)
         elif isinstance(node, ast.Import):
-            yield from (one.name for one in node.names if one.name.startswith("traceprof."))
+            yield from (alias.name for alias in node.names if alias.name.startswith("traceprof."))
         elif isinstance(node, ast.Attribute):
             if node.attr.startswith("_"):
                 yield node.attr

@@ -54,9 +54,9 @@ def findings(
             if the part may not have changed.
     """
     unsure = {
-        one.part
-        for one in parts
-        if one.low_ns is not None and one.high_ns is not None and one.low_ns <= 0 <= one.high_ns
+        row.part
+        for row in parts
+        if row.low_ns is not None and row.high_ns is not None and row.low_ns <= 0 <= row.high_ns
     }
     sides = [_claims(side) for side in (before, after)]
     changes = []

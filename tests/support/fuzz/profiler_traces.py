@@ -115,10 +115,10 @@ def refused_by_json(path: Path) -> str | None:
         return f"accepted, and json says: {error}"
     events = document if isinstance(document, list) else document.get("traceEvents")
     kernels = [event for event in events or () if _is_kernel(event)]
-    found = sum(len(operations.kernels) for operations in trace.operations.values())
+    num = sum(len(operations.kernels) for operations in trace.operations.values())
     unusable = sum(int(note.split()[0]) for note in trace.notes if "left out" in note)
-    if not found <= len(kernels) <= found + unusable:
-        return f"{found} kernels, {unusable} events left out; by json {len(kernels)} kernels"
+    if not num <= len(kernels) <= num + unusable:
+        return f"{num} kernels, {unusable} events left out; by json {len(kernels)} kernels"
     return None
 
 
