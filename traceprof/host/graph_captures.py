@@ -39,7 +39,7 @@ def captures(rank: Rank, calls: ApiCalls) -> Captures:
         np.flatnonzero(calls.packed_name.isin([key for key in names if pattern.match(names[key])]))
         for pattern in (BEGIN_CAPTURE, END_CAPTURE)
     )
-    found: list[Int64] = []
+    by_capture: list[Int64] = []
     end_ns: list[int] = []
     if len(begins) and len(ends):
         launches = np.flatnonzero(
@@ -56,12 +56,12 @@ def captures(rank: Rank, calls: ApiCalls) -> Captures:
             for since, place in zip(begin.tolist(), stop.tolist(), strict=True):  # few
                 if place < len(end):
                     inside = slice(*np.searchsorted(launch, (since, end[place])).tolist())
-                    found.append(of_launch[inside])
+                    by_capture.append(of_launch[inside])
                     end_ns.append(int(end[place]))
-    some = [index for index, rows in enumerate(found) if len(rows)]
-    lengths = [len(found[index]) for index in some]
+    some = [index for index, rows in enumerate(by_capture) if len(rows)]
+    lengths = [len(by_capture[index]) for index in some]
     return Captures(
-        np.concatenate([found[index] for index in some]) if some else np.empty(0, np.int64),
+        np.concatenate([by_capture[index] for index in some]) if some else np.empty(0, np.int64),
         np.cumsum([0, *lengths]),
         np.array([end_ns[index] for index in some], np.int64),
     )

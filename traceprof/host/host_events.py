@@ -112,7 +112,7 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
     chosen = _some(start, length, is_long)
     start, length = start[chosen], length[chosen]
     both: Sequence[ApiCalls | HostCode] = [calls] if operators is None else [calls, operators]
-    thread = _joined(chosen, [one.packed_thread for one in both])
+    thread = _joined(chosen, [group.packed_thread for group in both])
     order = np.lexsort((start, thread))  # calls are nearly in order: that is quick
     if (np.diff(start[order]) == 0).any():
         order = np.lexsort((-length, start, thread))
@@ -129,8 +129,8 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
         end[rows], own[rows] = spans.end_ns, spans.self_ns
         roots.append(first + np.flatnonzero(spans.parent < 0))
     del spans
-    thread = _joined(chosen, [one.packed_thread for one in both])
-    name = 2 * _joined(chosen, [one.packed_name for one in both])
+    thread = _joined(chosen, [group.packed_thread for group in both])
+    name = 2 * _joined(chosen, [group.packed_name for group in both])
     is_operator = chosen >= len(calls)
     name += is_operator
     chosen[is_operator] = -1

@@ -237,24 +237,24 @@ def _blocked(rank: Rank, start: Int64, end: Int64, thread: Int64) -> list[str]:
     spans = rank.trace.host_activity(rank.process).system_calls
     blocks = np.array([bool(names.BLOCKING_SYSTEM_CALL.match(name)) for name in spans.names])
     rows = np.flatnonzero(blocks[spans.name]) if len(spans) else np.empty(0, np.int64)
-    found = []
+    calls = []
     for low, high, number in zip(start.tolist(), end.tolist(), thread.tolist(), strict=True):
         inside = np.minimum(spans.end_ns[rows], high) - np.maximum(spans.start_ns[rows], low)
         inside[spans.thread[rows] != number] = 0
         longest = int(inside.argmax()) if len(rows) else -1
         is_long = longest >= 0 and 2 * int(inside[longest]) > high - low
-        found.append(spans.names[int(spans.name[rows[longest]])] if is_long else "")
-    return found
+        calls.append(spans.names[int(spans.name[rows[longest]])] if is_long else "")
+    return calls
 
 
 def _garbage_collection(rank: Rank) -> Intervals:
     """Return when any thread of the process collected garbage: Python runs no other meanwhile."""
-    found = functions_named(rank.trace, rank.process, names.GARBAGE_COLLECTION)
+    functions = functions_named(rank.trace, rank.process, names.GARBAGE_COLLECTION)
     ranges = host_ranges(rank.trace).named.get(rank.process)
     if ranges is None:
-        return found
+        return functions
     chosen: Mask = np.array(
         [bool(names.GARBAGE_COLLECTION.search(name)) for name in ranges.names], np.bool_
     )
     end = np.minimum(ranges.end_ns[chosen], intervals.BEYOND_NS)
-    return intervals.merge(found, intervals.union(ranges.start_ns[chosen], end))
+    return intervals.merge(functions, intervals.union(ranges.start_ns[chosen], end))

@@ -147,7 +147,7 @@ class MachineLinks(Record, frozen=True):
             rate = gpu.nvlink_gb_per_s
             return "nvlink", None if rate is None else int(bonded.group(1)) * rate
         if path in _ON_PCIE:
-            rates = [one.peaks.get("pcie") for one in (gpu, peer)]
+            rates = [end.peaks.get("pcie") for end in (gpu, peer)]
             return "pcie", None if None in rates else min(rate for rate in rates if rate)
         return None
 

@@ -74,7 +74,7 @@ def identify(trace: Trace, cpu_work: Iterable[tuple[int, int, int]]) -> ReportId
 
 def has_changed(report: ReportIdentity, trace: Trace) -> bool:
     """Return whether a report that was opened again holds other GPU operations than before."""
-    return {one for one in report.work if one[1] is not None} != {*_gpu_work(trace)}
+    return {work for work in report.work if work[1] is not None} != {*_gpu_work(trace)}
 
 
 def number_runs(reports: Sequence[ReportIdentity]) -> list[int]:

@@ -80,16 +80,16 @@ def share_per_step(rank: Rank, window: Window, covered: Intervals) -> float | No
 
 def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
     steps, none = rank.steps, np.empty(0, np.int64)
-    one = np.array([start_ns], np.int64), np.array([end_ns], np.int64)
+    whole = np.array([start_ns], np.int64), np.array([end_ns], np.int64)
     if steps is None:
-        return SteadySteps(none, *one, none, none.astype(np.int8))
+        return SteadySteps(none, *whole, none, none.astype(np.int8))
     # Of two that start at once, one is empty.
     is_inside = (steps.start_ns >= start_ns) & (steps.end_ns <= end_ns)
     inside = np.flatnonzero(is_inside & (steps.end_ns > steps.start_ns))
     training = inside[steps.start_ns[inside] >= training_of(rank).start_ns]
     inside = training if len(training) else inside
     if not len(inside):
-        return SteadySteps(none, *one, none, none.astype(np.int8))
+        return SteadySteps(none, *whole, none, none.astype(np.int8))
     start, end = steps.start_ns[inside], steps.end_ns[inside]
     num_kernels, phases = _num_kernels(rank, start, end), steps.phases
     is_cut = _known_cut(rank, steps.source[inside])

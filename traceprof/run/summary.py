@@ -136,30 +136,30 @@ class RunSummary(Record, frozen=True, dict=True):
             gpu_id: of that GPU; None if unknown.
         """
         report, process, machine = self._homes[rank]
-        found = self._ranks_at.get((report, process, device))
-        if found is None and gpu_id is not None:
-            found = self._ranks_at.get((machine, gpu_id))
-        return found[0] if found is not None and len(found) == 1 else None
+        ranks = self._ranks_at.get((report, process, device))
+        if ranks is None and gpu_id is not None:
+            ranks = self._ranks_at.get((machine, gpu_id))
+        return ranks[0] if ranks is not None and len(ranks) == 1 else None
 
     @cached_property
     def _homes(self) -> dict[int, tuple[int, int, Hashable]]:
         """The report, the process and the machine of each rank."""
-        machines = [
+        hosts = [
             (number, report if name is None else name)
             for report, (number, name) in enumerate(
                 zip(self.run_numbers, self.machines, strict=True)
             )
         ]
-        return {one.rank: (one.report, one.process, machines[one.report]) for one in self.ranks}
+        return {rank.rank: (rank.report, rank.process, hosts[rank.report]) for rank in self.ranks}
 
     @cached_property
     def _ranks_at(self) -> dict[Hashable, list[int]]:
         """The ranks on each GPU, by their place, and by machine and GPU."""
-        found: dict[Hashable, list[int]] = defaultdict(list)
-        for one in self.ranks:
-            found[one.place].append(one.rank)
-            found[self._homes[one.rank][2], one.gpu_id].append(one.rank)
-        return dict(found)
+        by_place: dict[Hashable, list[int]] = defaultdict(list)
+        for rank in self.ranks:
+            by_place[rank.place].append(rank.rank)
+            by_place[self._homes[rank.rank][2], rank.gpu_id].append(rank.rank)
+        return dict(by_place)
 
     @property
     def machines(self) -> list[str | None]:

@@ -132,21 +132,21 @@ def answer(
     if isinstance(replay, Refusal):
         refused = tuple(
             Answer(
-                one.text,
-                one.is_bound_of(analysis),
+                assumption.text,
+                assumption.is_bound_of(analysis),
                 refused=replay.why,
                 how_to_collect=replay.how_to_collect,
             )
-            for one in asked
+            for assumption in asked
         )
         return WhatIf(replay.baseline, refused, (), replay.why, replay.how_to_collect)
     answers = []
-    for place, one in enumerate(asked):
-        answers.append(answered(replay, place, one))
+    for place, assumption in enumerate(asked):
+        answers.append(answered(replay, place, assumption))
         progress.advance(1)
     if not assumptions:  # what cannot be assumed of this run, however recorded, is no answer then
-        answers = [one for one in answers if one.refused is None or one.how_to_collect]
-    if any(replay.limit_ns(place, one) is not None for place, one in enumerate(asked)):
+        answers = [reply for reply in answers if reply.refused is None or reply.how_to_collect]
+    if any(replay.limit_ns(*item) is not None for item in enumerate(asked)):
         return WhatIf(with_floor(replay.baseline, answers), tuple(answers), (), None, None)
     blocked = blocked_sends(analysis, replay.graph)
     return WhatIf(
@@ -160,7 +160,7 @@ def answer(
 
 def with_floor(baseline: Baseline, answers: Iterable[Answer]) -> Baseline:
     """Return a baseline with the gate that no answer lies below a step's least time."""
-    below = max((one.below_floor for one in answers), default=0.0)
+    below = max((reply.below_floor for reply in answers), default=0.0)
     return replace(baseline, gates=(*baseline.gates, floor_gate(below)))
 
 
@@ -170,35 +170,35 @@ def _schedules(analysis: OpenAnalysis, graph: RunGraph) -> tuple[ScheduleTime, .
     return () if pipeline is None else schedule_times(pipeline)
 
 
-def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
+def answered(replay: CheckedReplay, place: int, assumption: Assumption) -> Answer:
     """Return the time of a step under one assumption of a replay.
 
     Args:
         replay: of the run.
         place: the assumption's, among those that were replayed.
-        one: the assumption.
+        assumption: to answer.
     """
-    limit, condition = replay.limit_ns(place, one), one.condition(replay.analysis)
+    limit, text = replay.limit_ns(place, assumption), assumption.text
+    condition = assumption.condition(replay.analysis)
     if limit is not None:
         at, now = min(round(limit), replay.baseline.step_ns), replay.baseline.step_ns
         note = "; ".join(filter(None, (condition, _PACED)))
-        return Answer(one.text, True, at, at, at, at - now, is_too_small=at == now, note=note)
-    under, before = replay.of(place, one), replay.as_it_is
-    is_bound = one.is_bound_of(replay.analysis)
-    ways = ways_of(one)
+        return Answer(text, True, at, at, at, at - now, is_too_small=at == now, note=note)
+    under, before = replay.of(place, assumption), replay.as_it_is
+    is_bound, ways = assumption.is_bound_of(replay.analysis), ways_of(assumption)
     if isinstance(under, CannotChange):
         how = under.how_to_collect
-        return Answer(one.text, is_bound, refused=under.why, how_to_collect=how)
+        return Answer(text, is_bound, refused=under.why, how_to_collect=how)
     lengths, before = under.steps[:, ways], before[:, ways]
     step, share = float(replay.baseline.step_ns), replay.share
     kept_before, removed_before = (share @ before)[[Way.PLAIN, Way.WITHOUT_DELAYS]].tolist()
     changes = (share @ (lengths - before)).tolist()
     change = changes[0]
     misfit = abs(removed_before - kept_before)
-    least = min(replay.least_ns(place, one), step)
+    least = min(replay.least_ns(place, assumption), step)
     for other in under.otherwise:
         changes += (share @ (other[:, ways] - before)).tolist()
-    if one.frees_host:
+    if assumption.frees_host:
         gained = np.maximum(before - lengths, 0.0)[:, Way.PLAIN]
         quick = before[:, Way.PLAIN] - lengths[:, Way.QUICK_HOST]
         changes.append(-float(share @ np.minimum(2 * gained, np.maximum(quick, gained))))
@@ -208,10 +208,10 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         # By its end, the first step counts nothing: it may be the one that gains most.
         changes += (replay.share_by_begin @ (lengths - before)).tolist()
         # What seems to take longer without something is noise.
-        changes += [0.0] * one.only_removes
+        changes += [0.0] * assumption.only_removes
         at = max(round(step + min(changes) - off), round(least), 0)
         return Answer(
-            one.text, is_bound=True, step_ns=at, low_ns=at, high_ns=at, change_ns=at - round(step),
+            text, is_bound=True, step_ns=at, low_ns=at, high_ns=at, change_ns=at - round(step),
             is_too_small=abs(min(changes)) <= misfit, note=condition,
         )  # fmt: skip
     spread = np.minimum(_spreads(lengths, share), _spreads(lengths - before, share)).max()
@@ -230,7 +230,7 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
         )
         missing = missing_event_records(replay.analysis, replay.graph, "what streams waited for")
         how = None if missing is None else missing.how_to_collect
-        return Answer(one.text, is_bound=False, refused=why, how_to_collect=how, below_floor=below)
+        return Answer(text, is_bound=False, refused=why, how_to_collect=how, below_floor=below)
     change, low, high = max(change, least - step), max(low, least), max(high, least)
     note = "; ".join(filter(None, (condition, under.note)))
     if changes[Way.WHOLE_STREAMS] > change + off:
@@ -241,7 +241,7 @@ def answered(replay: CheckedReplay, place: int, one: Assumption) -> Answer:
     if min(hidden) < change - off or max(hidden) > change + off:
         note = "; ".join(filter(None, (note, _HIDDEN_WAITS)))
     return Answer(
-        one.text, is_bound=False, step_ns=max(round(step + change), 0), low_ns=max(round(low), 0),
+        text, is_bound=False, step_ns=max(round(step + change), 0), low_ns=max(round(low), 0),
         high_ns=round(high), change_ns=max(round(step + change), 0) - round(step),
         is_too_small=abs(change) <= misfit, note=note, orders=under.orders,
     )  # fmt: skip

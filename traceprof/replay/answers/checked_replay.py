@@ -179,13 +179,13 @@ class CheckedReplay(Record, frozen=True):
         facts, otherwise = self.graph.facts, under.otherwise
         unseen = unseen_pace(facts)
         doubt = assumption.doubt(self.analysis) or unseen
-        ran = max(one.workers_ran for one in facts) * self.baseline.step_ns
-        ahead = max(one.pace_ns if one.ahead else 0.0 for one in facts)
-        loading = ran or max(one.may_load for one in facts) * self.baseline.step_ns or ahead
+        ran = max(part.workers_ran for part in facts) * self.baseline.step_ns
+        ahead = max(part.pace_ns if part.ahead else 0.0 for part in facts)
+        loading = ran or max(part.may_load for part in facts) * self.baseline.step_ns or ahead
         loading = loading if assumption.keeps_loading else 0.0
         if unseen is not None and "waits" in assumption.changed:
             # Who asks for a batch earlier may get it earlier, and sleep no more.
-            slept = max(one.unseen_pace_ns / one.span_ns for one in facts) * self.as_it_is
+            slept = max(part.unseen_pace_ns / part.span_ns for part in facts) * self.as_it_is
             otherwise = (*otherwise, np.maximum(under.steps - slept, ran))
         paced = np.minimum(self.as_it_is, loading)
         if doubt is not None:
@@ -263,9 +263,9 @@ class CheckedReplay(Record, frozen=True):
     def _remaining(self, place: int) -> list[tuple[float, list[float]]]:
         """Return for each reading of an assumption what it removes, and sums of streams, in ns."""
         share, remaining = self.share_by_begin, []
-        parts = [one for one in self.graph.remaining if len(one.number) == len(share)]
-        for one in (place, *self.others[place]):
-            column = self.first + self.as_it_is.shape[1] * one
+        parts = [part for part in self.graph.remaining if len(part.number) == len(share)]
+        for reading in (place, *self.others[place]):
+            column = self.first + self.as_it_is.shape[1] * reading
             streams = [float(share @ part.stream_ns[column]) for part in parts]
             removed = [float(share @ part.removed_ns[column]) for part in parts]
             remaining.append((max(removed, default=0.0), [0.0, *streams]))
@@ -275,7 +275,7 @@ class CheckedReplay(Record, frozen=True):
         """Replay the same steps under another assumption, if the graph's processes are kept."""
         replayed, others = _with_others([assumption.prepared(self.analysis)])
         share = profilers_share(self.analysis)
-        variants = [variant for one in replayed for variant in variants_of(one, share)]
+        variants = [variant for reading in replayed for variant in variants_of(reading, share)]
         graph = reweighed(self.graph, variants)
         lengths = replayed_steps(graph)[1]
         return replace(self, graph=graph, lengths=lengths, first=0, others=others)
@@ -305,10 +305,10 @@ def checked_replay(
     refusal = _impossible(analysis)
     if refusal is not None:
         return refusal
-    replayed_as, others = _with_others([one.prepared(analysis) for one in assumptions])
+    replayed_as, others = _with_others([reading.prepared(analysis) for reading in assumptions])
     of_profiler = profilers_share(analysis)
     variants = [
-        variant for one in (None, *replayed_as) for variant in variants_of(one, of_profiler)
+        variant for reading in (None, *replayed_as) for variant in variants_of(reading, of_profiler)
     ]
     try:
         graph = run_graph(
@@ -362,9 +362,9 @@ def _num_launching(rank: Rank) -> int:
 def _with_others(assumptions: Sequence[Assumption]) -> tuple[list[Assumption], tuple[range, ...]]:
     """Return assumptions with all other readings of them, and where the readings of each stand."""
     replayed, others = list(assumptions), []
-    for one in assumptions:
-        others.append(range(len(replayed), len(replayed) + len(one.others)))
-        replayed += one.others
+    for assumption in assumptions:
+        others.append(range(len(replayed), len(replayed) + len(assumption.others)))
+        replayed += assumption.others
     return replayed, tuple(others)
 
 

@@ -110,7 +110,7 @@ def critical_path(graph: RunGraph) -> Iterator[PathPiece]:
     """
     weights = graph.weights.of(0)
     times = solve(graph.plan, graph.weights.chosen((0,)))[:, 0]
-    last = max(graph.steps, key=lambda one: times[one.nodes[-1]])
+    last = max(graph.steps, key=lambda rank_steps: times[rank_steps.nodes[-1]])
     begin = float(times[last.nodes[0]])
     way = binding_edges(graph.plan, weights, times, int(last.nodes[-1]))
     kinds = np.concatenate([np.full(len(part.source), part.kind) for part in graph.edges])

@@ -109,19 +109,19 @@ def gates_of(
             delays of the other half of the steps, and without the GPU's time.
     """
     facts = graph.facts
-    num = max(sum(one.num_operations for one in facts), 1)
-    unlaunched = sum(one.num_unlaunched for one in facts) / num
+    num = max(sum(process.num_operations for process in facts), 1)
+    unlaunched = sum(process.num_unlaunched for process in facts) / num
     return (
         _gate("launches", unlaunched, MAX_UNLAUNCHED),
-        _gate("records", max(one.lost_records for one in facts), MAX_LOST_RECORDS),
+        _gate("records", max(process.lost_records for process in facts), MAX_LOST_RECORDS),
         _gate(
             "hidden-host-waits",
-            max(one.hidden_host_ns / one.span_ns for one in facts),
+            max(process.hidden_host_ns / process.span_ns for process in facts),
             MAX_HIDDEN_HOST,
         ),
         _gate(
             "hidden-stream-waits",
-            max(one.hidden_stream_ns / one.span_ns for one in facts),
+            max(process.hidden_stream_ns / process.span_ns for process in facts),
             MAX_HIDDEN_STREAM,
         ),
         _misfit(share, measured, *replayed[:2], has_events=graph.has_event_records),
@@ -230,17 +230,17 @@ def _off_floor(
         return None
     # A rank that waits for others in between is as slow as the slowest of them.
     own = by_number(graph.steps, needed)[:, 0]
-    pace = max(one.pace_ns for one in graph.facts)
+    pace = max(process.pace_ns for process in graph.facts)
     if pace == np.inf:
         return None
     if pace:
         floor, mean = float(share @ without), float(share @ own)
-        least = max(one.pace_ns * (1 - one.ahead) for one in graph.facts)
+        least = max(process.pace_ns * (1 - process.ahead) for process in graph.facts)
         return (floor - min(max(floor, least, mean), pace + mean)) / step
     low = float(np.median(own))
     high = max(low, *(float(np.median(of_rank)) for of_rank in needed))
     floor = float(np.median(without))
-    paced = [one.paced_ns for one in graph.facts if one.paced_ns]
+    paced = [process.paced_ns for process in graph.facts if process.paced_ns]
     expected = [min(max(floor, low), high), *paced]
     return min((floor - time for time in expected), key=abs) / step
 
@@ -250,7 +250,7 @@ def _unexplained(analysis: OpenAnalysis, facts: tuple[ProcessFacts, ...]) -> flo
 
     Where the queue held work the replay may know what that waited for.
     """
-    late_ns = {rank: ns for one in facts for rank, ns in one.late_ns.items()}
+    late_ns = {rank: ns for process in facts for rank, ns in process.late_ns.items()}
     shares = [0.0]
     for result in analysis.measured.of(gpu_idle):
         queued, _, silent = result.unknown_ns

@@ -67,13 +67,13 @@ def with_savings(
         gates = () if replay.baseline is None else replay.baseline.gates
         return not_replayed(verdict, replay.why, replay.how_to_collect, gates)
     answers = {
-        atoms: answered(replay, place, one)
-        for place, (atoms, one) in enumerate(zip(distinct, assumptions, strict=True))
+        atoms: answered(replay, place, assumption)
+        for place, (atoms, assumption) in enumerate(zip(distinct, assumptions, strict=True))
     }
     is_paced = unseen_pace(replay.graph.facts) is not None
     groups = by_id(verdict.findings)
     shares = {group[0].id: FINDINGS[group[0].id].share_of(group) for group in groups}
-    costs = {group[0].id for group in groups if any(one.impact_ns for one in group)}
+    costs = {group[0].id for group in groups if any(finding.impact_ns for finding in group)}
     saved = [
         structs.replace(
             finding,
@@ -127,7 +127,7 @@ def not_replayed(
 def num_operations(measured: MeasuredRun) -> int:
     """Return the number of GPU operations of all ranks in all that was asked for."""
     wholes = [rank.whole for rank in measured.of(breakdown)]
-    return sum(one.num_kernels + one.num_communication + one.num_copies for one in wholes)
+    return sum(whole.num_kernels + whole.num_communication + whole.num_copies for whole in wholes)
 
 
 def _replayed(

@@ -61,7 +61,7 @@ def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | Non
         graph = run_graph(analysis, [Variant()], sample, keeps_processes=True)
     except CircularError:
         return None
-    rank_steps = max(graph.steps, key=lambda one: int(one.limits_ns[-1] - one.limits_ns[0]))
+    rank_steps = max(graph.steps, key=lambda steps: int(steps.limits_ns[-1] - steps.limits_ns[0]))
     shifts = {rank.report: clock_shift(analysis, rank) for rank in ranks}
     parts = _Walk(graph, rank_steps, shifts).parts()
     return StepPath(
@@ -111,7 +111,7 @@ class _Walk:
                 self._operation(*self._operation_at(target), begin)
             return
         kept = self._kept[edges.process]
-        first = next(i for i, one in enumerate(graph.edges) if one.process == edges.process)
+        first = next(i for i, part in enumerate(graph.edges) if part.process == edges.process)
         of_kind = kept.edges[number - first]
         at, other = int(of_kind.at[place]), int(of_kind.other[place])
         if edges.kind in {EdgeKind.WORK, EdgeKind.LAUNCHES}:

@@ -103,7 +103,7 @@ class Assumption(Record, frozen=True):
     def is_bound_of(self, analysis: OpenAnalysis) -> bool:
         """Return whether the answer is such a limit for a run."""
         of_run = (atom.entry.is_bound_of for atom in self.atoms)
-        return self.is_bound or any(one(analysis) for one in of_run if one is not None)
+        return self.is_bound or any(check(analysis) for check in of_run if check is not None)
 
     def condition(self, analysis: OpenAnalysis) -> str:
         """Return under which conditions the answer holds."""
@@ -221,7 +221,7 @@ def parse(text: str) -> Assumption:
 
 def combined(assumptions: Sequence[Assumption]) -> Assumption:
     """Return all of several assumptions at the same time."""
-    return Assumption(tuple(atom for one in assumptions for atom in one.atoms))
+    return Assumption(tuple(atom for assumption in assumptions for atom in assumption.atoms))
 
 
 def defaults() -> list[Assumption]:
@@ -316,9 +316,9 @@ def variants_of(assumption: Assumption | None, of_profiler: float) -> list[Varia
     ]
 
 
-def ways_of(one: Assumption) -> list[Way]:
+def ways_of(assumption: Assumption) -> list[Way]:
     """Return the ways in which a run is replayed with and without an assumption."""
-    return [way for way in Way if way is not Way.QUICK_HOST or one.limits_gpu]
+    return [way for way in Way if way is not Way.QUICK_HOST or assumption.limits_gpu]
 
 
 def profilers_share(analysis: OpenAnalysis) -> float:

@@ -113,7 +113,7 @@ def _buckets(analysis: OpenAnalysis, graph: RunGraph, edges: GraphEdges) -> _Buc
         step = np.searchsorted(rank_steps.limits_ns, matched.start_ns[rows, 0], side="right")
         first = np.flatnonzero(np.append(True, step[1:] != step[:-1]))
         transfer_ns = np.median(graph.weights.of(0)[edge[rows]], axis=1)
-        found = _Buckets(
+        buckets = _Buckets(
             size[rows],
             first,
             matched.node[rows],
@@ -123,7 +123,7 @@ def _buckets(analysis: OpenAnalysis, graph: RunGraph, edges: GraphEdges) -> _Buc
         )
         total = int(size[rows].sum())
         if best is None or total > best[0]:
-            best = total, found
+            best = total, buckets
     return None if best is None else best[1]
 
 

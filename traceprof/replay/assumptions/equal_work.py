@@ -44,14 +44,14 @@ def equal_lengths(analysis: OpenAnalysis) -> tuple[EqualLengths]:
     judged = {result.rank: result.judged for result in measured.of(breakdown)}
     ranks = {rank.rank: (index, rank) for index, rank in enumerate(analysis.run.ranks)}
     placed, kernels, indices = [], [], []
-    for one in measured.placed:
-        index, rank = ranks[one.rank]
-        begin, length = judged[one.rank].window_start_ns, judged[one.rank].window_ns
+    for entry in measured.placed:
+        index, rank = ranks[entry.rank]
+        begin, length = judged[entry.rank].window_start_ns, judged[entry.rank].window_ns
         of_rank, rows = placed_kernels(rank, Window(begin, begin + length))
         placed.append(of_rank)
         kernels.append(rows)
         indices.append(index)
-    lengths = [one.length_ns.values.astype(np.float64) for one in placed]
+    lengths = [item.length_ns.values.astype(np.float64) for item in placed]
     if uneven.is_constant:
         lengths[uneven.member] /= uneven.slower
     for matched in matched_kernels(placed, shared_steps(placed, measured.ranks.clocks)):
@@ -120,7 +120,7 @@ def equal_stages(analysis: OpenAnalysis) -> tuple[Mapping[int, StageFactors]]:
     What no range calls either takes the mean of all such of the step.
     """
     ranks = {rank.rank: (index, rank) for index, rank in enumerate(analysis.run.ranks)}
-    found: dict[int, StageFactors] = {}
+    by_rank: dict[int, StageFactors] = {}
     for stages in filter(_are_labelled, _pipelines(analysis)):
         numbers = []
         for stage in stages:
@@ -128,8 +128,8 @@ def equal_stages(analysis: OpenAnalysis) -> tuple[Mapping[int, StageFactors]]:
             known = np.empty(0, np.int64) if steps is None else steps.number
             numbers.append(np.append(known, -1)[stage.step])
         for stage, factors in zip(stages, stage_factors(stages, numbers), strict=True):
-            found[ranks[stage.rank][0]] = factors
-    return (found,)
+            by_rank[ranks[stage.rank][0]] = factors
+    return (by_rank,)
 
 
 def with_equal_stages(
@@ -182,9 +182,9 @@ def stage_factors(stages: Sequence[RankPasses], numbers: Sequence[Int64]) -> Ite
         numbers: by stage int64[n], the number of the step of each pass.
     """
     num = len(stages)
-    stage = np.repeat(np.arange(num), [len(one) for one in stages])
-    kind = np.concatenate([one.kind for one in stages])
-    compute = np.concatenate([one.compute_ns for one in stages])
+    stage = np.repeat(np.arange(num), [len(passes) for passes in stages])
+    kind = np.concatenate([passes.kind for passes in stages])
+    compute = np.concatenate([passes.compute_ns for passes in stages])
     step = np.unique(np.concatenate(numbers), return_inverse=True)[1].reshape(-1)
     shape = (int(step.max()) + 1, _NUM_KINDS, num)
     at = np.ravel_multi_index((step, kind, stage), shape)
@@ -204,5 +204,5 @@ def stage_factors(stages: Sequence[RankPasses], numbers: Sequence[Int64]) -> Ite
     taken = np.bincount(stage[chosen], compute[chosen], num)
     otherwise = np.divide(scaled, taken, out=np.ones(num), where=taken > 0)
     factor = np.where(chosen, factor, otherwise[stage])
-    for place, one in enumerate(stages):
-        yield StageFactors(one, factor[stage == place], float(otherwise[place]))
+    for place, passes in enumerate(stages):
+        yield StageFactors(passes, factor[stage == place], float(otherwise[place]))

@@ -27,7 +27,7 @@ def without_stragglers(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | C
     members = group_members(analysis)
     if not members:
         return CannotChange("no ranks were seen to wait for each other on one clock")
-    late = [found.member for found in straggler.run(analysis.measured).stragglers]
+    late = [lag.member for lag in straggler.run(analysis.measured).stragglers]
     index = {rank.rank: place for place, rank in enumerate(analysis.run.ranks)}
     indices = [index[ranks.ranks[member]] for member in late]
     arrivals, first = [], 0

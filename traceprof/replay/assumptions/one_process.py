@@ -115,8 +115,8 @@ def may_be_in_line(analysis: OpenAnalysis) -> str | None:
 
 def is_no_pytorch(analysis: OpenAnalysis) -> bool:
     """Return whether a rank of a run shows nothing of PyTorch."""
-    known = {one.rank: one.is_pytorch for one in analysis.measured.of(full_precision_matmul)}
-    return not all(known.get(one.rank) or one.program.is_pytorch for one in analysis.run.ranks)
+    known = {rank.rank: rank.is_pytorch for rank in analysis.measured.of(full_precision_matmul)}
+    return not all(known.get(rank.rank) or rank.program.is_pytorch for rank in analysis.run.ranks)
 
 
 def without_data_loading(process: Process, durations: Durations) -> Durations:

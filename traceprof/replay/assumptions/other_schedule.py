@@ -178,7 +178,7 @@ def pipeline_model(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> Pip
     place = np.full(len(analysis.run.ranks), -1, np.int64)
     place[order] = np.arange(len(order))
     numbers = {rank.rank: index for index, rank in enumerate(analysis.run.ranks)}
-    peer = place[np.array([numbers[int(one)] for one in sends.peer.tolist()])]
+    peer = place[np.array([numbers[int(number)] for number in sends.peer.tolist()])]
     is_forward = peer > place[sends.rank]
     is_send = sends.direction == SENDS
     edges = edges_of_graph(graph)
@@ -188,7 +188,7 @@ def pipeline_model(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> Pip
     of_send = moved[sends.node + 1]
     first = is_send & is_forward & (sends.rank == order[0])
     per_step = np.unique(sends.step[first], return_counts=True)[1]
-    passes = {one.rank: one for one in analysis.measured.passes}
+    passes = {of_rank.rank: of_rank for of_rank in analysis.measured.passes}
     ranks = [analysis.run.ranks[index] for index in order]
     stages = [_stage(rank, passes[rank.rank]) for rank in ranks]
     if len(per_step) == 0 or not (is_send & ~is_forward).any():

@@ -95,7 +95,7 @@ def schedule_times(pipeline: PipelineModel) -> tuple[ScheduleTime, ...]:
         if name == "interleaved" and pipeline.num_micro_batches % num_stages:
             continue
         took = [pipeline_ns(pipeline, name, slowdown) for slowdown in (pipeline.slowdown, 1.0)]
-        rounded = [None if one is None else round(one) for one in took]
+        rounded = [None if time is None else round(time) for time in took]
         times.append(ScheduleTime(name, rounded[0], rounded[1]))
     return tuple(times)
 
@@ -144,7 +144,7 @@ class _Run:
         self.moving: dict[_Message, float] = {}
         for number, cost in enumerate(pipeline.stages):
             passes = ORDERS[order](number, num_stages, pipeline.num_micro_batches)
-            stage = _Progress(passes, [one.chunk * num_stages + number for one in passes])
+            stage = _Progress(passes, [pass_.chunk * num_stages + number for pass_ in passes])
             _begin(stage, cost, self._num_parts, num_chunks)
             self.stages.append(stage)
 
@@ -167,8 +167,8 @@ class _Run:
         """Return the sends of a stage that are the first of their stream."""
         if not self._pipeline.sends_apart:
             return stage.sends[:1]
-        ways = ([one for one in stage.sends if one.is_forward == way] for way in (True, False))
-        return [one for way in ways for one in way[:1]]
+        ways = ([send for send in stage.sends if send.is_forward == way] for way in (True, False))
+        return [send for way in ways for send in way[:1]]
 
     def compute(self, done_ns: list[float]) -> None:
         """Advance the stages by these times, and begin the next pass where one is done."""
@@ -194,18 +194,18 @@ def _begin(stage: _Progress, cost: StageCost, num_parts: int, num_chunks: int) -
     """Let a stage begin its next pass, or request its input."""
     if stage.place == len(stage.passes):
         return
-    one, part = stage.passes[stage.place], stage.parts[stage.place]
-    stage.left_ns = (cost.forward_ns if one.is_forward else cost.backward_ns) / num_chunks
-    has_input = part > 0 if one.is_forward else part < num_parts - 1
-    stage.awaited = _Message(one.is_forward, one.micro_batch, part) if has_input else None
+    pass_, part = stage.passes[stage.place], stage.parts[stage.place]
+    stage.left_ns = (cost.forward_ns if pass_.is_forward else cost.backward_ns) / num_chunks
+    has_input = part > 0 if pass_.is_forward else part < num_parts - 1
+    stage.awaited = _Message(pass_.is_forward, pass_.micro_batch, part) if has_input else None
     stage.is_computing = not has_input
 
 
 def _end(stage: _Progress, num_parts: int) -> None:
     """End the pass of a stage, and have its result sent."""
-    one, part = stage.passes[stage.place], stage.parts[stage.place]
-    following = part + 1 if one.is_forward else part - 1
+    pass_, part = stage.passes[stage.place], stage.parts[stage.place]
+    following = part + 1 if pass_.is_forward else part - 1
     if 0 <= following < num_parts:
-        stage.sends.append(_Message(one.is_forward, one.micro_batch, following))
+        stage.sends.append(_Message(pass_.is_forward, pass_.micro_batch, following))
     stage.is_computing = False
     stage.place += 1

@@ -103,9 +103,9 @@ class _Orders(Record, frozen=True):
         typical = max(counts.values())
         measured = tuple(order for order, count in counts.items() if 2 * count > typical)
         place = {order: index for index, order in enumerate(measured)}
-        one = replace(graph, weights=graph.weights.chosen((0,)))
+        measured_graph = replace(graph, weights=graph.weights.chosen((0,)))
         pattern_of = tuple(place.get(order, -1) for order in orders)
-        return _Orders(one, edges_of_graph(graph), sends, units, measured, pattern_of)
+        return _Orders(measured_graph, edges_of_graph(graph), sends, units, measured, pattern_of)
 
     def change(self, sequence: Int64) -> RunChange:
         """Return what another order changes in the graph.

@@ -124,7 +124,7 @@ def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
     if not follows.any():
         return None
     step = np.zeros(len(node), np.int64)
-    index = {one.rank: place for place, one in enumerate(analysis.run.ranks)}
+    index = {member.rank: place for place, member in enumerate(analysis.run.ranks)}
     for rank_steps in graph.steps:
         of_rank = rank == index[rank_steps.rank]
         step[of_rank] = np.searchsorted(rank_steps.limits_ns, start[of_rank], side="right")

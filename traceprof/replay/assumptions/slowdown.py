@@ -37,8 +37,8 @@ def unlike_kernels(analysis: OpenAnalysis) -> str:
     """Return what is assumed of kernels that were not alone at their place; nothing without any."""
     results = analysis.measured.of(overlap_slowdown)
     parts = (
-        _ELSEWHERE if any(one.num_elsewhere for one in results) else "",
-        _UNKNOWN if any(one.num_unknown for one in results) else "",
+        _ELSEWHERE if any(result.num_elsewhere for result in results) else "",
+        _UNKNOWN if any(result.num_unknown for result in results) else "",
     )
     return "; ".join(filter(None, parts))
 

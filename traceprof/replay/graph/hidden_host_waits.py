@@ -125,16 +125,16 @@ def hidden_host_waits(
     for candidate in _candidates(gaps, site, calls, work):
         known = candidate >= 0
         x_ns = np.where(known, work.end_ns[candidate] - gaps.since_ns, _NOTHING_NS)
-        found = _verdicts(site, x_ns, gaps.length_ns, gaps.all_ns)
+        verdicts = _verdicts(site, x_ns, gaps.length_ns, gaps.all_ns)
         # The first candidate by which a place waits, else the first by which it may.
-        is_better = (found[site] == _WAITS) & (verdict[site] != _WAITS)
+        is_better = (verdicts[site] == _WAITS) & (verdict[site] != _WAITS)
         is_better |= (
-            (found[site] == _OPEN)
+            (verdicts[site] == _OPEN)
             & (verdict[site] != _WAITS)
             & ((waited <= _MIN_WAITED_NS) & (x_ns > _MIN_WAITED_NS) & (x_ns <= gaps.length_ns))
         )
         operation, waited = np.where(is_better, (candidate, x_ns), (operation, waited))
-        verdict = np.maximum(verdict, found)
+        verdict = np.maximum(verdict, verdicts)
     possible = (waited > _MIN_WAITED_NS) & (waited <= gaps.length_ns) & (operation >= 0)
     rows = _longest(np.flatnonzero(possible), waited, calls)
     is_seen = verdict[site[rows]] == _WAITS

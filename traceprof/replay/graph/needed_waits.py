@@ -103,7 +103,7 @@ def round_trips(
         for thread in np.unique(threads).tolist():
             chosen, of_thread = threads == thread, evidence.thread(thread)
             worked[chosen] = _awake_ns(of_thread, low[chosen], high[chosen], of_thread.mpi)
-        since, until = (found[worked <= MAX_STRETCH_NS] for found in (since, until))
+        since, until = (column[worked <= MAX_STRETCH_NS] for column in (since, until))
     return since, until
 
 

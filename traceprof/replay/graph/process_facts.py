@@ -94,7 +94,7 @@ def unseen_pace(facts: Iterable[ProcessFacts]) -> str | None:
     Args:
         facts: about the run's processes.
     """
-    is_unseen = any(one.unseen_pace_ns > MIN_UNSEEN * one.span_ns for one in facts)
+    is_unseen = any(process.unseen_pace_ns > MIN_UNSEEN * process.span_ns for process in facts)
     return _UNSEEN if is_unseen else None
 
 

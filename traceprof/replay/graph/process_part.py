@@ -140,8 +140,8 @@ class ProcessPart(Record, frozen=True):
         if by == 0:
             return self
         edges = [
-            replace(one, source=_moved(one.source, by), target=one.target + by)
-            for one in self.edges
+            replace(part, source=_moved(part.source, by), target=part.target + by)
+            for part in self.edges
         ]
         steps_by_rank = [
             replace(
@@ -158,7 +158,7 @@ class ProcessPart(Record, frozen=True):
             gpu_node=self.facts.gpu_node + by,
             end_node=self.facts.end_node + by,
         )
-        matched = [replace(one, node=one.node + by) for one in self.matched]
+        matched = [replace(group, node=group.node + by) for group in self.matched]
         return replace(self, edges=edges, matched=matched, steps=steps_by_rank, facts=facts)
 
 
@@ -237,7 +237,7 @@ def process_part(
         rank.release()
     work = process.work
     return ProcessPart(
-        edges=[EdgeList(one.kind, number, one.source, one.target) for one in edges],
+        edges=[EdgeList(part.kind, number, part.source, part.target) for part in edges],
         weights=weights,
         places=places,
         matched=[
@@ -297,12 +297,12 @@ def weighed(
                 latest = Weigher(process, durations)
                 weights = [latest.of(part) for part in edges]
             columns = latest.switched(durations, edges, weights)
-            found = [SAME]
+            changes = [SAME]
             for begin, before, column in zip(begins[:-1], full, columns, strict=True):
                 edge, weight = difference(before, column)
                 if len(edge):
-                    found.append((edge + np.int32(begin), weight))
-            edge, weight = map(np.concatenate, zip(*found, strict=True))
+                    changes.append((edge + np.int32(begin), weight))
+            edge, weight = map(np.concatenate, zip(*changes, strict=True))
             known[key] = or_known((edge, weight), others)
         others.append(known[key])
         for scale, factor, operations in zip(scales, factors, matched, strict=True):

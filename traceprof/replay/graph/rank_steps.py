@@ -96,7 +96,7 @@ def begun_together(steps_by_rank: Sequence[RankSteps]) -> list[RankSteps]:
     One host launches for all: where an assumption lets it reach a later GPU sooner, that one's
     training would seem to become longer.
     """
-    first = min(steps_by_rank, key=lambda one: int(one.limits_ns[0]))
+    first = min(steps_by_rank, key=lambda rank_steps: int(rank_steps.limits_ns[0]))
     return [
         replace(
             rank_steps, nodes=np.append(first.nodes[:1], rank_steps.nodes[1:]),

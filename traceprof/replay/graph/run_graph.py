@@ -219,15 +219,15 @@ def reweighed(graph: RunGraph, variants: Sequence[Weighing]) -> RunGraph:
 
 def steps_left_out(analysis: OpenAnalysis, rank: Rank) -> Int64:
     """Return the numbers of a rank's steps that are not steady, int64[n]."""
-    results = (one for one in analysis.measured.of(breakdown) if one.rank == rank.rank)
-    steps = next((one.steps for one in results), ())
+    results = (result for result in analysis.measured.of(breakdown) if result.rank == rank.rank)
+    steps = next((result.steps for result in results), ())
     apart = [step.number for step in steps if step.use not in (StepUse.STEADY, None)]
     return np.array(apart, np.int64)
 
 
 def stalls_of(analysis: OpenAnalysis, rank: Rank) -> Stalls:
     """Return the launches of a rank's process that a full queue blocked, as they were measured."""
-    known = {one.rank: one.of_process for one in analysis.measured.of(launch_queue)}
+    known = {result.rank: result.of_process for result in analysis.measured.of(launch_queue)}
     return known[rank.rank] if rank.rank in known else find_stalls(rank)
 
 

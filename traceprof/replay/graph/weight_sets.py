@@ -112,12 +112,12 @@ def difference(full: Float64, column: Float64) -> tuple[Int32, Float64]:
 
 
 def or_known(
-    found: tuple[Int32, Float64], before: Sequence[tuple[Int32, Float64]]
+    change: tuple[Int32, Float64], before: Sequence[tuple[Int32, Float64]]
 ) -> tuple[Int32, Float64]:
     """Return the first of the last ones before that is the same, if one is: it is kept once."""
     for known in before[-_MAX_BACK:]:
-        if len(found[0]) != len(known[0]):
+        if len(change[0]) != len(known[0]):
             continue
-        if np.array_equal(found[0], known[0]) and np.array_equal(found[1], known[1]):
+        if np.array_equal(change[0], known[0]) and np.array_equal(change[1], known[1]):
             return known
-    return found
+    return change

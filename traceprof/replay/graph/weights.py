@@ -80,7 +80,7 @@ class Durations(Record, frozen=True):
         values = astuple(self)
         at = self.__struct_fields__.index("transfer")
         values = values[:at] + values[at + 1 :]
-        return tuple(id(one) if isinstance(one, np.ndarray) else one for one in values)
+        return tuple(id(value) if isinstance(value, np.ndarray) else value for value in values)
 
 
 class Weighing(Protocol):
@@ -191,14 +191,14 @@ class Weigher:
             edges: of this process.
             weights: of the same edges with these.
         """
-        other, found = copy(self), list(weights)
+        other, new_weights = copy(self), list(weights)
         other._durations = durations  # noqa: SLF001  (of the same class)
-        for place, (one, known) in enumerate(zip(edges, weights, strict=True)):
-            if one.kind in _BY_SWITCHES and len(one.at):
-                switched = other.of(one)
+        for place, (part, known) in enumerate(zip(edges, weights, strict=True)):
+            if part.kind in _BY_SWITCHES and len(part.at):
+                switched = other.of(part)
                 if (switched != known).any():
-                    found[place] = switched
-        return found
+                    new_weights[place] = switched
+        return new_weights
 
     def of(self, edges: Edges) -> Float64:
         """Return the weights of edges of this process, float64[n]."""

@@ -112,7 +112,7 @@ def candidate_lags(names: Names) -> dict[int, float]:
     rarest = used[np.argsort(count[used], kind="stable")][:_NUM_NAMES]
     order = np.argsort(names, kind="stable")
     first = np.cumsum(count) - count
-    found: set[int] = set()
+    candidates: set[int] = set()
     for name in rarest.tolist():
         middle = max((int(count[name]) - _MAX_PLACES) // 2, 0)
         begin = int(first[name]) + middle
@@ -121,10 +121,10 @@ def candidate_lags(names: Names) -> dict[int, float]:
             lags, agree = np.unique(places[following:] - places[:-following], return_counts=True)
             for place in np.argsort(-agree, kind="stable")[:2].tolist():
                 if agree[place] >= _MIN_AGREE and _MIN_PERIODS * lags[place] <= len(names):
-                    found.add(int(lags[place]))
+                    candidates.add(int(lags[place]))
     drawn = np.random.default_rng(0).random(_NUM_DRAWN)
     shares: dict[int, float] = {}
-    for lag in sorted(found):
+    for lag in sorted(candidates):
         num = len(names) - lag
         places = np.arange(num) if num <= _NUM_DRAWN else (drawn * num).astype(np.int64)
         shares[lag] = float((names[places + lag] == names[places]).mean())
@@ -136,14 +136,14 @@ def _fundamental(matches: Mapping[int, float]) -> list[int]:
 
     Of those that differ by an insertion, the one without it is the commonest.
     """
-    found: list[int] = []
+    lags: list[int] = []
     for lag in sorted(lag for lag, match in matches.items() if match >= _MIN_OWN):
         near = [other for other in matches if _are_near(lag, other)]
         if matches[lag] < max(matches[other] for other in near):
             continue
-        if not any(_are_near(round(lag / one) * one, lag) for one in found):
-            found.append(lag)
-    return found
+        if not any(_are_near(round(lag / base) * base, lag) for base in lags):
+            lags.append(lag)
+    return lags
 
 
 def _are_near(lag: int, other: int) -> bool:
@@ -177,13 +177,13 @@ def _group_begins(chosen: Mask, lag: int) -> Int64:
 
 def _distances(places: Int64, num: int) -> list[int]:
     """Return the commonest distances from places to the next ones, at which `num` repeats."""
-    found = []
+    distances = []
     for following in range(1, min(_NUM_NEXT, len(places) - 1) + 1):
         lags, agree = np.unique(places[following:] - places[:-following], return_counts=True)
         lag = int(lags[agree.argmax()])
         if _MIN_PERIODS * lag <= num:
-            found.append(lag)
-    return found
+            distances.append(lag)
+    return distances
 
 
 def _explains(names: Names, lag: int, is_left: Mask) -> bool:

@@ -149,32 +149,32 @@ def period_steps(
             column[order] for column in (signature, start, end, stream, place)
         )
     items = Items(_narrow(signature), start, end)
-    found, chosen = find_periods(items), np.arange(len(place))
+    periods, chosen = find_periods(items), np.arange(len(place))
     busiest = _busiest(stream, end - start)
     if busiest is not None:
         on_stream = items.chosen(busiest)
         alone = find_periods(replace(on_stream, signature=_narrow(on_stream.signature)))
-        if alone is not None and (found is None or alone.match > found.match):
-            found, chosen = alone, np.flatnonzero(busiest)
-    if found is None:
+        if alone is not None and (periods is None or alone.match > periods.match):
+            periods, chosen = alone, np.flatnonzero(busiest)
+    if periods is None:
         return None
-    begins = chosen[np.concatenate([phase.begins for phase in found.phases])]
+    begins = chosen[np.concatenate([phase.begins for phase in periods.phases])]
     is_graph = signature == 0
 
     def period(phase: Phase) -> Period:
         middle = int(phase.begins[len(phase.begins) // 2 - 1])
-        one = chosen[middle : middle + phase.lag]
-        _, distinct = np.unique(signature[one], return_index=True)
+        inside = chosen[middle : middle + phase.lag]
+        _, distinct = np.unique(signature[inside], return_index=True)
         same = [
             GRAPH if is_graph[index] else name_of(int(place[index]))
-            for index in [one[0], *one[distinct]]
+            for index in [inside[0], *inside[distinct]]
         ]
-        return Period(same[0], phase.lag, same[1:].count(same[0]) == 1 == _count(signature[one]))
+        return Period(same[0], phase.lag, same[1:].count(same[0]) == 1 == _count(signature[inside]))
 
-    windows = _windows(found)
+    windows = _windows(periods)
     return PeriodSteps(
         windows.chosen(_middle(windows.phases)),
-        tuple(map(period, found.phases)),
+        tuple(map(period, periods.phases)),
         (int(windows.start_ns[0]), int(windows.end_ns.max())),
         is_graph[begins],
         place[begins],
@@ -194,8 +194,8 @@ def _middle(phase: Int64) -> Mask:
     kept = np.ones(len(phase), np.bool_)
     if len(phase) <= MAX_PERIODS:
         return kept
-    for one in np.unique(phase).tolist():
-        places = np.flatnonzero(phase == one)
+    for number in np.unique(phase).tolist():
+        places = np.flatnonzero(phase == number)
         num = max(len(places) * MAX_PERIODS // len(phase), 1)
         first = (len(places) - num) // 2
         kept[places[:first]] = kept[places[first + num :]] = False
@@ -231,11 +231,11 @@ def _busiest(stream: Int64, length_ns: Int64) -> Mask | None:
     return busiest
 
 
-def _windows(found: Periods) -> StepWindows:
-    start = [found.items.start_ns[phase.begins] for phase in found.phases]
+def _windows(periods: Periods) -> StepWindows:
+    start = [periods.items.start_ns[phase.begins] for phase in periods.phases]
     end = [
-        np.append(begins[1:], found.items.end_ns[phase.begins[-1] : phase.stop].max())
-        for begins, phase in zip(start, found.phases, strict=True)
+        np.append(begins[1:], periods.items.end_ns[phase.begins[-1] : phase.stop].max())
+        for begins, phase in zip(start, periods.phases, strict=True)
     ]
     phase = np.repeat(np.arange(len(start)), [len(begins) for begins in start])
     number = np.arange(len(phase))

@@ -92,11 +92,11 @@ def find_periods(items: Items) -> Periods | None:
     num = len(items.signature)
     if num < MIN_RETURNS:
         return None
-    found = _disjoint(items, _phases(items, 0, num, _MAX_PHASES))
-    covered = sum(_time(items, phase.first, phase.stop) for phase in found)
-    if not found or covered < MIN_COVERED * _time(items, 0, num):
+    phases = _disjoint(items, _phases(items, 0, num, _MAX_PHASES))
+    covered = sum(_time(items, phase.first, phase.stop) for phase in phases)
+    if not phases or covered < MIN_COVERED * _time(items, 0, num):
         return None
-    return Periods(items, tuple(found))
+    return Periods(items, tuple(phases))
 
 
 def _time(items: Items, first: int, stop: int) -> int:
@@ -193,8 +193,8 @@ def _begins(part: Items, lag: int) -> Int64 | None:
     length = 1
     while True:
         # Where a phase runs its operations several times in a period, none returns once.
-        found = [_regular(names, gap, lag, share) for share in _LOOKED_AT]
-        known = [begins for begins in found if begins is not None]
+        candidates = [_regular(names, gap, lag, share) for share in _LOOKED_AT]
+        known = [begins for begins in candidates if begins is not None]
         if known:
             return max(known, key=len)
         if length >= lag:
@@ -248,8 +248,8 @@ def _good_periods(names: Names, lag: int, share: float) -> Int64:
     middle = int(share * (len(good) - 1))
     in_step = first + good[(good - good[middle]) % lag == 0]
     chosen = np.linspace(0, len(in_step) - 1, min(len(in_step), _SAMPLED)).astype(np.int64)
-    found: Int64 = in_step[chosen]
-    return found
+    places: Int64 = in_step[chosen]
+    return places
 
 
 def _returns(names: Names, name: int, lag: int) -> Int64:

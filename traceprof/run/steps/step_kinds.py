@@ -70,7 +70,7 @@ def kinds_of_steps(lengths_ns: npt.ArrayLike, phase: npt.NDArray[np.int64]) -> l
     """
     phases = np.unique(phase)
     if len(phases) > 1:
-        return [phase == one for one in phases.tolist()]
+        return [phase == number for number in phases.tolist()]
     is_long = long_steps(lengths_ns)
     return [np.ones(len(phase), np.bool_)] if is_long is None else [~is_long, is_long]
 

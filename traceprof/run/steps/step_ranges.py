@@ -185,7 +185,7 @@ def find_training_ranges(
     expressions = [*_OPTIMIZER_STEPS, _WARM_UP, _CUT]
     if user is None:
         expressions += [pattern.expression for pattern in PATTERNS]
-    any_of = re.compile("|".join(f"(?:{one.pattern})" for one in expressions), re.IGNORECASE)
+    any_of = re.compile("|".join(f"(?:{part.pattern})" for part in expressions), re.IGNORECASE)
     candidates = trace.ranges(any_of)
     by_user = {} if user is None else trace.ranges(user)
     return {

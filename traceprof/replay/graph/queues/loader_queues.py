@@ -130,8 +130,8 @@ def queue_waits(
     """
     if not rank.program.uses_dali:
         return _of_threads(rank, calls, work, between, training, events)
-    stages = [one for one in stages_of(rank, calls, shift_ns) if one.thread not in training]
-    ends = [one for one in stages if one.order == len(ORDER) - 1 and one.thread >= 0]
+    stages = [stage for stage in stages_of(rank, calls, shift_ns) if stage.thread not in training]
+    ends = [stage for stage in stages if stage.order == len(ORDER) - 1 and stage.thread >= 0]
     if not ends:  # without its ranges it is not known what its threads wait for
         copying = calls.thread[work.call[work.is_to_device & (work.call >= 0)]]
         return replace(NO_QUEUES, is_known=bool(np.isin(copying, training).all()))
@@ -140,10 +140,10 @@ def queue_waits(
     used = work.call[np.append(waits.operation, between.producer[sure])]
     known = (call >= 0) & (used >= 0)
     uses = _Uses(call[known], used[known])
-    found = [of for of in (_of_pipeline(end, stages, calls, training, uses) for end in ends) if of]
-    if len(found) < len(ends):
+    chains = [of for of in (_of_pipeline(end, stages, calls, training, uses) for end in ends) if of]
+    if len(chains) < len(ends):
         return replace(NO_QUEUES, is_known=False)
-    rows, threads, busy = zip(*found, strict=True)
+    rows, threads, busy = zip(*chains, strict=True)
     return _joined(rows, np.concatenate(threads), busy, calls)
 
 
@@ -170,16 +170,16 @@ def _of_threads(
     event = values_at(events.record_event[order], np.searchsorted(recording[order], used))
     is_taking = (taking >= 0) & (calls.thread[taking] == calls.thread[consumed])
     is_taking &= np.isin(calls.thread[consumed], training)
-    found = []
+    queues = []
     for thread in bringing.tolist():
         rows = is_taking & (calls.thread[used] == thread)
         uses = Uses(calls.outer[taking[rows]], used[rows], event[rows])
         queue = batch_queue(thread, uses, calls)
         if queue is not None:
-            found.append(queue)
-    if not found:
+            queues.append(queue)
+    if not queues:
         return NO_QUEUES
-    threads, rows_of, busy, ahead = zip(*found, strict=True)
+    threads, rows_of, busy, ahead = zip(*queues, strict=True)
     return replace(_joined(rows_of, np.array(threads), busy, calls), ahead=max(ahead))
 
 
@@ -210,10 +210,10 @@ def _of_pipeline(
             ready_ns = before.end_ns[batch]
             rows.append(_begun(chain[-1], values_at(before.last, batch), ready_ns, calls))
         chain.append(before)
-    first, with_calls = chain[-1], [one for one in chain if one.thread >= 0]
+    first, with_calls = chain[-1], [stage for stage in chain if stage.thread >= 0]
     feed = _fed(first, last, calls, training)
     taken = _taken(last, feed, calls, training, uses)
-    if taken is None or any(one.thread < 0 for one in chain[:-1]):
+    if taken is None or any(stage.thread < 0 for stage in chain[:-1]):
         return None
     rows.append(taken)
     fed = np.full(len(first.begin_ns), -1) if feed is None else values_at(feed.outer, feed.place)
@@ -223,7 +223,7 @@ def _of_pipeline(
         rows.append(_begun(first, fed, calls.end_ns[fed], calls))
     else:
         rows += _fed_through(chain[-2], values_at(fed, batch), values_at(got, batch), calls)
-    threads = np.array([one.thread for one in with_calls], np.int64)
+    threads = np.array([stage.thread for stage in with_calls], np.int64)
     return np.concatenate(rows, axis=1), threads, intervals.union(first.begin_ns, first.end_ns)
 
 
