@@ -152,13 +152,13 @@ def _rank_clocks(analysis: Analysis) -> dict[int, RankClock]:
         panel = panels.setdefault(
             (number, clocks.host_of[report] if is_apart else None), len(panels)
         )
-        said = _HOW.get(machine.source, "")
+        how = _HOW.get(machine.source, "")
         if is_apart:
-            said = f"{_NO_START}, and {_NOTHING_SHARED}"
+            how = f"{_NO_START}, and {_NOTHING_SHARED}"
         elif number != run.run_numbers[0]:
-            said = _OTHER_RUN
+            how = _OTHER_RUN
         ranks[rank.rank] = RankClock(
-            clocks, report, -clocks.seeds_ns[0], uncertainty_ns, said, panel
+            clocks, report, -clocks.seeds_ns[0], uncertainty_ns, how, panel
         )
     first = {
         panel: min(

@@ -160,8 +160,8 @@ def device_text(device: int | None, gpu: str | None) -> str:
     return f"GPU {device} · {one_line(gpu, MAX_NAME)}" if gpu else f"GPU {device}"
 
 
-def _check(what: str, asked: Collection[int], there: Collection[int]) -> None:
-    unknown = sorted({*asked} - {*there})
+def _check(what: str, numbers: Collection[int], there: Collection[int]) -> None:
+    unknown = sorted({*numbers} - {*there})
     if unknown:
         has = ranks_text(there).replace("rank", what) if there else f"no {what}"
         raise UsageError(

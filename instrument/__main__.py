@@ -116,7 +116,7 @@ def read_arguments(
     folder = None if output is None else os.path.abspath(output)  # noqa: PTH100
     depth = None if modules is None else str(modules)
     collections = "1" if has_collections else None
-    asked = {
+    variables = {
         TOOL: tool,
         FOLDER: folder,
         STEPS: steps,
@@ -124,7 +124,7 @@ def read_arguments(
         MODULES: depth,
         GARBAGE_COLLECTION: collections,
     }
-    os.environ.update({variable: value for variable, value in asked.items() if value is not None})
+    os.environ.update({key: value for key, value in variables.items() if value is not None})
     return Target(name, is_module, arguments)
 
 

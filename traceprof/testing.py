@@ -122,8 +122,8 @@ class RecordedRun:
         gate = parse(f"step:+{100 * by:f}%")
         comparison = compared(loaded([stored], self._options), self._side, [gate], allow_different)
         if not comparison.is_met:
-            said = f"step:+{100 * by:g}% is {comparison.gates[0].outcome}"
-            raise AssertionError(f"{said}: {comparison.gates[0].reason} ({self._side.name})")
+            claim = f"step:+{100 * by:g}% is {comparison.gates[0].outcome}"
+            raise AssertionError(f"{claim}: {comparison.gates[0].reason} ({self._side.name})")
         return self
 
 

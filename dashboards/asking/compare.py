@@ -108,10 +108,10 @@ def compared_with(analysis: Analysis, question: CompareQuestion) -> ComparedSide
         TraceprofError: the other side cannot be read.
     """
     before, after = loaded(question.before, question.options), loaded([analysis])
-    drawn = recording(after)
+    run = recording(after)
     before_drawn = recording(before)
     return ComparedSides(
-        compared(before, after), None if before_drawn is None else alike(before_drawn, drawn), drawn
+        compared(before, after), None if before_drawn is None else alike(before_drawn, run), run
     )
 
 

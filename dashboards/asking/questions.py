@@ -90,32 +90,32 @@ class Questions:
     def about(self, question: Hashable) -> PendingAnswer:
         """Return the state of a question, and ask it if that is the first time."""
         with self._lock:
-            asked = self._asked.get(question)
-            if asked is None:
-                asked = self._asked[question] = PendingAnswer()
+            pending = self._asked.get(question)
+            if pending is None:
+                pending = self._asked[question] = PendingAnswer()
                 while len(self._asked) > _MAX_KEPT:
                     del self._asked[next(iter(self._asked))]
                 work = threading.Thread(
-                    target=self._answer, args=(question, asked), name="asking", daemon=True
+                    target=self._answer, args=(question, pending), name="asking", daemon=True
                 )
                 work.start()
-        return asked
+        return pending
 
     def comparison(self) -> PendingAnswer | None:
         """Return the state of the comparison, and ask for it; None if there is no other side."""
         return None if self.compared is None else self.about(self.compared)
 
-    def _answer(self, question: Hashable, asked: PendingAnswer) -> None:
+    def _answer(self, question: Hashable, pending: PendingAnswer) -> None:
         with self._one_by_one:
             try:
-                asked.answer = self._ask(question, asked)
+                pending.answer = self._ask(question, pending)
             except TraceprofError as error:
-                asked.error = f"{error.what}: {error.why}"
+                pending.error = f"{error.what}: {error.why}"
             except Exception:  # noqa: BLE001  (said in the page and in the log)
                 _log.exception("cannot answer")
-                asked.error = "an internal error, which the terminal that runs traceprof shows"
+                pending.error = "an internal error, which the terminal that runs traceprof shows"
             finally:
-                asked.is_over = True
+                pending.is_over = True
 
 
 _of_run: OrderedDict[int, tuple[Run, Questions]] = OrderedDict()

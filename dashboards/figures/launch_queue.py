@@ -59,7 +59,7 @@ def depth_over_time(queues: Sequence[QueueRow], clock: Clock) -> dict[str, Any]:
 def _row(queue: QueueRow, clock: Clock) -> dict[str, Any]:
     to_run = clock.rank(queue.rank).to_run
     start, end = to_run(np.array([queue.start_ns, queue.end_ns], np.int64)).tolist()
-    drawn = envelope(queue.times_ns, queue.depth, queue.start_ns, queue.end_ns)
+    limits = envelope(queue.times_ns, queue.depth, queue.start_ns, queue.end_ns)
     whose = "a stream" if queue.cap_scope == "stream" else "the process"
     return {
         "title": f"rank {queue.rank}",
@@ -67,9 +67,9 @@ def _row(queue: QueueRow, clock: Clock) -> dict[str, Any]:
         "color": BLUE,
         "start": start - clock.base_ns,
         "end": end - clock.base_ns,
-        "times": offsets(to_run(np.append(drawn.start_ns, queue.end_ns)), clock.base_ns),
-        "least": drawn.least.tolist(),
-        "most": drawn.most.tolist(),
+        "times": offsets(to_run(np.append(limits.start_ns, queue.end_ns)), clock.base_ns),
+        "least": limits.least.tolist(),
+        "most": limits.most.tolist(),
         "limit": queue.cap,
         "limit_text": None if queue.cap is None else f"limit of {whose}: {queue.cap}",
         "blocked": _blocked(queue, clock),

@@ -125,14 +125,14 @@ def _split(
         others: to which the others are added.
         value: what is drawn.
     """
-    drawn: list[int] = []
+    points: list[int] = []
     for row in dict.fromkeys(row_of):
         of_row = [at for at, other in enumerate(row_of) if other == row]
         split = worst_first(of_row, lambda at: cost(uses[at][1]))
-        drawn += split.drawn
+        points += split.drawn
         if split.others:
             others.add(row, [value(uses[at][1]) for at in split.others])
-    return [(*uses[at], row_of[at]) for at in sorted(drawn)]
+    return [(*uses[at], row_of[at]) for at in sorted(points)]
 
 
 def _rows(uses: Uses) -> tuple[list[Lane], list[int]]:

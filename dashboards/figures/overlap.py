@@ -50,8 +50,8 @@ def gain_and_cost(
             Lane(counted(len(others), "other"), f"{counted(len(others), 'other rank')}, the mean")
         )
     row_height = _ROW if len(rows) <= _MAX_HIGH else _LOW_ROW
-    drawn = [series for series in (hidden, cost, gain) if series.x]
-    return lanes("time (ms)", rows, drawn, row_height=row_height)
+    shown = [series for series in (hidden, cost, gain) if series.x]
+    return lanes("time (ms)", rows, shown, row_height=row_height)
 
 
 def is_cost_known(result: OverlapSlowdownResult) -> bool:
@@ -71,12 +71,12 @@ def alone_against_overlapped(
     several = len({rank for rank, _ in rows}) > 1
     alone = Series("alone", "ring", GREY)
     overlapped = Series("beside communication", "dot", COMMUNICATION)
-    drawn, joins = [], []
+    lines, joins = [], []
     for row, ((rank, signature), href) in enumerate(zip(rows, hrefs, strict=True)):
         name = one_line(function_name(signature.name))
         suffix = f" · rank {rank}" if several else ""
         # The number distinguishes kernels of the same name.
-        drawn.append(Lane(f"{row + 1}. {shortened(name)}{suffix}", name, href))
+        lines.append(Lane(f"{row + 1}. {shortened(name)}{suffix}", name, href))
         before, after = signature.mean_alone_ns / 1e3, signature.mean_overlapped_ns / 1e3
         color = COMMUNICATION if after > before else BLUE
         joins.append({"row": row, "from": before, "to": after, "color": color})
@@ -93,7 +93,7 @@ def alone_against_overlapped(
             )
     return lanes(
         "mean duration (µs, logarithmic)",
-        drawn,
+        lines,
         [alone, overlapped],
         row_height=_ROW,
         scale="log",

@@ -212,10 +212,10 @@ def step_grid(results: Sequence[BreakdownResult]) -> StepGrid:
     for row, (result, of_rank) in enumerate(zip(results, numbers, strict=True)):
         column = np.searchsorted(begin, of_rank, side="right") - 1  # ascending, as the steps are
         windows = np.array([step.measures.window_ns for step in result.steps], np.float64)
-        taken, place = np.unique(column, return_index=True)
-        first[row, taken] = place
-        last[row, taken] = np.append(place[1:], len(column)) - 1
-        longest[row, taken] = np.maximum.reduceat(windows, place) / 1e6
+        columns, place = np.unique(column, return_index=True)
+        first[row, columns] = place
+        last[row, columns] = np.append(place[1:], len(column)) - 1
+        longest[row, columns] = np.maximum.reduceat(windows, place) / 1e6
     label = [
         f"step {a}" if a == b else f"longest of steps {a}-{b}"
         for a, b in zip(begin.tolist(), end.tolist(), strict=True)

@@ -56,8 +56,8 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "What changed between an earlier recording and this one, per step. The whole runs are"
         " compared: the choice of ranks and time has no effect."
     )
-    asked = questions_about(analysis).comparison()
-    if asked is None:
+    question = questions_about(analysis).comparison()
+    if question is None:
         empty = nothing(
             "There is nothing to compare this run with.",
             "traceprof dashboard REPORT... --before OTHER",
@@ -66,19 +66,19 @@ def layout(analysis: Analysis, address: Address) -> Component:
     return page(
         TITLE,
         lead,
-        html.Div(answers(asked), id="compare-answers"),
-        dcc.Interval(id="compare-poll", interval=_POLL_MS, disabled=asked.is_over),
+        html.Div(answers(question), id="compare-answers"),
+        dcc.Interval(id="compare-poll", interval=_POLL_MS, disabled=question.is_over),
     )
 
 
-def answers(asked: PendingAnswer) -> list[Component]:
+def answers(question: PendingAnswer) -> list[Component]:
     """Return the comparison, or a note that it is being made."""
-    if not asked.is_over:
+    if not question.is_over:
         parts = [html.P("Analysing the other side …"), html.Progress()]
         return [html.Div(parts, className="loading", role="status")]
-    if asked.answer is None:
-        return [card("No comparison", nothing(one_line(asked.error or "")))]
-    compared: ComparedSides = asked.answer
+    if question.answer is None:
+        return [card("No comparison", nothing(one_line(question.error or "")))]
+    compared: ComparedSides = question.answer
     comparison = compared.comparison
     head, *rest = sections(comparison)
     return [

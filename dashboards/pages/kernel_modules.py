@@ -55,21 +55,21 @@ def modules_part(view: View) -> list[Component]:
     alone = modules_card(view)
     if alone is None:
         return []
-    asked = questions_about(view.analysis).comparison()
-    if asked is None:
+    question = questions_about(view.analysis).comparison()
+    if question is None:
         return [alone]
-    poll = dcc.Interval(id="modules-poll", interval=_POLL_MS, disabled=asked.is_over)
-    return [html.Div(modules_card(view, asked), id="modules-answers"), poll]
+    poll = dcc.Interval(id="modules-poll", interval=_POLL_MS, disabled=question.is_over)
+    return [html.Div(modules_card(view, question), id="modules-answers"), poll]
 
 
-def modules_card(view: View, asked: PendingAnswer | None = None) -> Component | None:
+def modules_card(view: View, question: PendingAnswer | None = None) -> Component | None:
     """Return the modules of the rank whose modules take longest; None if none is known.
 
     The numbers cover the whole capture: if a time range is chosen, there is no card.
 
     Args:
         view: what is looked at.
-        asked: the comparison with another recording, whose changes stand beside them.
+        question: the comparison with another recording, whose changes stand beside them.
     """
     known = [of_rank for of_rank in view.analysis.result.launched if of_rank.rank in view.numbers]
     chosen = max(known, key=lambda of_rank: (of_rank.in_modules_ns, -of_rank.rank), default=None)
@@ -82,8 +82,8 @@ def modules_card(view: View, asked: PendingAnswer | None = None) -> Component | 
     if len(chosen.modules) > len(uses):
         notes.append(f"{len(chosen.modules) - len(uses)} more are in JSON")
     columns: Sequence[Column] = _MODULES
-    if asked is not None and asked.answer is not None:
-        changes = {change.module: change for change in asked.answer.comparison.modules}
+    if question is not None and question.answer is not None:
+        changes = {change.module: change for change in question.answer.comparison.modules}
         there = {use.module for use in chosen.modules}
         rows = [row | _change(changes.get(use.module)) for row, use in zip(rows, uses, strict=True)]
         gone = [change for path, change in changes.items() if path not in there]
@@ -91,8 +91,8 @@ def modules_card(view: View, asked: PendingAnswer | None = None) -> Component | 
         columns = (*_MODULES, *_COMPARED) if changes else _MODULES
         what = "at the end those of the other recording only" if changes else _NOT_COMPARED
         notes.append(what)
-    elif asked is not None:
-        notes.append("there is no comparison" if asked.is_over else "being compared …")
+    elif question is not None:
+        notes.append("there is no comparison" if question.is_over else "being compared …")
     return card("By module", table("modules", columns, rows, "modules.csv"), note="; ".join(notes))
 
 

@@ -128,9 +128,9 @@ def _depth_over_window(rank: Rank) -> tuple[Int64, npt.NDArray[np.int32]]:
 def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
     clock = view.clock
     split = worst_first(results, _cost, _MAX_ROWS)
-    drawn = split.drawn
+    worst = split.drawn
     queues = []
-    for result in drawn:
+    for result in worst:
         start, end = view.window(result.rank, result.window.start_ns, result.window.end_ns)
         times, depth = depth_series(view.rank(result.rank))
         stalls = result.stalls
@@ -150,7 +150,7 @@ def _depth(view: View, results: Sequence[LaunchQueueResult]) -> Component:
     if split.others:
         deepest = max(result.metrics.max_queue_depth for result in split.others)
         blocked = max(result.metrics.blocked_ns for result in split.others)
-        has_stalls = any(result.metrics.num_stalls for result in drawn)
+        has_stalls = any(result.metrics.num_stalls for result in worst)
         subject = "the costliest stalls" if has_stalls else "the deepest queues"
         note += f"; {split.note(subject)}: at most {deepest} pending, and blocked"
         note += f" for at most {duration(blocked)}"

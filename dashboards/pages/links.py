@@ -116,14 +116,14 @@ def _rates(view: View, used: Sequence[LinkUsageResult]) -> Component:
             ),
         )
     note = f"the mean filled, dotted while it was busy; {time_note(view.address)}"
-    drawn, others = worst_first(links, lambda link: _share_of_peak(link[1]), _MAX_ROWS)
+    worst, others = worst_first(links, lambda link: _share_of_peak(link[1]), _MAX_ROWS)
     if others:
-        note += f"; the {len(drawn)} of {len(links)} links that come closest to their peak"
+        note += f"; the {len(worst)} of {len(links)} links that come closest to their peak"
     chart = plots(
         "link-rates",
         figures.rates_over_time(
-            [(number, rates) for number, rates, _ in drawn],
-            [pieces for *_, pieces in drawn],
+            [(number, rates) for number, rates, _ in worst],
+            [pieces for *_, pieces in worst],
             view.clock,
         ),
         "the rate of each link over time against its peak, by rank and direction",
@@ -164,15 +164,15 @@ def _peers(view: View, used: Sequence[LinkUsageResult]) -> Component:
                 " recorded as copies; sampled counters of NVLink and PCIe show it."
             ),
         )
-    drawn = used[:_MAX_RANKS]
+    shown = used[:_MAX_RANKS]
     chart = plots(
         "peer-matrix",
-        figures.peer_matrix(drawn, [view.rank(result.rank).device for result in drawn]),
+        figures.peer_matrix(shown, [view.rank(result.rank).device for result in shown]),
         "how much each rank copied to or from each other device",
     )
     note = "both directions, from the copies of each rank"
-    if len(used) > len(drawn):
-        note += f"; the first {len(drawn)} of {len(used)} ranks: choose others above"
+    if len(used) > len(shown):
+        note += f"; the first {len(shown)} of {len(used)} ranks: choose others above"
     return card(title, chart, note=note)
 
 

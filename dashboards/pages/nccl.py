@@ -114,26 +114,26 @@ def _drawn(uses: Sequence[tuple[int, OperationUse]]) -> list[tuple[int, Operatio
 
 
 def _time(uses: Sequence[tuple[int, OperationUse]]) -> Component:
-    drawn = _drawn(uses)
+    points = _drawn(uses)
     note = "a point for each rank: the one that arrives first waits longest"
-    if len({rank for rank, _ in drawn}) > MAX_DRAWN:
+    if len({rank for rank, _ in points}) > MAX_DRAWN:
         note += f"; the {MAX_DRAWN} with most time, and the range of the others"
-    chart = plots("nccl-time", figures.time(drawn), "time in each operation, by rank")
+    chart = plots("nccl-time", figures.time(points), "time in each operation, by rank")
     return card("Time in each operation", chart, note=note)
 
 
 def _bandwidth(view: View, uses: Sequence[tuple[int, OperationUse]]) -> Component:
     title = "Bus bandwidth against the peak"
-    drawn = [row for row in _drawn(uses) if row[1].busbw_gb_per_s is not None]
-    if not drawn:
+    points = [row for row in _drawn(uses) if row[1].busbw_gb_per_s is not None]
+    if not points:
         reasons = [gap for gap in view.missing(*collectives.FINDINGS) if gap.how_to_collect]
         why = f": {reasons[0].reason}" if reasons else ""
         how = reasons[0].how_to_collect if reasons else ""
         return card(title, nothing(f"No operation's rate is known{why}.", how))
     chart = plots(
-        "nccl-bandwidth", figures.bus_bandwidth(drawn), "bus bandwidth of each operation, by rank"
+        "nccl-bandwidth", figures.bus_bandwidth(points), "bus bandwidth of each operation, by rank"
     )
-    has_peak = any(use.peak_gb_per_s is not None for _, use in drawn)
+    has_peak = any(use.peak_gb_per_s is not None for _, use in points)
     note = None if has_peak else "no peak: no link that all ranks share is known"
     return card(title, chart, note=note)
 

@@ -139,14 +139,14 @@ def _by_rank(results: Sequence[OverlapSlowdownResult]) -> Component:
         for result in sorted_worst_first(results, lambda result: -result.net_gain_ns)
     ]
     split = worst_first(results, lambda result: -result.net_gain_ns)
-    drawn = plots(
+    chart = plots(
         "overlap-gain",
         figures.gain_and_cost(split.drawn, split.others),
         "what overlap hides and what it costs, by rank",
     )
     return card(
         "What overlap gains and costs, by rank",
-        drawn,
+        chart,
         with_table(table("overlap-ranks", _BY_RANK, rows), len(rows)),
         note=split.note("the least net gain"),
     )
@@ -166,21 +166,21 @@ def _kernels(view: View, rows: Sequence[Row], *, is_overlapped: bool) -> Compone
             ),
         )
     num_ranks = len({rank for rank, _ in rows})
-    drawn = rows[: _MAX_KERNELS if num_ranks <= MAX_DRAWN else _MAX_FEWER]
+    worst = rows[: _MAX_KERNELS if num_ranks <= MAX_DRAWN else _MAX_FEWER]
     hrefs = [
         interval_address(
             view.clock.rank(rank).interval(Evidence(*signature.longest, label="")),
             rank,
             view.address,
         ).href()
-        for rank, signature in drawn
+        for rank, signature in worst
     ]
     chart = plots(
         "overlap-kernels",
-        figures.alone_against_overlapped(drawn, hrefs),
+        figures.alone_against_overlapped(worst, hrefs),
         "median duration of kernels alone and beside communication",
     )
-    note = f"the {len(drawn)} with the largest excess; click one for its longest run"
+    note = f"the {len(worst)} with the largest excess; click one for its longest run"
     entries = [_entry(*row) for row in rows[:_MAX_ROWS]]
     parts: list[Any] = [
         chart,

@@ -132,17 +132,17 @@ def _waits(view: View) -> list[Component]:
         )
         return [card(title, nothing(why))]
     note = "in collectives, from a rank's arrival to that of the last one"
-    drawn: list[Component] = [
+    charts: list[Component] = [
         plots("waits", matrix, "how long each rank waited for each other one")
     ]
     if len(view.ranks) <= MAX_DRAWN:
-        return [card(title, drawn, note=note)]
+        return [card(title, charts, note=note)]
     machines: dict[str, list[int]] = {}
     for rank in view.ranks:
         machines.setdefault(view.machines[rank.rank], []).append(rank.rank)
     if len(machines) <= MAX_APART:
         note += f"; of {len(view.ranks)} ranks those that waited and were waited for most"
-        return [card(title, drawn, note=note)]
+        return [card(title, charts, note=note)]
     links = [
         html.Li(
             dcc.Link(
@@ -156,7 +156,7 @@ def _waits(view: View) -> list[Component]:
     note += "; by machine; a click on a cell shows the ranks of both"
     if len(machines) > MAX_DRAWN:
         note += f"; of {len(machines)} those that waited and were waited for most"
-    return [card(title, drawn, opened, note=note)]
+    return [card(title, charts, opened, note=note)]
 
 
 def _row(view: View, rank: Rank, result: BreakdownResult | None) -> dict[str, Any]:

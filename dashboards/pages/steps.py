@@ -80,10 +80,10 @@ def _heat(view: View, split: Split[BreakdownResult]) -> Component | None:
     if len(results) < 2:
         return None
     grid = figures.step_grid([*results, *others])
-    drawn = figures.heat(results, grid, _hrefs(view, results), view.clock, _others(split))
+    heat = figures.heat(results, grid, _hrefs(view, results), view.clock, _others(split))
     return card(
         "Step time by rank",
-        plots("steps-heat", drawn, "how long each step took, by rank and step"),
+        plots("steps-heat", heat, "how long each step took, by rank and step"),
         note="; ".join(
             filter(
                 None,
@@ -111,8 +111,8 @@ def _stacked(view: View, split: Split[BreakdownResult]) -> Component:
         of_others = [figures.step_bars(result) for result in rest]
         band = f"{counted(len(rest), 'other')}, the mean", figures.mean_bars(of_others)
         note += f"; the {len(results)} ranks with the longest steps, and the others together"
-    drawn = figures.stacked(results, bars, _hrefs(view, results), view.clock, band)
-    chart = plots("steps-bars", drawn, "where the time of each step went, by rank")
+    stacks = figures.stacked(results, bars, _hrefs(view, results), view.clock, band)
+    chart = plots("steps-bars", stacks, "where the time of each step went, by rank")
     return card("Where each step's time went", chart, note=note)
 
 

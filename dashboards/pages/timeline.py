@@ -63,7 +63,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
     clock = view.clock
     of_all = len(analysis.run.traces) > 1
     own = f"time in {view.report_name(0)}" if of_all else "time in the report"
-    said = "time since the first GPU operation" if clock.base_ns else own
+    origin = "time since the first GPU operation" if clock.base_ns else own
     attributes: dict[str, Any] = {
         "data-ranks": json.dumps(numbers),
         "data-labels": json.dumps(labels),
@@ -71,7 +71,7 @@ def layout(analysis: Analysis, address: Address) -> Component:
         "data-colors": json.dumps(COLORS),
         "data-base": str(clock.base_ns),
         "data-clocks": json.dumps(_clocks(clock, numbers)),
-        "data-time": said,
+        "data-time": origin,
     }
     return html.Div(
         [

@@ -87,13 +87,13 @@ def answers(question: PendingAnswer) -> list[Component]:
         return [_waiting(question)]
     if question.answer is None:
         return [card("No answer", nothing(one_line(question.error or "")))]
-    asked: WhatIf = question.answer
-    parts = [] if asked.baseline is None else [_gates(asked.baseline)]
-    if asked.refused is not None:
-        why = f"This report cannot answer it: {one_line(asked.refused)}."
-        how = one_line(asked.how_to_collect or "")
+    whatif: WhatIf = question.answer
+    parts = [] if whatif.baseline is None else [_gates(whatif.baseline)]
+    if whatif.refused is not None:
+        why = f"This report cannot answer it: {one_line(whatif.refused)}."
+        how = one_line(whatif.how_to_collect or "")
         return [card("What a step would take", nothing(why, how)), *parts]
-    return [_steps(asked), *parts, *_critical_path(asked)]
+    return [_steps(whatif), *parts, *_critical_path(whatif)]
 
 
 def _waiting(question: PendingAnswer) -> Component:
@@ -174,15 +174,15 @@ def _gates(baseline: Baseline) -> Component:
     )
 
 
-def _steps(asked: WhatIf) -> Component:
-    baseline = asked.baseline
+def _steps(whatif: WhatIf) -> Component:
+    baseline = whatif.baseline
     assert baseline is not None  # noqa: S101  (what is not refused has one)
     significant = sorted(
-        (answer for answer in asked.answers if not answer.is_too_small and answer.refused is None),
+        (answer for answer in whatif.answers if not answer.is_too_small and answer.refused is None),
         key=lambda answer: answer.change_ns or 0,
     )
-    same = [answer.assume for answer in asked.answers if answer.is_too_small]
-    refused = [answer for answer in asked.answers if answer.refused is not None]
+    same = [answer.assume for answer in whatif.answers if answer.is_too_small]
+    refused = [answer for answer in whatif.answers if answer.refused is not None]
     most = max([baseline.step_ns, *(answer.high_ns or 0 for answer in significant)])
     parts: list[Any] = []
     if significant:
@@ -260,8 +260,8 @@ def _step_bar(step_ns: int, low_ns: int | None, high_ns: int | None, most_ns: in
     return html.Div(parts, className="step-bar")
 
 
-def _critical_path(asked: WhatIf) -> list[Component]:
-    shares = path_shares(asked)
+def _critical_path(whatif: WhatIf) -> list[Component]:
+    shares = path_shares(whatif)
     if not shares:
         return []
     bar = html.Div(

@@ -104,11 +104,11 @@ def _watch_files(app: Dash, files: ReportFiles, read_anew: Callable[[], None] | 
         }
 
     def read() -> tuple[dict[str, Any], int]:
-        said = changes()
-        if read_anew is None or not said["can_read_anew"]:
-            return said, 409
+        state = changes()
+        if read_anew is None or not state["can_read_anew"]:
+            return state, 409
         read_anew()
-        return said, 202
+        return state, 202
 
     app.server.add_url_rule(FILES, "files", view_func=changes)
     app.server.add_url_rule(ANEW, "anew", view_func=read, methods=["POST"])
@@ -173,15 +173,15 @@ def _show_answers(app: Dash, analysis: Analysis | None) -> None:
     def what_if_answers(search: str) -> tuple[Any, bool]:
         assert analysis is not None  # noqa: S101  (checked by the caller)
         assumed = what_if.assumed_in(parse(what_if.PATH, search))
-        asked = questions_about(analysis).about(WhatIfQuestion(assumed))
-        return what_if.answers(asked), asked.is_over
+        question = questions_about(analysis).about(WhatIfQuestion(assumed))
+        return what_if.answers(question), question.is_over
 
     def comparison(_search: str) -> tuple[Any, bool]:
         assert analysis is not None  # noqa: S101  (checked by the caller)
-        asked = questions_about(analysis).comparison()
-        if asked is None:
+        question = questions_about(analysis).comparison()
+        if question is None:
             return no_update, True
-        return (compare.answers(asked) if asked.is_over else no_update), asked.is_over
+        return (compare.answers(question) if question.is_over else no_update), question.is_over
 
     def register(name: str, answered: Callable[[str], tuple[Any, bool]]) -> None:
         @app.callback(
@@ -202,9 +202,9 @@ def _show_answers(app: Dash, analysis: Analysis | None) -> None:
     def modules(search: str) -> tuple[Any, bool]:
         assert analysis is not None  # noqa: S101  (checked by the caller)
         view = View(analysis, parse(kernels.PATH, search))
-        asked = questions_about(analysis).comparison()
-        is_over = asked is None or asked.is_over
-        return (kernel_modules.modules_card(view, asked) if is_over else no_update), is_over
+        question = questions_about(analysis).comparison()
+        is_over = question is None or question.is_over
+        return (kernel_modules.modules_card(view, question) if is_over else no_update), is_over
 
     register("modules", modules)
     register("what-if", what_if_answers)

@@ -61,14 +61,14 @@ def described(href: str, clock: Clock | None) -> str:
     try:
         parts = urlsplit(href)
         address = parse(parts.path, parts.query)
-        said = [page_at(parts.path).TITLE]
+        words = [page_at(parts.path).TITLE]
     except (TraceprofError, ValueError):
         return "a view that this version does not know"
     if address.rank:
-        said.append(ranks_text(address.rank))
+        words.append(ranks_text(address.rank))
     if address.finding:
-        said.append(address.finding)
+        words.append(address.finding)
     start, end = address.start_ns, address.end_ns
     if clock is not None and start is not None and end is not None:
-        said.append(f"{clock.text(start)} to {clock.text(end)}")
-    return " · ".join(said)
+        words.append(f"{clock.text(start)} to {clock.text(end)}")
+    return " · ".join(words)

@@ -188,16 +188,17 @@ def _kernel_facts(timeline: RankTimeline, track: Track, place: int) -> Iterator[
     yield from _code_facts(rank, place)
     if track.kind != "communication":
         return
-    said = messages(rank)
-    message = int(np.searchsorted(said.kernel, place))
-    yield "operation", said.operations[int(said.operation[message])] + said.peer_text(message)
-    size = int(said.bytes[message])
+    records = messages(rank)
+    message = int(np.searchsorted(records.kernel, place))
+    operation = records.operations[int(records.operation[message])]
+    yield "operation", operation + records.peer_text(message)
+    size = int(records.bytes[message])
     yield "message", _bytes(size) if size >= 0 else "not known: no NCCL range gives its size"
-    communicator = said.readable_communicator(message)
+    communicator = records.readable_communicator(message)
     if communicator:
         yield "communicator", communicator
-    if said.world_size[message] >= 0:
-        yield "ranks", str(said.world_size[message])
+    if records.world_size[message] >= 0:
+        yield "ranks", str(records.world_size[message])
 
 
 def _code_facts(rank: Rank, place: int) -> Iterator[Fact]:

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 _UNKNOWN = "Unknown"  # the kind of a kernel whose name does not show it
 
 
-def label(said: Messages, place: int) -> str | None:
+def label(records: Messages, place: int) -> str | None:
     """Return the label of a kernel: `AllReduce 67 MB`; None if it is unknown.
 
     Args:
-        said: of its rank.
+        records: of its rank.
         place: of its message.
     """
-    operation = said.operations[int(said.operation[place])]
+    operation = records.operations[int(records.operation[place])]
     if operation == _UNKNOWN:
         return None
-    size = f" {size_text(int(said.bytes[place]))}" if said.bytes[place] >= 0 else ""
-    return f"{operation}{said.peer_text(place)}{size}"
+    size = f" {size_text(int(records.bytes[place]))}" if records.bytes[place] >= 0 else ""
+    return f"{operation}{records.peer_text(place)}{size}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,26 +55,26 @@ class MessageLabels:
 
 def message_labels(rank: Rank) -> MessageLabels:
     """Return the texts by which a rank's communication kernels can be searched."""
-    said = messages(rank)
-    order = np.argsort(said.kernel, kind="stable")
-    columns = [said.operation, said.bytes, said.communicator, said.group, said.peer,
-               said.peer_in_communicator, said.root, said.direction]  # fmt: skip
-    alike = np.zeros(len(said), np.int64)
+    records = messages(rank)
+    order = np.argsort(records.kernel, kind="stable")
+    columns = [records.operation, records.bytes, records.communicator, records.group, records.peer,
+               records.peer_in_communicator, records.root, records.direction]  # fmt: skip
+    alike = np.zeros(len(records), np.int64)
     for column in columns:
         _, value = np.unique(column, return_inverse=True)
-        _, alike = np.unique(alike * (len(said) + 1) + value, return_inverse=True)
+        _, alike = np.unique(alike * (len(records) + 1) + value, return_inverse=True)
     _, first = np.unique(alike, return_index=True)
-    texts = tuple(_searched(said, place) for place in first.tolist())
-    return MessageLabels(said.kernel[order], alike[order], texts)
+    texts = tuple(_searched(records, place) for place in first.tolist())
+    return MessageLabels(records.kernel[order], alike[order], texts)
 
 
-def _searched(said: Messages, place: int) -> str:
-    size = int(said.bytes[place])
+def _searched(records: Messages, place: int) -> str:
+    size = int(records.bytes[place])
     parts = [
-        label(said, place),
-        said.communicator_name(place),
-        said.description(place),
-        f"group={said.groups[int(said.group[place])]}" if said.group[place] >= 0 else None,
+        label(records, place),
+        records.communicator_name(place),
+        records.description(place),
+        f"group={records.groups[int(records.group[place])]}" if records.group[place] >= 0 else None,
         f"bytes={size} {size:,} bytes" if size >= 0 else None,
     ]
     return " · ".join(filter(None, parts)).lower()

@@ -292,8 +292,8 @@ def described(store: Timelines, number: int, *, with_host: bool) -> dict[str, An
 
 
 def _answered(answer: Answer, timelines: Callable[[], Timelines | None]) -> Response:
-    said = answer(timelines() or abort(404, "there is no other side"))
-    written = said if isinstance(said, str) else json.dumps(said, separators=(",", ":"))
+    content = answer(timelines() or abort(404, "there is no other side"))
+    written = content if isinstance(content, str) else json.dumps(content, separators=(",", ":"))
     return Response(written, mimetype="application/json")
 
 

@@ -149,13 +149,13 @@ def _messages(timeline: RankTimeline, track: Track, index: Int64) -> dict[str, s
     """Return what communication kernels did, and carried where that is known, by event."""
     if track.kind != COMMUNICATION or track.source != OPERATION or len(index) == 0:
         return {}
-    said = messages(timeline.rank)
-    place = np.searchsorted(said.kernel, index)
+    records = messages(timeline.rank)
+    place = np.searchsorted(records.kernel, index)
     labels = {}
     for at, event in zip(place.tolist(), index.tolist(), strict=True):
-        if at == len(said) or said.kernel[at] != event:
+        if at == len(records) or records.kernel[at] != event:
             continue
-        written = label(said, at)
+        written = label(records, at)
         if written is not None:
             labels[str(event)] = written
     return labels

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     Values = list[float | None]
 
 
-def plots(name: str, drawn: Mapping[str, Any], label: str) -> html.Figure:
+def plots(name: str, data: Mapping[str, Any], label: str) -> html.Figure:
     """Return a chart.
 
     Args:
         name: its id in the page.
-        drawn: the data for the module of `assets/charts` named by its `kind`.
+        data: for the module of `assets/charts` named by its `kind`.
         label: its content in words, for screen readers.
     """
-    written = json.dumps(drawn, separators=(",", ":"), allow_nan=False)
+    written = json.dumps(data, separators=(",", ":"), allow_nan=False)
     attributes: dict[str, Any] = {"data-plots": written, "data-label": label}
     return html.Figure(html.Div(id=name, className="plots", **attributes))
 

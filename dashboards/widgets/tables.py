@@ -68,28 +68,28 @@ class Column:
             width: at least, in pixels; 0 for the width that its head and the rows need.
             rows: of the table: none of its numbers is cut, and only long texts are.
         """
-        taken: dict[str, Any] = {
+        options: dict[str, Any] = {
             "field": self.field,
             "headerName": self.head,
             "headerTooltip": self.tip or self.head,
         }
         is_shown = not self.is_hidden and not (rows and self.is_empty(rows))
         if not is_shown:
-            taken["hide"] = True
-        taken |= {"minWidth": width or self.least_width(rows), "flex": self.width or 300}
+            options["hide"] = True
+        options |= {"minWidth": width or self.least_width(rows), "flex": self.width or 300}
         if self.leads:
-            taken["cellRenderer"] = "Place"
+            options["cellRenderer"] = "Place"
         if self.is_wrapped or self.may_be_cut:
-            taken |= {"wrapText": True, "autoHeight": True, "cellClass": "wrapped"}
+            options |= {"wrapText": True, "autoHeight": True, "cellClass": "wrapped"}
         if self.decimals is None:
             if self.is_filtered and is_shown:  # else there is a row of filters without any
-                taken |= {"filter": "agTextColumnFilter", "floatingFilter": True}
-            return taken | {"tooltipField": self.field}
-        taken["type"] = "rightAligned"
+                options |= {"filter": "agTextColumnFilter", "floatingFilter": True}
+            return options | {"tooltipField": self.field}
+        options["type"] = "rightAligned"
         if self.decimals == IDENTIFIER:
-            return taken
+            return options
         shown = f"d3.format(',.{self.decimals}f')(params.value)"
-        return taken | {
+        return options | {
             "valueFormatter": {"function": f"params.value == null ? '{UNKNOWN}' : {shown}"}
         }
 
@@ -136,9 +136,9 @@ def _widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
     for place, column in sorted(enumerate(columns), key=lambda item: item[1].is_wrapped):
         if over > 0 and (column.may_be_cut or not column.width):
             least = min(widths[place], _MIN_WRAPPED if column.is_wrapped else _MIN_CUT)
-            taken = min(over, widths[place] - least)
-            widths[place] -= taken
-            over -= taken
+            gain = min(over, widths[place] - least)
+            widths[place] -= gain
+            over -= gain
     return widths
 
 

@@ -57,9 +57,9 @@ def _write_csv(store: str, metrics: tuple[str, ...]) -> None:
 
     from traceprof.comparison.stored_series import stored_series
 
-    made = stored_series(store, metrics)
+    series = stored_series(store, metrics)
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(made.columns)
-    writer.writerows(made.rows)
-    for reason in made.left_out:
+    writer.writerow(series.columns)
+    writer.writerows(series.rows)
+    for reason in series.left_out:
         click.echo(f"traceprof: left out {one_line(reason)}", err=True)

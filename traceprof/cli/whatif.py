@@ -77,11 +77,11 @@ def command(
     paths = expand(reports)
     check_output(output, paths)
     with progress() as shown:
-        asked = whatif(*paths, assume=assumed, paths_of=paths_of, options=options, listener=shown)
-    print_failures(asked.failed)
+        answers = whatif(*paths, assume=assumed, paths_of=paths_of, options=options, listener=shown)
+    print_failures(answers.failed)
     if output_format == "json":
-        write_output([render_answers(asked)], output)
+        write_output([render_answers(answers)], output)
     elif output is None and sys.stdout.isatty():
-        Console().print(whatif_text.report(asked))
+        Console().print(whatif_text.report(answers))
     else:
-        write_output([plain(whatif_text.report(asked))], output)
+        write_output([plain(whatif_text.report(answers))], output)

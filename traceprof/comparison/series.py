@@ -160,9 +160,9 @@ def _rows(capture: Document) -> tuple[Float64, Int64]:
 
 def _by_number(steps: Iterable[Step]) -> dict[tuple[int, int], Step]:
     """Return steps by number and occurrence of that number."""
-    seen: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     chosen = {}
     for step in steps:
-        chosen[step.step, seen[step.step]] = step
-        seen[step.step] += 1
+        chosen[step.step, counts[step.step]] = step
+        counts[step.step] += 1
     return chosen

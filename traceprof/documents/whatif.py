@@ -133,13 +133,13 @@ _blocked = maker(BlockedSend, "blocked", "behind")
 _schedule = maker(Schedule)
 
 
-def document(asked: Asked) -> WhatIfDocument:
+def document(answers: Asked) -> WhatIfDocument:
     """Return answers to what-if questions as the document that is written."""
-    whatif = asked.whatif
+    whatif = answers.whatif
     return WhatIfDocument(
         schema=SCHEMA,
         version=__version__,
-        reports=[str(report.path) for report in asked.run.reports],
+        reports=[str(report.path) for report in answers.run.reports],
         baseline=None if whatif.baseline is None else _baseline(whatif.baseline),
         answers=[_answer(answer) for answer in whatif.answers],
         critical_path=list(whatif.critical_path),
@@ -150,7 +150,7 @@ def document(asked: Asked) -> WhatIfDocument:
         ],
         unknown_sends=whatif.unknown_sends,
         schedules=[_schedule(order) for order in whatif.schedules],
-        step_paths=list(asked.paths),
+        step_paths=list(answers.paths),
     )
 
 

@@ -55,11 +55,11 @@ def measured_on_cluster(
     # Each error is reported once, by the exceptions below.
     with silence_logging_cmgr(logging.CRITICAL), connected(scheduler) as client:
         given_up: list[tuple[int, FailedReport]] = []
-        for index, seen in _measured(client, scheduler, tasks, range(len(tasks))):
-            if isinstance(seen, FailedReport) and isinstance(seen.error, WorkerError):
-                given_up.append((index, seen))
+        for index, result in _measured(client, scheduler, tasks, range(len(tasks))):
+            if isinstance(result, FailedReport) and isinstance(result.error, WorkerError):
+                given_up.append((index, result))
             else:
-                yield index, seen
+                yield index, result
         if len(given_up) == 1:
             yield from given_up
         else:

@@ -32,8 +32,8 @@ def middle_of_others(values: Int64) -> tuple[Int64, Int64]:
     def of_others(index: int) -> Int64:
         """Return the value at this place once the entry itself is removed."""
         shifted = np.where(place <= index, index + 1, index)
-        taken: Int64 = np.take_along_axis(ordered, shifted, axis=1)
-        return taken
+        result: Int64 = np.take_along_axis(ordered, shifted, axis=1)
+        return result
 
     return of_others((num_others - 1) // 2), of_others(num_others // 2)
 

@@ -309,9 +309,9 @@ def _producers(sender: RankPasses, called_ns: Int64) -> Int64:
     last = np.searchsorted(sender.launched_ns, called_ns) - 1
     at = np.searchsorted(sender.called_ns, called_ns)
     input_ns = np.append(sender.input_ns, -1)[at]
-    made = np.searchsorted(sender.end_ns, input_ns)
-    inside = (input_ns > np.append(sender.start_ns, 0)[made]) & (made < len(sender))
-    return np.where(inside & (made < last), made, last)
+    producer = np.searchsorted(sender.end_ns, input_ns)
+    inside = (input_ns > np.append(sender.start_ns, 0)[producer]) & (producer < len(sender))
+    return np.where(inside & (producer < last), producer, last)
 
 
 def _consumers(start: Int64, kinds: Int64, after: Int64, least_ns: Int64, kind: Int64) -> Int64:
@@ -391,8 +391,8 @@ def _are_certain(
     backwards must be known, and make the messages.
     """
     own = [way for pair, way in messages.items() if {*pair} <= {*order}]
-    made = [passes[way.source].kind[way.producer] for way in own]
-    if all(_is_usual(np.isin(kinds, (FORWARD, BACKWARD))) for kinds in made):
+    by_way = [passes[way.source].kind[way.producer] for way in own]
+    if all(_is_usual(np.isin(kinds, (FORWARD, BACKWARD))) for kinds in by_way):
         return True
     return len(order) > 2 and not any(way.are_copies for way in own)
 

@@ -170,8 +170,8 @@ def store_throttling(folder: Path, before: Diagnosis) -> Path:
 
 def _hardware() -> tuple[list[Gpu], str, tuple[tuple[str, ...], ...], tuple[Card, ...]]:
     """Return the GPUs, the driver's version, paths between GPUs, and network cards."""
-    asked = nvml.gpus()
-    gpus, driver, paths = (*nvidia_smi.gpus(), ()) if asked is None else asked
+    by_nvml = nvml.gpus()
+    gpus, driver, paths = (*nvidia_smi.gpus(), ()) if by_nvml is None else by_nvml
     text = nvidia_smi.topology() if gpus else ""
     matrix, names = nvidia_smi.parse_topology(text)
     nodes = nvidia_smi.parse_numa_nodes(text)

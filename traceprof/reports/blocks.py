@@ -69,9 +69,9 @@ def blocks(renderables: Iterable[RenderableType]) -> Iterator[Paragraph | Table]
             raise TypeError(f"neither a text nor a table: {type(renderable).__name__}")
 
 
-def table(drawn: RichTable) -> Table:
+def table(rich: RichTable) -> Table:
     """Return a table of the text report as its cells."""
-    columns = drawn.columns
+    columns = rich.columns
     return Table(
         tuple(_plain(column.header) for column in columns),
         tuple(column.justify == "left" for column in columns),
@@ -79,7 +79,7 @@ def table(drawn: RichTable) -> Table:
             tuple(cell if isinstance(cell, Bar) else _plain(cell) for cell in row)
             for row in zip(*(column.cells for column in columns), strict=True)
         ),
-        _plain(drawn.caption or ""),
+        _plain(rich.caption or ""),
     )
 
 

@@ -106,8 +106,8 @@ def _row(track: Track, y: int, scene: Scene, scale: float) -> DrawnRow:
         chosen = track.category == category
         if chosen.any():
             # What is too near to be distinguished is one shape, so that drawings stay small.
-            drawn = intervals.union(first[chosen], stop[chosen])
-            shapes.append((str(category), _path(drawn.start_ns, drawn.end_ns, y)))
+            spans = intervals.union(first[chosen], stop[chosen])
+            shapes.append((str(category), _path(spans.start_ns, spans.end_ns, y)))
     return DrawnRow(y, one_line(track.label, 30), tuple(shapes), _labels(track, start, end, y))
 
 

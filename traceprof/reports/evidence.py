@@ -78,8 +78,8 @@ def scenes(analysis: RunResult, options: Options) -> dict[Moment, Scene]:
     wanted: dict[int, list[Moment]] = {}
     for group in by_id(analysis.findings):
         worst = worst_of(group)
-        for seen in drawn_evidence(worst):
-            wanted.setdefault(worst.rank, []).append(Moment(worst.rank, seen.start_ns, seen.end_ns))
+        for item in drawn_evidence(worst):
+            wanted.setdefault(worst.rank, []).append(Moment(worst.rank, item.start_ns, item.end_ns))
     by_report: dict[int, list[int]] = {}
     for index, rank in enumerate(analysis.run.ranks):
         if rank.rank in wanted:

@@ -171,14 +171,14 @@ def _cards(
     for group in groups:
         worst = worst_of(group)
         evidence = []
-        for seen in drawn_evidence(worst):
-            scene = scenes.get(Moment(worst.rank, seen.start_ns, seen.end_ns))
+        for item in drawn_evidence(worst):
+            scene = scenes.get(Moment(worst.rank, item.start_ns, item.end_ns))
             drawing = None
             if scene is not None and scene.rows:
                 drawing = timeline(scene)
                 num_bytes += sum(len(path) for row in drawing.rows for _, path in row.shapes)
                 drawing = drawing if num_bytes <= MAX_DRAWN_BYTES else None
-            evidence.append(SeenEvidence(evidence_text(seen), drawing))
+            evidence.append(SeenEvidence(evidence_text(item), drawing))
         cards.append(
             FindingCard(
                 id=worst.id,

@@ -42,7 +42,7 @@ def _indented(content: object) -> str:
         return write(indent=1)
 
 
-def render_answers(asked: Asked) -> str:
+def render_answers(answers: Asked) -> str:
     """Return what-if answers as JSON text that ends in a newline."""
-    written = json.dumps(msgspec.to_builtins(whatif.document(asked)))
+    written = json.dumps(msgspec.to_builtins(whatif.document(answers)))
     return msgspec.json.format(written, indent=1) + "\n"

@@ -97,8 +97,8 @@ def _finding(analysis: RunResult, group: list[Finding], num_advice: int) -> Iter
     yield f"* **{worst.severity}** **{escaped(worst.id)}** ({ranks}): {escaped(claim)}"
     for line in more:
         yield f"  * {escaped(line)}"
-    for seen in worst.evidence[: MAX_EVIDENCE[worst.severity]]:
-        yield f"  * {escaped(evidence_text(seen))}"
+    for item in worst.evidence[: MAX_EVIDENCE[worst.severity]]:
+        yield f"  * {escaped(evidence_text(item))}"
     for advice in worst.advice[:num_advice]:
         yield f"  * → {escaped(advice)}"
 

@@ -93,8 +93,8 @@ def pipeline_drawings(
         if shown is None
         or any(result.ranks.ranks[stage.member] in shown for stage in pipeline.stages)
     ]
-    drawn = (pipeline_drawing(pipeline, result.ranks) for pipeline in chosen[:_MAX_DRAWN])
-    return [drawing for drawing in drawn if drawing is not None]
+    drawings = (pipeline_drawing(pipeline, result.ranks) for pipeline in chosen[:_MAX_DRAWN])
+    return [drawing for drawing in drawings if drawing is not None]
 
 
 def pipeline_drawing(pipeline: PipelineBubbles, ranks: RankComparison) -> PipelineDrawing | None:

@@ -68,8 +68,8 @@ def ranks_on_one_clock(analysis: RunResult, max_ranks: int = MAX_RANKS) -> Itera
     order = sorted(range(len(comparison.ranks)), key=lambda member: comparison.ranks[member])
     reports = {rank.rank: rank.report for rank in analysis.run.ranks}
     if max_ranks < min(len(order), MAX_RANKS):
-        made = comparison.matrix_ns.sum(axis=0)
-        late_first = sorted(order, key=lambda member: -int(made[member]))
+        cost_ns = comparison.matrix_ns.sum(axis=0)
+        late_first = sorted(order, key=lambda member: -int(cost_ns[member]))
         shown = sorted(late_first[:max_ranks], key=lambda member: comparison.ranks[member])
     else:
         shown = order[:max_ranks]

@@ -145,17 +145,17 @@ def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
         ("Before", [(result.rank, result.before, result.seen_before) for result in results]),
         ("After", [(result.rank, result.after, result.seen_after) for result in results]),
     ):
-        known = [(rank, part, seen) for rank, part, seen in parts if part is not None]
+        known = [(rank, part, around) for rank, part, around in parts if part is not None]
         if not known:
             continue
-        rank, longest, seen = max(known, key=lambda item: item[1].window_ns)
+        rank, longest, around = max(known, key=lambda item: item[1].window_ns)
         whole = next(result.whole for result in results if result.rank == rank)
         if longest.window_ns < _MIN_TOLD * whole.window_ns:
             continue
         at_most = "" if len(known) == 1 else f", at most (rank {rank})"
         lines.append(
             f"{word} the training of {ranks_text([rank for rank, *_ in known])}:"
-            f" {duration(longest.window_ns)}{at_most}: {_made_of(longest, seen)}."
+            f" {duration(longest.window_ns)}{at_most}: {_made_of(longest, around)}."
         )
     left_out = [result for result in results if result.training and result.training.num_left_out]
     for result in left_out[:1]:
@@ -175,23 +175,23 @@ def outside_the_training(results: Sequence[BreakdownResult]) -> list[str]:
     return lines
 
 
-def _made_of(part: Measures, seen: Surroundings | None) -> str:
+def _made_of(part: Measures, around: Surroundings | None) -> str:
     """Return the parts of a time outside the training, longest first."""
-    num_bytes = 0 if seen is None else seen.bytes_to_gpu  # also 0 if sizes are unknown
+    num_bytes = 0 if around is None else around.bytes_to_gpu  # also 0 if sizes are unknown
     uploaded = f", {size_text(num_bytes)} to the GPU" if num_bytes else ""
     shares = [
         (part.compute_ns, f"compute ({part.num_kernels} kernel{'s' * (part.num_kernels != 1)})"),
         (part.exposed_communication_ns, "communication"),
         (part.exposed_copy_ns, f"copies ({part.num_copies}{uploaded})"),
-        (part.idle_ns, f"idle{_causes(part, seen)}"),
+        (part.idle_ns, f"idle{_causes(part, around)}"),
     ]
     shares.sort(key=lambda item: -item[0])
     return ", ".join(f"{duration(ns)} {what}" for ns, what in shares if ns)
 
 
-def _causes(part: Measures, seen: Surroundings | None) -> str:
+def _causes(part: Measures, around: Surroundings | None) -> str:
     """Return the causes of idle time outside the training that take a tenth of it or more."""
-    causes = {} if seen is None else seen.idle_by_cause
+    causes = {} if around is None else around.idle_by_cause
     by_size = sorted(causes.items(), key=lambda item: -item[1])
     words = [
         f"{duration(idle_ns)} {CAUSE_WORDS[f'{cause.value}_ns']}"

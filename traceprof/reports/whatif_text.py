@@ -36,12 +36,12 @@ GATES = {
 }
 
 
-def report(asked: Asked) -> RenderableType:
+def report(answers: Asked) -> RenderableType:
     """Return the answers for a rich console."""
-    whatif = asked.whatif
-    parts: list[RenderableType] = [Text(one_line(report.path)) for report in asked.run.reports[:3]]
-    if len(asked.run.reports) > 3:
-        parts.append(Text(f"… and {counted(len(asked.run.reports) - 3, 'more report')}"))
+    whatif, reports = answers.whatif, answers.run.reports
+    parts: list[RenderableType] = [Text(one_line(report.path)) for report in reports[:3]]
+    if len(reports) > 3:
+        parts.append(Text(f"… and {counted(len(reports) - 3, 'more report')}"))
     if whatif.baseline is not None:
         parts += _checks(whatif.baseline)
     if whatif.refused is not None:
@@ -67,7 +67,7 @@ def report(asked: Asked) -> RenderableType:
     parts += blocked_lines(whatif)
     parts += schedule_lines(whatif)
     parts += _path(whatif)
-    parts += [line for path in asked.paths for line in _step_path(path)]
+    parts += [line for path in answers.paths for line in _step_path(path)]
     return Group(*parts)
 
 

@@ -262,9 +262,9 @@ def _check_free(connection: sqlite3.Connection, path: AnyPath, name: str) -> Non
 
 def _free_name(connection: sqlite3.Connection, stem: str) -> str:
     wanted = one_line(stem).replace("#", "-").strip() or "run"
-    taken = {name for (name,) in connection.execute("SELECT name FROM runs")}
+    names = {name for (name,) in connection.execute("SELECT name FROM runs")}
     name, number = wanted, 1
-    while name in taken:
+    while name in names:
         number += 1
         name = f"{wanted}-{number}"
     return name

@@ -156,10 +156,10 @@ def _peak_of(rows: Iterable[ComputePart]) -> tuple[str | None, float | None]:
 
     Nothing is known of it where graphs hide more.
     """
-    asked = {str(category) for category in MAIN_COMPUTE} | {GRAPH}
+    categories = {str(category) for category in MAIN_COMPUTE} | {GRAPH}
     spent: dict[tuple[str | None, float | None], int] = {}
     for part in rows:
-        if part.category in asked:
+        if part.category in categories:
             key = part.precision, part.peak_flops_per_s
             spent[key] = spent.get(key, 0) + part.total_ns
     return max(spent, key=lambda key: spent[key], default=(None, None))

@@ -174,8 +174,8 @@ def findings(result: ExposedCopyResult) -> list[Finding | NotApplicable]:
         return []
     cause, parts = by_cause(result.parts, is_pytorch=result.is_pytorch)[0]
     evidence = sorted(
-        (seen for part in parts for seen in part.evidence),
-        key=lambda seen: (seen.start_ns - seen.end_ns, seen.start_ns),
+        (item for part in parts for item in part.evidence),
+        key=lambda item: (item.start_ns - item.end_ns, item.start_ns),
     )
     return [
         Finding(

@@ -52,10 +52,10 @@ def in_steady_steps(
         names = which[first:stop]
         spent[block[step]] += np.bincount(names, length_ns[first:stop], num_names)
         if np.isnan(place[names]).any():
-            seen, index = np.unique(names, return_index=True)
+            distinct, index = np.unique(names, return_index=True)
             begin, end = steps.start_ns[step], steps.end_ns[step]
             offset = (start_ns[first:stop][index] - begin) / (end - begin)
-            place[seen] = np.where(np.isnan(place[seen]), offset, place[seen])
+            place[distinct] = np.where(np.isnan(place[distinct]), offset, place[distinct])
     mean = spent.sum(axis=0) / num
     error: list[float | None] = [None] * num_names
     if num_blocks(num):

@@ -25,8 +25,8 @@ def rotation(measured: MeasuredRun, findings: Iterable[Finding]) -> str | None:
         measured: the run.
         findings: of the run.
     """
-    ranks, made = measured.ranks, [*findings]
-    if len(ranks.ranks) < _MIN_RANKS or any(finding.id == "straggler" for finding in made):
+    ranks, claims = measured.ranks, [*findings]
+    if len(ranks.ranks) < _MIN_RANKS or any(finding.id == "straggler" for finding in claims):
         return None
     arrivals = [packed.unpacked for packed in measured.arrivals]
     cost = waited_for(ranks.waits, arrivals)
@@ -37,9 +37,9 @@ def rotation(measured: MeasuredRun, findings: Iterable[Finding]) -> str | None:
         return None
     worst = int(cost.argmax())
     known = [
-        f"{id_} ({ranks_text(sorted({finding.rank for finding in made if finding.id == id_}))})"
+        f"{id_} ({ranks_text(sorted({finding.rank for finding in claims if finding.id == id_}))})"
         for id_ in _CAUSES
-        if any(finding.id == id_ for finding in made)
+        if any(finding.id == id_ for finding in claims)
     ]
     return (
         f"no constant straggler: the rank that comes last changes. The others waited"

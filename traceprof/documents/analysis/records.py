@@ -275,7 +275,7 @@ def _in_steady_step(use: InSteadyStep | None) -> tuple[int | None, int | None]:
 
 def _findings(result: RunResult) -> Iterator[Finding]:
     for finding in result.findings:
-        evidence = tuple(replace(seen, label=_encodable(seen.label)) for seen in finding.evidence)
+        evidence = tuple(replace(item, label=_encodable(item.label)) for item in finding.evidence)
         yield replace(finding, evidence=evidence)
 
 

@@ -124,11 +124,11 @@ def answer(
         assumptions: each by itself; all single ones where empty.
         progress: receives the number of processes and assumptions that are replayed.
     """
-    asked = list(assumptions) or defaults()
-    progress.expect(len(asked))
+    questions = list(assumptions) or defaults()
+    progress.expect(len(questions))
     measured = {result.rank: result for result in analysis.measured.of(breakdown)}
     sample = sample_of(analysis.run, measured)
-    replay = checked_replay(analysis, asked, sample, has_limits=True, progress=progress)
+    replay = checked_replay(analysis, questions, sample, has_limits=True, progress=progress)
     if isinstance(replay, Refusal):
         refused = tuple(
             Answer(
@@ -137,16 +137,16 @@ def answer(
                 refused=replay.why,
                 how_to_collect=replay.how_to_collect,
             )
-            for assumption in asked
+            for assumption in questions
         )
         return WhatIf(replay.baseline, refused, (), replay.why, replay.how_to_collect)
     answers = []
-    for place, assumption in enumerate(asked):
+    for place, assumption in enumerate(questions):
         answers.append(answered(replay, place, assumption))
         progress.advance(1)
     if not assumptions:  # what cannot be assumed of this run, however recorded, is no answer then
         answers = [reply for reply in answers if reply.refused is None or reply.how_to_collect]
-    if any(replay.limit_ns(*item) is not None for item in enumerate(asked)):
+    if any(replay.limit_ns(*item) is not None for item in enumerate(questions)):
         return WhatIf(with_floor(replay.baseline, answers), tuple(answers), (), None, None)
     blocked = blocked_sends(analysis, replay.graph)
     return WhatIf(

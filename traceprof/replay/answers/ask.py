@@ -77,11 +77,11 @@ def whatif(
     measurer = Measurer.of(options, listener, jobs)
     analysis = measurer.measured(measurer.opened(report_paths(paths)))
     try:
-        asked = answer(analysis, chosen)
+        result = answer(analysis, chosen)
         critical = tuple(_path_of(analysis, step) for step in steps)
     finally:
         close_reports(analysis.run.traces)
-    return Asked(analysis.measured.run, asked, analysis.measured.failed, critical)
+    return Asked(analysis.measured.run, result, analysis.measured.failed, critical)
 
 
 def _chosen(texts: Iterable[str]) -> list[Assumption]:

@@ -90,12 +90,12 @@ def with_savings(
         for finding in verdict.findings
     ]
     findings = in_order(within_reach(saved, analysis.measured.of(breakdown)), headline.step_ns)
-    asked = {
+    atoms_of = {
         finding.id: assumed[finding.id]
         for finding in findings
         if finding.id in costs and finding.id in assumed
     }
-    savings = _together(headline, replay, asked, answers)
+    savings = _together(headline, replay, atoms_of, answers)
     headline = replace(headline.updated(findings), savings=savings)
     return replace(verdict, findings=findings, headline=headline)
 
@@ -134,16 +134,16 @@ def _replayed(
     analysis: OpenAnalysis, assumptions: Sequence[Assumption], map_items: MapItems
 ) -> CheckedReplay | Refusal:
     breakdowns = analysis.measured.of(breakdown)
-    asked: dict[int, Int64] | None = None
+    steps: dict[int, Int64] | None = None
     if any(result.judged_kind in _PARTS for result in breakdowns):
-        asked = {result.rank: _steps_inside(result) for result in breakdowns}
-        if len(asked) < len(analysis.run.ranks) or not all(map(len, asked.values())):
+        steps = {result.rank: _steps_inside(result) for result in breakdowns}
+        if len(steps) < len(analysis.run.ranks) or not all(map(len, steps.values())):
             why = "the selection holds no whole step of every rank"
             return Refusal(why, "select more steps, or all")
     measured = {result.rank: result for result in breakdowns}
-    sample = sample_of(analysis.run, measured, asked)
+    sample = sample_of(analysis.run, measured, steps)
     num = sum(len(rank.operations) for rank in analysis.run.ranks)
-    if sample is None and asked is not None:
+    if sample is None and steps is not None:
         return Refusal("the selected steps cannot be distinguished from others", None)
     if sample is None and num > MAX_WITHOUT_STEPS:
         return Refusal(

@@ -53,8 +53,8 @@ def step_path(analysis: OpenAnalysis, step: int | None = None) -> StepPath | Non
         if abs(step) > _MAX_STEP or refused_periods(analysis) is not None:
             return None
         measured = {result.rank: result for result in analysis.measured.of(breakdown)}
-        asked = {rank.rank: np.array([step], np.int64) for rank in ranks}
-        sample = sample_of(analysis.run, measured, asked)
+        numbers = {rank.rank: np.array([step], np.int64) for rank in ranks}
+        sample = sample_of(analysis.run, measured, numbers)
         if sample is None:
             return None
     try:

@@ -373,12 +373,12 @@ def _unmatched_sends(analysis: OpenAnalysis) -> CannotChange | None:
         since_ns = kernels.start_ns - window.window_start_ns
         is_judged = (since_ns >= 0) & (since_ns < window.window_ns)
         sends = np.flatnonzero(kernels.are_named(ids) & is_judged)
-        taken = intervals.union(kernels.start_ns[sends], kernels.ends(sends)).measure_ns
+        sending_ns = intervals.union(kernels.start_ns[sends], kernels.ends(sends)).measure_ns
         rank.operations.release()
         if not len(sends):
             continue
         unmatched = max(1 - known.get(rank.rank, 0) / len(sends), 0.0)
-        share = unmatched * taken / max(window.window_ns, 1)
+        share = unmatched * sending_ns / max(window.window_ns, 1)
         if share > _MAX_UNMATCHED:
             return CannotChange(
                 f"the other side of sends, receives and all-to-alls that take {100 * share:.1f} %"

@@ -201,8 +201,8 @@ def stage_factors(stages: Sequence[RankPasses], numbers: Sequence[Int64]) -> Ite
     own, chosen = totals[of_stage], is_whole[step]
     factor = np.divide(equal, own, out=np.ones(len(own)), where=own > 0)
     scaled = np.bincount(stage[chosen], (compute * factor)[chosen], num)
-    taken = np.bincount(stage[chosen], compute[chosen], num)
-    otherwise = np.divide(scaled, taken, out=np.ones(num), where=taken > 0)
+    total = np.bincount(stage[chosen], compute[chosen], num)
+    otherwise = np.divide(scaled, total, out=np.ones(num), where=total > 0)
     factor = np.where(chosen, factor, otherwise[stage])
     for place, passes in enumerate(stages):
         yield StageFactors(passes, factor[stage == place], float(otherwise[place]))

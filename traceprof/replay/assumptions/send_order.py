@@ -167,9 +167,9 @@ class _Orders(Record, frozen=True):
         heirs = np.flatnonzero(~has & (giver >= begins))
         low = np.searchsorted(of_row, giver[heirs], side="left")
         count = np.searchsorted(of_row, giver[heirs], side="right") - low
-        taken = np.repeat(low - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
-        weights = self.graph.weights.of(0)[edge[taken]]
-        return edges.source[edge[taken]], sends.node[np.repeat(heirs, count)], weights
+        at = np.repeat(low - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
+        weights = self.graph.weights.of(0)[edge[at]]
+        return edges.source[edge[at]], sends.node[np.repeat(heirs, count)], weights
 
     def by_readiness(self) -> Int64:
         """Return the rows in the order in which both sides are ready, for every step by itself."""
@@ -179,16 +179,16 @@ class _Orders(Record, frozen=True):
         )
         graph = changed(self.graph, (0,), [free])
         best_sequence, best_ns = np.arange(len(sends)), np.inf
-        seen: set[bytes] = set()
+        sequences: set[bytes] = set()
         for _ in range(_MAX_ROUNDS):
             edges, weights = edges_of_graph(graph), graph.weights.of(0)
             times = solve(graph.plan, graph.weights)[:, 0]
             ready = ready_ns(sends, edges, weights, times)
             ready = np.maximum(ready, ready[sends.partner])
             sequence = np.lexsort((np.arange(len(sends)), ready, sends.unit))
-            if sequence.tobytes() in seen:
+            if sequence.tobytes() in sequences:
                 break
-            seen.add(sequence.tobytes())
+            sequences.add(sequence.tobytes())
             try:
                 graph = changed(self.graph, (0,), [self.change(sequence)])
             except CircularError:

@@ -179,8 +179,8 @@ def gpu_work(
     ]
     joined = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
     rank_of, group, place, start, end, stream, call, kind, blocks, to_host, to_device = joined
-    asked = np.where(call >= 0, calls.in_time[call] if len(calls) else 0, -1)
-    order = np.lexsort((end, start, asked, stream, rank_of))
+    in_time = np.where(call >= 0, calls.in_time[call] if len(calls) else 0, -1)
+    order = np.lexsort((end, start, in_time, stream, rank_of))
     changes = np.ones(len(order), np.bool_)
     changes[1:] = (np.diff(stream[order]) != 0) | (np.diff(rank_of[order]) != 0)
     call, blocks = call[order], blocks[order].astype(np.bool_)

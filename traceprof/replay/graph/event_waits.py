@@ -143,8 +143,8 @@ def event_waits(
     of_work, of_record = numbers[: len(of_work)], numbers[len(of_work) :][: len(recorded.place)]
     span = len(calls) + 2
     # What was launched before the capture began comes before everything in it.
-    asked = np.where(work.call >= 0, calls.in_time[work.call] + 1, 0)
-    key = of_work * span + asked
+    in_time = np.where(work.call >= 0, calls.in_time[work.call] + 1, 0)
+    key = of_work * span + in_time
     order = np.argsort(key, kind="stable")
     wait_key = chain = place = _NOTHING
     if waits is not None:

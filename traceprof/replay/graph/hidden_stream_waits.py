@@ -49,11 +49,11 @@ def hidden_stream_ns(
         return nothing, nothing
     by_end = np.argsort(work.end_ns, kind="stable")
     ends, chain = work.end_ns[by_end], work.chain[by_end]
-    asked = np.where(work.call >= 0, calls.in_time[work.call], -1)
+    in_time = np.where(work.call >= 0, calls.in_time[work.call], -1)
     start, own = work.start_ns[late], work.chain[late]
     at = np.searchsorted(ends, start - _SOONEST_NS, side="right") - 1
     is_hidden = _is_after(at, ends, chain, start, own)
-    is_hidden &= asked[by_end[np.maximum(at, 0)]] < asked[late]
+    is_hidden &= in_time[by_end[np.maximum(at, 0)]] < in_time[late]
     low = int(work.start_ns.min())
     span = int(work.end_ns.max()) - low + 1
     by_chance = np.zeros(len(late))

@@ -113,11 +113,11 @@ class _Chains:
 
     def __init__(self, work: GpuWork, calls: HostCalls) -> None:
         self._by_stream: dict[int, tuple[Int64, Int64]] = {}
-        asked = np.where(work.call >= 0, calls.in_time[work.call], -1)
-        order = np.lexsort((np.arange(len(work)), asked, work.stream))
+        in_time = np.where(work.call >= 0, calls.in_time[work.call], -1)
+        order = np.lexsort((np.arange(len(work)), in_time, work.stream))
         streams, first = np.unique(work.stream[order], return_index=True)
         for stream, part in zip(streams.tolist(), np.split(order, first[1:]), strict=True):
-            self._by_stream[stream] = asked[part], part
+            self._by_stream[stream] = in_time[part], part
 
     @property
     def streams(self) -> list[int]:
@@ -129,9 +129,9 @@ class _Chains:
         for number in np.unique(stream).tolist():
             if number not in self._by_stream:
                 continue
-            asked, place = self._by_stream[number]
+            in_time, place = self._by_stream[number]
             rows = np.flatnonzero(stream == number)
-            at = np.searchsorted(asked, time[rows], side="left") - 1
+            at = np.searchsorted(in_time, time[rows], side="left") - 1
             chosen[rows[at >= 0]] = place[at[at >= 0]]
         return chosen
 
@@ -171,37 +171,37 @@ def _synchronized(
     # A driver's call inside the runtime's one is the same wait.
     waiting = np.unique(calls.outer[is_wait])
     stream, event, device = (np.full(len(calls), NULL) for _ in range(3))
-    asked = _Asked(stream, event, device, np.zeros(len(calls), np.bool_))
+    targets = _Targets(stream, event, device, np.zeros(len(calls), np.bool_))
     rows = rank.trace.synchronizations(rank.process)
     if rows is not None:
         of_rows = calls_with(rows.correlation, lambda: rows.start_ns, columns)
         place = calls.place_of(of_rows)
         place[place >= 0] = calls.outer[place[place >= 0]]
         of_stream = (rows.kind == SynchronizationKind.HOST_FOR_STREAM) & (place >= 0)
-        asked.stream[place[of_stream]] = rows.stream[of_stream]
+        targets.stream[place[of_stream]] = rows.stream[of_stream]
         of_event = (rows.kind == SynchronizationKind.HOST_FOR_EVENT) & (place >= 0)
-        asked.event[place[of_event]] = rows.event[of_event]
-        asked.device[place[of_stream | of_event]] = rows.device[of_stream | of_event]
+        targets.event[place[of_event]] = rows.event[of_event]
+        targets.device[place[of_stream | of_event]] = rows.device[of_stream | of_event]
         of_device = (rows.kind == SynchronizationKind.HOST_FOR_DEVICE) & (place >= 0)
-        asked.is_device_wide[place[of_device]] = True
+        targets.is_device_wide[place[of_device]] = True
     chains = _Chains(work, calls)
-    by_device = chains.all_before(waiting[asked.is_device_wide[waiting]], calls)
+    by_device = chains.all_before(waiting[targets.is_device_wide[waiting]], calls)
     waits, operations = [by_device[0]], [by_device[1]]
-    rest = waiting[~asked.is_device_wide[waiting]]
+    rest = waiting[~targets.is_device_wide[waiting]]
     if events is not None:
-        call, operation = _behind_events(rest, asked, calls, events)
+        call, operation = _behind_events(rest, targets, calls, events)
         waits.append(call)
         operations.append(operation)
         rest = np.setdiff1d(rest, call)
-    by_stream = rest[asked.stream[rest] != NULL]
-    last = chains.last_before(asked.stream[by_stream], calls.in_time[by_stream])
+    by_stream = rest[targets.stream[rest] != NULL]
+    last = chains.last_before(targets.stream[by_stream], calls.in_time[by_stream])
     waits.append(by_stream[last >= 0])
     operations.append(last[last >= 0])
     if events is None:
         call, operation = _behind_others(by_stream, last, calls, work)
         waits.append(call)
         operations.append(operation)
-    rest = rest[asked.stream[rest] == NULL]
+    rest = rest[targets.stream[rest] == NULL]
     last = _ended_before(calls.start_ns[rest], calls.end_ns[rest], rest, calls, work)
     waits.append(rest[last >= 0])
     operations.append(last[last >= 0])
@@ -224,7 +224,7 @@ def _behind_others(
     return waiting[fits], other[fits]
 
 
-class _Asked(Record, frozen=True):
+class _Targets(Record, frozen=True):
     """Streams, events and devices that calls waited for, by call; `NULL` if unknown."""
 
     stream: Int64
@@ -234,22 +234,22 @@ class _Asked(Record, frozen=True):
 
 
 def _behind_events(
-    waiting: Int64, asked: _Asked, calls: HostCalls, events: EventWaits
+    waiting: Int64, targets: _Targets, calls: HostCalls, events: EventWaits
 ) -> tuple[Int64, Int64]:
     """Return the waits for a stream or an event, and the operations that end each.
 
     A stream that was made to wait for another one since its last operation waits for that one's.
     """
     place = calls.in_time[waiting] + 1
-    device = asked.device[waiting]
+    device = targets.device[waiting]
     if len(events.devices) == 1:
         device = np.full(len(waiting), events.devices[0], np.int64)
-    chain = events.chain_of(device, asked.stream[waiting])
-    record = events.record_before(asked.event[waiting], device, place)
-    of_event = (asked.stream[waiting] == NULL) & (asked.event[waiting] != NULL) & (record >= 0)
+    chain = events.chain_of(device, targets.stream[waiting])
+    record = events.record_before(targets.event[waiting], device, place)
+    of_event = (targets.stream[waiting] == NULL) & (targets.event[waiting] != NULL) & (record >= 0)
     chain[of_event] = events.records.chain[record[of_event]]
     place[of_event] = events.records.place[record[of_event]]
-    known = of_event | ((asked.stream[waiting] != NULL) & (chain >= 0))
+    known = of_event | ((targets.stream[waiting] != NULL) & (chain >= 0))
     return events.behind(waiting[known], chain[known], place[known])
 
 
@@ -273,6 +273,6 @@ def _ended_before(
     at = np.searchsorted(ends, end_ns, side="right") - 1
     operation = np.where(at >= 0, order[np.maximum(at, 0)], -1)
     launch = work.call[operation]
-    asked = np.where(launch >= 0, calls.in_time[launch], -1)
-    fits = (at >= 0) & (work.end_ns[operation] > start_ns) & (asked < calls.in_time[call])
+    in_time = np.where(launch >= 0, calls.in_time[launch], -1)
+    fits = (at >= 0) & (work.end_ns[operation] > start_ns) & (in_time < calls.in_time[call])
     return np.where(fits, operation, -1)

@@ -131,8 +131,8 @@ def facts_of(
     in_steps = (work.end_ns > launched_ns) & (work.start_ns < limits_ns[1])
     is_unlaunched = in_steps & (work.call < 0)
     is_unlaunched[work.cut] = False
-    taken = np.isin(calls.thread[overs.call], training) & (overs.own_ns >= 0)
-    taking, own_ns = overs.call[taken], overs.own_ns[taken]
+    is_taken = np.isin(calls.thread[overs.call], training) & (overs.own_ns >= 0)
+    taking, own_ns = overs.call[is_taken], overs.own_ns[is_taken]
     return ProcessFacts(
         ranks=tuple(rank.rank for _, rank in process.ranks),
         host_node=process.host_node,
@@ -199,8 +199,8 @@ def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
     ).tolist():
         own = overs.own[calls.thread[overs.own] == thread]
         slept = intervals.union(calls.end_ns[calls.outer[own - 1]], calls.start_ns[own])
-        made = np.flatnonzero(calls.is_outer & (calls.thread == thread))
-        called = intervals.union(calls.start_ns[made], calls.end_ns[made])
+        rows = np.flatnonzero(calls.is_outer & (calls.thread == thread))
+        called = intervals.union(calls.start_ns[rows], calls.end_ns[rows])
         waiting = calls.thread[waits.call] == thread
         waited = intervals.union(
             (calls.start_ns[waits.call] + waits.own_ns)[waiting], calls.end_ns[waits.call[waiting]]

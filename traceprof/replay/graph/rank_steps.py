@@ -174,16 +174,16 @@ def _last_of_steps(rank: Rank, observed: Observed, own: Int64, source: Int64, sh
     if len(computes):
         spent = np.bincount(work.chain[computes], work.length_ns[computes])
         busiest = launched[work.chain[launched] == int(np.argmax(spent))]
-        asked = np.sort(observed.calls.start_ns[work.call[busiest]] - shift)
+        called_ns = np.sort(observed.calls.start_ns[work.call[busiest]] - shift)
         low, high = (
-            np.searchsorted(asked, times[source]) for times in (ranges.start_ns, ranges.end_ns)
+            np.searchsorted(called_ns, times[source]) for times in (ranges.start_ns, ranges.end_ns)
         )
         launched = busiest if (high > low).all() else launched
-    asked = observed.calls.start_ns[work.call[launched]] - shift
-    order = np.argsort(asked, kind="stable")
-    launched, asked = launched[order], asked[order]
-    low = np.searchsorted(asked, ranges.start_ns[source])
-    high = np.searchsorted(asked, ranges.end_ns[source])
+    called_ns = observed.calls.start_ns[work.call[launched]] - shift
+    order = np.argsort(called_ns, kind="stable")
+    launched, called_ns = launched[order], called_ns[order]
+    low = np.searchsorted(called_ns, ranges.start_ns[source])
+    high = np.searchsorted(called_ns, ranges.end_ns[source])
     ends = work.end_ns[launched]
     # reduceat reduces between each index and the next: every other result is between two steps.
     slices = np.stack((low, high), axis=1).ravel()

@@ -52,14 +52,14 @@ class Sample(Record, frozen=True):
 
 
 def sample_of(
-    run: Run, measured: Mapping[int, BreakdownResult], asked: Mapping[int, Int64] | None = None
+    run: Run, measured: Mapping[int, BreakdownResult], numbers: Mapping[int, Int64] | None = None
 ) -> Sample | None:
     """Choose steps from the middle of the training; None if these would not be fewer.
 
     Args:
         run: its reports are open.
         measured: by rank, where its time went.
-        asked: by rank, the numbers of the steps that are judged; the training where not given.
+        numbers: by rank, the numbers of the steps that are judged; the training where not given.
 
     Returns:
         Steps that all ranks have; None also if steps are not known.
@@ -69,7 +69,7 @@ def sample_of(
     if len(known) < len(steps) or not known:
         return None
     common = reduce(np.intersect1d, [of_rank.number for of_rank in known.values()])
-    judged = common if asked is None else reduce(np.intersect1d, [common, *asked.values()])
+    judged = common if numbers is None else reduce(np.intersect1d, [common, *numbers.values()])
     if len(judged) == 0:
         return None
     num_operations = max(sum(len(rank.operations) for rank in run.ranks), 1)
@@ -81,7 +81,7 @@ def sample_of(
         end = begin + num
     # Where the last one ends is where the next one begins.
     low, high = max(begin - MIN_LEAD, 0), min(end + 1, len(common))
-    if (low, high) == (0, len(common)) and asked is None:
+    if (low, high) == (0, len(common)) and numbers is None:
         return None
     first, last = common[low], common[high - 1]
     inside = {

@@ -109,10 +109,10 @@ def inferred_waits(rank: Rank, late: Int64, calls: HostCalls, work: GpuWork) -> 
     by_end = np.argsort(work.end_ns, kind="stable")
     at = np.searchsorted(work.end_ns[by_end], work.start_ns[consumer], side="right") - 1
     producer = by_end[np.maximum(at, 0)]
-    asked = np.where(work.call >= 0, calls.in_time[work.call], -1)
+    in_time = np.where(work.call >= 0, calls.in_time[work.call], -1)
     fits = (at >= 0) & (work.chain[producer] != work.chain[consumer])
     fits &= work.start_ns[consumer] - work.end_ns[producer] <= TOLERANCE_NS
-    fits &= asked[producer] < asked[consumer]
+    fits &= in_time[producer] < in_time[consumer]
     producer, consumer = producer[fits], consumer[fits]
     others = possible_waits(rank, calls, work)
     return OperationWaits(

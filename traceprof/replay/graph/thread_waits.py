@@ -330,8 +330,8 @@ def _launching_threads(trace: Trace) -> Int64:
     for process in {key.process for key in trace.operations}:
         calls = trace.api_calls(process)
         if calls is not None:
-            made = np.flatnonzero(calls.packed_name.isin(launches))
-            threads.append(np.unique(calls.packed_thread.at(made)))
+            rows = np.flatnonzero(calls.packed_name.isin(launches))
+            threads.append(np.unique(calls.packed_thread.at(rows)))
     return np.unique(np.concatenate(threads))
 
 

@@ -49,13 +49,13 @@ def render(comparison: Comparison) -> str:
     """Return the comparison as a self-contained HTML page."""
     longest = max(comparison.mean_before.mean_step_ns, comparison.mean_after.mean_step_ns, 1)
     first, *others = sections(comparison)
-    said = verdict(comparison)
+    sentence = verdict(comparison)
     names = f"{comparison.before.name} → {comparison.after.name}"
     page = {
         "title": one_line(f"traceprof: {names}", _MAX_TITLE),
         "version": f"traceprof {__version__}",
-        "verdict": said,
-        "lines": [one_line(line) for line in first.lines if line != said],
+        "verdict": sentence,
+        "lines": [one_line(line) for line in first.lines if line != sentence],
         "steps": [
             _drawn("before", 0, comparison.mean_before, longest),
             _drawn("after", _ROW, comparison.mean_after, longest),

@@ -80,9 +80,9 @@ def verdict(comparison: Comparison) -> str:
     mix = step.at_same_mix
     if mix is None:
         return f"{what} takes {values}: {step.verdict}, {mean[:-1]}, {_LEVEL} {over})."
-    said = _span(mix.change, mix.low, mix.high)
+    span = _span(mix.change, mix.low, mix.high)
     return (
-        f"{what} takes {values}: {step.verdict}, {said[:-1]}, {_LEVEL} {over}) at the same mix of"
+        f"{what} takes {values}: {step.verdict}, {span[:-1]}, {_LEVEL} {over}) at the same mix of"
         f" short and long steps; the mean {mean}."
     )
 

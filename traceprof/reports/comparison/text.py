@@ -44,7 +44,7 @@ def report(comparison: Comparison) -> RenderableType:
 
 def _table(content: Table) -> RenderableType:
     pairs = zip(content.headings, content.is_left, strict=True)
-    drawn = new_table(*content.headings, left=[heading for heading, is_left in pairs if is_left])
+    table = new_table(*content.headings, left=[heading for heading, is_left in pairs if is_left])
     for row in content.rows:
-        drawn.add_row(*(name_text(str(cell)) for cell in row))
-    return drawn
+        table.add_row(*(name_text(str(cell)) for cell in row))
+    return table

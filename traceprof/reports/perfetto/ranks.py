@@ -123,8 +123,8 @@ def _finding_spans(finding: Finding, result: BreakdownResult) -> list[Span]:
     return [
         (start_ns, end_ns, finding.title, category, notes),
         *(
-            (seen.start_ns, seen.end_ns, seen.label, category, {})
-            for seen in sorted(finding.evidence, key=lambda seen: (seen.start_ns, -seen.end_ns))
+            (item.start_ns, item.end_ns, item.label, category, {})
+            for item in sorted(finding.evidence, key=lambda item: (item.start_ns, -item.end_ns))
         ),
     ]
 

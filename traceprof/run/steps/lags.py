@@ -122,11 +122,11 @@ def candidate_lags(names: Names) -> dict[int, float]:
             for place in np.argsort(-agree, kind="stable")[:2].tolist():
                 if agree[place] >= _MIN_AGREE and _MIN_PERIODS * lags[place] <= len(names):
                     candidates.add(int(lags[place]))
-    drawn = np.random.default_rng(0).random(_NUM_DRAWN)
+    sample = np.random.default_rng(0).random(_NUM_DRAWN)
     shares: dict[int, float] = {}
     for lag in sorted(candidates):
         num = len(names) - lag
-        places = np.arange(num) if num <= _NUM_DRAWN else (drawn * num).astype(np.int64)
+        places = np.arange(num) if num <= _NUM_DRAWN else (sample * num).astype(np.int64)
         shares[lag] = float((names[places + lag] == names[places]).mean())
     return {lag: shares[lag] for lag in sorted(shares, key=lambda lag: (-shares[lag], lag))}
 

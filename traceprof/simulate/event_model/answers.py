@@ -254,15 +254,15 @@ def overlap_slowdown(operations: Sequence[Operation], num_passes: int) -> dict[s
     )
     works = (operation.work for operation in kernels)
     total = Counter(work.kernel for work in works if isinstance(work, KernelWork))
-    seen: Counter[Any] = Counter()
+    counts: Counter[Any] = Counter()
     alone, overlapped = defaultdict(list), defaultdict(list)
     overlapped_ns = 0
     for operation in sorted(kernels, key=lambda operation: operation.start_ns):
         assert isinstance(operation.work, KernelWork)  # noqa: S101  (for the type checker)
         kernel = operation.work.kernel
         per_pass, others = divmod(total[kernel], num_passes)
-        place = kernel, seen[kernel] % max(per_pass, 1)
-        seen[kernel] += 1
+        place = kernel, counts[kernel] % max(per_pass, 1)
+        counts[kernel] += 1
         length = operation.end_ns - operation.start_ns
         beside = covered(operation.start_ns, operation.end_ns, busy)
         if 2 * beside >= length:

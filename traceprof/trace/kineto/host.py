@@ -126,11 +126,11 @@ def read_event_records(content: Content, calls: ApiCalls | None) -> EventRecords
     ids = calls.correlation
     call = np.minimum(np.searchsorted(ids, record[rows]), len(ids) - 1)
     is_known = ids[call] == record[rows]
-    asked = np.where(is_known, calls.start_ns[call], NULL)
-    order = np.lexsort((record[rows], asked))
+    called_ns = np.where(is_known, calls.start_ns[call], NULL)
+    order = np.lexsort((record[rows], called_ns))
     rows = rows[order]
     return EventRecords(
-        asked[order], stream[rows], event[rows], record[rows], record[rows], device[rows]
+        called_ns[order], stream[rows], event[rows], record[rows], record[rows], device[rows]
     )
 
 

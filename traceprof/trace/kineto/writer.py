@@ -421,8 +421,8 @@ class _Producers:
 
     def of(self, event: int, recording: int, start_ns: int) -> tuple[int, int]:
         """Return stream and correlation id of the last recording before, -1 each for none."""
-        for asked, stream, correlation in reversed(self._by_event.get((event, recording), ())):
-            if asked <= start_ns:
+        for begin, stream, correlation in reversed(self._by_event.get((event, recording), ())):
+            if begin <= start_ns:
                 return stream, correlation
         return -1, -1
 

@@ -87,17 +87,17 @@ def event_records_of(columns: Mapping[str, Column], calls: ApiCalls | None) -> E
         calls: API calls of the process, for the times.
     """
     correlation = columns["correlationId"].values
-    asked = np.full(len(correlation), NULL, np.int64)
+    called_ns = np.full(len(correlation), NULL, np.int64)
     if calls is not None:
         call = _calls_of(calls, correlation)
         known = np.flatnonzero(call >= 0)
-        asked[known] = calls.start_ns[call[known]]
-    order = np.lexsort((correlation, asked))
+        called_ns[known] = calls.start_ns[call[known]]
+    order = np.lexsort((correlation, called_ns))
     stream, event, recording = (
         _ids(columns[name].values[order]) for name in ("streamId", "eventId", "eventSyncId")
     )
     device = columns["deviceId"].values[order]
-    return EventRecords(asked[order], stream, event, recording, correlation[order], device)
+    return EventRecords(called_ns[order], stream, event, recording, correlation[order], device)
 
 
 def _ids(values: Int64) -> Int64:

@@ -62,8 +62,8 @@ def _layout(
     if any(hidden for *_, hidden in stored):
         raise Unsupported("generated columns")
     positions = {name: position for position, (name, *_) in enumerate(stored)}
-    taken = {name.lower() for name in positions}
-    rowids = {name for name in _ROWIDS if name not in taken}
+    names = {name.lower() for name in positions}
+    rowids = {name for name in _ROWIDS if name not in names}
     # Only integers in a REAL column are read as other values than the stored ones.
     is_integer = tuple("INT" in str(declared).upper() for _, declared, *_ in stored)
     if not all(
