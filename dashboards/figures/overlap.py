@@ -34,7 +34,7 @@ def gain_and_cost(
     hidden = Series("hidden behind compute", "bar", BLUE)
     cost = Series("cost: kernels run longer", "bar", COMMUNICATION)
     gain = Series("net gain", "diamond", None)
-    for row, group in enumerate([*([one] for one in results), *([others] if others else [])]):
+    for row, group in enumerate([*([result] for result in results), *([others] if others else [])]):
         hidden_ms = fmean(result.hidden_ns for result in group) / 1e6
         hidden.add(row, hidden_ms, f"overlap hides {hidden_ms:.3f} ms")
         known = [result for result in group if is_cost_known(result)]
