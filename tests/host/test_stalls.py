@@ -127,6 +127,16 @@ def test_a_call_that_ends_with_an_operation_waited_for_it(
     assert stalled(builder, tmp_path) == found
 
 
+@pytest.mark.parametrize(("late_ns", "found"), [(LONG // 2, []), (LONG // 2 + 1, FOUND)])
+def test_no_call_waits_for_a_kernel_before_it_launches_it(
+    tmp_path: Path, late_ns: int, found: list[tuple[int, int]]
+) -> None:
+    """Its own kernel begins with its first half (`CUDA_LAUNCH_BLOCKING`), or after it."""
+    builder = launches(9)
+    builder.kernel(AT + late_ns, AT + LONG - US, "gemm", launch=(AT, AT + LONG))
+    assert stalled(builder, tmp_path) == found
+
+
 @pytest.mark.parametrize(("num", "found"), [(MIN_PENDING - 2, FOUND), (MIN_PENDING - 1, [])])
 def test_a_launch_into_a_full_queue_waits(
     tmp_path: Path, num: int, found: list[tuple[int, int]]

@@ -117,7 +117,15 @@ class ProcessStalls:
     def _is_excused(self, call: Call) -> bool:
         """Whether its copy, the queue, an operation, another thread or a record explains a call."""
         export, launched = self.evidence.export, bisect_right(self.launches, call.start)
-        last = bisect_right(self.ends, call.end)
+        last, after = bisect_right(self.ends, call.end), bisect_left(self.ends, call.end - 30_000)
+        late = [
+            op
+            for _, op in self.operations
+            if op.call == call
+            and op.name is not None  # a kernel
+            and 2 * op.start > call.start + call.end
+            and call.end - 30_000 <= op.end <= call.end
+        ]
         waits = union(
             (other.start, other.end)
             for other in self.calls
@@ -130,7 +138,7 @@ class ProcessStalls:
                 for op in self.copies.get(call, [])
             )
             or launched - bisect_left(self.ends, call.start) >= 200
-            or (last > 0 and call.end - self.ends[last - 1] <= 30_000)
+            or last - after > len(late)
             or any(
                 first.thread == call.thread and call.start <= first.start < call.end
                 for first in self.firsts

@@ -8,9 +8,10 @@ of a silence of the same names before and after, of at least `MIN_SAMPLES`.
 None of these is a stall: waits for the GPU, allocation and set-up; a call whose own copy is
 pageable or to the host, or is over when it returns; with `MIN_PENDING` operations or more of the
 process pending; while another thread of the process waits for the GPU for over half of it; what
-ends at most `MAX_AFTER_NS` after an operation of the process; the first launch of a kernel, and the
-operators around it; what touches a record of loading or of the profiler's buffers; the first of its
-name; data loading; what recurs.
+ends at most `MAX_AFTER_NS` after an operation of the process, other than a kernel that it launched
+itself and that began in its second half; the first launch of a kernel, and the operators around it;
+what touches a record of loading or of the profiler's buffers; the first of its name; data loading;
+what recurs.
 """
 
 from __future__ import annotations
@@ -225,13 +226,27 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
     launched, ended = (np.sort(np.concatenate(of), kind="stable") for of in (launches, ends))
     pending = np.searchsorted(launched, start, side="right") - np.searchsorted(ended, start)
     excluded |= pending >= MIN_PENDING
-    excluded |= np.searchsorted(ended, end - MAX_AFTER_NS) < np.searchsorted(ended, end, "right")
+    before = np.searchsorted(ended, end, "right") - np.searchsorted(ended, end - MAX_AFTER_NS)
+    excluded |= before > _own_late(rank, events, rows)
     first = np.concatenate(firsts)
     for thread in np.unique(events.thread[rows]).tolist():
         times = np.sort(calls.start_ns[first[calls.packed_thread.at(first) == thread]])
         inside = np.searchsorted(times, end) > np.searchsorted(times, start)
         excluded |= inside & (events.thread[rows] == thread) & (events.call[rows] != SILENCE)
     return excluded
+
+
+def _own_late(rank: Rank, events: HostEvents, rows: Int64) -> Int64:
+    """Return how many kernels each event launched, began late and ended shortly before it did."""
+    kernels, call = rank.operations.kernels, rank.launched_by[0]
+    order = np.argsort(events.call[rows], kind="stable")
+    launching = events.call[rows][order]
+    own = np.flatnonzero(np.isin(call, launching[launching >= 0]))
+    row = order[np.searchsorted(launching, call[own])]
+    start, end, over = events.start_ns[rows][row], events.end_ns[rows][row], kernels.ends(own)
+    is_late = 2 * kernels.starts.at(own) > start + end
+    is_late &= (end - MAX_AFTER_NS <= over) & (over <= end)
+    return np.bincount(row[is_late], minlength=len(rows))
 
 
 def _by_threads(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> Mask:
