@@ -67,6 +67,25 @@ def test_a_thread_that_is_waited_for_waits_for_nobody(tmp_path: Path) -> None:
     assert numbers(process, BRINGING, TRAINING) == ([], [])
 
 
+@pytest.mark.parametrize("seed", [0, 23, 25])
+def test_a_recording_that_begins_amid_the_training_shows_the_queue(
+    seed: int, tmp_path: Path
+) -> None:
+    """The thread takes 2 ms for a batch, and waits as long for room."""
+    machine = PROGRAMS["two-threads-fast"].run(seed, num_steps=24)
+    (starts,) = machine.step_starts.values()
+    for table, rows in machine.rows.items():
+        if table != schema.EVENT_RECORD.name:
+            machine.rows[table] = [
+                row for row in rows if int(row.get("start", starts[8])) >= starts[8]
+            ]
+    process = observed(machine, tmp_path)
+    calls, queues = process.calls, process.hand_overs.queues
+    rows = (calls.thread[queues.call] == BRINGING) & (calls.thread[queues.after] == TRAINING)
+    assert rows.sum() >= 12
+    assert np.abs(queues.own_ns[rows] - 2_000_000).max() < 400_000
+
+
 def test_one_event_for_all_batches_does_not_say_which_is_taken(
     fast: Machine, tmp_path: Path
 ) -> None:

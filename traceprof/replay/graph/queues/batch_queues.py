@@ -72,23 +72,30 @@ def batch_queue(thread: int, uses: Uses, calls: HostCalls) -> BatchQueue | None:
     if len(taking) < _MIN_BATCHES or (event[1:] == event[:-1]).any():
         return None
     first = _after_longest(silent, at)  # of all but the first batch
-    taken = taken_rows(taking, outer[np.append(first - 1, at[-1])], calls, is_sure=True)
-    if taken is None:
+    last = outer[np.append(first - 1, at[-1])]
+    rows = taken_rows(taking, last, calls, is_sure=True)
+    if rows is None:
         return None
+    silence = silent_ns(calls, taking)
+    waited = (calls.start_ns[taking] - calls.end_ns[last] < silence) & (silence > _MIN_SILENCE_NS)
     first = np.append(first, _not_taken(first, at, len(outer)))
     begin, ended = calls.start_ns[outer[first]], calls.end_ns[outer[first - 1]]
-    depth, own, rows = _places(begin, ended, calls.end_ns[taking]), begin - ended, taken
+    own, is_awaited = begin - ended, bool(2 * waited.sum() > len(waited))
+    depth, is_clear = _places(begin, ended, calls.end_ns[taking], is_awaited=is_awaited)
+    if not is_clear:
+        return None
     if depth is not None:
         place = np.arange(len(first)) - depth
         known = np.flatnonzero((place >= 0) & (place < len(taking)))
         taken_by = taking[place[known]]
         own[known] = np.minimum(own[known], begin[known] - calls.end_ns[taken_by])
         given = queue_rows(outer[first[known]], taken_by, own[known], own[known])
-        rows = np.concatenate((taken, given[:, own[known] >= 0]), axis=1)
-    last = np.append(first[1:] - 1, len(outer) - 1)
-    busy = intervals.union(begin - own, calls.end_ns[outer[last]])
+        rows = np.concatenate((rows, given[:, own[known] >= 0]), axis=1)
+        own = np.minimum(own, int(own[known].max()))  # of others it is not known
+    over = calls.end_ns[outer[np.append(first[1:] - 1, len(outer) - 1)]]
     there = np.searchsorted(calls.end_ns[outer[first - 1]], calls.start_ns[taking], side="right")
-    return BatchQueue(thread, rows, busy, int((there - np.arange(len(taking))).max()))
+    ahead = int((there - np.arange(len(taking))).max())
+    return BatchQueue(thread, rows, intervals.union(begin - own, over), ahead)
 
 
 def _not_taken(first: Int64, at: Int64, num: int) -> Int64:
@@ -138,15 +145,20 @@ def _after_longest(silent: Int64, at: Int64) -> Int64:
     return first
 
 
-def _places(begin_ns: Int64, ended_ns: Int64, taken_ns: Int64) -> int | None:
-    """Return how many batches are in a queue when its thread waits; None if it does not.
+def _places(
+    begin_ns: Int64, ended_ns: Int64, taken_ns: Int64, *, is_awaited: bool
+) -> tuple[int | None, bool]:
+    """Return how many batches are in a queue when its thread waits, and if that is clear.
+
+    None if it never waits. If it is as fast as what trains, and is not waited for, it likely does.
 
     Args:
         begin_ns: int64[n], when the thread begins with each batch but the first.
         ended_ns: int64[n], when it was done with the batch before.
         taken_ns: int64[t], when each batch was taken, that before the first of these, too.
+        is_awaited: whether what trains waits for most batches.
     """
-    best, least = None, _VARIES_LESS
+    best, least, always = None, _VARIES_LESS if is_awaited else 1.0, False
     for depth in range(min(_MAX_PLACES, len(begin_ns) - _MIN_BATCHES + 1)):
         begin, ended = begin_ns[depth:], ended_ns[depth:]
         taken = taken_ns[: len(begin)]
@@ -154,7 +166,8 @@ def _places(begin_ns: Int64, ended_ns: Int64, taken_ns: Int64) -> int | None:
         waits = taken > ended
         if (taken > begin).any() or waits.sum() < MIN_TAKEN:
             continue
+        always |= bool(waits.all())
         of_own, since = np.var(begin - ended), np.var(begin - np.maximum(taken, ended))
         if since < least * of_own:
             best, least = depth, float(since / of_own)
-    return best
+    return best, best is not None or is_awaited or not always
