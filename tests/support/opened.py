@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from tests.support.traces import REAL_TRACES, SAMPLES, WITHOUT_RANKS
 from traceprof.analysis import Analysis, Options, analyze
-from traceprof.run.opening import Rank, Run, open_run
+from traceprof.run.opening import Rank, Run, assemble_run, open_report
 from traceprof.trace.open import open_trace
 
 
@@ -26,12 +26,12 @@ _KNOWN = _REAL | {*SAMPLES}
 
 
 class _OpenRun:
-    """An open report, whose ranks are read."""
+    """An open report, whose ranks are read, with times as they were recorded."""
 
     def __init__(self, path: Path) -> None:
         self._trace = open_trace(path)
         try:
-            self.run: Run = open_run([self._trace])
+            self.run: Run = assemble_run([self._trace], [open_report(self._trace)])
         except BaseException:
             self.close()
             raise
