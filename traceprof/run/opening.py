@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from traceprof.errors import TraceFormatError
 from traceprof.kernel_names import CommunicationPatterns
 from traceprof.run.cache import Cache
 from traceprof.run.cpu_rank import is_rank
@@ -134,7 +135,15 @@ def open_run(traces: Sequence[Trace]) -> Run:
     Args:
         traces: open reports of one run.
     """
-    return assemble_run(traces, [aligned(open_report(trace)) for trace in traces])
+    return assemble_run(traces, [_aligned(open_report(trace)) for trace in traces])
+
+
+def _aligned(ranks: list[Rank]) -> list[Rank]:
+    """Return ranks on their host's clock, or as they are if the file is damaged there."""
+    try:
+        return aligned(ranks)
+    except TraceFormatError:
+        return ranks
 
 
 def assemble_run(traces: Sequence[Trace], ranks: Sequence[Sequence[Rank]]) -> Run:
