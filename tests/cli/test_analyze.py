@@ -270,6 +270,17 @@ def test_commands_import_what_they_need(arguments: list[str], most: int, absent:
     assert len(ours.split()) <= most
 
 
+def test_objects_are_not_collected_when_the_process_ends() -> None:
+    code = (
+        "import gc, sys\nfrom traceprof.cli.main import main\n"
+        f"sys.argv = ['traceprof', 'analyze', {str(HEALTHY)!r}, '--format', 'json']\n"
+        "gc.callbacks.append(lambda phase, info: print('collection', info))\ngc.collect()\nmain()"
+    )
+    printed = output_of(sys.executable, "-c", code)
+    assert printed.count("collection") == 2  # the start and the end of the one asked for
+    assert json.loads(printed[printed.index("\n{") :])["ranks"]
+
+
 def test_simulate_refuses_to_overwrite(idle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = idle.read_bytes()
     assert run("simulate", "ddp", "-o", idle) == EXIT_ERROR

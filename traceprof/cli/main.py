@@ -132,7 +132,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        gc.set_threshold(*collected)
+        if arguments is not None:  # else the process ends; all objects would be looked at here
+            gc.set_threshold(*collected)
     return code if isinstance(code, int) else EXIT_DONE
 
 
