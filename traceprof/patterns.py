@@ -6,7 +6,10 @@ There are two hundred of them, and compiling them would take longer than reading
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class _LazyPattern:
@@ -26,3 +29,11 @@ class _LazyPattern:
 def lazy(expression: str, flags: int = 0) -> re.Pattern[str]:
     """Return a pattern that is compiled when one of its methods is first used."""
     return cast("re.Pattern[str]", _LazyPattern(expression, flags))
+
+
+def has_any(words: Iterable[str], text: str) -> bool:
+    """Return whether a text has one of these words: quicker than the expression that needs one."""
+    for word in words:  # noqa: SIM110  (a generator takes twice the time)
+        if word in text:
+            return True
+    return False

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from traceprof.errors import UsageError
-from traceprof.patterns import lazy
+from traceprof.patterns import has_any, lazy
 from traceprof.structs import Record
 
 if TYPE_CHECKING:
@@ -90,6 +90,12 @@ PATTERNS: tuple[Pattern, ...] = (
     # Transformer Engine's user buffers (tensor-parallel overlap)
     _pattern(r"(?:.*::)?k?userbuffers_\w+"),
 )
+WORDS = (
+    *("ccl", "onerankreduce", "all_reduce", "multimem_", "c10d::", "cross_device_", "allreduce"),
+    *("aiter::", "alltoall", "moea2a", "internode", "intranode", "deep_ep::", "mori::", "nvshmem"),
+    "userbuffers_",
+)
+"""Each name of these patterns has one, in small letters: most reports compile few expressions."""
 
 
 class CommunicationPatterns:
@@ -97,12 +103,13 @@ class CommunicationPatterns:
 
     def __init__(self, extra: Sequence[Pattern] = ()) -> None:
         """Put the user's own patterns before the built-in ones."""
-        self._patterns = (*extra, *PATTERNS)
+        self._extra = tuple(extra)
 
     def operation(self, demangled_name: str) -> str | None:
         """Return the operation, `Unknown` where the name hides it, or None for compute."""
         function = function_name(demangled_name)
-        for pattern in self._patterns:
+        built_in = PATTERNS if has_any(WORDS, function.casefold()) else ()
+        for pattern in (*self._extra, *built_in):
             match = pattern.expression.fullmatch(function)
             if match:
                 return match.groupdict().get("operation") or pattern.operation
