@@ -29,7 +29,7 @@ from tests.support.traces import (
     real_turn,
 )
 from tests.support.workers import reports_of_run
-from traceprof.cli.main import OBJECTS_BETWEEN_COLLECTIONS
+from traceprof.__main__ import OBJECTS_BETWEEN_COLLECTIONS
 
 _SLOW_FIXTURES = {"real_trace", "traces", "nsys", "browser", "page"}
 _NUMBERS = {path.stem: number for number, path in enumerate(SAMPLES)}

@@ -270,9 +270,9 @@ def test_commands_import_what_they_need(arguments: list[str], most: int, absent:
     assert len(ours.split()) <= most
 
 
-def test_objects_are_not_collected_when_the_process_ends() -> None:
+def test_no_garbage_is_collected_of_a_small_report() -> None:
     code = (
-        "import gc, sys\nfrom traceprof.cli.main import main\n"
+        "import gc, sys\nfrom traceprof.__main__ import main\n"
         f"sys.argv = ['traceprof', 'analyze', {str(HEALTHY)!r}, '--format', 'json']\n"
         "gc.callbacks.append(lambda phase, info: print('collection', info))\ngc.collect()\nmain()"
     )

@@ -28,25 +28,25 @@ def shortest_texts(parsed: Iterable[tuple[Any, Any]]) -> set[str]:
 
 
 def _parts(kind: str, value: Any) -> set[str]:
-    if kind == "literal":
-        return {chr(value)}
     if kind in {"any", "not_literal", "category", "negate"}:
-        return {"9"}
-    if kind == "range":
-        return {chr(value[0])}
-    if kind == "in":
-        return {text for item in value for text in _parts(str(item[0]).lower(), item[1])}
-    if kind == "branch":
-        return {text for item in value[1] for text in shortest_texts(item)}
-    if kind == "subpattern":
-        return shortest_texts(value[3])
-    if kind in {"max_repeat", "min_repeat"}:
+        texts = {"9"}
+    elif kind in {"literal", "range"}:
+        texts = {chr(value if kind == "literal" else value[0])}
+    elif kind == "in":
+        texts = {text for item in value for text in _parts(str(item[0]).lower(), item[1])}
+    elif kind == "branch":
+        texts = {text for item in value[1] for text in shortest_texts(item)}
+    elif kind == "subpattern":
+        texts = shortest_texts(value[3])
+    elif kind in {"max_repeat", "min_repeat"}:
         least, most, item = value
-        texts = shortest_texts(item)
+        of_item = shortest_texts(item)
         counts = {least, min(least + 1, int(most))}
-        return {"".join(text) for count in counts for text in product(texts, repeat=count)}
-    assert kind in {"at", "assert", "assert_not"}, kind
-    return {""}
+        texts = {"".join(text) for count in counts for text in product(of_item, repeat=count)}
+    else:
+        assert kind in {"at", "assert", "assert_not"}, kind
+        texts = {""}
+    return texts
 
 
 def test_texts_of_an_expression() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import signal
 import sys
@@ -25,9 +24,6 @@ EXIT_FINDINGS = 1
 EXIT_ERROR = 2
 EXIT_LEFT_OUT = 3
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Python collects garbage after this many new objects, by default 700: imports create as many all
-# the time, and none of them is garbage. A small report makes fewer than this.
-OBJECTS_BETWEEN_COLLECTIONS = 150_000
 
 
 class _Terminated(BaseException):
@@ -101,9 +97,6 @@ def _leave(code: int) -> NoReturn:
 
 def _run(arguments: Sequence[str] | None) -> int:
     _prepare_streams()
-    collected = gc.get_threshold()
-    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
-    atexit.register(gc.freeze)  # avoids a last collection when the process ends
     # What is ignored (`nohup`) stays ignored.
     caught = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     _received.clear()
@@ -132,8 +125,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if arguments is not None:  # else the process ends; all objects would be looked at here
-            gc.set_threshold(*collected)
     return code if isinstance(code, int) else EXIT_DONE
 
 
