@@ -52,7 +52,7 @@ _SHOWN = ["severity", "id", "rank", "title", "impact_ns", "impact_fraction"]
 _MAX_SHOWN = 40  # findings in a notebook's cell; of more, the first and the last
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Analysis:
     """Results of the analysis of a run, together with its open reports.
 

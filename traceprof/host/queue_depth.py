@@ -65,7 +65,7 @@ class Launches(NamedTuple):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class LaunchQueue:
     """All launches of one process, to all its devices.
 

@@ -8,7 +8,7 @@ waiting for its peer or not; the naive estimate leaves that out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from traceprof.run.pipeline_orders import ORDERS, Pass
 from traceprof.structs import Record
@@ -71,8 +71,7 @@ class _Message(Record, frozen=True):
     part: int
 
 
-@dataclass
-class _Progress:
+class _Progress(Struct):
     """The state of a stage."""
 
     passes: list[Pass]
