@@ -43,6 +43,7 @@ from traceprof.findings import (
 )
 from traceprof.host.idle_from_waits import around_ns
 from traceprof.ranks.transfers import counted_bytes, rate
+from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import UNKNOWN
 from traceprof.units import counted, duration, size_text
@@ -199,7 +200,7 @@ def run(rank: Rank, window: Window) -> CollectivesResult:
     inside, row = window.holds_start(start), _rows(sent)
     uses, peaks_gb_per_s = [], peaks_by_scope(rank)
     in_machine = peaks_gb_per_s["intra-node"]
-    for number in np.unique(row[inside]).tolist():
+    for number in distinct_values(row[inside]).tolist():
         chosen = np.flatnonzero(inside & (row == number))
         peak = in_machine if _share_the_report(rank, sent.world_size[chosen]) else None
         uses.append(_use(sent, chosen, (end - start)[chosen], peak))
@@ -317,7 +318,7 @@ def _use(
     operation, size = sent.operations[int(sent.operation[chosen[0]])], sent.bytes[chosen]
     num_ranks = sent.world_size[chosen]
     algbw, busbw = rates(operation, size, num_ranks, durations)
-    peers = np.unique(sent.peer[chosen])
+    peers = distinct_values(sent.peer[chosen])
     return OperationUse(
         operation=operation,
         communicator=sent.communicator_name(int(chosen[0])),
@@ -325,7 +326,7 @@ def _use(
         count=len(chosen),
         bytes=intervals.total(size) if (size != UNKNOWN).all() else None,
         total_ns=intervals.total(durations),
-        median_ns=int(np.median(durations)),
+        median_ns=int(median_of(durations)),
         algbw_gb_per_s=algbw,
         busbw_gb_per_s=busbw,
         peak_gb_per_s=peak_gb_per_s,

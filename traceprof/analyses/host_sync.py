@@ -34,6 +34,7 @@ from traceprof.host.idle_from_waits import (
 )
 from traceprof.host.synchronization import by_thread, may_copy_from_pageable, synchronizing_calls
 from traceprof.run.steady_steps import covered_in_mean, steady_steps
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, api_call_kind
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration, times
@@ -230,7 +231,7 @@ def _judged(rank: Rank, calls: ApiCalls, waits: Mask, window: Window) -> Mask:
     launches = np.concatenate(
         [calls_of_group[calls_of_group >= 0] for calls_of_group in rank.launched_by]
     )
-    counts &= np.isin(calls.packed_thread.at(index), calls.packed_thread.counted(launches)[0])
+    counts &= is_in(calls.packed_thread.at(index), calls.packed_thread.counted(launches)[0])
     index = index[counts]
     chosen = np.zeros(len(calls), np.bool_)
     chosen[outermost(calls, index)] = True
@@ -240,7 +241,7 @@ def _judged(rank: Rank, calls: ApiCalls, waits: Mask, window: Window) -> Mask:
 def _num_reads(rank: Rank, window: Window) -> int:
     """Return how many copies to the host start in a window."""
     copies = rank.operations.copies
-    reads = np.isin(copies.kind, (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST))
+    reads = is_in(copies.kind, (CopyKind.DEVICE_TO_HOST, CopyKind.ARRAY_TO_HOST))
     return int((reads & window.holds_start(copies.start_ns)).sum())
 
 
@@ -257,8 +258,8 @@ def _num_reads_synchronized(rank: Rank, calls: ApiCalls, threads: dict[int, Thre
     number = 0
     for thread, of_thread in threads.items():
         name = calls.packed_name.at(of_thread.call)
-        pairs = np.isin(name[:-1], np.array(of_copies, np.int64))
-        pairs &= np.isin(name[1:], np.array(of_waits, np.int64))
+        pairs = is_in(name[:-1], np.array(of_copies, np.int64))
+        pairs &= is_in(name[1:], np.array(of_waits, np.int64))
         if pairs.any():
             # A thread's correlation ids ascend: its calls lie in `calls` in the order it made them.
             of_calls = np.flatnonzero(calls.thread == thread)

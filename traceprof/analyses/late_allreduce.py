@@ -41,6 +41,7 @@ from traceprof.findings import (
     share,
 )
 from traceprof.kernel_names import UNKNOWN_OPERATION
+from traceprof.trace.grouping import distinct_values, is_in, median_of
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.units import counted, duration
 
@@ -143,7 +144,7 @@ class LateAllReduceResult(RankResult, frozen=True):
         moved = intervals.covered_within(self.moving, steps.ready_ns, steps.tail_end_ns)
         free = np.maximum(steps.tail_end_ns - steps.ready_ns - moved, 0)
         counts = steps.is_steady if steps.is_steady.any() else np.ones_like(steps.is_steady)
-        num = len(np.unique(steps.number[counts]))
+        num = len(distinct_values(steps.number[counts]))
         sums = (spent[counts].sum(), np.minimum(spent, free)[counts].sum())
         return ceil(sums[0] / num), ceil(sums[1] / num)
 
@@ -162,7 +163,7 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
     exposed = intervals.intersect(tails, intervals.union(start, end))
     is_exposed = intervals.covered_before(exposed, end) > intervals.covered_before(exposed, start)
     sent = messages(rank)
-    place = np.flatnonzero(np.isin(sent.kernel, np.flatnonzero(reduces)[is_exposed]))
+    place = np.flatnonzero(is_in(sent.kernel, np.flatnonzero(reduces)[is_exposed]))
     num_all_reduces = int((reduces & inside).sum())
     num_in_steps = int((reduces & inside & (step >= 0)).sum())
     _, of_step = np.unique(steps.number, return_inverse=True)
@@ -174,9 +175,9 @@ def run(rank: Rank, window: Window) -> LateAllReduceResult:
         num_buckets=int(num_buckets[(len(num_buckets) - 1) // 2]) if len(num_buckets) else 0,
         exposed_ns=exposed.measure_ns,
         waiting_ns=None,
-        num_late_steps=len(np.unique(steps.number[steps.is_late])),
+        num_late_steps=len(distinct_values(steps.number[steps.is_late])),
         num_steps=len(num_buckets),
-        hideable_fraction=float(np.median(hideable)) if len(hideable) else 0.0,
+        hideable_fraction=float(median_of(hideable)) if len(hideable) else 0.0,
         coverage=num_in_steps / num_all_reduces if num_all_reduces else 1.0,
     )
     return LateAllReduceResult(

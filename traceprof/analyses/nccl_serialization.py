@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-
 from traceprof import intervals
 from traceprof.analyses.shape.results import RankResult
 from traceprof.communication import nccl_queues as queueing
@@ -29,6 +27,7 @@ from traceprof.findings import (
     share,
 )
 from traceprof.run.steady_steps import share_per_step
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import UNKNOWN
@@ -133,7 +132,7 @@ def run(rank: Rank, window: Window) -> SerializationResult:
     exposed = intervals.clip(rank.exposed, window.start_ns, window.end_ns)
     avoidable = intervals.intersect(queue.waits(blocked & ~dependent), exposed)
 
-    on_compute = inside & np.isin(queue.stream, queueing.compute_streams(rank))
+    on_compute = inside & is_in(queue.stream, queueing.compute_streams(rank))
     ran_there = intervals.union(queue.start_ns[on_compute], queue.end_ns[on_compute])
     waited = intervals.clip(queue.waits(blocked), window.start_ns, window.end_ns)
 
@@ -171,7 +170,7 @@ def run(rank: Rank, window: Window) -> SerializationResult:
         compute_streams=tuple(sorted({*queue.stream[on_compute].tolist()})),
         on_compute_stream=tuple(
             queue.sent.operations[kind]
-            for kind in np.unique(queue.sent.operation[on_compute]).tolist()
+            for kind in distinct_values(queue.sent.operation[on_compute]).tolist()
         ),
         has_events=queue.has_events,
     )

@@ -29,6 +29,7 @@ from traceprof.findings import (
 from traceprof.host.synchronization import MAX_STAGED_BYTES
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.run.steady_steps import share_per_step
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import MemoryKind, copy_label
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.model.special_values import NULL
@@ -110,7 +111,7 @@ def run(rank: Rank, window: Window) -> PageableCopyResult:
     direction = max(carried, key=lambda way: carried[way])
     pinned = _directions(rank, MemoryKind.PINNED)[direction]
     called = rank.launched_by[1][chosen]
-    called = np.unique(called[called >= 0])
+    called = distinct_values(called[called >= 0])
     blocked = None
     if rank.calls is not None and (len(called) or not len(chosen)):
         blocked = int((rank.calls.end_ns[called] - rank.calls.start_ns[called]).sum())
@@ -195,8 +196,8 @@ def _directions(rank: Rank, host_memory: MemoryKind) -> dict[str, Mask]:
     destination = rank.operations.copies.destination_memory
     host_kinds = np.array([MemoryKind.PAGEABLE, MemoryKind.PINNED], np.int64)
     return {
-        "h2d": (source == host_memory) & ~np.isin(destination, host_kinds),
-        "d2h": (destination == host_memory) & ~np.isin(source, host_kinds),
+        "h2d": (source == host_memory) & ~is_in(destination, host_kinds),
+        "d2h": (destination == host_memory) & ~is_in(source, host_kinds),
     }
 
 

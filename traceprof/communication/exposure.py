@@ -21,6 +21,7 @@ from traceprof.intervals import Intervals
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.structs import Record
 from traceprof.trace.columns import Column, pack
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -312,7 +313,7 @@ def _end_before(rank: Rank, ready: Readiness, operations: Int64) -> Int64:
         ready: when its communication could have begun.
         operations: int64[n], indices into `ready`.
     """
-    on_streams = operations_on(rank, np.unique(ready.stream[operations]))
+    on_streams = operations_on(rank, distinct_values(ready.stream[operations]))
     order = np.lexsort((on_streams.end_ns, on_streams.start_ns, on_streams.stream))
     stream, index = on_streams.stream[order], on_streams.index[order]
     end = np.full(len(order), UNKNOWN, np.int64)

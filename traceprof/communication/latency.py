@@ -11,6 +11,7 @@ from traceprof import intervals
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.units import size_text
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def small_messages(
     kernels = rank.operations.kernels
     start, end = kernels.start_ns[sent.kernel[sized]], kernels.ends(sent.kernel[sized])
     size, best, latency = sent.bytes[sized], np.zeros(len(sized)), np.zeros(len(sized))
-    for number in np.unique(row[sized]).tolist():
+    for number in distinct_values(row[sized]).tolist():
         alike = row[sized] == number
         best[alike], latency[alike] = best_time_and_latency(size[alike], (end - start)[alike])
     is_small = (2 * latency >= best) & (best > 0)
@@ -85,7 +86,7 @@ def small_messages(
     together = intervals.intersect(intervals.union(start[few], end[few]), exposed)
     avoidable = min(int(np.minimum(of_each, latency[few]).sum()), together.measure_ns)
     took = float(best.sum())
-    names = [sent.operations[kind] for kind in np.unique(sent.operation[sized[few]]).tolist()]
+    names = [sent.operations[kind] for kind in distinct_values(sent.operation[sized[few]]).tolist()]
     waiting = together.measure_ns - min(
         int(np.minimum(of_each, best[few]).sum()), together.measure_ns
     )
@@ -93,7 +94,7 @@ def small_messages(
     of_step = 1 if share is None else share
     small = SmallMessages(
         num_operations=len(few),
-        median_bytes=int(np.median(size[few])) if len(few) else None,
+        median_bytes=int(median_of(size[few])) if len(few) else None,
         latency_share=float(latency.sum()) / took if took else None,
         avoidable_ns=avoidable,
         most_ns=ceil(avoidable * of_step),
@@ -153,7 +154,7 @@ def _stretches(start: Int64, end: Int64, size: Int64, names: str) -> tuple[Evide
             int(start[first[index]]),
             int(reach[stop[index] - 1]),
             f"{stop[index] - first[index]} × {names} of"
-            f" {size_text(int(np.median(size[first[index] : stop[index]])))} at the median",
+            f" {size_text(int(median_of(size[first[index] : stop[index]])))} at the median",
         )
         for index in worst.tolist()
     )

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import field
 
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.special_values import UNKNOWN
 
@@ -245,7 +246,7 @@ def _facts(
     is_complete &= ~_has_unnamed_calls(calls, launch, kind, call_kind)
     is_complete &= (pairs.count == 1) | (num_devices == 1)
     sends = calls.operation == OPERATIONS.index("Send")
-    rooted = np.isin(calls.operation, [OPERATIONS.index(name) for name in ROOTED])
+    rooted = is_in(calls.operation, [OPERATIONS.index(name) for name in ROOTED])
     direction = (pairs.total(sends) > 0) + 2 * (pairs.total(receives) > 0)
     return _Facts(
         operation=pairs.common(call_kind),

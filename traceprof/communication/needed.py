@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof.communication.stream_waits import stream_waits
 from traceprof.run.host_order import host_order
+from traceprof.trace.grouping import distinct_values, is_in
 
 if TYPE_CHECKING:
     from traceprof.communication.readiness import Readiness
@@ -35,7 +36,7 @@ def needed_at_once(rank: Rank, ready: Readiness, operations: Int64) -> Mask:
     waits = stream_waits(rank)
     if waits is None or len(operations) == 0:
         return is_needed
-    computing = np.flatnonzero(np.isin(waits.stream, _compute_streams(rank)))
+    computing = np.flatnonzero(is_in(waits.stream, _compute_streams(rank)))
     awaited, first = np.unique(waits.operation[computing], return_index=True)
     at = np.minimum(np.searchsorted(awaited, ready.index[operations]), len(awaited) - 1)
     if len(awaited) == 0:
@@ -56,7 +57,7 @@ def needed_at_once(rank: Rank, ready: Readiness, operations: Int64) -> Mask:
 def _compute_streams(rank: Rank) -> Int64:
     """Return the streams on which anything computes."""
     streams, _ = rank.operations.kernels.packed_stream.counted(~rank.is_communication_kernel)
-    return np.unique(np.concatenate((streams, rank.operations.graphs.stream)))
+    return distinct_values(np.concatenate((streams, rank.operations.graphs.stream)))
 
 
 def _no_compute_between(rank: Rank, place: Int64, until: Int64) -> Mask:
@@ -86,7 +87,7 @@ def _none_outstanding(
         return is_none
     begun = rank.calls.start_ns[ready.call[operations]]
     place = ready.place[operations]
-    for stream in np.unique(ready.stream).tolist():
+    for stream in distinct_values(ready.stream).tolist():
         here = np.flatnonzero((ready.stream == stream) & (ready.place >= 0))
         if len(here) == 0:
             continue

@@ -15,6 +15,7 @@ from traceprof import intervals
 from traceprof.communication.stream_waits import places, stream_waits, times_of
 from traceprof.run.host_order import host_order
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _readiness(rank: Rank) -> Readiness:
         follows=follows,
         covered={
             number: intervals.union(start[:num_kernels][on_stream], end[:num_kernels][on_stream])
-            for number in np.unique(stream[:num_kernels]).tolist()
+            for number in distinct_values(stream[:num_kernels]).tolist()
             for on_stream in (stream[:num_kernels] == number,)
         },
         has_events=waits is not None,
@@ -169,7 +170,7 @@ def _before(stream: Int64, num_kernels: int) -> Int64:
 def _awaited(waits: StreamWaits, stream: Int64, place: Int64) -> tuple[Int64, Int64]:
     """Return the last operation to end that each stream waited for before a place, and its end."""
     source, end = (np.full(len(stream), -1, np.int64) for _ in range(2))
-    for number in np.unique(stream).tolist():
+    for number in distinct_values(stream).tolist():
         waiting = np.flatnonzero(waits.stream == number)
         here = np.flatnonzero((stream == number) & (place >= 0))
         if len(waiting) == 0:
@@ -210,7 +211,7 @@ def _launched_before(rank: Rank, call: Int64, place: Int64) -> tuple[Int64, Int6
     thread[call >= 0] = calls.packed_thread.at(call[call >= 0])
     others, of_other = _other_operations(rank)
     thread_of_other = calls.packed_thread.at(of_other)
-    for number in np.unique(thread[call >= 0]).tolist():
+    for number in distinct_values(thread[call >= 0]).tolist():
         at = np.flatnonzero(thread_of_other == number)
         where = order[of_other[at]]
         if not (where[1:] > where[:-1]).all():

@@ -14,6 +14,7 @@ import numpy as np
 
 from traceprof.run.host_order import host_order
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 
@@ -187,7 +188,7 @@ def _waits(rank: Rank, waits: Synchronizations) -> _Events:
     known = np.flatnonzero(chosen)
     if rank.calls is not None:
         of_call = rank.calls.packed_name.at(call[known])
-        chosen[known] = np.isin(of_call, np.array(names, np.int64))
+        chosen[known] = is_in(of_call, np.array(names, np.int64))
     return _in_order(rank, call, waits.stream, waits.event, chosen)
 
 
@@ -240,7 +241,7 @@ def _last_on_stream(rank: Rank, stream: Int64, place: Int64) -> tuple[StreamOper
     Returns:
         n operations, and bool[n]; where it is false, the operation means nothing.
     """
-    streams = np.unique(stream)
+    streams = distinct_values(stream)
     operations = operations_on(rank, streams)
     operations = operations.chosen(operations.place >= 0)
     if len(operations.index) == 0:

@@ -9,6 +9,7 @@ import numpy as np
 
 from traceprof.analyses.steps.mean_step import CAUSES, COLUMNS, in_whole_ns, mean_step
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, median_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +44,7 @@ class Series(Record, frozen=True):
     @property
     def has_phases(self) -> bool:
         """Whether the program has phases, each of which repeats its own kernels."""
-        return any(len(np.unique(of_lengths)) > 1 for _, of_lengths in self.phases)
+        return any(len(distinct_values(of_lengths)) > 1 for _, of_lengths in self.phases)
 
     @property
     def num_steps(self) -> int:
@@ -60,7 +61,7 @@ class Series(Record, frozen=True):
         """Return the median step, or the mean of the medians of recordings; None without steps."""
         if not self.has_steps:
             return None
-        return sum(float(np.median(lengths)) for lengths in self.lengths) / len(self.lengths)
+        return sum(float(median_of(lengths)) for lengths in self.lengths) / len(self.lengths)
 
 
 def series(captures: Sequence[Document]) -> Series:

@@ -10,6 +10,7 @@ from traceprof.communication.messages import ONE_SIDED, ROOTED, messages
 from traceprof.frames.columns import Optional, TextColumn, names_at, names_of_kinds
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.run.rank import CpuRank
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import UNIFIED_COPIES, CopyKind, MemoryKind
 from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
 
@@ -80,7 +81,7 @@ def copies(rank: Rank) -> Part:
         **_times(rank, start[order], end[order]),
         "stream": column("stream"),
         "kind": names_of_kinds(kind[order], _COPY_KINDS),
-        "is_unified": np.isin(kind[order], UNIFIED_COPIES),
+        "is_unified": is_in(kind[order], UNIFIED_COPIES),
         "bytes": Optional.unless(column("bytes"), NULL),
         "source_memory": names_of_kinds(column("source_memory"), _MEMORY_KINDS),
         "destination_memory": names_of_kinds(column("destination_memory"), _MEMORY_KINDS),

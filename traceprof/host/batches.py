@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.special_values import NULL, OPEN_END
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def are_batches(
         return is_batch
     busiest = _busiest_stream(rank)
     computing = [thread for thread, streams in streams_of.items() if busiest in streams]
-    only_loads = ~np.isin(threads.thread[uploads], np.array(computing, np.int64))
+    only_loads = ~is_in(threads.thread[uploads], np.array(computing, np.int64))
     if busiest is None:
         only_loads[:] = False
     is_batch[uploads] = only_loads

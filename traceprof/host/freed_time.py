@@ -18,6 +18,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host.synchronization import by_thread
+from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
     from traceprof.intervals import Intervals, Mask
@@ -39,10 +40,10 @@ def with_operators(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals:
     spans = [(calls.start_ns[index], calls.ends(index))]
     if operators is not None and len(index):
         kernels = rank.launched_by[0]
-        launches = np.unique(kernels[(kernels >= 0) & ~chosen[kernels]])
+        launches = distinct_values(kernels[(kernels >= 0) & ~chosen[kernels]])
         of_operator = operators.packed_thread.at(np.arange(len(operators)))
         of_launch, of_call = (calls.packed_thread.at(rows) for rows in (launches, index))
-        for thread in np.unique(of_call).tolist():
+        for thread in distinct_values(of_call).tolist():
             rows = np.flatnonzero(of_operator == thread)
             start, end = operators.start_ns[rows], operators.ends(rows)
             others, own = (
@@ -68,7 +69,7 @@ def since_other_launches(rank: Rank, calls: ApiCalls, chosen: Mask) -> Intervals
         calls: of the process.
         chosen: which of them go, bool[calls].
     """
-    launched = np.unique(np.concatenate(rank.launched_by))
+    launched = distinct_values(np.concatenate(rank.launched_by))
     launched = launched[launched >= 0]
     others = np.zeros(len(calls), np.bool_)
     others[launched[~chosen[launched]]] = True

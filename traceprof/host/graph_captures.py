@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof.host.evidence_names import BEGIN_CAPTURE, END_CAPTURE
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def captures(rank: Rank, calls: ApiCalls) -> Captures:
         launches = np.flatnonzero(
             calls.packed_name.isin([key for key in names if _launches_kernel(names[key])])
         )
-        for thread in np.unique(calls.packed_thread.at(begins)).tolist():
+        for thread in distinct_values(calls.packed_thread.at(begins)).tolist():
             begin, end, launch = (
                 np.sort(calls.start_ns[rows[calls.packed_thread.at(rows) == thread]])
                 for rows in (begins, ends, launches)
@@ -90,7 +91,7 @@ def replays(
     if not graphs or not len(known.end_ns):
         return
     rows = np.flatnonzero(call >= 0)
-    rows = rows[np.isin(calls.packed_name.at(call[rows]), graphs)]
+    rows = rows[is_in(calls.packed_name.at(call[rows]), graphs)]
     if not len(rows):
         return
     rows = rows[np.argsort(call[rows], kind="stable")]
@@ -100,7 +101,7 @@ def replays(
     count = np.diff(first, append=len(rows))
     launches = np.diff(known.first)
     begun_ns = calls.start_ns[call[rows[first]]]
-    for num in np.unique(count[is_one]).tolist():
+    for num in distinct_values(count[is_one]).tolist():
         chosen = np.flatnonzero(launches == num)
         if len(chosen):
             after = is_one & (count == num) & (begun_ns >= known.end_ns[chosen].max())

@@ -12,6 +12,7 @@ from traceprof.host import evidence_names as names
 from traceprof.host.nesting import nested
 from traceprof.host.sleep import Sleep
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -91,7 +92,7 @@ def _of_thread(parts: list[tuple[HostCode, bool, Int64]], idle: Intervals) -> di
     name, is_operator = name[order], is_operator[order]
     spans = nested(start[order], end[order])
     texts = parts[0][0].names
-    is_line = {key: is_own_line(texts[key]) for key in np.unique(name).tolist()}
+    is_line = {key: is_own_line(texts[key]) for key in distinct_values(name).tolist()}
     own_line = np.array([is_line[key] for key in name.tolist()], np.bool_) & ~is_operator
     index = np.arange(len(name))
     function = spans.inherited(np.where(is_operator, -1, index))

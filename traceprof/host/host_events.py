@@ -10,6 +10,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.nesting import nested
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import waits_for_gpu
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class HostEvents(Record, frozen=True):
         parts = [(silent, self.start_ns[rows[silent]], self.end_ns[rows[silent]])]
         place = np.full(len(self.start_ns), -1)
         place[rows[loud]] = loud
-        for thread in np.unique(self.thread[rows[loud]]).tolist():
+        for thread in distinct_values(self.thread[rows[loud]]).tolist():
             of_thread = rows[loud[self.thread[rows[loud]] == thread]]
             spans = intervals.union(self.start_ns[of_thread], self.end_ns[of_thread])
             chosen = np.flatnonzero((self.thread == thread) & (self.call != SILENCE))
@@ -101,7 +102,7 @@ def host_events(rank: Rank, calls: ApiCalls, min_ns: int) -> HostEvents:
     waits = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
     start, length = calls.start_ns, calls.length_ns
     is_long = length >= min_ns
-    is_long[is_long] = ~np.isin(calls.packed_name.at(is_long), waits)
+    is_long[is_long] = ~is_in(calls.packed_name.at(is_long), waits)
     operators = rank.trace.operators(rank.process)
     if operators is not None:
         start = np.append(start, operators.start_ns)

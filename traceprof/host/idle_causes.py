@@ -40,6 +40,7 @@ from traceprof.host.thread_evidence import host_evidence
 from traceprof.intervals import Intervals
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class IdleCauses(Record, frozen=True):
             window: the time to look at.
             calls: int64[n], indices of the calls that would not wait.
         """
-        others = ~np.isin(self.attributable.costs.call, calls)
+        others = ~is_in(self.attributable.costs.call, calls)
         left = self.attributable.attributed(others)
         return int(self.sync.within(window).sum()) - int(left.within(window).sum())
 
@@ -227,7 +228,7 @@ def _explain(rank: Rank) -> IdleCauses:
             (held if cause is IdleCause.UNKNOWN else parts[cause]).append(piece)
     accessing = calls.packed_thread.at(idle.last_call)
     accessed = Intervals(idle.gaps.start_ns[idle.accesses], idle.gaps.end_ns[idle.accesses])
-    for number in np.unique(accessing).tolist():
+    for number in distinct_values(accessing).tolist():
         own = accessing == number
         known = _ThreadPair(evidence, stalls, calls, (number,))
         gaps_of_thread = Intervals(accessed.start_ns[own], accessed.end_ns[own])

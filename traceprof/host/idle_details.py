@@ -15,6 +15,7 @@ from traceprof.host.stalls import host_stalls
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.intervals import BEYOND_NS, Intervals
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 
 if TYPE_CHECKING:
     import re
@@ -70,10 +71,10 @@ def details(rank: Rank, window: Window, cause: IdleCause) -> tuple[IdleDetail, .
 def _named(rank: Rank, evidence: HostEvidence, cause: IdleCause) -> Iterator[_Named]:
     """Yield named spans of the launching threads that are evidence of a cause."""
     activity, threads = evidence.activity, idle_causes(rank).threads
-    launching = np.unique(threads.thread)
+    launching = distinct_values(threads.thread)
     if cause in {IdleCause.WAITING, IdleCause.DATA_LOADING}:
         yield _spans(activity.system_calls, launching)
-    launching = np.union1d(launching, threads.stand_in)
+    launching = distinct_values(np.append(launching, threads.stand_in))
     if cause in _PYTHON:
         yield _python(rank, launching, _PYTHON[cause])
     if cause is IdleCause.MPI:
@@ -83,7 +84,7 @@ def _named(rank: Rank, evidence: HostEvidence, cause: IdleCause) -> Iterator[_Na
         yield _ranges(rank, launching, names.DATA_LOADING)
     if cause is IdleCause.STALLED:
         stalls = host_stalls(rank)
-        rows = np.flatnonzero(np.isin(stalls.thread[stalls.piece], launching))
+        rows = np.flatnonzero(is_in(stalls.thread[stalls.piece], launching))
         of_each = [stalls.names[row] for row in stalls.piece[rows].tolist()]
         yield stalls.begin_ns[rows], stalls.stop_ns[rows], of_each
     if cause is IdleCause.ALLOCATION:
@@ -114,7 +115,7 @@ def _waits(rank: Rank, window: Window) -> tuple[IdleDetail, ...]:
 def _code(rank: Rank, cause: IdleCause, idle: Intervals) -> tuple[IdleDetail, ...]:
     """Return the code that the launching threads ran."""
     threads = idle_causes(rank).threads
-    launching = np.union1d(np.unique(threads.thread), threads.stand_in)
+    launching = distinct_values(np.append(threads.thread, threads.stand_in))
     spent: dict[str, int] = {}
     if cause is IdleCause.HOST_CODE:
         start, end, of_each = _ranges(rank, launching, names.HOST_WORK)
@@ -134,7 +135,7 @@ def _functions(rank: Rank, idle: Intervals) -> tuple[IdleDetail, ...]:
     samples, threads = rank.trace.samples(rank.process), idle_causes(rank).threads
     place = np.searchsorted(idle.start_ns, samples.time_ns, side="right") - 1
     inside = (place >= 0) & (samples.time_ns < idle.end_ns[place])
-    inside &= np.isin(samples.thread, np.unique(threads.thread))
+    inside &= is_in(samples.thread, distinct_values(threads.thread))
     functions, number = np.unique(samples.function[inside], return_counts=True)
     per_sample = idle.measure_ns / max(int(number.sum()), 1)
     spent: dict[str, int] = {}
@@ -167,7 +168,7 @@ def _ranges(rank: Rank, threads: Int64, matching: re.Pattern[str]) -> _Named:
     ranges = host_ranges(rank.trace).named.get(rank.process)
     if ranges is None:
         return _as_named([], [], [])
-    rows = np.flatnonzero(np.isin(ranges.end_thread, threads)).tolist()
+    rows = np.flatnonzero(is_in(ranges.end_thread, threads)).tolist()
     rows = [row for row in rows if matching.search(ranges.names[row])]
     of_each = [ranges.names[row] for row in rows]
     return _as_named(ranges.start_ns[rows], ranges.end_ns[rows], of_each)
@@ -176,7 +177,7 @@ def _ranges(rank: Rank, threads: Int64, matching: re.Pattern[str]) -> _Named:
 def _spans(spans: ThreadSpans, threads: Int64, matching: re.Pattern[str] | None = None) -> _Named:
     """Return spans of threads whose names match."""
     matches = [matching is None or bool(matching.search(name)) for name in spans.names]
-    chosen = np.isin(spans.thread, threads) & np.array(matches, np.bool_)[spans.name]
+    chosen = is_in(spans.thread, threads) & np.array(matches, np.bool_)[spans.name]
     of_each = [spans.names[name] or "unnamed call" for name in spans.name[chosen].tolist()]
     return _as_named(spans.start_ns[chosen], spans.end_ns[chosen], of_each)
 

@@ -11,6 +11,7 @@ from traceprof.host.freed_time import since_other_launches
 from traceprof.host.idle_causes import idle_causes
 from traceprof.run.steady_steps import covered_in_mean
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
@@ -99,7 +100,7 @@ def around_ns(rank: Rank, window: Window, kernels: Int64, waiting_ns: int) -> in
     """
     begin, busy = rank.operations.kernels.start_ns[kernels], rank.busy
     slower = idle_causes(rank).host_is_slower
-    after = np.flatnonzero(np.isin(busy.start_ns[1:], begin))
+    after = np.flatnonzero(is_in(busy.start_ns[1:], begin))
     turn = intervals.union(busy.end_ns[after], busy.start_ns[after + 1])
     turn_ns, calls = covered_in_mean(rank, window, intervals.subtract(turn, slower)), rank.calls
     if calls is None:

@@ -15,6 +15,7 @@ from traceprof import intervals
 from traceprof.host.launching_threads import by_start
 from traceprof.run.host_clock import clocks_disagree
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import CopyKind
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _accesses(
     copies, launched_by = rank.operations.copies, rank.launched_by[_COPIES]
     moved = copies.kind == CopyKind.UNIFIED_DEVICE_TO_HOST
     moved &= (launched_by < 0) & (copies.packed_length.values > 0)
-    gap = np.flatnonzero(is_unlaunched & np.isin(times, copies.start_ns[moved]))
+    gap = np.flatnonzero(is_unlaunched & is_in(times, copies.start_ns[moved]))
     if not len(gap):
         return gap, gap
     order, start = by_start(calls)
@@ -100,7 +101,7 @@ def _accesses(
     gap, place = gap[place >= 0], place[place >= 0]
     call = place if order is None else order[place]
     prefetch = [key for key, name in rank.trace.api_names.items() if _PREFETCH.match(name)]
-    is_accessed = ~np.isin(calls.packed_name.at(call), prefetch)
+    is_accessed = ~is_in(calls.packed_name.at(call), prefetch)
     return gap[is_accessed], call[is_accessed]
 
 
@@ -180,6 +181,6 @@ def _kind_of(rank: Rank, places: Int64) -> tuple[Int64, Mask]:
         stream[rows] = group.packed_stream.at(indices)
         if number == _COPIES:
             kind = rank.operations.copies.kind[indices]
-            is_upload[rows] = np.isin(kind, _UPLOADS) & ~rank.is_peer_copy[indices]
+            is_upload[rows] = is_in(kind, _UPLOADS) & ~rank.is_peer_copy[indices]
         offset += len(group)
     return stream, is_upload

@@ -22,6 +22,7 @@ from traceprof import intervals
 from traceprof.host.launch_stalls import LONG_NS
 from traceprof.host.queue_depth import launch_queue
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def late_launches(rank: Rank, calls: ApiCalls, stalls: Stalls, window: Window) -
     thread = np.append(calls.thread, 0)[operations.call]
     waits = _waits(rank, calls)
     rows, costly = [np.empty((3, 0), np.int64)], [intervals.empty()]
-    for number in np.unique(stalls.thread).tolist():
+    for number in distinct_values(stalls.thread).tolist():
         chosen = np.flatnonzero(candidates & (thread == number))
         wait_end = np.sort(calls.end_ns[waits & (calls.thread == number)])
         wait_end = np.append(-intervals.BEYOND_NS, wait_end)
@@ -162,7 +163,7 @@ def _waits(rank: Rank, calls: ApiCalls) -> Mask:
         for name, text in rank.trace.api_names.items()
         if api_call_kind(text) is ApiCallKind.SYNCHRONIZE
     ]
-    waits: Mask = np.isin(calls.name, np.array(names, np.int64))
+    waits: Mask = is_in(calls.name, np.array(names, np.int64))
     queue = launch_queue(rank)
     began_inside = queue.launches.start_ns < queue.returned_ns
     waits[queue.launches.call[began_inside & (queue.launches.call >= 0)]] = True

@@ -11,6 +11,7 @@ from traceprof import intervals
 from traceprof.host.queue_depth import launch_queue
 from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in, median_of
 
 if TYPE_CHECKING:
     from traceprof.host.queue_depth import LaunchQueue
@@ -89,7 +90,7 @@ def _find(rank: Rank) -> Stalls:
 def _recorded(queue: LaunchQueue, records: LaunchStalls) -> Stalls:
     """Return the stalls that CUPTI recorded."""
     call = calls_with(records.correlation, lambda: records.start_ns, queue.calls)
-    blocked = (queue.launches.call >= 0) & np.isin(queue.launches.call, call)
+    blocked = (queue.launches.call >= 0) & is_in(queue.launches.call, call)
     cap, scope, _ = _learned(queue, blocked)
     return Stalls(
         "overhead-records", records.start_ns, records.end_ns, records.thread, call,
@@ -132,7 +133,7 @@ def _usual_ns(queue: LaunchQueue) -> int:
     calm = duration[2 * depth < depth.max(initial=0)]
     if len(calm) < _MIN_USUAL:
         calm = duration[duration <= LONG_NS]
-    return int(np.median(calm)) if len(calm) else 0
+    return int(median_of(calm)) if len(calm) else 0
 
 
 def _returns_as_room_is_made(queue: LaunchQueue, chosen: Int64) -> Mask:

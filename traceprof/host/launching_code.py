@@ -14,6 +14,7 @@ from traceprof.host.host_code import is_own_line, line_text
 from traceprof.host.nesting import nested
 from traceprof.intervals import num_before
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.special_values import NULL
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _around_launches(rank: Rank, kernels: Int64) -> LaunchingCode | None:
     joining: list[tuple[Int64, Int64]] = []
     forward: list[tuple[Int64, Int64, Int64, Int64]] = []
     paths = _Paths([*texts.known[_MODULES]], are_whole=rank.trace.operators(rank.process) is None)
-    for number in np.unique(spans.thread).tolist():
+    for number in distinct_values(spans.thread).tolist():
         rows = np.flatnonzero(spans.thread == number)
         start = spans.start_ns[rows]
         if (start[1:] <= start[:-1]).any():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.structs import Record
-from traceprof.trace.grouping import groups
+from traceprof.trace.grouping import distinct_values, groups, is_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -89,9 +89,9 @@ def launching_threads(
     place = np.searchsorted(start, calls.start_ns[launch]) - 1
     before = calls.packed_thread.at(place if order is None else order[place])
     stands_in = (place >= 0) & (before != thread)
-    for number in np.unique(before[stands_in]).tolist():
+    for number in distinct_values(before[stands_in]).tolist():
         streams = np.array(sorted(streams_of.get(number, ())), np.int64)
-        stands_in &= (before != number) | np.isin(stream, streams)
+        stands_in &= (before != number) | is_in(stream, streams)
     return LaunchingThreads(thread, np.where(stands_in, before, NO_THREAD))
 
 

@@ -18,6 +18,7 @@ from traceprof.intervals import BEYOND_NS, num_before
 from traceprof.run.cache import Cache, derived
 from traceprof.run.launching_calls import launching_calls
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in, without
 from traceprof.trace.model.kinds import CopyKind, MemoryKind
 from traceprof.trace.model.operations import Copies
 from traceprof.trace.model.special_values import NULL
@@ -276,7 +277,9 @@ def _rows(
             if key == rank.key
             else [launching_calls(group, calls) for group in groups]
         )
-        numbers = np.unique(np.concatenate([group.packed_stream.distinct for group in groups]))
+        numbers = distinct_values(
+            np.concatenate([group.packed_stream.distinct for group in groups])
+        )
         for group, call in zip(groups, launched_by, strict=True):
             stream = group.packed_stream.places_in(numbers).astype(np.int32)
             stream += np.int32(len(streams))
@@ -298,7 +301,7 @@ def _operations(group: Operations, call: Int64, stream: Int32) -> Launches:
     takes_place, is_pageable = every, ~every
     if isinstance(group, Copies):
         # Memory sets have no kind, and count.
-        takes_place = np.isin(group.kind, np.array([NULL, CopyKind.DEVICE_TO_DEVICE], np.int64))
+        takes_place = is_in(group.kind, np.array([NULL, CopyKind.DEVICE_TO_DEVICE], np.int64))
         is_pageable = group.source_memory == MemoryKind.PAGEABLE
         is_pageable |= group.destination_memory == MemoryKind.PAGEABLE
     return Launches(call, group.start_ns, group.end_ns, stream, takes_place, is_pageable)
@@ -335,7 +338,7 @@ def _by_call(rows: Launches, orphans: _WithoutCall, num_calls: int) -> Launches:
         has_call = rows.call >= 0
         first = np.full(int(rows.stream.max()) + 1, BEYOND_NS)
         np.minimum.at(first, rows.stream[has_call], rows.start_ns[has_call])
-        was_queued = ~np.isin(orphans.correlation, _NO_CORRELATION)
+        was_queued = ~is_in(orphans.correlation, _NO_CORRELATION)
         was_queued &= rows.start_ns[orphans.row] <= first[rows.stream[orphans.row]]
         kept = has_call
         kept[orphans.row] = was_queued
@@ -365,8 +368,10 @@ def _unrecorded(launches: Launches, calls: ApiCalls) -> Launches:
     last = calls.start_ns[launching].max(initial=-BEYOND_NS)
     last = max(last, launches.start_ns.min(initial=BEYOND_NS))
     later = np.flatnonzero(calls.start_ns > last)
-    names = np.setdiff1d(calls.packed_name.counted(launching)[0], [NULL]) if len(later) else later
-    call = later[np.isin(calls.packed_name.at(later), names)]
+    names = (
+        without(calls.packed_name.counted(launching)[0], np.array([NULL])) if len(later) else later
+    )
+    call = later[is_in(calls.packed_name.at(later), names)]
     beyond, unknown = np.full(len(call), BEYOND_NS), np.full(len(call), -1, np.int32)
     none = np.zeros(len(call), np.bool_)
     return Launches(call, beyond, beyond, unknown, none, none)

@@ -25,6 +25,7 @@ from traceprof.host.thread_evidence import host_evidence
 from traceprof.run.machines import machine_beside
 from traceprof.run.steady_steps import covered_per_step
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.parts import Part
 from traceprof.units import duration
 
@@ -111,7 +112,7 @@ def rank_stalls(rank: Rank, window: Window) -> RankStalls:
         inside = np.minimum(stalls.stop_ns, window.end_ns) > np.maximum(
             stalls.begin_ns, window.start_ns
         )
-        launching = np.isin(stalls.thread, _launching_threads(rank))
+        launching = is_in(stalls.thread, _launching_threads(rank))
         pieces = np.flatnonzero(inside & launching[stalls.piece])
     begin = np.maximum(stalls.begin_ns[pieces], window.start_ns)
     stop = np.minimum(stalls.stop_ns[pieces], window.end_ns)
@@ -212,7 +213,7 @@ def _other_threads(rank: Rank, stalls: HostStalls, rows: Int64) -> tuple[Int64, 
             by = events.packed_thread.at(order[low:high])
             num[row] += int((by != thread[row]).sum())
     stall_ns = np.zeros(len(rows), np.int64)
-    for number in np.unique(thread).tolist():
+    for number in distinct_values(thread).tolist():
         others = stalls.thread[stalls.piece] != number
         spans = intervals.union(stalls.begin_ns[others], stalls.stop_ns[others])
         chosen = thread == number
@@ -225,7 +226,7 @@ def _off_core_ns(rank: Rank, start: Int64, end: Int64, thread: Int64) -> Int64:
     evidence, off = host_evidence(rank), np.zeros(len(start), np.int64)
     if evidence is None:
         return off
-    for number in np.unique(thread).tolist():
+    for number in distinct_values(thread).tolist():
         if (evidence.activity.switches.thread == number).any():
             asleep, chosen = evidence.thread(number).sleep.asleep, thread == number
             off[chosen] = intervals.covered_within(asleep, start[chosen], end[chosen])

@@ -25,6 +25,7 @@ from traceprof.host.host_events import SILENCE, host_events
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.run.launching_calls import are_first, launching_calls
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, waits_for_gpu
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _long_ones(events: HostEvents) -> tuple[Int64, Int64]:
     may_be = np.flatnonzero(events.own_ns > MIN_EXCESS_NS)
     may_be = may_be[np.lexsort((events.own_ns[may_be], events.name[may_be]))]
     names, which = np.unique(events.name[may_be], return_inverse=True)
-    rows = np.flatnonzero(np.isin(events.name, names))
+    rows = np.flatnonzero(is_in(events.name, names))
     name = np.searchsorted(names, events.name[rows])
     # One sort of numbers is ten times as fast as one by two columns.
     width = 1 << 62 - len(names).bit_length()
@@ -160,13 +161,13 @@ def _by_own_kind(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -
     call = events.call[rows]
     waits = [key for key, name in rank.trace.api_names.items() if waits_for_gpu(name)]
     excluded = (call >= 0) & calls.packed_name.isin(waits)[call]
-    for thread in np.unique(events.thread[rows]).tolist():
+    for thread in distinct_values(events.thread[rows]).tolist():
         known = evidence.thread(thread)
         spans = intervals.merge(known.setup, known.allocation, known.loading, known.mpi)
         start, end = events.start_ns[rows], events.end_ns[rows]
         inside = 2 * intervals.covered_within(spans, start, end) > end - start
         excluded |= inside & (events.thread[rows] == thread)
-    for name in np.unique(events.name[rows]).tolist():
+    for name in distinct_values(events.name[rows]).tolist():
         first = events.start_ns[events.name == name].min()
         excluded |= (events.name[rows] == name) & (events.start_ns[rows] == first)
     return excluded
@@ -178,7 +179,7 @@ def _by_copies(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) -> 
     for copies, call in _copies(rank, calls):
         waits = _is_pageable(copies) | (copies.kind == CopyKind.DEVICE_TO_HOST)
         waits |= calls.ends(call) >= copies.end_ns
-        excluded |= np.isin(events.call[rows], call[waits & (call >= 0)])
+        excluded |= is_in(events.call[rows], call[waits & (call >= 0)])
     return excluded
 
 
@@ -229,7 +230,7 @@ def _by_operations(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64)
     before = np.searchsorted(ended, end, "right") - np.searchsorted(ended, end - MAX_AFTER_NS)
     excluded |= before > _own_late(rank, events, rows)
     first = np.concatenate(firsts)
-    for thread in np.unique(events.thread[rows]).tolist():
+    for thread in distinct_values(events.thread[rows]).tolist():
         times = np.sort(calls.start_ns[first[calls.packed_thread.at(first) == thread]])
         inside = np.searchsorted(times, end) > np.searchsorted(times, start)
         excluded |= inside & (events.thread[rows] == thread) & (events.call[rows] != SILENCE)
@@ -241,7 +242,7 @@ def _own_late(rank: Rank, events: HostEvents, rows: Int64) -> Int64:
     kernels, call = rank.operations.kernels, rank.launched_by[0]
     order = np.argsort(events.call[rows], kind="stable")
     launching = events.call[rows][order]
-    own = np.flatnonzero(np.isin(call, launching[launching >= 0]))
+    own = np.flatnonzero(is_in(call, launching[launching >= 0]))
     row = order[np.searchsorted(launching, call[own])]
     start, end, over = events.start_ns[rows][row], events.end_ns[rows][row], kernels.ends(own)
     is_late = 2 * kernels.starts.at(own) > start + end
@@ -259,7 +260,7 @@ def _by_threads(rank: Rank, calls: ApiCalls, events: HostEvents, rows: Int64) ->
         is_blocking[call[pageable & (call >= 0)]] = True
     blocking = np.flatnonzero(is_blocking)
     excluded = np.zeros(len(rows), np.bool_)
-    for thread in np.unique(events.thread[rows]).tolist():
+    for thread in distinct_values(events.thread[rows]).tolist():
         others = blocking[calls.packed_thread.at(blocking) != thread]
         waiting = intervals.union(calls.start_ns[others], calls.ends(others))
         inside = 2 * intervals.covered_within(waiting, start, end) > end - start
@@ -279,7 +280,7 @@ def _recurring(rank: Rank, events: HostEvents, rows: Int64) -> Mask:
     steps = rank.step_ranges
     starts = _NOTHING if steps is None else np.sort(steps.start_ns)
     of_row = events.name[rows]
-    for name in np.unique(of_row).tolist():
+    for name in distinct_values(of_row).tolist():
         here = np.flatnonzero(of_row == name)
         same = np.sort(events.start_ns[events.name == name], kind="stable")
         excluded[here] |= len(here) > max(MAX_RECURRING * len(same), 1)
@@ -290,8 +291,8 @@ def _recurring(rank: Rank, events: HostEvents, rows: Int64) -> Mask:
         # The place among those that begin in the same step, or before the first one.
         first = np.searchsorted(same, np.where(step < 0, same[0], starts[step]))
         nth = np.searchsorted(same, begun) - first
-        for number in np.unique(nth).tolist():
-            in_steps = np.unique(step[nth == number])
+        for number in distinct_values(nth).tolist():
+            in_steps = distinct_values(step[nth == number])
             if 2 * len(in_steps) > len(starts):
                 excluded[here[nth == number]] = True
     return excluded

@@ -16,6 +16,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.intervals import BEYOND_NS, Intervals
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +76,7 @@ class AttributableIdle(Record, frozen=True):
         until = intervals.covered_before(self.spans, costs.start_ns) + costs.cost_ns
         nothing = np.empty(0, np.int64)
         parts = [(nothing, nothing, nothing)]
-        for stream in np.unique(self.stream).tolist():
+        for stream in distinct_values(self.stream).tolist():
             rows = self._waits_on(stream)
             rows = rows if counts is None else rows[counts[rows]]
             if len(rows):
@@ -93,7 +94,7 @@ class AttributableIdle(Record, frozen=True):
         costs, nothing = self.costs, np.empty(0, np.int64)
         clock = intervals.covered_before(self.spans, costs.start_ns)
         parts = [(nothing, nothing, nothing)]
-        for stream in np.unique(self.stream).tolist():
+        for stream in distinct_values(self.stream).tolist():
             rows = self._waits_on(stream)
             here = np.flatnonzero(self.stream == stream)
             last = np.searchsorted(costs.start_ns[rows], end_ns[here]) - 1
@@ -111,7 +112,7 @@ class AttributableIdle(Record, frozen=True):
     def _waits_on(self, stream: int) -> Int64:
         """Return the waits whose cost applies to a stream, by start."""
         threads = [thread for thread, streams in self.streams_of.items() if stream in streams]
-        return np.flatnonzero(np.isin(self.costs.thread, np.array(threads, np.int64)))
+        return np.flatnonzero(is_in(self.costs.thread, np.array(threads, np.int64)))
 
     def _on_stream(self, on_stream: Mask, rows: Int64, until: Int64) -> tuple[Int64, Int64, Int64]:
         """Return start, end and wait of the attributed idle time of a stream; int64[m] each.

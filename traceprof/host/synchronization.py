@@ -9,6 +9,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.run.host_clock import copies_to_pageable
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import CopyKind, MemoryKind, waits_for_gpu
 from traceprof.trace.model.special_values import NULL
 
@@ -81,4 +82,4 @@ def may_copy_from_pageable(rank: Rank, window: Window) -> bool:
     is_upload = (copies.kind == CopyKind.HOST_TO_DEVICE) & window.holds_start(copies.start_ns)
     source = copies.source_memory[is_upload]
     unpinned = (NULL, MemoryKind.UNKNOWN, MemoryKind.PAGEABLE)
-    return not len(source) or bool(np.isin(source, unpinned).any())
+    return not len(source) or bool(is_in(source, unpinned).any())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.structs import Record
+from traceprof.trace.grouping import median_of
 
 if TYPE_CHECKING:
     from traceprof.intervals import Float64, Int64
@@ -113,7 +114,7 @@ def _cost(first: OperationList, second: OperationList, shift: int, *, one_clock:
     if alike.mean() < _ALIKE:
         return np.inf
     apart = (first.end_ns[chosen + shift] - second.end_ns[chosen]).astype(np.float64)
-    middle = float(np.median(apart))
+    middle = float(median_of(apart))
     if one_clock or len(chosen) < _SHORT:
         return abs(middle) + _RESOLUTION_NS
     return (spread(apart) + _RESOLUTION_NS) * (1 + abs(middle) / _USUAL_NS)
@@ -132,7 +133,7 @@ def spread(values: Float64) -> float:
         return 0.0
     half = len(values) // 2
     place = np.arange(len(values))
-    rise = np.median(values[half:]) - np.median(values[:half])
+    rise = median_of(values[half:]) - median_of(values[:half])
     run = place[half:].mean() - place[:half].mean()
     left = values - rise / run * place
-    return float(np.median(np.abs(left - np.median(left))))
+    return float(median_of(np.abs(left - median_of(left))))

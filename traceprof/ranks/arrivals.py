@@ -24,6 +24,7 @@ from traceprof.run.rank import CpuRank
 from traceprof.run.windows import shown_window
 from traceprof.structs import Record
 from traceprof.trace.columns import pack
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.call_labels import CallLabel
 from traceprof.trace.model.communication_calls import BARRIER, NOTHING, OPERATIONS
 from traceprof.trace.model.mpi_calls import NO_MPI_CALLS
@@ -425,7 +426,7 @@ def _add_waits(rank: Rank, causes: IdleCauses, sync: SyncIdle, times: Int64, spe
     """Add the idle time attributed to waits until these times: for large copies, and others."""
     # A wait for a small copy, as in `loss.item()`, waits for the work before the copy.
     copies = rank.launched_by[1][rank.operations.copies.bytes > MAX_STAGED_BYTES]
-    is_copy = np.isin(causes.attributable.costs.call[sync.wait], copies[copies >= 0])
+    is_copy = is_in(causes.attributable.costs.call[sync.wait], copies[copies >= 0])
     for category, chosen in (("sync", ~is_copy), ("blocking copy", is_copy)):
         waiting = intervals.union(sync.start_ns[chosen], sync.end_ns[chosen])
         number = TIME_CATEGORIES.index(category)

@@ -19,6 +19,7 @@ from traceprof.ranks.pipeline_walk import Walk, meetings_of
 from traceprof.ranks.pipelines import MAX_UNSURE_NS
 from traceprof.ranks.schedules import schedule_of
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -227,7 +228,7 @@ def _others(
     """Return when a stage communicates with ranks that are no stages of its pipeline."""
     arrival = arrivals[member]
     exchanges = [arrival.operations.index(name) for name in BETWEEN_TWO]
-    chosen = ~np.isin(arrival.operation, np.array(exchanges, np.int64)) & ~arrival.is_mpi
+    chosen = ~is_in(arrival.operation, np.array(exchanges, np.int64)) & ~arrival.is_mpi
     for group in ranks.waits:
         if member in group.group.members and len(members & {*group.group.members}) > 1:
             place = group.group.place[:, group.group.members.index(member)]

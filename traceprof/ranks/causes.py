@@ -18,6 +18,7 @@ from traceprof.ranks.arrivals import TIME_CATEGORIES
 from traceprof.ranks.lateness import columns_of_members
 from traceprof.ranks.medians import mean_of, middle_of_others
 from traceprof.structs import Record
+from traceprof.trace.grouping import median_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -219,7 +220,7 @@ def _anchors(waits: GroupWaits) -> Int64:
     """
     if len(waits) == 0:
         return np.empty(0, np.int64)
-    pause = np.median(waits.start_ns[1:] - waits.end_ns[:-1], axis=1)
+    pause = median_of(waits.start_ns[1:] - waits.end_ns[:-1], axis=1)
     # After a broadcast and similar operations, each member goes on when its own part is done.
     is_together = ~waits.group.is_one_of(ROOTED)[:-1]
     before = np.where((pause > _PAUSE_NS) & is_together, np.arange(len(pause)), -1)

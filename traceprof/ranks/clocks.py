@@ -20,6 +20,7 @@ from traceprof.ranks.alignment import spread
 from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, OF_MEDIANS
 from traceprof.run.session_clocks import ONE_MACHINE_NS, MachineClock
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, median_of, quantiles_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,7 +140,7 @@ def _ends_by_machine(
             of_machine[machine].append(index)
         for indices in of_machine.values():
             left = end[:, indices]
-            middle.append(np.median(left, axis=1).astype(np.int64))
+            middle.append(median_of(left, axis=1).astype(np.int64))
             # With a single member, only the time that it was inside limits when it left.
             alone = duration[:, indices].min(axis=1)
             apart.append(alone if len(indices) == 1 else left.max(axis=1) - left.min(axis=1))
@@ -189,20 +190,20 @@ def _fitted(host: str, shared: _Shared, known: MachineClock) -> MachineClock:
     """Measure a clock against another one, by their times at the same moments."""
     reference = _Times(*(_corrected(known, times) for times in shared.reference))
     measured = shared.measured
-    at = int(np.median(measured.end))
+    at = int(median_of(measured.end))
     apart = (reference.end - measured.end).astype(np.float64)
     since = (measured.end - at).astype(np.float64)
     drift = _slope(since, apart)
-    residuals = apart - drift * since - np.median(apart - drift * since)
+    residuals = apart - drift * since - median_of(apart - drift * since)
     unsure = _unsure_slope(since, residuals)
     if 2 * unsure > _MAX_DRIFT:  # which noise may be
         drift = 0.0
-    offset = float(np.median(apart - drift * since))
+    offset = float(median_of(apart - drift * since))
     distance = np.abs(apart - drift * since - offset)
     # One or two operations do not show how much ends vary: the spread on one machine does.
-    residual = float(np.quantile(distance, _QUANTILE))
+    residual = float(quantiles_of(distance, (_QUANTILE,))[0])
     if len(since) < 3:
-        residual = max(residual, float(np.median(shared.apart)))
+        residual = max(residual, float(median_of(shared.apart)))
     # No member leaves before the last has come, on whatever machine: as request and reply bound
     # clocks in NTP (RFC 5905), so do they. Threads leave further apart than that, GPUs seldom do.
     slack = unsure * np.abs(since) + ONE_MACHINE_NS
@@ -225,7 +226,7 @@ def _unsure_slope(since: Float64, residuals: Float64) -> float:
     if len(since) < _MIN_FOR_DRIFT or span <= 0:
         return _MAX_DRIFT
     # Each of two halves has n ÷ 2 points, half the span apart.
-    sigma = DISTANCE_TO_DEVIATION * float(np.median(np.abs(residuals)))
+    sigma = DISTANCE_TO_DEVIATION * float(median_of(np.abs(residuals)))
     error = np.sqrt(OF_MEDIANS * 2 * sigma**2 / (len(since) / 2)) / (span / 2)
     return min(2 * float(error), _MAX_DRIFT)
 
@@ -235,10 +236,10 @@ def _slope(x: Float64, y: Float64) -> float:
     if len(x) < _MIN_FOR_DRIFT:
         return 0.0
     half = len(x) // 2
-    index = np.unique(np.linspace(0, half - 1, min(half, _PAIRS)).astype(np.int64))
+    index = distinct_values(np.linspace(0, half - 1, min(half, _PAIRS)).astype(np.int64))
     run = x[index + half] - x[index]
     rising = run > 0
     if not rising.any():
         return 0.0
-    slope = float(np.median((y[index + half] - y[index])[rising] / run[rising]))
+    slope = float(median_of((y[index + half] - y[index])[rising] / run[rising]))
     return slope if abs(slope) <= _MAX_DRIFT else 0.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
 from msgspec import field
 
 from traceprof.ranks.clocks import measured
@@ -16,6 +15,7 @@ from traceprof.ranks.rank_waits import RankWaits, waits_of_rank
 from traceprof.ranks.transfers import transfers
 from traceprof.ranks.waits import GroupWaits, split_by_leaving, wait_matrix, waits_of
 from traceprof.structs import Record
+from traceprof.trace.grouping import median_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,5 +136,5 @@ def compare_ranks(run: RunSummary, arrivals: Sequence[Arrivals]) -> RankComparis
         matrix_ns=wait_matrix(others, len(arrivals)) + mpi_matrix(in_mpi, arrivals),
         mpi_waits=mpi_waits(in_mpi, arrivals),
         lateness=tuple(lateness(waits, arrivals)),
-        window_ns=int(np.median(windows)) if windows else 0,
+        window_ns=int(median_of(windows)) if windows else 0,
     )

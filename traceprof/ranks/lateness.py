@@ -11,6 +11,7 @@ from traceprof.findings import Count
 from traceprof.intervals import Int64
 from traceprof.ranks.matching import LEAVE_TOGETHER
 from traceprof.ranks.medians import mean_of, middle_of_others
+from traceprof.trace.grouping import is_in, median_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +112,7 @@ def lateness(waits: Sequence[GroupWaits], arrivals: Sequence[Arrivals]) -> list[
                 num_operations=num,
                 coverage=num / _num_candidates(arrivals[member]),
                 num_last=len(lates),
-                late_ns=int(np.median(lates)) if len(lates) else 0,
+                late_ns=int(median_of(lates)) if len(lates) else 0,
                 total_ns=int(costs_ns.sum()),
                 uncertainty_ns=None if max(unsure) == beyond else max(unsure),
                 operations=np.concatenate(where)[order],
@@ -126,7 +127,7 @@ def _num_candidates(arrivals: Arrivals) -> int:
     """Return the number of a rank's operations that could be judged if all were matched."""
     known = arrivals.operations
     kinds = [known.index(name) for name in LEAVE_TOGETHER if name in known]
-    chosen = arrivals.is_judged & np.isin(arrivals.operation, np.array(kinds, np.int64))
+    chosen = arrivals.is_judged & is_in(arrivals.operation, np.array(kinds, np.int64))
     return int(np.count_nonzero(chosen))
 
 

@@ -21,6 +21,7 @@ from traceprof.findings import Count, Text
 from traceprof.ranks.alignment import OperationList, shift_between
 from traceprof.ranks.operation_keys import SortKey, members_of, sorted_out
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
 from traceprof.trace.model.special_values import UNKNOWN
 
@@ -92,7 +93,7 @@ class Group(Record, frozen=True):
     def is_one_of(self, names: Sequence[str]) -> Mask:
         """Return which operations have one of these names, bool[m]."""
         ids = [self.operations.index(name) for name in names if name in self.operations]
-        mask: Mask = np.isin(self.operation, np.array(ids, np.int64))
+        mask: Mask = is_in(self.operation, np.array(ids, np.int64))
         return mask
 
     def times(self, columns: Sequence[Int64]) -> Int64:
@@ -272,12 +273,12 @@ def _joined(
     place = np.full((len(numbers), len(lined_up)), UNKNOWN, np.int64)
     kind, size = place.copy(), place.copy()
     for column, (part, number) in enumerate(lined_up):
-        is_shared = np.isin(number, numbers)
+        is_shared = is_in(number, numbers)
         row = np.searchsorted(numbers, number[is_shared])
         place[row, column] = part.at[is_shared]
         kind[row, column], size[row, column] = part.kind[is_shared], part.bytes[is_shared]
     uneven = np.array([names.index(name) for name in _UNEVEN], np.int64)
-    agree = _is_one(kind) & (_is_one(size) | np.isin(kind.max(axis=1), uneven))
+    agree = _is_one(kind) & (_is_one(size) | is_in(kind.max(axis=1), uneven))
     if agree.mean() < _AGREE:
         return (
             f"kind or size of {np.count_nonzero(~agree)} of {len(agree)} operations differ between"

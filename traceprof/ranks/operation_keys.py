@@ -23,6 +23,7 @@ import numpy as np
 
 from traceprof.communication.messages import BETWEEN_TWO, EXCHANGE
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -59,7 +60,7 @@ def members_of(
     """Return the numbers of the ranks that use each communicator, in order, by run and name."""
     members: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for rank, run in zip(arrivals, runs, strict=True):
-        for index in np.unique(rank.communicator[rank.communicator >= 0]).tolist():
+        for index in distinct_values(rank.communicator[rank.communicator >= 0]).tolist():
             members[run][rank.communicators[index]].append(rank.rank)
     for of_run in members.values():
         for ranks in of_run.values():
@@ -82,11 +83,11 @@ def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sort
     yield from _of_mpi(arrivals)
     is_kernel = ~arrivals.is_mpi
     exchanges = [arrivals.operations.index(name_of_two) for name_of_two in BETWEEN_TWO]
-    is_exchange = np.isin(arrivals.operation, np.array(exchanges, np.int64)) & is_kernel
+    is_exchange = is_in(arrivals.operation, np.array(exchanges, np.int64)) & is_kernel
     labelled = (arrivals.group >= 0) & (arrivals.sequence >= 0) & ~is_exchange
     # A group of which one operation has no number is counted by NCCL's order, if by any.
-    partly = np.unique(arrivals.group[(arrivals.group >= 0) & ~is_exchange & ~labelled])
-    labelled &= ~np.isin(arrivals.group, partly)
+    partly = distinct_values(arrivals.group[(arrivals.group >= 0) & ~is_exchange & ~labelled])
+    labelled &= ~is_in(arrivals.group, partly)
     in_communicator = (arrivals.communicator >= 0) & is_kernel & ~is_exchange & ~labelled
     for name, at in _by(arrivals.group, labelled, arrivals.groups):
         # One call may have launched two kernels: the first stands for it.
@@ -95,14 +96,14 @@ def sorted_out(arrivals: Arrivals, members: Mapping[str, Sequence[int]]) -> Sort
     for name, at in _by(arrivals.communicator, in_communicator, arrivals.communicators):
         yield SortKey("communicator", name), at, None
     paired = peers_of(arrivals, members)
-    directed = is_exchange & np.isin(arrivals.direction, (1, 2)) & (paired >= 0)
+    directed = is_exchange & is_in(arrivals.direction, (1, 2)) & (paired >= 0)
     yield from _pairs(arrivals, directed & (arrivals.group >= 0), paired, "labels")
     yield from _pairs(arrivals, directed & (arrivals.group < 0), paired, "communicator")
     if labelled.any() or in_communicator.any() or directed.any():
         return  # what is left was launched before the capture began
     kinds = np.where(is_exchange, exchanges[0], arrivals.operation)
     for kind, of_kind in _by(kinds, is_kernel, arrivals.operations):
-        for number, stream in enumerate(np.unique(arrivals.stream[of_kind]).tolist()):
+        for number, stream in enumerate(distinct_values(arrivals.stream[of_kind]).tolist()):
             at = of_kind[arrivals.stream[of_kind] == stream]
             yield SortKey("order", None, kind, number), at, None
 
@@ -148,7 +149,7 @@ def _pairs(arrivals: Arrivals, chosen: Mask, peers: Int64, source: Source) -> So
     for name, of_name in _by(values, chosen, names):
         for direction in (1, 2):
             directed = of_name[arrivals.direction[of_name] == direction]
-            for peer in np.unique(peers[directed]).tolist():
+            for peer in distinct_values(peers[directed]).tolist():
                 at = directed[peers[directed] == peer]
                 ends = (arrivals.rank, peer) if direction == 1 else (peer, arrivals.rank)
                 number = arrivals.sequence[at]
@@ -159,5 +160,5 @@ def _pairs(arrivals: Arrivals, chosen: Mask, peers: Int64, source: Source) -> So
 def _by(values: Int64, chosen: Mask, names: Sequence[str]) -> Iterable[tuple[str, Int64]]:
     """Yield the indices of the chosen by value."""
     at = np.flatnonzero(chosen)
-    for value in np.unique(values[at]).tolist():
+    for value in distinct_values(values[at]).tolist():
         yield names[value], at[values[at] == value]

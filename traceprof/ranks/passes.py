@@ -17,6 +17,7 @@ from traceprof.communication.readiness import readiness
 from traceprof.communication.stream_waits import stream_waits
 from traceprof.patterns import lazy
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.special_values import NULL, UNKNOWN
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _messages(rank: Rank) -> tuple[Int64, Int64]:
         return _NOTHING, _NOTHING
     sent = messages(rank)
     exchanges = [sent.operations.index(name) for name in BETWEEN_TWO]
-    chosen = np.isin(sent.operation, exchanges) & (sent.called_ns != UNKNOWN)
+    chosen = is_in(sent.operation, exchanges) & (sent.called_ns != UNKNOWN)
     if not chosen.any() and not rank.is_peer_copy.any():
         return _NOTHING, _NOTHING
     ready = readiness(rank)
@@ -159,7 +160,7 @@ def _own_inputs(rank: Rank, ready: Readiness) -> Int64:
     waits, inputs = stream_waits(rank), np.full(len(ready), UNKNOWN, np.int64)
     if waits is None:
         return inputs
-    for stream in np.unique(ready.stream).tolist():
+    for stream in distinct_values(ready.stream).tolist():
         rows = np.flatnonzero((ready.stream == stream) & (ready.place >= 0))
         rows = rows[np.argsort(ready.place[rows], kind="stable")]
         of_stream = waits.stream == stream
@@ -217,7 +218,7 @@ def _passes(rank: Rank, window: Window, called: Int64) -> Int64:
     steps = rank.host_steps
     begins = _NOTHING if steps is None else steps.start_ns
     limits.append(begins)
-    part = intervals.num_before(np.unique(np.concatenate(limits)), launch, "right")
+    part = intervals.num_before(distinct_values(np.concatenate(limits)), launch, "right")
     first = np.flatnonzero(np.append(True, part[1:] != part[:-1]))
     launch = launch[first]
 

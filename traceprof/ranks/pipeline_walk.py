@@ -10,6 +10,7 @@ import numpy as np
 from traceprof.communication.messages import BETWEEN_TWO
 from traceprof.ranks.pipelines import ROUNDED_NS
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,7 +88,7 @@ def _chains(pipeline: Pipeline) -> Int64:
         came = [
             at for at, way in enumerate(ways) if not way.are_copies and way.destination == member
         ]
-        streams = np.unique(np.concatenate([ways[at].stream for at in came] or [first[:0]]))
+        streams = distinct_values(np.concatenate([ways[at].stream for at in came] or [first[:0]]))
         queues = [(copies, None), *((came, stream) for stream in streams.tolist())]
         for chosen, stream in queues:
             if len(chosen) < 2:

@@ -17,6 +17,7 @@ from traceprof.ranks.alignment import OperationList, shift_between
 from traceprof.ranks.operation_keys import members_of, peers_of
 from traceprof.ranks.passes import BACKWARD, FORWARD
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -191,12 +192,12 @@ def _sides(
 ) -> Iterator[tuple[int, int, _Side]]:
     """Yield the direction, the peer's number, and what a rank sends there or receives."""
     exchanges = [arrivals.operations.index(name) for name in BETWEEN_TWO]
-    known = np.isin(arrivals.operation, np.array(exchanges, np.int64)) & arrivals.is_judged
+    known = is_in(arrivals.operation, np.array(exchanges, np.int64)) & arrivals.is_judged
     known &= (arrivals.direction > 0) & (arrivals.called_ns >= 0) & ~arrivals.is_mpi
     peers = peers_of(arrivals, members)
     for bit in (SENDS, RECEIVES):
         chosen = known & ((arrivals.direction & bit) > 0) & (peers >= 0)
-        for peer in np.unique(peers[chosen]).tolist():
+        for peer in distinct_values(peers[chosen]).tolist():
             rows = np.flatnonzero(chosen & (peers == peer))
             rows = rows[np.argsort(arrivals.called_ns[rows], kind="stable")]
             yield (
@@ -219,7 +220,7 @@ def _copies(
     """Yield the ranks and the copies from one to the other, of one process."""
     places = {(rank.report, rank.process, rank.device): place for place, rank in enumerate(passes)}
     for place, rank in enumerate(passes):
-        for device in np.unique(rank.copy_to).tolist():
+        for device in distinct_values(rank.copy_to).tolist():
             other = places.get((rank.report, rank.process, device))
             if other is not None:
                 rows = rank.copy_to == device
@@ -392,7 +393,7 @@ def _are_certain(
     """
     own = [way for pair, way in messages.items() if {*pair} <= {*order}]
     by_way = [passes[way.source].kind[way.producer] for way in own]
-    if all(_is_usual(np.isin(kinds, (FORWARD, BACKWARD))) for kinds in by_way):
+    if all(_is_usual(is_in(kinds, (FORWARD, BACKWARD))) for kinds in by_way):
         return True
     return len(order) > 2 and not any(way.are_copies for way in own)
 

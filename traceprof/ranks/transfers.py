@@ -16,6 +16,7 @@ from traceprof import intervals
 from traceprof.communication.latency import DISTINCT_SIZES
 from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, OF_MEDIANS
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def transfers(
     parts: dict[OperationKind, list[tuple[GroupWaits, int, Int64]]] = defaultdict(list)
     for wait in waits:
         inside = np.flatnonzero(wait.is_inside & wait.is_known)
-        for kind in np.unique(wait.group.operation[inside]).tolist():
+        for kind in distinct_values(wait.group.operation[inside]).tolist():
             chosen = inside[wait.group.operation[inside] == kind]
             for column, member in enumerate(wait.group.members):
                 place = int(wait.group.place[chosen[0], column])
@@ -174,7 +175,7 @@ def latency_and_rate(size: Float64, took: Int64, shared_error_ns: float = 0.0) -
     sizes, which, count = np.unique(size[known], return_inverse=True, return_counts=True)
     if len(sizes) < 2 or sizes[-1] < DISTINCT_SIZES * sizes[0] or len(which) < _MIN_TIMES:
         return None
-    times = np.array([np.median(took[known][which == index]) for index in range(len(sizes))])
+    times = np.array([median_of(took[known][which == index]) for index in range(len(sizes))])
     columns = np.stack((1 / times, sizes / times), axis=1)
     (latency, per_byte), *_ = np.linalg.lstsq(columns, np.ones(len(sizes)), rcond=None)
     misfit = 1 - columns @ np.array([latency, per_byte])
@@ -208,7 +209,7 @@ def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float6
         times: float64[sizes], their medians.
     """
     apart = np.abs(took - times[which])
-    residual = np.array([np.median(apart[which == index]) for index in range(len(count))]) / times
+    residual = np.array([median_of(apart[which == index]) for index in range(len(count))]) / times
     few, enough = np.flatnonzero(count < _MIN_TIMES), np.flatnonzero(count >= _MIN_TIMES)
     residual[enough] *= _student((_FREEDOM * count[enough]).astype(np.float64))
     # Few times of one size do not show how they vary: those of other sizes do.
@@ -217,7 +218,7 @@ def _variance(took: Int64, which: Int64, count: Int64, times: Float64) -> Float6
         residual[few] = residual[beside] * np.maximum(times[beside] / times[few], 1)
     elif len(took) > len(count):  # each size took one median from its times; one time shows nothing
         freedom, shown = len(took) - len(count), count[which] > 1
-        share, left = np.median((apart / times[which])[shown]), np.median(apart[shown])
+        share, left = median_of((apart / times[which])[shown]), median_of(apart[shown])
         correction = np.sqrt(shown.sum() / freedom) * _student(np.array(_FREEDOM * freedom))
         residual = np.maximum(share, left / times) * correction
     sigma = np.maximum(DISTANCE_TO_DEVIATION * residual, _MIN_STRAYING)

@@ -21,6 +21,7 @@ from traceprof.communication.messages import BETWEEN_TWO, RECEIVES, SENDS
 from traceprof.ranks.pipelines import MAX_UNSURE_NS, ROUNDED_NS
 from traceprof.run.pipeline_orders import ORDERS, interleaved
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in, median_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -140,7 +141,7 @@ def named(
             continue
         stages = _stages(ranks, passes, arrivals, members, exchanges)
         steps = passes[members[0]].step
-        num_steps = len(np.unique(steps)) if (steps >= 0).all() else None
+        num_steps = len(distinct_values(steps)) if (steps >= 0).all() else None
         order = _order(stages, num_steps, is_one_clock=_is_one_clock(ranks, members))
         if isinstance(order, str):
             reasons.append(order)
@@ -154,7 +155,7 @@ def named(
 def _exchanges(arrivals: Arrivals) -> Int64:
     """Return the rows of sends and receives by kernels whose launch is known, by launch."""
     kinds = [arrivals.operations.index(name) for name in BETWEEN_TWO]
-    chosen = np.isin(arrivals.operation, np.array(kinds, np.int64)) & ~arrivals.is_mpi
+    chosen = is_in(arrivals.operation, np.array(kinds, np.int64)) & ~arrivals.is_mpi
     rows = np.flatnonzero(chosen & (arrivals.called_ns >= 0))
     return rows[np.argsort(arrivals.called_ns[rows], kind="stable")]
 
@@ -384,6 +385,6 @@ def _apart_ns(
                 ends.append((end - stages[source].end_ns[sent]) * (1 if source == low else -1))
             differences = np.concatenate(ends)
             if len(differences):
-                shift = 0.0 if is_one_clock else float(np.median(differences))
+                shift = 0.0 if is_one_clock else float(median_of(differences))
                 apart += float(np.abs(differences - shift).sum())
     return apart

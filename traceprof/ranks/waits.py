@@ -24,6 +24,7 @@ from traceprof.ranks.matching import Unmatched
 from traceprof.ranks.medians import DISTANCE_TO_DEVIATION, OF_MEDIANS, middle_of_others
 from traceprof.run.session_clocks import ONE_MACHINE_NS
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -128,8 +129,8 @@ def split_by_leaving(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks)
     left, groups = list(range(len(members))), []
     while left:
         first = left[0]
-        apart = np.median(np.abs(end - end[:, first : first + 1]), axis=0)
-        shortest = np.median(np.minimum(stay, stay[:, first : first + 1]), axis=0)
+        apart = median_of(np.abs(end - end[:, first : first + 1]), axis=0)
+        shortest = median_of(np.minimum(stay, stay[:, first : first + 1]), axis=0)
         leaves = apart <= np.maximum(between[first], shortest * _LEAVING)
         alike = [column for column in left if leaves[column]]
         left = [column for column in left if not leaves[column]]
@@ -164,7 +165,7 @@ def waits_of(group: Group, arrivals: Sequence[Arrivals], clocks: Clocks) -> Grou
     )
     between, stay = _between(members, clocks), end - blocked
     # Clocks that are too uncertain for waits: `transfer_ns` needs none.
-    is_coarse = bool(between.max() > np.median(stay.min(axis=1)))
+    is_coarse = bool(between.max() > median_of(stay.min(axis=1)))
     # Without GPUs a send may end before its receive begins: sockets buffer messages.
     is_on_gpus = not group.is_mpi and all(member.device is not None for member in members)
     overlaps = whole.leaves_together | (whole.is_one_of(BETWEEN_TWO) & is_on_gpus)
@@ -250,12 +251,12 @@ def _clock_error(end: Int64, members: Sequence[Arrivals], clocks: Clocks) -> flo
         clocks: the clocks of the run.
     """
     machine = np.array([clocks.host_of[member.report] for member in members])
-    hosts = np.unique(machine).tolist()
+    hosts = distinct_values(machine).tolist()
     if len(hosts) < 2:
         return 0.0
-    left = np.stack([np.median(end[:, machine == host], axis=1) for host in hosts], axis=1)
-    apart = left - np.median(end, axis=1, keepdims=True)
-    distance = np.median(np.abs(apart - np.median(apart, axis=0)), axis=0)
+    left = np.stack([median_of(end[:, machine == host], axis=1) for host in hosts], axis=1)
+    apart = left - median_of(end, axis=1)[:, np.newaxis]
+    distance = median_of(np.abs(apart - median_of(apart, axis=0)), axis=0)
     measured_by = np.array([clocks.hosts[host].num_operations for host in hosts])
     # The reference was compared with as many as the others were with it.
     measured_by[measured_by == 0] = max(measured_by.max(), 1)
@@ -266,7 +267,7 @@ def _clock_error(end: Int64, members: Sequence[Arrivals], clocks: Clocks) -> flo
 def _transfer(group: Group, stay: Int64, wait: Int64, root: Int64) -> Int64:
     """Return the time of each operation itself by the clocks, int64[m]."""
     without_wait = stay - wait
-    took: Int64 = np.median(without_wait, axis=1).astype(np.int64)
+    took: Int64 = median_of(without_wait, axis=1).astype(np.int64)
     row = np.arange(len(root))
     to_root = group.is_one_of(TO_ROOT) & (root >= 0)
     took[to_root] = without_wait[row, root][to_root]

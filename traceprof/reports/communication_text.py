@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
 from traceprof.reports.tables import name_text, new_table
+from traceprof.trace.grouping import median_of
 from traceprof.units import counted, duration, ranks_text, size_text
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _groups(rows: dict[tuple[str, str], list[tuple[int, OperationUse]]]) -> Tabl
             _numbers(of_ranks),
             _span([use.count for use in uses]),
             size_text(max(sizes)) if len(sizes) == len(uses) else "-",
-            duration(int(np.median([use.median_ns for use in uses]))),
+            duration(int(median_of([use.median_ns for use in uses]))),
             duration(mean_ns),
         )
     return _with_rest(table, len(ordered))
@@ -91,7 +90,7 @@ def _buckets(rows: dict[tuple[int, int], list[tuple[int, BucketUse]]]) -> Table:
             size_text(size) if size else "-",
             _numbers(of_ranks),
             _span([use.count for use in uses]),
-            duration(int(np.median(done))) if done else "-",
+            duration(int(median_of(done))) if done else "-",
         )
     return _with_rest(table, len(rows))
 

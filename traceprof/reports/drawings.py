@@ -11,6 +11,7 @@ from traceprof.errors import one_line
 from traceprof.kernel_names import function_name
 from traceprof.reports.tracks import EventKind
 from traceprof.structs import Record
+from traceprof.trace.grouping import median_of
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def step_chart(steps: Sequence[StepMeasures]) -> StepChart:
                 ),
             )
         )
-    middle = float(np.median(lengths))
+    middle = float(median_of(lengths))
     last = steps[-1].number
     ticks = [
         DrawnText(LABELS, CHART_HEIGHT + 15, f"step {steps[0].number}"),

@@ -10,6 +10,7 @@ from traceprof.analyses import pipeline_bubble
 from traceprof.ranks.passes import BACKWARD, FORWARD, WEIGHTS
 from traceprof.reports.drawings import LABELS, WIDTH, DrawnText
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def pipeline_drawing(pipeline: PipelineBubbles, ranks: RankComparison) -> Pipeli
 def _span(pipeline: PipelineBubbles) -> tuple[int, int, int | None]:
     """Return begin and end of the step of middle length, and its index; of all without steps."""
     first = pipeline.stages[0]
-    steps = np.unique(first.step[first.step >= 0])
+    steps = distinct_values(first.step[first.step >= 0])
     if not len(steps):
         return pipeline.start_ns, pipeline.end_ns, None
     begins = np.array([int(first.start_ns[first.step == step].min()) for step in steps])

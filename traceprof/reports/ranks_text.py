@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.text import Text
 
 from traceprof.errors import one_line
 from traceprof.reports.detail import MAX_RANKS
 from traceprof.reports.tables import name_text, new_table
 from traceprof.reports.time_text import where_all
+from traceprof.trace.grouping import median_of
 from traceprof.units import counted, duration, percent, three_digits
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _known(nanoseconds: int, *, is_unknown: bool) -> str:
 
 def _median_wait(uses: Sequence[OperationUse]) -> str:
     waits = [use.wait_ns for use in uses if use.wait_ns is not None]
-    return duration(int(np.median(waits))) if waits else "unknown"
+    return duration(int(median_of(waits))) if waits else "unknown"
 
 
 def _short(communicator: str, description: str | None) -> Text:

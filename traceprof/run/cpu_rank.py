@@ -14,6 +14,7 @@ import numpy as np
 
 from traceprof import intervals, labels
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.call_labels import CallLabel, number_of, operation_of, read_call
 from traceprof.trace.model.special_values import OPEN_END
 
@@ -142,12 +143,12 @@ def cpu_work(ranges: LabelRanges) -> CpuWork:
     start, is_open = ranges.start_ns, ranges.end_ns == OPEN_END
     last = max(int(start.max()), int(ranges.end_ns[~is_open].max(initial=start.max())))
     end = np.where(is_open, last, ranges.end_ns)
-    blocks = np.isin(role, (_Role.OPERATION, _Role.CONTAINER, _Role.WAIT)) & ranges.nests
-    flies = np.isin(role, (_Role.OPERATION, _Role.CONTAINER)) & ~ranges.nests
+    blocks = is_in(role, (_Role.OPERATION, _Role.CONTAINER, _Role.WAIT)) & ranges.nests
+    flies = is_in(role, (_Role.OPERATION, _Role.CONTAINER)) & ~ranges.nests
     in_flight = intervals.union(start[flies], end[flies])
     computes = (role == _Role.COMPUTE) & ranges.nests
     compute = intervals.empty()
-    for thread in np.unique(ranges.thread[computes]).tolist():
+    for thread in distinct_values(ranges.thread[computes]).tolist():
         of_thread = ranges.thread == thread
         working, blocked = (
             intervals.union(start[chosen], end[chosen])

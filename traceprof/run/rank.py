@@ -28,6 +28,7 @@ from traceprof.run.steps.step_ranges import (
 )
 from traceprof.run.summary import RankInfo
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.kinds import CopyKind, copy_label
 from traceprof.trace.model.operations import RankKey
 from traceprof.trace.model.special_values import NULL
@@ -211,7 +212,7 @@ class Rank(RankInfo):
     def program(self) -> Program:
         """The kind of program that its process ran."""
         kernels = self.operations.kernels
-        ids = np.unique(kernels.name_of_signature[kernels.packed_signature.distinct])
+        ids = distinct_values(kernels.name_of_signature[kernels.packed_signature.distinct])
         return program_of(
             self.trace, self.process, [self.kernel_names[id_] for id_ in ids.tolist()]
         )

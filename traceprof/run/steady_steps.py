@@ -11,6 +11,7 @@ from traceprof import intervals
 from traceprof.run.steps.steady_rules import StepUse, step_uses
 from traceprof.run.training import training_of
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +95,7 @@ def _steady_steps(rank: Rank, start_ns: int, end_ns: int) -> SteadySteps:
     num_kernels, phases = _num_kernels(rank, start, end), steps.phases
     is_cut = _known_cut(rank, steps.source[inside])
     uses = np.zeros(len(inside), np.int8)
-    for phase in np.unique(phases[inside]).tolist():
+    for phase in distinct_values(phases[inside]).tolist():
         chosen = phases[inside] == phase
         last = np.flatnonzero(phases == phase)[-1]
         uses[chosen] = step_uses(

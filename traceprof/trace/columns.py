@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from traceprof.trace.grouping import is_in
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -154,11 +156,11 @@ class Column:
         """Return which values are among these, bool[n]."""
         wanted = np.array(sorted(ids), np.int64)
         if self._kept.dtype.itemsize > _COUNTED_BYTES:
-            return np.isin(self.values, wanted)
+            return is_in(self.values, wanted)
         numbers = wanted - self._base
         numbers = numbers[(numbers >= 0) & (numbers <= np.iinfo(self._kept.dtype).max)]
         if len(numbers) > _MAX_COMPARED:
-            return np.isin(self._every, wanted).take(self._kept)
+            return is_in(self._every, wanted).take(self._kept)
         mask = np.zeros(len(self), np.bool_)
         for number in numbers.tolist():
             mask |= self._kept == number

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 from msgspec import structs
 from msgspec.structs import replace
 
@@ -45,6 +44,7 @@ from traceprof.findings import (
 )
 from traceprof.run.rank import CpuRank
 from traceprof.run.steady_steps import covered_per_step
+from traceprof.trace.grouping import distinct_values
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ def _host_operations(rank: Rank, window: Window) -> frozenset[str]:
     if not isinstance(rank, CpuRank):
         return frozenset()
     operations = rank.work.operations
-    kinds = np.unique(operations.kind[window.holds_start(operations.start_ns)]).tolist()
+    kinds = distinct_values(operations.kind[window.holds_start(operations.start_ns)]).tolist()
     calls = (rank.work.calls[kind] for kind in kinds)
     return frozenset(call.operation for call in calls if call is not None)
 

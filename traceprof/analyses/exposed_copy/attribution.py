@@ -9,6 +9,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.run.concurrency import DIRECTIONS, copy_directions
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import UNIFIED_COPIES, MemoryKind
 from traceprof.trace.model.special_values import NULL
 
@@ -119,7 +120,7 @@ def _host_memory(rank: Rank, copy: Int64) -> Int64:
     for kind in reversed(_HOST_MEMORY):  # of two, pageable memory decides
         memory[(source == kind) | (destination == kind)] = kind
     # The driver moves pages of unified memory: the copy's kind shows it if the memory does not.
-    is_unified = np.isin(copies.kind[copy], UNIFIED_COPIES)
+    is_unified = is_in(copies.kind[copy], UNIFIED_COPIES)
     memory[is_unified & (memory == MemoryKind.UNKNOWN)] = MemoryKind.MANAGED
     return memory
 
@@ -165,7 +166,7 @@ def _any_starts(stream_of_start: Int64, start_ns: Int64, times_ns: Int64, stream
     code = code.reshape(-1)
     there = which * len(numbers) + code[: len(which)]
     wanted = place.reshape(-1) * len(numbers) + code[len(which) :]
-    return np.isin(wanted, there)
+    return is_in(wanted, there)
 
 
 def is_memory_known(rank: Rank, owners: CopyOwners) -> Mask:

@@ -11,6 +11,7 @@ from traceprof.analyses.exposed_copy.gradient_copies import gradient_copies
 from traceprof.findings import MAX_EVIDENCE, Evidence
 from traceprof.run.concurrency import DIRECTIONS
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import MemoryKind, copy_label
 from traceprof.units import size_text
 
@@ -64,7 +65,7 @@ def copy_parts(rank: Rank, window: Window, owners: CopyOwners) -> tuple[CopyPart
     sizes = [int(key.max(initial=0)) + 1 for key in keys]
     number = np.ravel_multi_index([key.astype(np.int64) for key in keys], sizes)
     parts = []
-    for part in np.unique(number).tolist():
+    for part in distinct_values(number).tolist():
         chosen = number == part
         direction, memory, same, gradient, first = map(int, np.unravel_index(part, sizes))
         size = intervals.total(owners.bytes[chosen])
@@ -90,7 +91,7 @@ def _are_gradients(rank: Rank, owners: CopyOwners) -> Mask:
     """Return which owners copy gradients out of buckets, bool[n]."""
     is_gradient: Mask = owners.direction == DIRECTIONS.index("d2d")
     if is_gradient.any():
-        is_gradient &= np.isin(owners.copy, gradient_copies(rank))
+        is_gradient &= is_in(owners.copy, gradient_copies(rank))
     return is_gradient
 
 

@@ -39,6 +39,7 @@ from traceprof.kernel_names.tensor_cores import (
     tensor_cores,
 )
 from traceprof.run.steady_steps import share_per_step
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent, times
 
@@ -139,7 +140,7 @@ _HALF_THE_BYTES = 0.5
 def run(rank: Rank, window: Window) -> FullPrecisionMatmulResult:
     """Add up the kernels whose names say that they multiply FP32 numbers."""
     kernels = rank.operations.kernels
-    ids = np.unique(kernels.name_of_signature)
+    ids = distinct_values(kernels.name_of_signature)
     names = [rank.kernel_names[id_] for id_ in ids.tolist()]
     kinds = [
         kernel_kind(name, communicates=id_ in rank.communication_operations)
@@ -197,7 +198,7 @@ def half_precision_shares(rank: Rank) -> dict[int, float] | None:
         By the name's id, of those that become faster; empty if no matrices are multiplied in
         FP32. None if no tensor cores are known of the GPU.
     """
-    ids = np.unique(rank.operations.kernels.name_of_signature).tolist()
+    ids = distinct_values(rank.operations.kernels.name_of_signature).tolist()
     names = [rank.kernel_names[id_] for id_ in ids]
     cores = tensor_cores(_capability(rank, names), rank.gpu)
     if cores is None:

@@ -12,6 +12,7 @@ from traceprof.kernel_names.categories import Category, kernel_kind
 from traceprof.patterns import lazy
 from traceprof.ranks.passes import BACKWARD_NAMES, FORWARD_NAMES
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
@@ -113,9 +114,9 @@ def _of_autograd(rank: Rank) -> Backwards | None:
     if calls is None or not own:
         return None
     launched_by = rank.launched_by[0]
-    call = np.unique(launched_by[~rank.is_communication_kernel & (launched_by >= 0)])
+    call = distinct_values(launched_by[~rank.is_communication_kernel & (launched_by >= 0)])
     call = call[np.argsort(calls.start_ns[call], kind="stable")]
-    is_own = np.isin(calls.thread[call], own)
+    is_own = is_in(calls.thread[call], own)
     begins = is_own & ~np.append(False, is_own[:-1])
     ends = is_own & ~np.append(is_own[1:], False)
     if not begins.any():
@@ -139,7 +140,7 @@ def _optimizes(rank: Rank) -> Int64:
         for key, text in rank.kernel_names.items()
         if kernel_kind(text, communicates=False).category is Category.OPTIMIZER
     ]
-    return np.flatnonzero(np.isin(name, ids))
+    return np.flatnonzero(is_in(name, ids))
 
 
 def _took(rank: Rank, start: Int64, stop: Int64) -> Int64:

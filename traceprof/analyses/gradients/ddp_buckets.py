@@ -10,6 +10,7 @@ from msgspec import Struct
 from traceprof.findings import Count
 from traceprof.run.cpu_rank import host_buckets
 from traceprof.structs import Record
+from traceprof.trace.grouping import median_of
 from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ def run(rank: Rank, window: Window) -> DdpBucketsResult:
     inside = window.holds_start(buckets.start_ns)
     is_done, duration = buckets.end_ns != OPEN_END, buckets.end_ns - buckets.start_ns
     uses = []
-    for index, size in np.unique(np.stack((buckets.index, buckets.bytes))[:, inside], axis=1).T:
+    pairs = np.stack((buckets.index, buckets.bytes))[:, inside]
+    # With indices, since numpy imports its masked arrays otherwise.
+    for index, size in np.unique(pairs, return_index=True, axis=1)[0].T:
         chosen = inside & (buckets.index == index) & (buckets.bytes == size)
         done = duration[chosen & is_done]
         uses.append(
@@ -61,7 +64,7 @@ def run(rank: Rank, window: Window) -> DdpBucketsResult:
                 index=int(index) if index >= 0 else None,
                 bytes=int(size) if size >= 0 else None,
                 count=int(chosen.sum()),
-                median_ready_to_done_ns=int(np.median(done)) if len(done) else None,
+                median_ready_to_done_ns=int(median_of(done)) if len(done) else None,
             )
         )
     return DdpBucketsResult(rank.rank, tuple(uses))

@@ -12,6 +12,7 @@ from traceprof.communication.messages import messages
 from traceprof.patterns import lazy
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def judge_steps(rank: Rank, window: Window, step: Int64, reduces: Mask, inside: 
         is_late=is_late,
         ready_ns=ready,
         accumulates=accumulates,
-        is_steady=np.isin(of_step, _steady(rank, window)),
+        is_steady=is_in(of_step, _steady(rank, window)),
     )
 
 
@@ -230,7 +231,7 @@ def _ready(
     ready = first[place]
     called, opened_by = _first_parts(rank, begin)
     # Autograd's thread may name a part of the backward only: it has made no other launch before.
-    for opener in np.unique(opened_by[opened_by != thread[place]]).tolist():
+    for opener in distinct_values(opened_by[opened_by != thread[place]]).tolist():
         own = np.append(launch[thread[:-1] == opener], intervals.BEYOND_NS)
         before = np.minimum(called, own[np.searchsorted(own, begin)])
         called = np.where((opened_by == opener) & (thread[place] != opener), before, called)

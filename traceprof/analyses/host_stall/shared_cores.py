@@ -14,6 +14,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +120,7 @@ def has_quota(end_ns: Int64) -> bool:
     Args:
         end_ns: int64[n], when the stalls of a process ended.
     """
-    num_periods = len(np.unique((end_ns - end_ns.min(initial=0)) // QUOTA_PERIOD_NS))
+    num_periods = len(distinct_values((end_ns - end_ns.min(initial=0)) // QUOTA_PERIOD_NS))
     mean = _mean_direction(end_ns, QUOTA_PERIOD_NS)
     return num_periods >= _MIN_PERIODS and _is_concentrated(mean, len(end_ns))
 
@@ -131,7 +132,7 @@ def tick_of(length_ns: Int64) -> int | None:
         length_ns: int64[n], of the stalls.
     """
     for tick_ns in TICKS_NS:
-        multiples = np.unique(np.rint(length_ns / tick_ns))
+        multiples = distinct_values(np.rint(length_ns / tick_ns))
         if len(multiples) > 1 and multiples[0] >= 1 and _is_multiple(length_ns, tick_ns):
             return tick_ns
     return None

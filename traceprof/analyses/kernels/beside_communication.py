@@ -11,6 +11,7 @@ from traceprof.analyses.kernels.by_signature import compare
 from traceprof.analyses.kernels.concurrent_compute import beside_other_compute
 from traceprof.analyses.kernels.places import places
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in
 
 if TYPE_CHECKING:
     from traceprof.analyses.kernels.by_signature import ComparedSignatures
@@ -128,7 +129,7 @@ def slowed_of(rank: Rank, computes: Int64, beside: BesideCommunication) -> Slowe
     if beside.has_places:
         limit[beside.compared.signature] = most
     slowed = signature[beside.is_beside]
-    is_elsewhere = np.isin(slowed, elsewhere.signature)
+    is_elsewhere = is_in(slowed, elsewhere.signature)
     rate, least, most, limit = rates[:, slowed]
     return SlowedKernels(
         kernel=computes[beside.is_beside], beside_ns=beside.beside_ns[beside.is_beside],

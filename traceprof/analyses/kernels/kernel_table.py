@@ -13,6 +13,7 @@ from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Count
 from traceprof.kernel_names.categories import KernelKind, kernel_kind
 from traceprof.run.steady_steps import steady_steps
+from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +85,7 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> KernelTable
     kernels = rank.operations.kernels
     chosen = np.flatnonzero(window.holds_start(kernels.start_ns))
     # Several ids may stand for the same text.
-    ids = np.unique(kernels.name_of_signature)
+    ids = distinct_values(kernels.name_of_signature)
     names = sorted({rank.kernel_names[id_] for id_ in ids.tolist()})
     place = {name: index for index, name in enumerate(names)}
     of_id = np.array([place[rank.kernel_names[id_]] for id_ in ids.tolist()], np.int64)

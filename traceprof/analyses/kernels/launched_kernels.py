@@ -13,7 +13,7 @@ from traceprof.intervals import num_before
 from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
-from traceprof.trace.grouping import numbered
+from traceprof.trace.grouping import distinct_values, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,7 +115,7 @@ def run(rank: Rank, window: Window, judged: Window | None = None) -> LaunchedKer
         return LaunchedKernels(rank.rank, {}, ())
     length = kernels.packed_length.at(chosen)
     of_signature = kernels.name_of_signature
-    ids = np.unique(of_signature[kernels.packed_signature.distinct])
+    ids = distinct_values(of_signature[kernels.packed_signature.distinct])
     which = np.searchsorted(ids, of_signature)[kernels.packed_signature.kept[chosen]]
     most: list[list[Any]] = [
         _most(which, values, length, len(ids), texts)

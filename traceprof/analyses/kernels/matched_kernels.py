@@ -14,7 +14,7 @@ import numpy as np
 from traceprof.analyses.kernels.placed_kernels import DISTURBED
 from traceprof.run.session_clocks import ONE_MACHINE_NS
 from traceprof.structs import Record
-from traceprof.trace.grouping import grouped, numbered, places
+from traceprof.trace.grouping import distinct_values, grouped, is_in, median_of, numbered, places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,7 +87,7 @@ def shared_steps(placed: Sequence[PlacedKernels], clocks: Clocks) -> SharedSteps
     """Match the steps of ranks: by time where clocks show it, else by number."""
     most = max(placed, key=lambda rank: len(rank.number))
     start, end = (clocks.to_run(most.report, limit) for limit in (most.start_ns, most.end_ns))
-    length = float(np.median(end - start))
+    length = float(median_of(end - start))
     of_rank = []
     for rank in placed:
         own = [clocks.to_run(rank.report, limit) for limit in (rank.start_ns, rank.end_ns)]
@@ -96,7 +96,7 @@ def shared_steps(placed: Sequence[PlacedKernels], clocks: Clocks) -> SharedSteps
             step = np.full(len(rank.number), -1)
         elif unsure is None or unsure > max(_MAX_UNSURE * length, ONE_MACHINE_NS):
             step = np.searchsorted(most.number, rank.number)
-            step = np.where(np.isin(rank.number, most.number), step, -1)
+            step = np.where(is_in(rank.number, most.number), step, -1)
         else:
             middle = (own[0] + own[1]) // 2
             step = np.searchsorted(start, middle, side="right") - 1
@@ -137,7 +137,7 @@ def matched_kernels(
     categories = categories_of(placed)
     category_of = np.array([categories.index(category) for _, category in names], np.int64)
     meets = np.append(0, np.cumsum(_meeting(placed)))
-    for number in np.unique(chunk).tolist():
+    for number in distinct_values(chunk).tolist():
         columns: list[tuple[Int64, ...]] = []
         for index, (rank, step) in enumerate(zip(placed, step_of, strict=True)):
             chosen = np.flatnonzero((step >= 0) & (chunk[step] == number))

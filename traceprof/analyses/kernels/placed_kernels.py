@@ -22,7 +22,7 @@ from traceprof.kernel_names.categories import MAIN_COMPUTE, kernel_kind
 from traceprof.run.steady_steps import steady_steps
 from traceprof.structs import Record
 from traceprof.trace.columns import pack
-from traceprof.trace.grouping import numbered
+from traceprof.trace.grouping import distinct_values, numbered
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
@@ -242,7 +242,7 @@ def _names(rank: Rank) -> tuple[Int64, list[str], list[str]]:
     numbers: dict[tuple[str, str], int] = {}
     of_name: dict[int, int] = {}
     ids = rank.operations.kernels.name_of_signature
-    for id_ in np.unique(ids).tolist():
+    for id_ in distinct_values(ids).tolist():
         text = rank.kernel_names[id_]
         category = kernel_kind(text, communicates=False).category
         text = function_name(text) if category in MAIN_COMPUTE else text

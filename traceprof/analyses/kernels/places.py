@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.intervals import num_before
-from traceprof.trace.grouping import numbered
+from traceprof.trace.grouping import is_in, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ def unit_starts(rank: Rank) -> Int64 | None:
         kinds = [
             index for index, kind in enumerate(ranges.kinds) if kind.operation == labels.BACKWARD
         ]
-        ends: Int64 = np.sort(ranges.end_ns[np.isin(ranges.kind, np.array(kinds, np.int64))])
+        ends: Int64 = np.sort(ranges.end_ns[is_in(ranges.kind, np.array(kinds, np.int64))])
         if len(ends) > len(steps.start_ns):
             return np.append(steps.start_ns[:1], ends[ends > steps.start_ns[0]])
     return steps.start_ns

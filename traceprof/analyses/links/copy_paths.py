@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import intervals
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import DEVICE_MEMORY, CopyKind
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def copies_by_direction(rank: Rank, inside: Mask) -> dict[str, Int64]:
     """
     kinds = rank.operations.copies.kind
     chosen = {
-        direction: np.flatnonzero(inside & ~rank.is_peer_copy & np.isin(kinds, of_direction))
+        direction: np.flatnonzero(inside & ~rank.is_peer_copy & is_in(kinds, of_direction))
         for direction, of_direction in _KINDS_BY_DIRECTION.items()
     }
     return {direction: path for direction, path in chosen.items() if len(path)}
@@ -46,7 +47,7 @@ def exposed_copies(rank: Rank, chosen: Int64, window: Window) -> Intervals:
 
 def is_device_memory(memory: Int64) -> Mask:
     """Return which kinds of memory are the GPU's own, bool[n]."""
-    mask: Mask = np.isin(memory, np.array(DEVICE_MEMORY, np.int64))
+    mask: Mask = is_in(memory, np.array(DEVICE_MEMORY, np.int64))
     return mask
 
 
@@ -55,7 +56,7 @@ def is_staged(copies: Copies) -> Mask:
 
     The trace says device on both sides of such a copy; only its kind shows the direction.
     """
-    over_host = np.isin(copies.kind, _KINDS_BY_DIRECTION["h2d"])
+    over_host = is_in(copies.kind, _KINDS_BY_DIRECTION["h2d"])
     over_host |= is_to_host(copies)
     staged: Mask = over_host & is_device_memory(copies.source_memory)
     return staged & is_device_memory(copies.destination_memory)
@@ -63,5 +64,5 @@ def is_staged(copies: Copies) -> Mask:
 
 def is_to_host(copies: Copies) -> Mask:
     """Return which copies go to the host, bool[copies]."""
-    mask: Mask = np.isin(copies.kind, _KINDS_BY_DIRECTION["d2h"])
+    mask: Mask = is_in(copies.kind, _KINDS_BY_DIRECTION["d2h"])
     return mask

@@ -18,6 +18,7 @@ from traceprof.analyses.links.link_findings import LinkMetrics, Load
 from traceprof.analyses.shape.results import RankResult
 from traceprof.findings import Count, NotApplicable, Positive, one_of, severity_of_cost, share
 from traceprof.run.steady_steps import share_per_step
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.kinds import MemoryKind
 from traceprof.trace.model.operations import RankKey
 
@@ -147,7 +148,7 @@ def copies_by_way(rank: Rank, inside: Mask) -> dict[tuple[str, int | None], Int6
         copies.source_device == rank.device, copies.destination_device, copies.source_device
     )
     peers = np.where(peers == rank.device, -1, np.maximum(peers, -1))  # not known
-    for peer in np.unique(peers[inside & rank.is_peer_copy]).tolist():
+    for peer in distinct_values(peers[inside & rank.is_peer_copy]).tolist():
         chosen = np.flatnonzero(inside & rank.is_peer_copy & (peers == peer))
         ways["p2p", peer if peer >= 0 else None] = chosen
     return ways

@@ -16,6 +16,7 @@ from traceprof.analyses.collectives import OperationUse, by_cost, rates, with_tr
 from traceprof.communication.messages import ONE_SIDED
 from traceprof.run.rank import CpuRank
 from traceprof.structs import Record
+from traceprof.trace.grouping import median_of
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _uses(
                 count=len(chosen),
                 bytes=intervals.total(sizes) if (sizes != UNKNOWN).all() else None,
                 total_ns=intervals.total(duration[chosen]),
-                median_ns=int(np.median(duration[chosen])),
+                median_ns=int(median_of(duration[chosen])),
                 algbw_gb_per_s=algbw if has_rate else None,
                 busbw_gb_per_s=busbw if has_rate else None,
                 peak_gb_per_s=None,

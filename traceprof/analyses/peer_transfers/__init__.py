@@ -20,6 +20,7 @@ from traceprof.communication.messages import RECEIVES, SENDS, messages
 from traceprof.findings import share
 from traceprof.run.steady_steps import share_per_step
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -89,8 +90,8 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
         staged = is_staged(other.copies)
         to_host = is_to_host(other.copies)
         of_others = other.copies.correlation
-        has_first |= np.isin(received, of_others[staged & to_host])
-        landing = np.flatnonzero(staged & ~to_host & np.isin(of_others, sent))
+        has_first |= is_in(received, of_others[staged & to_host])
+        landing = np.flatnonzero(staged & ~to_host & is_in(of_others, sent))
         if len(landing):
             starts.append(other.copies.start_ns[landing])
             ends.append(other.copies.end_ns[landing])
@@ -109,7 +110,7 @@ def _staged(rank: Rank, window: Window, inside: Mask) -> StagedCopies | None:
     waiting = intervals.clip(_underway(of_copy, start, end), window.start_ns, window.end_ns)
     for key in receivers or [rank.key]:
         waiting = intervals.subtract(waiting, _compute(rank, key))
-    paired = np.isin(sent, np.concatenate(ids)) if ids else np.zeros(len(first), np.bool_)
+    paired = is_in(sent, np.concatenate(ids)) if ids else np.zeros(len(first), np.bool_)
     size = intervals.total(np.maximum(copies.bytes[counted], 0))
     metrics = PeerCopyThroughHostMetrics(
         bytes=size,
@@ -166,8 +167,8 @@ def _sized(rank: Rank, chosen: Int64) -> _Sized:
     """Return those of the kernels whose bytes and one-way peer are in the report."""
     sent, devices = messages(rank), _devices_by_rank(rank)
     numbers = np.array(sorted(devices), np.int64)
-    usable = np.isin(sent.kernel, chosen) & (sent.bytes > 0)
-    usable &= np.isin(sent.peer, numbers) & np.isin(sent.direction, (SENDS, RECEIVES))
+    usable = is_in(sent.kernel, chosen) & (sent.bytes > 0)
+    usable &= is_in(sent.peer, numbers) & is_in(sent.direction, (SENDS, RECEIVES))
     ordinals = np.array([devices[number] for number in numbers.tolist()], np.int64)
     return _Sized(
         kernel=sent.kernel[usable],
@@ -200,7 +201,7 @@ def _comparisons(
     copies, kernels = rank.operations.copies, rank.operations.kernels
     durations = kernels.length_ns
     transfers = []
-    for peer in np.unique(sized.peer).tolist():
+    for peer in distinct_values(sized.peer).tolist():
         for sends in (True, False):
             big = (sized.bytes >= MIN_BYTES) & (durations[sized.kernel] > 0)
             some = (sized.peer == peer) & (sized.sends == sends) & big

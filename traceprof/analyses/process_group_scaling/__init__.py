@@ -35,6 +35,7 @@ from traceprof.findings import (
     share,
 )
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.units import counted, duration, size_text
 
@@ -194,10 +195,10 @@ def _measure(run: RunSummary, results: Sequence[tuple[ProcessGroupsResult, int]]
         num_operations=len(small),
         small_operations=frozenset(
             operations.signatures[kind].operation
-            for kind in np.unique(operations.signature[small]).tolist()
+            for kind in distinct_values(operations.signature[small]).tolist()
         ),
         num_compared=int((least_ns > 0).sum()),
-        operations_per_group=int(np.median(per_group[per_group > 0])) if len(small) else 0,
+        operations_per_group=int(median_of(per_group[per_group > 0])) if len(small) else 0,
         levels=levels,
         losses=tuple(sorted(losses, key=lambda loss: -share(loss.impact_ns, loss.window_ns))),
     )
@@ -215,14 +216,14 @@ def _levels(
     duration_ns = operations.end_ns - operations.start_ns
     typical_ns, least_ns = np.zeros((2, len(duration_ns)), np.int64)
     growths = []
-    for signature in np.unique(operations.signature[small]).tolist():
+    for signature in distinct_values(operations.signature[small]).tolist():
         alike = small[operations.signature[small] == signature]
         levels, members = [], []
-        for number in np.unique(at_once[alike]).tolist():
+        for number in distinct_values(at_once[alike]).tolist():
             chosen = alike[at_once[alike] == number]
             if len(chosen) >= MIN_OPERATIONS:
                 members.append(chosen)
-                levels.append(Level(number, len(chosen), int(np.median(duration_ns[chosen]))))
+                levels.append(Level(number, len(chosen), int(median_of(duration_ns[chosen]))))
         if levels:
             growths.append(tuple(levels))
         if len(levels) > 1:
@@ -272,7 +273,7 @@ def _beside(operations: MachineOperations, index: int) -> list[int]:
         return [index]
     first, last = operations.start_ns[of_rank].min(), operations.end_ns[of_rank].max()
     overlaps = (operations.start_ns <= last) & (operations.end_ns >= first)
-    ranks: list[int] = np.unique(operations.rank[overlaps]).tolist()
+    ranks: list[int] = distinct_values(operations.rank[overlaps]).tolist()
     return ranks
 
 

@@ -12,6 +12,7 @@ from traceprof.intervals import Intervals
 from traceprof.run.steps.steady_rules import StepUse
 from traceprof.run.steps.step_kinds import kinds_of_steps
 from traceprof.structs import Record
+from traceprof.trace.grouping import median_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +96,7 @@ def step_lengths(result: BreakdownResult) -> StepLengths | None:
     return StepLengths(
         num_steps=len(steps),
         mean_ns=_mean(lengths),
-        median_ns=round(float(np.median(lengths))),
+        median_ns=round(float(median_of(lengths))),
         slowest=max(steps, key=lambda step: step.measures.window_ns),
         kinds=_kinds(lengths, np.array([step.phase for step in steps], np.int64)),
         left_out=tuple(_left_out(result)),

@@ -36,6 +36,7 @@ from traceprof.findings import (
 from traceprof.ranks.causes import Cause, Causes
 from traceprof.ranks.lateness import is_habit
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.units import counted, duration, percent
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _share_per_step(late: Lateness, result: BreakdownResult | None) -> float | N
 
 def _num_others(late: Lateness, waits: Sequence[GroupWaits]) -> int:
     """Return the number of other ranks in the operations to which the rank was last."""
-    numbers = np.unique(late.operations[:, 0]).tolist()
+    numbers = distinct_values(late.operations[:, 0]).tolist()
     return max(len(waits[number].group.members) for number in numbers) - 1
 
 
@@ -196,7 +197,7 @@ def _root(ranks: RankComparison, late: Lateness, causes: Causes) -> Straggler | 
     """Return the root and cause of most of a rank's lateness, weighted by how late it was."""
     by_root: dict[tuple[int, str], list[Cause]] = defaultdict(list)
     last = len(late.operations) - 1
-    chosen = np.unique(np.linspace(0, last, min(last + 1, _MAX_CAUSES)).astype(np.int64))
+    chosen = distinct_values(np.linspace(0, last, min(last + 1, _MAX_CAUSES)).astype(np.int64))
     for number, row, column in late.operations[chosen].tolist():
         cause = causes.of(number, row, column)
         if cause is not None:
@@ -208,7 +209,7 @@ def _root(ranks: RankComparison, late: Lateness, causes: Causes) -> Straggler | 
     )
     metrics = StragglerMetrics(
         rank=ranks.ranks[member],
-        lateness_ns=int(np.median([cause.late_ns for cause in alike])),
+        lateness_ns=int(median_of([cause.late_ns for cause in alike])),
         share_last=late.share_last,
         clock_uncertainty_ns=late.uncertainty_ns,
         cause=what,

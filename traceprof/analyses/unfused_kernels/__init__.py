@@ -40,6 +40,7 @@ from traceprof.host.idle_causes import idle_causes
 from traceprof.kernel_names.categories import kernel_kind
 from traceprof.kernel_names.titles import short_title
 from traceprof.run.steady_steps import covered_in_mean, share_per_step
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.parts import Part
 from traceprof.units import counted, duration, percent
 
@@ -115,7 +116,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     kernels = rank.operations.kernels
     computes = ~rank.is_communication_kernel
     chosen = np.flatnonzero(window.holds_start(kernels.start_ns) & computes)
-    ids = np.unique(kernels.name_of_signature)
+    ids = distinct_values(kernels.name_of_signature)
     texts = [rank.kernel_names[id_] for id_ in ids.tolist()]
     names = sorted(set(texts))
     place = {name: index for index, name in enumerate(names)}
@@ -130,7 +131,7 @@ def run(rank: Rank, window: Window) -> UnfusedKernelsResult:
     attention, rows = attention_kernels(rank, chosen, roles_of(names, kinds)[which])
     kept_longer_ns = longer_by_bytes(rank, chains)
     if len(attention) and len(chains.first):
-        goes_anyway = np.isin(chains.kernel, attention) & chains.kept
+        goes_anyway = is_in(chains.kernel, attention) & chains.kept
         kept_longer_ns[np.logical_or.reduceat(goes_anyway, chains.first)] = 0
     chains = replace(chains, saved_ns=chains.saved_ns - kept_longer_ns)
     name = of_signature[kernels.packed_signature.at(chains.kernel)]

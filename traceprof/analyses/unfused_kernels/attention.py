@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.kernel_names.categories import Category
+from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,7 @@ def attention_kernels(
     kernels = rank.operations.kernels
     is_softmax = (roles == _SOFTMAX_FORWARD) | (roles == _SOFTMAX_BACKWARD)
     attention, begins = [np.zeros(0, np.int64)], [np.zeros(0, np.bool_)]
-    for number in np.unique(kernels.packed_stream.at(chosen[is_softmax])).tolist():
+    for number in distinct_values(kernels.packed_stream.at(chosen[is_softmax])).tolist():
         here = np.flatnonzero(kernels.packed_stream.isin([number]))
         role = np.full(len(here), _OTHER, np.int8)
         place = np.searchsorted(here, chosen)

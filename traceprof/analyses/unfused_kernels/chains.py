@@ -12,7 +12,7 @@ from traceprof.intervals import num_before
 from traceprof.kernel_names import function_name
 from traceprof.kernel_names.categories import Category
 from traceprof.structs import Record
-from traceprof.trace.grouping import numbered, ordered
+from traceprof.trace.grouping import distinct_values, numbered, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -234,7 +234,7 @@ def _num_before(rank: Rank, kernel: Int64, stream: Int64) -> Int64:
     """
     kernels, *others = rank.operations.groups
     before = np.empty(len(kernel), np.int64)
-    for number in np.unique(stream).tolist():
+    for number in distinct_values(stream).tolist():
         here = slice(*np.searchsorted(stream, (number, number + 1)).tolist())
         before[here] = np.cumsum(kernels.packed_stream.isin([number]))[kernel[here]]
         start = kernels.start_ns[kernel[here]]

@@ -21,6 +21,7 @@ from traceprof.replay.assumptions.schedules import ScheduleTime, schedule_times
 from traceprof.replay.assumptions.sends import sends_of
 from traceprof.replay.graph.sample import sample_of
 from traceprof.structs import Record
+from traceprof.trace.grouping import quantiles_of
 from traceprof.units import duration
 
 if TYPE_CHECKING:
@@ -272,5 +273,5 @@ def _spreads(lengths: Float64, share: Float64) -> Float64:
     draws = counts[np.random.default_rng(_SEED).integers(0, len(counts), (_DRAWS, len(counts)))]
     whole = share[draws].sum(axis=1)
     means = [of_way[draws].sum(axis=1) / whole for of_way in lengths.T * share]
-    spreads: Float64 = np.diff(np.percentile(means, (2.5, 97.5), axis=1), axis=0)[0] / 2
+    spreads: Float64 = np.diff(quantiles_of(means, (0.025, 0.975)), axis=0)[0] / 2
     return spreads

@@ -10,6 +10,7 @@ from traceprof.replay.assumptions.run_change import CannotChange, missing_event_
 from traceprof.replay.assumptions.sends import edges_of_graph, ready_ns, sends_of
 from traceprof.replay.graph.longest_path import solve
 from traceprof.structs import Record
+from traceprof.trace.grouping import median_of
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
@@ -64,7 +65,7 @@ def blocked_sends(
     blocked = np.where(sends.follows, np.maximum(blocked, 0), 0)
     numbers = [rank.rank for rank in analysis.run.ranks]
     step = float(
-        np.median(np.concatenate([np.diff(rank_steps.limits_ns) for rank_steps in graph.steps]))
+        median_of(np.concatenate([np.diff(rank_steps.limits_ns) for rank_steps in graph.steps]))
     )
     by_name: dict[tuple[int, SendName, SendName], list[float]] = {}
     for row in np.flatnonzero(blocked > _MIN_BLOCKED * step).tolist():
@@ -81,4 +82,4 @@ def blocked_sends(
 
 def _median(values: list[float], num_steps: int) -> float:
     """Return the median over steps, in those without a value 0."""
-    return float(np.median(values + [0.0] * max(num_steps - len(values), 0)))
+    return float(median_of(values + [0.0] * max(num_steps - len(values), 0)))

@@ -26,6 +26,7 @@ from traceprof.replay.graph.step_lengths import (
 )
 from traceprof.run.steps.step_ranges import StepsSource
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.parts import Part
 
 if TYPE_CHECKING:
@@ -356,7 +357,7 @@ def _num_launching(rank: Rank) -> int:
     if rank.calls is None:
         return 0
     launching = np.concatenate(rank.launched_by)
-    return len(np.unique(rank.calls.packed_thread.at(launching[launching >= 0])))
+    return len(distinct_values(rank.calls.packed_thread.at(launching[launching >= 0])))
 
 
 def _with_others(assumptions: Sequence[Assumption]) -> tuple[list[Assumption], tuple[range, ...]]:

@@ -17,6 +17,7 @@ from traceprof.analyses.verdict.savings import Gate
 from traceprof.replay.graph.event_waits import MAX_LOST_RECORDS
 from traceprof.replay.graph.step_lengths import by_number
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in, median_of
 from traceprof.trace.model.kinds import UNIFIED_COPIES
 from traceprof.trace.model.parts import Part
 
@@ -177,9 +178,7 @@ def how_to_collect(analysis: OpenAnalysis, gate: Gate) -> str:
 def _are_pages(analysis: OpenAnalysis) -> bool:
     """Return whether most operations that no call launched move pages of unified memory."""
     ranks = analysis.run.ranks
-    num_pages = sum(
-        int(np.isin(rank.operations.copies.kind, UNIFIED_COPIES).sum()) for rank in ranks
-    )
+    num_pages = sum(int(is_in(rank.operations.copies.kind, UNIFIED_COPIES).sum()) for rank in ranks)
     num_unlaunched = sum(
         int(np.count_nonzero(calls < 0)) for rank in ranks for calls in rank.launched_by
     )
@@ -225,7 +224,7 @@ def _off_floor(
         facts = next(facts for facts in graph.facts if rank_steps.rank in facts.ranks)
         waited = np.diff(intervals.covered_before(facts.host_waits, rank_steps.launched_ns))
         needed.append((np.diff(rank_steps.launched_ns) - waited)[:, np.newaxis].astype(np.float64))
-    step = float(np.median(measured))
+    step = float(median_of(measured))
     if not step:
         return None
     # A rank that waits for others in between is as slow as the slowest of them.
@@ -237,9 +236,9 @@ def _off_floor(
         floor, mean = float(share @ without), float(share @ own)
         least = max(process.pace_ns * (1 - process.ahead) for process in graph.facts)
         return (floor - min(max(floor, least, mean), pace + mean)) / step
-    low = float(np.median(own))
-    high = max(low, *(float(np.median(of_rank)) for of_rank in needed))
-    floor = float(np.median(without))
+    low = float(median_of(own))
+    high = max(low, *(float(median_of(of_rank)) for of_rank in needed))
+    floor = float(median_of(without))
     paced = [process.paced_ns for process in graph.facts if process.paced_ns]
     expected = [min(max(floor, low), high), *paced]
     return min((floor - time for time in expected), key=abs) / step

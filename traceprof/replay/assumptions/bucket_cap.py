@@ -16,6 +16,7 @@ from traceprof.replay.graph.longest_path import NEVER, solve
 from traceprof.replay.graph.matched import group_members, synchronizing_groups
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in, median_of
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
@@ -76,7 +77,7 @@ def with_bucket_cap(
     cap = cap_mib * _MIB
     latencies = _latencies(buckets)
     # Where buckets grow, the ones that were are put together; where they shrink, they are cut.
-    grows = cap >= float(np.median(buckets.bytes))
+    grows = cap >= float(median_of(buckets.bytes))
     middle = sum(latencies) / len(latencies)
     usual = (1 + _MAX_OVERFULL) / 2
     likely = (cap, _WHOLE) if grows else (usual * cap, _EVEN)
@@ -112,7 +113,7 @@ def _buckets(analysis: OpenAnalysis, graph: RunGraph, edges: GraphEdges) -> _Buc
         rank_steps = next(rank_steps for rank_steps in graph.steps if rank_steps.rank == rank.rank)
         step = np.searchsorted(rank_steps.limits_ns, matched.start_ns[rows, 0], side="right")
         first = np.flatnonzero(np.append(True, step[1:] != step[:-1]))
-        transfer_ns = np.median(graph.weights.of(0)[edge[rows]], axis=1)
+        transfer_ns = median_of(graph.weights.of(0)[edge[rows]], axis=1)
         buckets = _Buckets(
             size[rows],
             first,
@@ -207,7 +208,7 @@ class _Plan:
                 weight = float(self._weights[edge])
                 if kind == EdgeKind.STREAM:
                     # What is on the stream before the step's first bucket, and in between.
-                    is_bucket = np.isin(self._edges.source[edge], starts + 1)
+                    is_bucket = is_in(self._edges.source[edge], starts + 1)
                     if bucket == first and not is_bucket:
                         held.append((edge, weight))
                     continue
@@ -264,7 +265,7 @@ def _latencies(buckets: _Buckets) -> tuple[float, ...]:
     of_size = of_size.reshape(-1)
     if len(sizes) < 2 or sizes[-1] < DISTINCT_SIZES * sizes[0]:
         return _LATENCIES_NS
-    took = [np.median(buckets.transfer_ns[of_size == place]) for place in range(len(sizes))]
+    took = [median_of(buckets.transfer_ns[of_size == place]) for place in range(len(sizes))]
     latency = float(np.polyfit(sizes.astype(np.float64), np.array(took), 1)[1])
     return (min(max(latency, 0.0), MAX_LATENCY_NS),)
 
@@ -272,4 +273,4 @@ def _latencies(buckets: _Buckets) -> tuple[float, ...]:
 def _ns_per_byte(buckets: _Buckets, latency_ns: float) -> float:
     """Return how long each byte takes beyond the latency."""
     moved = np.maximum(buckets.transfer_ns - latency_ns, 0.0)
-    return float(np.median(moved / buckets.bytes))
+    return float(median_of(moved / buckets.bytes))

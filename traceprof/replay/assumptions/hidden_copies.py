@@ -16,6 +16,7 @@ from traceprof.replay.assumptions.one_process import (
 )
 from traceprof.replay.graph.columns import COPY
 from traceprof.replay.graph.needed_waits import MAX_SCALAR_BYTES, copied_bytes, round_trips
+from traceprof.trace.grouping import distinct_values, is_in, median_of
 
 if TYPE_CHECKING:
     from traceprof.intervals import Float64, Int64, Mask
@@ -96,9 +97,9 @@ def _without_launches(
     assert evidence is not None  # noqa: S101
     names, returns = columns.packed_name.at(calls.index), goes & ~process.is_held
     returns[copying] = False
-    for name in np.unique(names[returns]).tolist():
+    for name in distinct_values(names[returns]).tolist():
         rows = np.flatnonzero(returns & (names == name))
-        usual_ns = np.minimum(took_ns[rows], 2 * np.median(took_ns[rows]))
+        usual_ns = np.minimum(took_ns[rows], 2 * median_of(took_ns[rows]))
         inside[rows] = np.maximum(inside[rows], usual_ns)
     launching = np.flatnonzero(launches)
     later, launching_ns = launching_before(process, evidence, counts_awake=False)
@@ -114,12 +115,12 @@ def _without_launches(
         marked[calls.outer[awaited[awaited >= 0]]] = True
     kind = 4 * calls.thread[launching] + np.where(goes, direction, 0)[launching]
     row = np.cumsum(np.append(False, kind[1:] != kind[:-1]))
-    to_host[launching] = np.isin(row, row[to_host[launching]])
+    to_host[launching] = is_in(row, row[to_host[launching]])
     to_host &= goes & ~others
     is_after = to_host[previous] & same & (direction[following] != 2)
     is_before = goes[following] & (calls.thread[following] == calls.thread[later])
     is_theirs = is_after | (is_before & to_host[following])
-    most_ns = 2 * np.median(launching_ns[launches[later]]) if launches[later].any() else 0
+    most_ns = 2 * median_of(launching_ns[launches[later]]) if launches[later].any() else 0
     launching_ns = np.where(of_one, launching_ns, np.minimum(launching_ns, most_ns))
     if is_theirs.any():
         _, awake_ns = launching_before(process, evidence, counts_awake=True)

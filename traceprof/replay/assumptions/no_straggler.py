@@ -11,6 +11,7 @@ from traceprof.replay.assumptions.run_change import CannotChange, RunChange
 from traceprof.replay.graph.longest_path import NEVER
 from traceprof.replay.graph.matched import group_members
 from traceprof.replay.graph.process_graph import EdgeKind
+from traceprof.trace.grouping import is_in
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
@@ -34,7 +35,7 @@ def without_stragglers(analysis: OpenAnalysis, graph: RunGraph) -> RunChange | C
     number = 0
     for part in graph.edges:
         if part.kind is EdgeKind.ARRIVAL:
-            is_late = np.isin(members[number], indices)
+            is_late = is_in(np.array(members[number]), indices)
             of_late = np.tile(is_late, len(part.source) // len(is_late))
             arrivals.append(first + np.flatnonzero(of_late))
             number += 1

@@ -27,6 +27,7 @@ from traceprof.replay.assumptions.slowdown import (
 from traceprof.replay.graph.columns import COMMUNICATION
 from traceprof.replay.graph.stream_waits import behind_communication
 from traceprof.replay.graph.thread_waits import training_threads
+from traceprof.trace.grouping import distinct_values, is_in, without
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 from traceprof.trace.model.parts import Part
 
@@ -85,7 +86,7 @@ def without_stalls(process: Process, durations: Durations) -> Durations:
     index = process.calls.index[outer]
     start, end = columns.start_ns[index], columns.ends(index)
     threads = columns.packed_thread.at(index)
-    for thread in np.unique(stalls.thread).tolist():
+    for thread in distinct_values(stalls.thread).tolist():
         stalled, rows = stalls.of_thread(thread), np.flatnonzero(threads == thread)
         inside[outer[rows]] += intervals.covered_within(stalled, start[rows], end[rows])
         since, until = end[rows][:-1], start[rows][1:]
@@ -133,8 +134,8 @@ def without_data_loading(process: Process, durations: Durations) -> Durations:
         calls.thread[work.call[has_call & chosen]]
         for chosen in (work.is_to_device, work.kind == COMMUNICATION)
     )
-    others = np.union1d(training_threads(calls, work), communicating)
-    is_loading = np.isin(calls.thread, np.setdiff1d(copying, others))
+    others = distinct_values(np.append(training_threads(calls, work), communicating))
+    is_loading = is_in(calls.thread, without(copying, others))
     brings = work.is_to_device | (has_call & is_loading[work.call])
     durations = faster(durations, brings, 0.0)
     if is_loading.any():
@@ -185,7 +186,7 @@ def _loading_ns(rank: Rank, calls: HostCalls, outer: Int64, gap_ns: Float64) -> 
         return inside, before
     rows = calls.index[outer]
     threads, start_ns = evidence.calls.packed_thread.at(rows), evidence.calls.start_ns[rows]
-    for thread in np.unique(threads).tolist():
+    for thread in distinct_values(threads).tolist():
         of_thread = threads == thread
         loading, begin_ns = evidence.thread(thread).loading, start_ns[of_thread]
         length_ns = (calls.end_ns - calls.start_ns)[outer[of_thread]]
@@ -265,7 +266,7 @@ def _launching_ns(
     launching = np.zeros(len(call), np.int64)
     threads = evidence.calls.packed_thread.at(call)
     until_ns = evidence.calls.start_ns[call]
-    for thread in np.unique(threads).tolist():
+    for thread in distinct_values(threads).tolist():
         rows, of_thread = np.flatnonzero(threads == thread), evidence.thread(thread)
         runs = evidence.runs((thread,))
         ran = intervals.union(runs.start_ns, runs.end_ns)

@@ -23,6 +23,7 @@ from traceprof.replay.assumptions.sends import edges_of_graph, sends_of
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.run.pipeline_orders import ORDERS
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, median_of
 from traceprof.units import counted, percent
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def _rest_ns(stages: Sequence[RankPasses]) -> float:
     sums = []
     for stage in stages:
         inside = stage.step >= 0
-        num = max(len(np.unique(stage.step[inside])), 1)
+        num = max(len(distinct_values(stage.step[inside])), 1)
         sums.append(float(stage.compute_ns[inside & (stage.kind == OTHER)].sum()) / num)
     return float(np.mean(sums))
 
@@ -198,9 +199,9 @@ def pipeline_model(analysis: OpenAnalysis, graph: RunGraph, sends: Sends) -> Pip
         return None
     return PipelineModel(
         stages=tuple(known),
-        num_micro_batches=int(np.median(per_step)),
-        activations_ns=float(np.median(of_send[is_send & is_forward])),
-        gradients_ns=float(np.median(of_send[is_send & ~is_forward])),
+        num_micro_batches=int(median_of(per_step)),
+        activations_ns=float(median_of(of_send[is_send & is_forward])),
+        gradients_ns=float(median_of(of_send[is_send & ~is_forward])),
         slowdown=_slowdown(analysis),
         sends_apart=not _share_streams(sends, is_send, is_forward),
     )
@@ -265,7 +266,7 @@ def _stage(rank: Rank, passes: RankPasses) -> StageCost | None:
         of_kind = spent[(passes.kind == kind) & (spent > 0)]
         if not len(of_kind):
             return None
-        took.append(float(np.median(of_kind)))
+        took.append(float(median_of(of_kind)))
     return StageCost(*took)
 
 
@@ -276,4 +277,4 @@ def _slowdown(analysis: OpenAnalysis) -> float:
         for result in analysis.measured.of(overlap_slowdown)
         if result.comparison.slowdown is not None
     ]
-    return max(float(np.median(known)), 1.0) if known else 1.0
+    return max(float(median_of(known)), 1.0) if known else 1.0

@@ -19,6 +19,7 @@ from traceprof.replay.graph.longest_path import NEVER, CircularError, solve
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.replay.graph.step_lengths import replayed_steps
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in, median_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -128,7 +129,7 @@ class _Orders(Record, frozen=True):
         added.append(np.full(len(before), sends.turn_around_ns))
         is_stream = self.edges.kind == EdgeKind.STREAM
         last = ends[sequence[ends] != ends]
-        after = np.flatnonzero(is_stream & np.isin(self.edges.source, node[last] + 1))
+        after = np.flatnonzero(is_stream & is_in(self.edges.source, node[last] + 1))
         of_last = last[np.searchsorted(node[last] + 1, self.edges.source[after])]
         source.append(node[sequence[of_last]] + 1)
         target.append(self.edges.target[after])
@@ -193,7 +194,7 @@ class _Orders(Record, frozen=True):
                 graph = changed(self.graph, (0,), [self.change(sequence)])
             except CircularError:
                 break
-            step_ns = float(np.median(replayed_steps(graph)[1][:, 0]))
+            step_ns = float(median_of(replayed_steps(graph)[1][:, 0]))
             if step_ns < best_ns:
                 best_sequence, best_ns = sequence, step_ns
         return best_sequence
@@ -225,7 +226,7 @@ class _Orders(Record, frozen=True):
             graph = changed(self.graph, (0,), [self.change(self.of_patterns(patterns))])
         except CircularError:
             return np.inf
-        return float(np.median(replayed_steps(graph)[1][:, 0]))
+        return float(median_of(replayed_steps(graph)[1][:, 0]))
 
     def of_patterns(self, patterns: Sequence[StreamOrder]) -> Int64:
         """Return the rows in the order of patterns, one for each stream that was measured."""

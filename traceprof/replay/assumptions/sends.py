@@ -11,6 +11,7 @@ from traceprof.replay.graph.longest_path import NEVER
 from traceprof.replay.graph.matched import group_members, synchronizing_groups
 from traceprof.replay.graph.process_graph import EdgeKind
 from traceprof.structs import Record
+from traceprof.trace.grouping import median_of
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
@@ -137,7 +138,7 @@ def sends_of(analysis: OpenAnalysis, graph: RunGraph) -> Sends | None:
     return Sends(
         node, rank, step, start, direction, peer, partner, follows, edge, np.cumsum(~same) - 1,
         _names(rank, step, direction, peer),
-        float(np.median(near)) if len(near) else _USUAL_TURN_AROUND_NS,
+        float(median_of(near)) if len(near) else _USUAL_TURN_AROUND_NS,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from traceprof.analyses import overlap_slowdown
 from traceprof.analyses.kernels.beside_communication import slowed_kernels
 from traceprof.replay.graph.columns import COMMUNICATION, COMPUTE
 from traceprof.replay.graph.hidden_host_waits import names_of
+from traceprof.trace.grouping import distinct_values, median_of
 
 if TYPE_CHECKING:
     from traceprof.execution.open_analysis import OpenAnalysis
@@ -89,11 +90,11 @@ def slowed_by_compute_ns(process: Process) -> Float64:
         busy = intervals.union(work.start_ns[computing], work.end_ns[computing])
         covered = intervals.covered_within(busy, work.start_ns[rows], work.end_ns[rows])
         beside = covered / np.maximum(length, 1)
-        for name in np.unique(names[rows]).tolist():
+        for name in distinct_values(names[rows]).tolist():
             of_name = names[rows] == name
             alone, most = (of_name & which for which in (beside < _ALONE, beside > _BESIDE))
             if min(alone.sum(), most.sum()) >= _MIN_SEEN:
-                rate = 1 - np.median(length[alone]) / np.median(length[most])
+                rate = 1 - median_of(length[alone]) / median_of(length[most])
                 lost[rows[of_name]] = (max(rate, 0.0) * beside * length)[of_name]
     return lost
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from traceprof.host.sync_costs import MIN_BLOCKING_NS
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.kinds import ApiCallKind, CopyKind, MemoryKind, api_call_kind
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ def _of_group(
         kind[rank.is_peer_copy[place]] = COMMUNICATION
         blocks = _blocks(rank, launched_by)[place].astype(np.int64)
         copied = rank.operations.copies.kind[place]
-        to_host, to_device = np.isin(copied, _TO_HOST), np.isin(copied, _TO_DEVICE)
+        to_host, to_device = is_in(copied, _TO_HOST), is_in(copied, _TO_DEVICE)
     return (
         np.full(len(place), index, np.int64), np.full(len(place), number, np.int64), place,
         start + shift_ns, group.ends(place) + shift_ns, group.packed_stream.at(place), call, kind,
@@ -268,7 +269,7 @@ def _blocks(rank: Rank, launched_by: Int64) -> Mask:
         key for key, name in names.items()
         if api_call_kind(name) is ApiCallKind.COPY and "Async" not in name and "Peer" not in name
     ]  # fmt: skip
-    is_synchronous = np.isin(calls.packed_name.at(call), np.array(waiting, np.int64))
+    is_synchronous = is_in(calls.packed_name.at(call), np.array(waiting, np.int64))
     is_pageable = (copies.source_memory == MemoryKind.PAGEABLE) | (
         copies.destination_memory == MemoryKind.PAGEABLE
     )

@@ -12,6 +12,7 @@ import numpy as np
 
 from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind, api_call_kind
 from traceprof.trace.model.special_values import NULL
 
@@ -159,7 +160,7 @@ def event_waits(
     return EventWaits(
         operation=order, key=key[order], span=span, wait_key=wait_key, record_chain=chain,
         record_place=place, streams=streams,
-        devices=np.unique(devices[[index for index, _ in ranks]]),
+        devices=distinct_values(devices[[index for index, _ in ranks]]),
         records=_Places(of_record, recorded.place),
         record_event=recorded.event, record_device=recorded.device,
     )  # fmt: skip
@@ -175,12 +176,12 @@ def lost_records(rank: Rank, calls: HostCalls) -> float:
     assert columns is not None  # noqa: S101  (the replay refuses reports without calls before)
     if not len(calls_of_kind(rank, calls, ApiCallKind.STREAM_WAIT)):
         return 0.0
-    recording = np.unique(calls.outer[calls_of_kind(rank, calls, ApiCallKind.EVENT_RECORD)])
+    recording = distinct_values(calls.outer[calls_of_kind(rank, calls, ApiCallKind.EVENT_RECORD)])
     records = rank.trace.event_records(rank.process)
     if not records or not len(recording):
         return 1.0
     place = calls.place_of(calls_with(records.correlation, lambda: records.asked_ns, columns))
-    known = np.isin(recording, calls.outer[place[place >= 0]])
+    known = is_in(recording, calls.outer[place[place >= 0]])
     return 1 - float(known.mean())
 
 

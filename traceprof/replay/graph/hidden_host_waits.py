@@ -14,6 +14,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.thread_evidence import host_evidence
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in, median_of, quantiles_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +115,7 @@ def hidden_host_waits(
         shift_ns: what was added to times of the report.
     """
     gaps = _gaps(ranks, calls, work)
-    is_known = np.isin(gaps.call, handed_over) | _explained(ranks[0][1], calls, gaps, shift_ns)
+    is_known = is_in(gaps.call, handed_over) | _explained(ranks[0][1], calls, gaps, shift_ns)
     gaps = gaps.chosen(~is_known)
     if not len(gaps.call):
         return NO_HIDDEN_WAITS
@@ -200,8 +201,8 @@ def _usual_lag(site: Int64, lag: Int64) -> Int64:
 
 def _gaps(ranks: Sequence[tuple[int, Rank]], calls: HostCalls, work: GpuWork) -> _Gaps:
     launched = np.flatnonzero(work.call >= 0)
-    launching = np.unique(calls.thread[work.call[launched]])
-    outer = np.flatnonzero(calls.is_outer & np.isin(calls.thread, launching))
+    launching = distinct_values(calls.thread[work.call[launched]])
+    outer = np.flatnonzero(calls.is_outer & is_in(calls.thread, launching))
     follows = np.flatnonzero(calls.thread[outer[1:]] == calls.thread[outer[:-1]]) + 1
     call, since = outer[follows], calls.end_ns[outer[follows - 1]]
     length = calls.start_ns[call] - since
@@ -239,14 +240,14 @@ def _handed_over(calls: HostCalls, launching: Int64, call: Int64, since: Int64) 
         return handed
     order = np.argsort(calls.end_ns, kind="stable")
     ends, threads = calls.end_ns[order], calls.thread[order]
-    for thread in np.unique(calls.thread[call]).tolist():
+    for thread in distinct_values(calls.thread[call]).tolist():
         rows = np.flatnonzero(calls.thread[call] == thread)
         of_others = ends[threads != thread]
         at = np.searchsorted(of_others, until[rows], side="right")
         handed[rows] = (
             until[rows] - np.append(-intervals.BEYOND_NS, of_others)[at] <= _HANDED_OVER_NS
         )
-        other = calls.is_outer & np.isin(calls.thread, launching[launching != thread])
+        other = calls.is_outer & is_in(calls.thread, launching[launching != thread])
         busy = intervals.union(calls.start_ns[other], calls.end_ns[other])
         covered = intervals.covered_within(busy, since[rows], until[rows])
         handed[rows] |= 2 * covered > until[rows] - since[rows]
@@ -261,7 +262,7 @@ def _explained(rank: Rank, calls: HostCalls, gaps: _Gaps, shift_ns: int) -> Mask
         return explained
     until = calls.start_ns[gaps.call] - shift_ns
     threads = evidence.calls.packed_thread.at(calls.index[gaps.call])
-    for thread in np.unique(threads).tolist():
+    for thread in distinct_values(threads).tolist():
         rows, of = np.flatnonzero(threads == thread), evidence.thread(thread)
         spans = intervals.merge(of.mpi, of.setup, of.allocation, of.loading)
         low = until[rows] - gaps.length_ns[rows]
@@ -318,7 +319,7 @@ def _verdicts(site: Int64, waited: Int64, length: Int64, all_ns: Int64) -> Int64
             continue
         num = min(len(of_site), _MAX_DRAWN)
         some = of_site[np.linspace(0, len(of_site) - 1, num).astype(np.int64)]
-        near_ns = max(_NEAR_NS, int(np.median(length[of_site])) // 10)
+        near_ns = max(_NEAR_NS, int(median_of(length[of_site])) // 10)
         is_chance = _chance(waited[of_site], length[of_site], all_ns, near_ns) > _CHANCE
         verdict[site[some[0]]] = _verdict(waited[some], length[some], is_chance=is_chance)
     return verdict
@@ -326,7 +327,7 @@ def _verdicts(site: Int64, waited: Int64, length: Int64, all_ns: Int64) -> Int64
 
 def _chance(waited: Int64, length: Int64, all_ns: Int64, near_ns: int) -> float:
     """Return which share of all other silences is as long as if it ended shortly after."""
-    low = int(np.median(waited))
+    low = int(median_of(waited))
     first, last = np.searchsorted(all_ns, (low, low + near_ns))
     own = np.count_nonzero((length >= low) & (length < low + near_ns))
     return float(last - first - own) / max(len(all_ns) - len(length), 1)
@@ -337,7 +338,7 @@ def _verdict(waited: Int64, length: Int64, *, is_chance: bool) -> int:
     if np.mean(rest >= 0) < _BEFORE:
         return _OWN
     of_length, of_rest = _range(length), _range(rest)
-    if 2 * np.median(rest) <= np.median(length):
+    if 2 * median_of(rest) <= median_of(length):
         near = rest <= np.maximum(_NEAR_NS, length // 10)
         if np.mean(near) >= _AFTER and not is_chance:
             return _WAITS
@@ -350,12 +351,12 @@ def _verdict(waited: Int64, length: Int64, *, is_chance: bool) -> int:
 def _is_rare(waited: Int64, length: Int64, of_rest: float) -> bool:
     rng = np.random.default_rng(_SEED)
     shuffled = length - rng.permuted(np.tile(waited, (_DRAWS, 1)), axis=1)
-    low, high = np.percentile(shuffled, (25, 75), axis=1)
+    low, high = quantiles_of(shuffled, (0.25, 0.75))
     return bool(np.count_nonzero(high - low <= of_rest) <= _DRAWS // 100)
 
 
 def _range(values: Int64) -> float:
-    low, high = np.percentile(values, (25, 75))
+    low, high = quantiles_of(values, (0.25, 0.75))
     return float(high - low)
 
 

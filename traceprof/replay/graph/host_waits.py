@@ -11,6 +11,7 @@ from traceprof.replay.graph.needed_waits import needed_at_once
 from traceprof.replay.graph.stream_waits import TOLERANCE_NS
 from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, without
 from traceprof.trace.model.kinds import (
     ApiCallKind,
     SynchronizationKind,
@@ -126,7 +127,7 @@ class _Chains:
     def last_before(self, stream: Int64, time: Int64) -> Int64:
         """Return the operation last put on each stream before a place in host order, or -1."""
         chosen = np.full(len(stream), -1, np.int64)
-        for number in np.unique(stream).tolist():
+        for number in distinct_values(stream).tolist():
             if number not in self._by_stream:
                 continue
             in_time, place = self._by_stream[number]
@@ -153,7 +154,7 @@ def _freeing(rank: Rank, calls: HostCalls, work: GpuWork) -> tuple[Int64, Int64]
         key for key, name in rank.trace.api_names.items()
         if api_call_kind(name) is ApiCallKind.ALLOCATE and "Free" in name and waits_for_gpu(name)
     ]  # fmt: skip
-    freeing = np.unique(calls.outer[columns.packed_name.isin(ids)[calls.index]])
+    freeing = distinct_values(calls.outer[columns.packed_name.isin(ids)[calls.index]])
     return _Chains(work, calls).all_before(freeing, calls)
 
 
@@ -169,7 +170,7 @@ def _synchronized(
     ]  # fmt: skip
     is_wait = columns.packed_name.isin(ids)[calls.index]
     # A driver's call inside the runtime's one is the same wait.
-    waiting = np.unique(calls.outer[is_wait])
+    waiting = distinct_values(calls.outer[is_wait])
     stream, event, device = (np.full(len(calls), NULL) for _ in range(3))
     targets = _Targets(stream, event, device, np.zeros(len(calls), np.bool_))
     rows = rank.trace.synchronizations(rank.process)
@@ -192,7 +193,7 @@ def _synchronized(
         call, operation = _behind_events(rest, targets, calls, events)
         waits.append(call)
         operations.append(operation)
-        rest = np.setdiff1d(rest, call)
+        rest = without(rest, call)
     by_stream = rest[targets.stream[rest] != NULL]
     last = chains.last_before(targets.stream[by_stream], calls.in_time[by_stream])
     waits.append(by_stream[last >= 0])

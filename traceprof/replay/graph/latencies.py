@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, median_of
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
@@ -85,7 +86,7 @@ def measured_latencies(calls: HostCalls, work: GpuWork, between: OperationWaits)
         _usual(slack_launch, held_by_launch & ~work.blocks, _USUAL_LAUNCH_NS),
     )
     usual_previous = np.empty(num, np.int64)
-    for kind in np.unique(work.kind).tolist():
+    for kind in distinct_values(work.kind).tolist():
         of_kind = work.kind == kind
         usual_previous[of_kind] = _usual(
             slack_previous, held_by_previous & of_kind, _USUAL_TURN_AROUND_NS
@@ -120,7 +121,7 @@ def measured_latencies(calls: HostCalls, work: GpuWork, between: OperationWaits)
 def _is_crowded(work: GpuWork, late: Int64) -> Mask:
     """Say which operations were late while other streams ran kernels nearly always, bool[n]."""
     is_crowded = np.zeros(len(work), np.bool_)
-    for rank in np.unique(work.rank).tolist():
+    for rank in distinct_values(work.rank).tolist():
         kernels = (work.rank == rank) & (work.group == 0)
         running = intervals.union(work.start_ns[kernels], work.end_ns[kernels])
         rows = np.flatnonzero((work.rank == rank) & (late > 0))
@@ -133,4 +134,4 @@ def _is_crowded(work: GpuWork, late: Int64) -> Mask:
 
 def _usual(slack: Int64, chosen: Mask, otherwise: int) -> int:
     chosen = chosen & (slack <= MAX_LATENCY_NS)
-    return int(np.median(slack[chosen])) if chosen.any() else otherwise
+    return int(median_of(slack[chosen])) if chosen.any() else otherwise

@@ -10,6 +10,7 @@ from traceprof.analyses import breakdown
 from traceprof.communication.messages import BETWEEN_TWO
 from traceprof.replay.graph.weight_sets import WeightSets, difference, or_known
 from traceprof.structs import Record
+from traceprof.trace.grouping import median_of
 from traceprof.trace.model.special_values import UNKNOWN
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ def synchronizing_groups(analysis: OpenAnalysis) -> list[tuple[GroupWaits, Mask]
         [step.measures.window_start_ns for step in result.steps]
         for result in analysis.measured.of(breakdown)
     ]
-    lengths = [float(np.median(np.diff(of_rank))) for of_rank in starts if len(of_rank) > 1]
-    step = int(np.median(lengths)) if lengths else analysis.measured.ranks.window_ns
+    lengths = [float(median_of(np.diff(of_rank))) for of_rank in starts if len(of_rank) > 1]
+    step = int(median_of(lengths)) if lengths else analysis.measured.ranks.window_ns
     groups = []
     for waits in analysis.measured.ranks.waits:
         if len(waits) == 0 or waits.group.is_mpi:  # the replay takes these as the host's own time

@@ -9,6 +9,7 @@ import numpy as np
 from traceprof import intervals
 from traceprof.host.idle_causes import MAX_STRETCH_NS
 from traceprof.host.thread_evidence import host_evidence
+from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +65,7 @@ def needed_at_once(
     is_for_copy = _of_call(calls, waiting, copied > 0)
     is_for_data = _of_call(calls, waiting, copied > MAX_SCALAR_BYTES) & has_next
     threads = evidence.calls.packed_thread.at(calls.index[waiting])
-    for thread in np.unique(threads).tolist():
+    for thread in distinct_values(threads).tolist():
         rows = np.flatnonzero(threads == thread)
         of_thread = evidence.thread(thread)
         gap = since_ns[rows], until_ns[rows]
@@ -100,7 +101,7 @@ def round_trips(
         own = evidence.calls
         low, high = own.ends(calls.index[since]), own.start_ns[calls.index[until]]
         threads, worked = own.packed_thread.at(calls.index[since]), np.zeros(len(rows), np.int64)
-        for thread in np.unique(threads).tolist():
+        for thread in distinct_values(threads).tolist():
             chosen, of_thread = threads == thread, evidence.thread(thread)
             worked[chosen] = _awake_ns(of_thread, low[chosen], high[chosen], of_thread.mpi)
         since, until = (column[worked <= MAX_STRETCH_NS] for column in (since, until))
@@ -156,7 +157,7 @@ def _goes_back(
         low = own.ends(calls.index[waiting[rows]])
         high = own.start_ns[calls.index[calls.outer[work.call[following[rows]]]]]
         threads = own.packed_thread.at(calls.index[waiting[rows]])
-        for thread in np.unique(threads).tolist():
+        for thread in distinct_values(threads).tolist():
             chosen = threads == thread
             loading = evidence.thread(thread).loading
             loaded_ns = intervals.covered_within(loading, low[chosen], high[chosen])

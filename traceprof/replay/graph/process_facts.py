@@ -17,6 +17,7 @@ from traceprof.replay.graph.thread_waits import (
     unseen_pace_ns,
 )
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in, median_of, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -126,12 +127,12 @@ def facts_of(
         start = work.start_ns[rows]
         late_ns[rank.rank] = covered_ns(start - late[rows], start, limits_ns)
     waits, training = process.host_waits, training_threads(calls, work)
-    waiting = np.flatnonzero(np.isin(calls.thread[waits.call], training))
+    waiting = np.flatnonzero(is_in(calls.thread[waits.call], training))
     call, overs = waits.call[waiting], process.hand_overs
     in_steps = (work.end_ns > launched_ns) & (work.start_ns < limits_ns[1])
     is_unlaunched = in_steps & (work.call < 0)
     is_unlaunched[work.cut] = False
-    is_taken = np.isin(calls.thread[overs.call], training) & (overs.own_ns >= 0)
+    is_taken = is_in(calls.thread[overs.call], training) & (overs.own_ns >= 0)
     taking, own_ns = overs.call[is_taken], overs.own_ns[is_taken]
     return ProcessFacts(
         ranks=tuple(rank.rank for _, rank in process.ranks),
@@ -191,12 +192,10 @@ def _pace_ns(queues: QueueWaits, limits_ns: Int64) -> float:
 def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
     """Return a thread's own time for the work that it hands over in the median step."""
     calls, overs, waits = process.calls, process.hand_overs, process.host_waits
-    to_training = np.isin(calls.thread[overs.call], training)
+    to_training = is_in(calls.thread[overs.call], training)
     giver = calls.thread[overs.after]
     longest = 0.0
-    for thread in np.setdiff1d(
-        giver[to_training], np.append(training, overs.queues.threads)
-    ).tolist():
+    for thread in without(giver[to_training], np.append(training, overs.queues.threads)).tolist():
         own = overs.own[calls.thread[overs.own] == thread]
         slept = intervals.union(calls.end_ns[calls.outer[own - 1]], calls.start_ns[own])
         rows = np.flatnonzero(calls.is_outer & (calls.thread == thread))
@@ -213,5 +212,5 @@ def _paced_ns(process: Process, training: Int64, limits_ns: Int64) -> float:
         given, step = given[is_last], step[is_last]
         if len(given) > 1:
             of_steps = np.diff(intervals.covered_before(busy, given)) / np.diff(step)
-            longest = max(longest, float(np.median(of_steps)))
+            longest = max(longest, float(median_of(of_steps)))
     return longest

@@ -30,6 +30,7 @@ from traceprof.replay.graph.stream_waits import (
 )
 from traceprof.replay.graph.thread_waits import hand_overs, lock_waits, training_threads
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -312,9 +313,9 @@ def _host_edges(index: int, process: Process) -> list[Edges]:
     begin = process.host_node + 2 * np.arange(num)
     is_first = np.ones(num, np.bool_)
     is_first[1:] = calls.thread[first[1:]] != calls.thread[first[:-1]]
-    handed = np.isin(first, overs.call)
+    handed = is_in(first, overs.call)
     hidden = process.hidden_waits
-    is_silent = np.isin(first, hidden.call)
+    is_silent = is_in(first, hidden.call)
     follows = np.flatnonzero(~is_first & handed)
     rest, silent = np.flatnonzero(~is_first & ~handed & ~is_silent), np.flatnonzero(is_silent)
     starts = np.flatnonzero(is_first & ~handed)

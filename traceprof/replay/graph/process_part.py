@@ -20,6 +20,7 @@ from traceprof.replay.graph.remaining_work import RemainingWork
 from traceprof.replay.graph.weight_sets import SAME, WeightSets, difference, or_known
 from traceprof.replay.graph.weights import Weigher, as_measured
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -215,7 +216,7 @@ def process_part(
     alone = [np.flatnonzero(is_member)]
     for steps in of_ranks:
         alone += [steps.limits, steps.last, steps.others]
-    limits_ns, is_steady = of_ranks[0].limits_ns, ~np.isin(of_ranks[0].number, left_out)
+    limits_ns, is_steady = of_ranks[0].limits_ns, ~is_in(of_ranks[0].number, left_out)
     process = in_pieces(observed, np.concatenate(alone), FIRST_NODE, limits_ns, is_steady)
     del observed
     for _, rank in ranks:

@@ -11,6 +11,7 @@ from traceprof.run.rank import WindowKind
 from traceprof.run.steps.step_ranges import StepWindows
 from traceprof.run.training import training_of
 from traceprof.structs import Record
+from traceprof.trace.grouping import common_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,8 +69,8 @@ def sample_of(
     known = {number: of_rank for number, of_rank in steps.items() if of_rank is not None}
     if len(known) < len(steps) or not known:
         return None
-    common = reduce(np.intersect1d, [of_rank.number for of_rank in known.values()])
-    judged = common if numbers is None else reduce(np.intersect1d, [common, *numbers.values()])
+    common = reduce(common_values, [of_rank.number for of_rank in known.values()])
+    judged = common if numbers is None else reduce(common_values, [common, *numbers.values()])
     if len(judged) == 0:
         return None
     num_operations = max(sum(len(rank.operations) for rank in run.ranks), 1)

@@ -9,6 +9,7 @@ import numpy as np
 from traceprof.replay.graph.longest_path import solve
 from traceprof.run.steps.steady_rules import StepUse
 from traceprof.run.steps.step_kinds import kinds_of_steps
+from traceprof.trace.grouping import distinct_values, is_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +90,7 @@ def steady_shares(
         By begin and by end, float64[s], which sum to 1 each.
     """
     numbers = _numbers(steps_by_rank)
-    steps = np.unique(np.concatenate(numbers))
+    steps = distinct_values(np.concatenate(numbers))
     rank_steps = next(
         (
             rank_steps
@@ -113,13 +114,13 @@ def steady_shares(
             for step in known
         ]
     )
-    others = np.isin(steps, number[is_other])
+    others = is_in(steps, number[is_other])
     lengths = np.array([step.measures.window_ns for step in known], np.int64)[is_steady]
     phase = np.array([step.phase for step in known], np.int64)[is_steady]
     number = number[is_steady]
     for kind in kinds_of_steps(lengths, phase):
         group = number[kind]
-        inside = np.isin(steps, group)
+        inside = is_in(steps, group)
         if inside.any():
             share[inside] = len(group) / inside.sum()
     share = share if share.any() else np.ones_like(share)
@@ -155,5 +156,6 @@ def _numbers(steps_by_rank: Sequence[RankSteps]) -> list[Int64]:
 
 def _come_again(steps_by_rank: Sequence[RankSteps]) -> bool:
     return any(
-        len(np.unique(rank_steps.number)) < len(rank_steps.number) for rank_steps in steps_by_rank
+        len(distinct_values(rank_steps.number)) < len(rank_steps.number)
+        for rank_steps in steps_by_rank
     )

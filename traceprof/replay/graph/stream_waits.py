@@ -23,6 +23,7 @@ from traceprof.replay.graph.columns import COMMUNICATION
 from traceprof.replay.graph.event_waits import awaited, calls_of_kind
 from traceprof.run.launching_calls import calls_with
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.kinds import ApiCallKind, SynchronizationKind
 from traceprof.trace.model.special_values import NULL
 
@@ -210,8 +211,8 @@ def queued_communication(ranks: Sequence[tuple[int, Rank]], work: GpuWork) -> Qu
         of_message = np.where(sent.communicator >= 0, sent.communicator, of_group)
         number[rows[known]] = of_message[known]
         rows_of.append((sent, rows))
-    queued = np.union1d(behind, behind - 1)
-    queue = np.cumsum(~np.isin(queued, behind)) - 1
+    queued = distinct_values(np.append(behind, behind - 1))
+    queue = np.cumsum(~is_in(queued, behind)) - 1
     is_known = np.ones(int(queue[-1]) + 1, np.bool_)
     is_known[queue[number[queued] < 0]] = False
     number[queued[~is_known[queue]]] = -1

@@ -12,6 +12,7 @@ from traceprof.host.thread_evidence import host_evidence
 from traceprof.replay.graph.columns import COMPUTE
 from traceprof.replay.graph.hidden_host_waits import api_names, numbered
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in, without
 from traceprof.trace.model.kinds import ApiCallKind, api_call_kind
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def hand_overs(
         queues: what the threads of a loader wait for, and others for them.
     """
     call, after, own = _by_silence(calls, work, begin_ns, name, queues.threads)
-    is_other = ~np.isin(call, queues.call)
+    is_other = ~is_in(call, queues.call)
     call, after = call[is_other], after[is_other]
     num, gap_ns = len(call), calls.start_ns[call] - calls.end_ns[after]
     call = np.append(queues.call, call)
@@ -121,8 +122,8 @@ def _by_silence(
         name: as there.
         known: int64[t], threads of which it is known what they wait for.
     """
-    launches = np.setdiff1d(calls.thread[work.call[work.call >= 0]], known)
-    chosen = np.flatnonzero(np.isin(calls.thread, launches) & calls.is_outer)
+    launches = without(calls.thread[work.call[work.call >= 0]], known)
+    chosen = np.flatnonzero(is_in(calls.thread, launches) & calls.is_outer)
     nothing = np.empty(0, np.int64)
     if len(launches) < 2:
         return nothing, nothing, nothing
@@ -164,10 +165,10 @@ def training_threads(calls: HostCalls, work: GpuWork) -> Int64:
     """Return the threads that launch to the stream which computes most: a loader's do not."""
     computes = (work.kind == COMPUTE) & (work.call >= 0)
     if not computes.any():
-        return np.unique(calls.thread)
+        return distinct_values(calls.thread)
     spent = np.bincount(work.chain[computes], work.length_ns[computes])
     busiest = computes & (work.chain == int(np.argmax(spent)))
-    return np.unique(calls.thread[work.call[busiest]])
+    return distinct_values(calls.thread[work.call[busiest]])
 
 
 def unseen_pace_ns(
@@ -197,15 +198,15 @@ def unseen_pace_ns(
         limits_ns: the time to look at, by the run's clock.
     """
     rank, evidence = ranks[0][1], host_evidence(ranks[0][1])
-    launching = np.setdiff1d(calls.thread[work.call[work.call >= 0]], overs.queues.threads)
-    outer = np.flatnonzero(calls.is_outer & np.isin(calls.thread, launching))
+    launching = without(calls.thread[work.call[work.call >= 0]], overs.queues.threads)
+    outer = np.flatnonzero(calls.is_outer & is_in(calls.thread, launching))
     follows = np.flatnonzero(calls.thread[outer[1:]] == calls.thread[outer[:-1]]) + 1
     if evidence is None or not len(follows):
         return 0
     call, since = outer[follows], calls.end_ns[outer[follows - 1]]
-    is_training = np.isin(calls.thread[call], training)
-    brought = overs.call[~np.isin(calls.thread[overs.after], training)]
-    waiting = is_training & np.isin(call, brought)
+    is_training = is_in(calls.thread[call], training)
+    brought = overs.call[~is_in(calls.thread[overs.after], training)]
+    waiting = is_training & is_in(call, brought)
     waited = intervals.union(since[waiting], calls.start_ns[call[waiting]])
     enough = MIN_UNSEEN * (limits_ns[1] - limits_ns[0])
     if intervals.clip(waited, *limits_ns).measure_ns <= enough:
@@ -215,7 +216,7 @@ def unseen_pace_ns(
     np.maximum.at(handed, overs.call, calls.end_ns[overs.after])
     since, until = np.maximum(since, handed[call]), np.minimum(calls.start_ns[call], limits_ns[1])
     starts, ends = [], []
-    for thread in np.unique(calls.thread[call]).tolist():
+    for thread in distinct_values(calls.thread[call]).tolist():
         rows = np.flatnonzero((calls.thread[call] == thread) & (until > since))
         if len(rows):
             number = int(evidence.calls.packed_thread.at(calls.index[call[rows[:1]]])[0])
@@ -257,10 +258,10 @@ def loading_share(
     if not len(quiet.thread):
         return 0.0
     name, limits_ns = api_names(rank, calls), limits_ns - shift_ns
-    to_training = np.isin(calls.thread[overs.call], training)
+    to_training = is_in(calls.thread[overs.call], training)
     givers = calls.thread[overs.after[to_training]]
     woken, following = [], []
-    for thread in np.union1d(training, givers).tolist():
+    for thread in distinct_values(np.append(training, givers)).tolist():
         outer = np.flatnonzero((calls.thread == thread) & calls.is_outer)
         start, end = calls.start_ns[outer] - shift_ns, calls.end_ns[outer] - shift_ns
         of_thread = evidence.thread(int(evidence.calls.packed_thread.at(calls.index[outer[:1]])[0]))
@@ -270,13 +271,13 @@ def loading_share(
         until = until[until <= min(int(limits_ns[-1]), int(start[-1]))]
         woken.append(until)
         next_call = outer[np.searchsorted(start, until)]
-        following.append(np.where(np.isin(thread, training), name[next_call], -1))
+        following.append(np.where(is_in(thread, training), name[next_call], -1))
     until, called = np.concatenate(woken), np.concatenate(following)
-    outer = np.flatnonzero(np.isin(calls.thread, training) & calls.is_outer)
+    outer = np.flatnonzero(is_in(calls.thread, training) & calls.is_outer)
     outer = outer[np.argsort(calls.start_ns[outer], kind="stable")]
     start, num = calls.start_ns[outer] - shift_ns, len(limits_ns) - 1
     longest = 0.0
-    for thread in np.unique(quiet.thread).tolist():
+    for thread in distinct_values(quiet.thread).tolist():
         switches = quiet.chosen(quiet.thread == thread)
         ran, (slept_ns, woke_ns) = switches.ran_before(until), switches.sleeps()
         is_inside = (woke_ns > limits_ns[0]) & (woke_ns <= limits_ns[-1])
@@ -284,7 +285,7 @@ def loading_share(
             continue
         places = np.append(name[overs.call[to_training]], called[ran])
         at = np.minimum(np.searchsorted(start, woke_ns), len(outer) - 1)
-        waited = np.isin(name[outer[at]], places) & (woke_ns <= start[at])
+        waited = is_in(name[outer[at]], places) & (woke_ns <= start[at])
         waiting = intervals.union(slept_ns[waited], woke_ns[waited])
         own = 1 - np.diff(intervals.covered_before(waiting, limits_ns)) / np.diff(limits_ns)
         longest = max(longest, float(own.mean() + 2 * own.std() / num**0.5))
@@ -331,8 +332,8 @@ def _launching_threads(trace: Trace) -> Int64:
         calls = trace.api_calls(process)
         if calls is not None:
             rows = np.flatnonzero(calls.packed_name.isin(launches))
-            threads.append(np.unique(calls.packed_thread.at(rows)))
-    return np.unique(np.concatenate(threads))
+            threads.append(distinct_values(calls.packed_thread.at(rows)))
+    return distinct_values(np.concatenate(threads))
 
 
 def lock_waits(calls: HostCalls, work: GpuWork, waits: HostWaits) -> LockWaits:
@@ -347,14 +348,14 @@ def lock_waits(calls: HostCalls, work: GpuWork, waits: HostWaits) -> LockWaits:
         work: of all its ranks.
         waits: for the GPU, which are left out.
     """
-    launches = np.unique(calls.thread[work.call[work.call >= 0]])
+    launches = distinct_values(calls.thread[work.call[work.call >= 0]])
     is_long = calls.end_ns - calls.start_ns > MIN_LOCKED_NS
-    chosen = np.flatnonzero(is_long & calls.is_outer & np.isin(calls.thread, launches))
+    chosen = np.flatnonzero(is_long & calls.is_outer & is_in(calls.thread, launches))
     nothing = np.empty(0, np.int64)
     if len(launches) < 2 or len(chosen) < 2:
         return LockWaits(nothing, nothing)
     by_end = chosen[np.argsort(calls.end_ns[chosen], kind="stable")]
-    call = np.setdiff1d(chosen, waits.call)
+    call = without(chosen, waits.call)
     at = np.searchsorted(calls.end_ns[by_end], calls.end_ns[call], side="left") - 1
     holder = by_end[np.maximum(at, 0)]
     waited = (at >= 0) & (calls.thread[holder] != calls.thread[call])

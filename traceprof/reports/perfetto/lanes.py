@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.trace.grouping import is_in
+
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
 
@@ -27,7 +29,7 @@ def lanes(start_ns: Int64, end_ns: Int64) -> Int64:
     # What ended before others begin has nothing to do with them: few are looked at one by one.
     latest = np.maximum.accumulate(end_ns)
     island = np.cumsum(np.append(True, start_ns[1:] >= latest[:-1]))
-    rows = np.flatnonzero(np.isin(island, island[is_crossing]))
+    rows = np.flatnonzero(is_in(island, island[is_crossing]))
     open_ends: list[list[int]] = []
     chosen = []
     for start, end in zip(start_ns[rows].tolist(), end_ns[rows].tolist(), strict=True):

@@ -12,6 +12,7 @@ from traceprof.errors import one_line
 from traceprof.run.steps.periods import Items, Periods, Phase, find_periods
 from traceprof.run.steps.step_ranges import StepRanges, StepsSource, StepWindows
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -194,7 +195,7 @@ def _middle(phase: Int64) -> Mask:
     kept = np.ones(len(phase), np.bool_)
     if len(phase) <= MAX_PERIODS:
         return kept
-    for number in np.unique(phase).tolist():
+    for number in distinct_values(phase).tolist():
         places = np.flatnonzero(phase == number)
         num = max(len(places) * MAX_PERIODS // len(phase), 1)
         first = (len(places) - num) // 2

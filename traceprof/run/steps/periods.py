@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof.run.steps.lags import best_lag, longest_run
 from traceprof.structs import Record
+from traceprof.trace.grouping import is_in
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
@@ -171,7 +172,7 @@ def _end_of_last(names: Names, begin: int, lag: int) -> int:
     is_other = last != before[: len(last)]
     if is_other.mean() > 1 - _MIN_REGULAR:
         return begin + int(is_other.argmax())
-    return begin + int(np.flatnonzero(np.isin(last, before))[-1]) + 1
+    return begin + int(np.flatnonzero(is_in(last, before))[-1]) + 1
 
 
 def _begins(part: Items, lag: int) -> Int64 | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.run.steps.step_kinds import long_steps
+from traceprof.trace.grouping import median_of, quantiles_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +77,7 @@ def step_uses(
         uses[-1] = StepUse.CUT
     for end in (0, -1):
         others = np.delete(num_kernels, end)
-        is_short = num_kernels[end] < MIN_KERNELS * np.median(num_kernels)
+        is_short = num_kernels[end] < MIN_KERNELS * median_of(num_kernels)
         if is_short and (others <= num_kernels[end]).mean() <= _MAX_AS_FEW:
             uses[end] = StepUse.CUT
     left = np.flatnonzero(uses == StepUse.STEADY)
@@ -85,7 +86,7 @@ def step_uses(
     left = np.flatnonzero(uses == StepUse.STEADY)
     rare = left[_outliers(lengths[left])]
     if len(rare):
-        usual = float(np.median(num_kernels[left]))
+        usual = float(median_of(num_kernels[left]))
         is_other = np.abs(num_kernels[rare] - usual) > MIN_OTHER * usual
         if ran_else is not None and not is_other.all():
             is_other[~is_other] = ran_else(rare[~is_other])
@@ -96,7 +97,7 @@ def step_uses(
 def _num_opening(lengths: npt.NDArray[np.float64]) -> int:
     """Return how many leading steps open a recording."""
     num = len(lengths)
-    limit = MIN_OPENING * float(np.quantile(lengths[num // 2 :], 0.95))
+    limit = MIN_OPENING * float(quantiles_of(lengths[num // 2 :], (0.95,))[0])
     most = min(max(int(MAX_OPENING_SHARE * num), 1), MAX_OPENING_STEPS)
     is_slow = lengths[:most] > limit
     return len(is_slow) if is_slow.all() else int(is_slow.argmin())

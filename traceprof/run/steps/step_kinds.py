@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.trace.grouping import distinct_values, median_of
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -68,7 +70,7 @@ def kinds_of_steps(lengths_ns: npt.ArrayLike, phase: npt.NDArray[np.int64]) -> l
     Returns:
         bool[n] for each kind; at least one kind.
     """
-    phases = np.unique(phase)
+    phases = distinct_values(phase)
     if len(phases) > 1:
         return [phase == number for number in phases.tolist()]
     is_long = long_steps(lengths_ns)
@@ -84,6 +86,6 @@ def regular_spacing(is_long: Mask) -> int | None:
     distances = np.diff(np.flatnonzero(is_long))
     if len(distances) < MIN_STEPS:
         return None
-    usual = int(np.median(distances))
+    usual = int(median_of(distances))
     is_regular = usual > 1 and float((distances == usual).mean()) >= MIN_EXPLAINED
     return usual if is_regular else None

@@ -12,6 +12,7 @@ from traceprof import intervals, labels
 from traceprof.errors import UsageError
 from traceprof.patterns import lazy
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.special_values import OPEN_END
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ def _by_launch(
     end = np.concatenate([group.end_ns[has] for group, has in zip(groups, known, strict=True)])
     is_beside = np.concatenate(
         [
-            np.isin(group.stream[has], with_kernels, invert=True)
+            ~is_in(group.stream[has], with_kernels)
             if group is operations.copies or group is operations.memsets
             else np.zeros(np.count_nonzero(has), np.bool_)
             for group, has in zip(groups, known, strict=True)
@@ -383,7 +384,7 @@ def _outer(ranges: NamedRanges) -> NamedRanges:
     others of a thread is no step. A range that was still open when the capture ended holds none.
     """
     chosen = []
-    for thread in np.unique(ranges.thread):
+    for thread in distinct_values(ranges.thread):
         at = np.flatnonzero(ranges.thread == thread)
         at = at[np.lexsort((-ranges.end_ns[at], ranges.start_ns[at]))]
         end = ranges.end_ns[at]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.trace.columns import pack, pack_ahead
-from traceprof.trace.grouping import groups
+from traceprof.trace.grouping import distinct_values, groups, is_in
 from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.events import Kind
 from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Synchronizations
@@ -92,7 +92,7 @@ def read_synchronizations(content: Content) -> Synchronizations | None:
     name = columns[table.NAME].values[order]
     kind_of_name = {
         number: _KINDS.get(content.names[number], SynchronizationKind.UNKNOWN)
-        for number in np.unique(name).tolist()
+        for number in distinct_values(name).tolist()
     }
     return Synchronizations(
         start_ns=start,
@@ -140,7 +140,7 @@ def read_launch_stalls(content: Content, process: int) -> LaunchStalls | None:
     if columns is None:
         return None
     stalls = [number for number, name in enumerate(content.names) if name == _STALL]
-    chosen = np.isin(columns[table.NAME].values, np.array(stalls, np.int64))
+    chosen = is_in(columns[table.NAME].values, np.array(stalls, np.int64))
     chosen &= columns[table.PROCESS].values == process
     rows = np.flatnonzero(chosen)
     start = columns[table.START].at(rows) - (content.first_ns or 0)

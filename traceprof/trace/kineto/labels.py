@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from traceprof import labels
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.communication import (
     bytes_of_shapes,
@@ -73,15 +74,15 @@ def read_label_ranges(
     has_gpu = any(kind in content.num_events for kind in _OF_GPU)
     by_process = {}
     for process, ranges in annotations.items():
-        names = {number: ranges.names[number] for number in np.unique(ranges.name).tolist()}
+        names = {number: ranges.names[number] for number in distinct_values(ranges.name).tolist()}
         ours = [number for number, name in names.items() if _is_label(name)]
         calls = [number for number in ours if read_call(labels.parse(names[number])) is not None]
-        rows = np.flatnonzero(np.isin(ranges.name, np.array(ours, np.int64)))
+        rows = np.flatnonzero(is_in(ranges.name, np.array(ours, np.int64)))
         if not calls and not has_gpu:
             substitutes = _substitutes(content, process, ranges, metadata)
         else:
             substitutes = None
-        of_process = substitutes or _labels(ranges, rows, np.isin(ranges.name[rows], calls))
+        of_process = substitutes or _labels(ranges, rows, is_in(ranges.name[rows], calls))
         if len(of_process):
             by_process[process] = of_process
     return by_process

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.structs import Record
-from traceprof.trace.grouping import groups
+from traceprof.trace.grouping import distinct_values, groups, is_in
 from traceprof.trace.kineto import content as table
 from traceprof.trace.kineto.events import Kind
 from traceprof.trace.model.marks import Marks
@@ -49,10 +49,10 @@ class Annotations(Record, frozen=True):
             pattern: searched for in each name.
             until: names end where this begins.
         """
-        numbers = np.unique(self.name).tolist()
+        numbers = distinct_values(self.name).tolist()
         name_of = {number: name_until(self.names[number], until) for number in numbers}
         numbers = [number for number, name in name_of.items() if pattern.search(name) is not None]
-        rows = np.flatnonzero(np.isin(self.name, np.array(numbers, np.int64)))
+        rows = np.flatnonzero(is_in(self.name, np.array(numbers, np.int64)))
         rows = rows[np.lexsort((self.end_ns[rows], self.start_ns[rows]))]
         thread = self.thread[rows]
         names = [name_of[number] for number in self.name[rows].tolist()]

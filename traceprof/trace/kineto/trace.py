@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.kineto import gpu, host, parts
 from traceprof.trace.kineto.communication import read_calls
 from traceprof.trace.kineto.content import only_process, read_content
@@ -314,7 +315,7 @@ class KinetoTrace(Trace):
         longest: dict[str, int] = {}
         for table in self._annotations.values():
             length = table.end_ns - table.start_ns
-            for number in np.unique(table.name).tolist():
+            for number in distinct_values(table.name).tolist():
                 longest[table.names[number]] = int(length[table.name == number].max())
         return sorted(longest, key=lambda name: -longest[name])[:limit]
 
@@ -373,7 +374,7 @@ class KinetoTrace(Trace):
             calls.packed_thread.distinct for calls in [self._api_calls.get(process)] if calls
         ]
         threads += [ranges.thread for ranges in [self._annotations.get(process)] if ranges]
-        return len(np.unique(np.concatenate(threads))) if threads else None
+        return len(distinct_values(np.concatenate(threads))) if threads else None
 
     def contents(self) -> Sequence[Table]:
         """Return the categories of events that are not empty, with their counts."""

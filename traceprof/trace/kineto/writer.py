@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.kineto.copy_kinds import copy_name
 from traceprof.trace.model.communication_calls import OPERATIONS
 from traceprof.trace.model.kinds import SynchronizationKind
@@ -179,7 +180,7 @@ class _Writer:
         is_open = table.end_ns == OPEN_END
         last = max(self._trace.session.end_ns or 0, int(table.start_ns.max(initial=0)))
         end = np.where(is_open, last, table.end_ns)
-        numbers = np.unique(table.name).tolist()
+        numbers = distinct_values(table.name).tolist()
         names = {number: json.dumps(table.names[number]) for number in numbers}
         categories = {number: _category(table.names[number]) for number in numbers}
         rows = zip(

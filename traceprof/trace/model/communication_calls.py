@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import field
 
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,7 +96,7 @@ class CommunicationCalls(Record, frozen=True):
             thread: int64[k], their threads.
         """
         calls = np.full(len(start_ns), -1, np.int64)
-        for number in np.unique(self.launch_thread).tolist():
+        for number in distinct_values(self.launch_thread).tolist():
             first, stop = np.searchsorted(self.launch_thread, [number, number + 1]).tolist()
             here = np.flatnonzero(thread == number)
             starts = self.launch_start_ns[first:stop]

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from traceprof.structs import Record
 from traceprof.trace.columns import pack
+from traceprof.trace.grouping import is_in
 from traceprof.trace.model.packed_spans import PackedSpans
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Kernels(Operations, frozen=True):
 
     def are_named(self, ids: Iterable[int]) -> Mask:
         """Return which kernels have one of these names, bool[n]."""
-        chosen = np.isin(self.name_of_signature, np.array(sorted(ids), np.int64))
+        chosen = is_in(self.name_of_signature, np.array(sorted(ids), np.int64))
         return chosen.take(self.packed_signature.kept)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from traceprof.trace.grouping import groups
+from traceprof.trace.grouping import groups, is_in
 from traceprof.trace.model.counters import BYTES_PER_MS, CLOCK, HZ, PERCENT, Counters, LinkSamples
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.rows import check_times
@@ -103,13 +103,13 @@ def _gpu_samples(database: Database) -> tuple[dict[int, tuple[LinkSamples, ...]]
         for chunk in read_columns(database, schema.GPU_METRICS, columns):
             has_samples = True
             # Times before 0 are before the session, NULL is before 0, and so are overflowed clocks.
-            is_clock = np.isin(chunk["metricId"], clocks) & (chunk["value"] >= _MIN_HZ)
+            is_clock = is_in(chunk["metricId"], clocks) & (chunk["value"] >= _MIN_HZ)
             kept = np.flatnonzero(
                 (chunk["timestamp"] >= 0)
                 & (chunk["value"] >= 0)
                 & ((chunk["value"] <= _FULL) | is_clock)
-                & np.isin(chunk["typeId"], types)
-                & np.isin(chunk["metricId"], metrics)
+                & is_in(chunk["typeId"], types)
+                & is_in(chunk["metricId"], metrics)
             )
             time, value = chunk["timestamp"][kept], chunk["value"][kept]
             check_times(database, schema.GPU_METRICS, time, time)

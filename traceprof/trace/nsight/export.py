@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from msgspec.structs import replace
 
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.call_labels import rank_of
 from traceprof.trace.model.communication_calls import NO_PROCESS_CALLS
 from traceprof.trace.model.host import (
@@ -430,7 +431,7 @@ class NsightTrace(SectionedExport):
     def _calling_threads(self) -> Int64:
         """The threads that call CUDA, ascending int64[n]."""
         threads = [calls.packed_thread.distinct for calls in self._api_calls.values()]
-        return np.unique(np.concatenate([np.empty(0, np.int64), *threads]))
+        return distinct_values(np.concatenate([np.empty(0, np.int64), *threads]))
 
     @_ReadAgain
     def _names(self) -> dict[int, str]:

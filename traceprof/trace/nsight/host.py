@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.trace.columns import pack, pack_ahead
-from traceprof.trace.grouping import pieces
+from traceprof.trace.grouping import is_in, pieces
 from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Synchronizations
 from traceprof.trace.model.kinds import SynchronizationKind, synchronization_kind
 from traceprof.trace.model.special_values import NULL
@@ -144,7 +144,7 @@ def read_launch_stalls(database: Database) -> dict[int, LaunchStalls]:
     stalls = {}
     for process, columns in _by_process(database, schema.DRIVER_OVERHEAD, "globalTid"):
         kind, start = columns["overheadType"].values, columns["start"].values
-        chosen = np.flatnonzero(np.isin(kind, np.array(kinds, np.int64)))
+        chosen = np.flatnonzero(is_in(kind, np.array(kinds, np.int64)))
         order = chosen[np.argsort(start[chosen], kind="stable")]
         end = start + columns["length"].values
         others = (columns[name].values[order] for name in ("globalTid", "correlationId"))

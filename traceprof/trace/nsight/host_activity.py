@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.trace.grouping import distinct_values, without
 from traceprof.trace.model.host_activity import (
     NO_SPANS,
     NO_SWITCHES,
@@ -95,7 +96,9 @@ def read_samples(database: Database, threads: Int64) -> dict[int, ThreadSamples]
     order = np.argsort(time, kind="stable")
     samples = ThreadSamples(time[order], thread[order], function.reshape(-1)[order], names)
     process = schema.process_of_thread(samples.thread)
-    return {number: samples.chosen(process == number) for number in np.unique(process).tolist()}
+    return {
+        number: samples.chosen(process == number) for number in distinct_values(process).tolist()
+    }
 
 
 def _innermost(database: Database) -> tuple[Int64, Int64]:
@@ -122,7 +125,9 @@ def _read_switches(database: Database, threads: Int64) -> dict[int, ThreadSwitch
     order = np.lexsort((is_on != 0, time, thread))
     switches = ThreadSwitches(time[order], thread[order], is_on[order] != 0)
     process = schema.process_of_thread(switches.thread)
-    return {number: switches.chosen(process == number) for number in np.unique(process).tolist()}
+    return {
+        number: switches.chosen(process == number) for number in distinct_values(process).tolist()
+    }
 
 
 def others_ran(database: Database, times_ns: Int64, threads: Int64) -> Mask | None:
@@ -212,7 +217,7 @@ def _read_spans(
     number = number.reshape(-1)
     spans = ThreadSpans(start[order], end[order], thread[order], number[order], names)
     process = schema.process_of_thread(spans.thread)
-    return {key: spans.chosen(process == key) for key in np.unique(process).tolist()}
+    return {key: spans.chosen(process == key) for key in distinct_values(process).tolist()}
 
 
 def _is_of(thread: Int64, threads: Int64) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
@@ -243,10 +248,10 @@ def quiet_switches(database: Database, process: int, calling: Int64) -> ThreadSw
     own = [np.empty(0, np.int64)]
     expect_rows(database, [schema.SWITCHES])
     for chunk in read_columns(database, schema.SWITCHES, ("globalTid",)):
-        thread = np.unique(chunk["globalTid"])
+        thread = distinct_values(chunk["globalTid"])
         own.append(thread[schema.process_of_thread(thread) == process])
     others = [thread for thread, text in _thread_names(database) if _NO_PROGRAM.match(text)]
-    threads = np.setdiff1d(np.concatenate(own), np.append(calling, others))
+    threads = without(np.concatenate(own), np.append(calling, others))
     return _read_switches(database, threads).get(process, NO_SWITCHES)
 
 

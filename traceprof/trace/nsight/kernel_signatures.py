@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.operations import Signatures
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
@@ -63,7 +64,7 @@ class Signer:
         numbers = self._of_combination.take(combination)
         new = numbers < 0
         if new.any():
-            self._learn(np.unique(combination[new]))
+            self._learn(distinct_values(combination[new]))
             numbers = self._of_combination.take(combination)
         return numbers
 

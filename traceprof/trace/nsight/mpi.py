@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.communication_calls import BARRIER, OPERATIONS
 from traceprof.trace.model.mpi_calls import MpiCalls
 from traceprof.trace.model.special_values import NULL, OPEN_END, UNKNOWN
@@ -110,7 +111,7 @@ def read_mpi_calls(database: Database, ranks: Mapping[int, int]) -> dict[int, Mp
             {name: values[waits["process"] == process] for name, values in waits.items()},
             known.get(ranks.get(process, UNKNOWN), {}),
         )
-        for process in np.unique(rows["process"]).tolist()
+        for process in distinct_values(rows["process"]).tolist()
     }
 
 
@@ -195,10 +196,10 @@ def _calls(rows: Columns, waits: Columns, handles: Mapping[int, _Communicator]) 
     blocked, end = _until_waited(rows, waits)
     kind = rows["kind"]
     names, communicator, world_size = _communicators_of(rows["commHandle"], handles)
-    is_world = np.isin(communicator, [names.index(name) for name in names if name == WORLD])
-    of_two = np.isin(kind, _OF_TWO)
+    is_world = is_in(communicator, [names.index(name) for name in names if name == WORLD])
+    of_two = is_in(kind, _OF_TWO)
     size = np.where(kind == _SCATTERED, rows["recvSize"], rows["size"])
-    has_size = (kind < len(OPERATIONS)) & (kind != _RECEIVE) & ~np.isin(kind, _OTHER_SIZES)
+    has_size = (kind < len(OPERATIONS)) & (kind != _RECEIVE) & ~is_in(kind, _OTHER_SIZES)
 
     facts = {
         "bytes": np.where(has_size, size, UNKNOWN),
@@ -227,8 +228,8 @@ def _without_null_peers(rows: Columns) -> Columns:
     destination.
     """
     is_send, peer = rows["kind"] == OPERATIONS.index("Send"), rows["remoteRank"]
-    nobody = np.unique(peer[is_send & (peer < 0) & (peer != NULL)])
-    keep = ~(np.isin(rows["kind"], _OF_TWO) & np.isin(peer, nobody))
+    nobody = distinct_values(peer[is_send & (peer < 0) & (peer != NULL)])
+    keep = ~(is_in(rows["kind"], _OF_TWO) & is_in(peer, nobody))
     return {name: values[keep] for name, values in rows.items()}
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from traceprof.trace.grouping import median_of
 from traceprof.trace.model.parts import HowToCollect, Part
 from traceprof.trace.nsight import schema
 from traceprof.trace.sqlite.read_columns import has_rows
@@ -126,7 +125,7 @@ def _holds_counters(counters: Counters, part: Part) -> bool:
     if part is Part.COUNTED_GPUS:
         return bool(counters.gpu_of_rank)
     series = [samples for several in counters.by_gpu.values() for samples in several]
-    return any(np.median(samples.end_ns - samples.start_ns) <= _DENSE_NS for samples in series)
+    return any(median_of(samples.end_ns - samples.start_ns) <= _DENSE_NS for samples in series)
 
 
 def _holds_calls(trace: Trace, part: Part) -> bool:

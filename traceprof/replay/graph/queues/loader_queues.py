@@ -35,6 +35,7 @@ from traceprof.replay.graph.queues.rows import (
     usual_lag,
 )
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values, is_in, median_of, quantiles_of, without
 from traceprof.trace.model.kinds import ApiCallKind
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def queue_waits(
     ends = [stage for stage in stages if stage.order == len(ORDER) - 1 and stage.thread >= 0]
     if not ends:  # without its ranges it is not known what its threads wait for
         copying = calls.thread[work.call[work.is_to_device & (work.call >= 0)]]
-        return replace(NO_QUEUES, is_known=bool(np.isin(copying, training).all()))
+        return replace(NO_QUEUES, is_known=bool(is_in(copying, training).all()))
     sure = between.is_sure
     call = np.append(waits.call, work.call[between.consumer[sure]])
     used = work.call[np.append(waits.operation, between.producer[sure])]
@@ -153,10 +154,10 @@ def _of_threads(
 ) -> QueueWaits:  # fmt: skip
     """Return the waits at the queues of threads that bring batches by copies of their own."""
     copying, communicating = (
-        np.unique(calls.thread[work.call[(work.call >= 0) & chosen]])
+        distinct_values(calls.thread[work.call[(work.call >= 0) & chosen]])
         for chosen in (work.is_to_device, work.kind == COMMUNICATION)
     )
-    bringing = np.setdiff1d(copying, np.union1d(training, communicating))
+    bringing = without(copying, distinct_values(np.append(training, communicating)))
     if events is None or not len(bringing):
         return NO_QUEUES
     consumed, used = work.call[between.consumer], work.call[between.producer]
@@ -169,7 +170,7 @@ def _of_threads(
     order = np.argsort(recording)
     event = values_at(events.record_event[order], np.searchsorted(recording[order], used))
     is_taking = (taking >= 0) & (calls.thread[taking] == calls.thread[consumed])
-    is_taking &= np.isin(calls.thread[consumed], training)
+    is_taking &= is_in(calls.thread[consumed], training)
     queues = []
     for thread in bringing.tolist():
         rows = is_taking & (calls.thread[used] == thread)
@@ -244,11 +245,11 @@ def _fed(stage: LoaderStage, last: LoaderStage, calls: HostCalls, training: Int6
         if len(waited) < MIN_TAKEN:
             continue
         steps, batches = np.diff(at), np.diff(waited)
-        per_step = int(np.median(steps / batches))
+        per_step = int(median_of(steps / batches))
         # Now and then a step makes some calls more.
         is_same = np.abs(steps - per_step * batches) <= _MORE * per_step * batches
         lag = stage.begin_ns[waited] - np.maximum(calls.end_ns[outer[at]], got_ns[waited])
-        spread = float(np.subtract(*np.percentile(lag, (75, 25))))
+        spread = float(np.subtract(*quantiles_of(lag, (0.75, 0.25))))
         if per_step > 0 and mostly(is_same) and spread <= least:
             place = _continued(at, waited, per_step, len(stage.begin_ns))
             best, least = _Feed(outer, place, per_step), spread
@@ -269,7 +270,7 @@ def _begun(stage: LoaderStage, after: Int64, ready_ns: Int64, calls: HostCalls) 
     call, after, ready_ns = stage.first[rows], after[rows], ready_ns[rows]
     lag = stage.begin_ns[rows] - ready_ns
     waited = lag < stage.since_ns[rows]
-    usual = int(np.median(lag[waited])) if waited.any() else 0
+    usual = int(median_of(lag[waited])) if waited.any() else 0
     start, returned = calls.start_ns[call], calls.end_ns[after]
     least = ready_ns - returned + usual + start - stage.begin_ns[rows]
     gap = np.where(waited, start - returned, np.minimum(start - returned, least))
@@ -327,7 +328,7 @@ def _taken(
         batch = np.searchsorted(stage.first, uses.used[by_stage], side="right") - 1
         at = np.searchsorted(outer, calls.outer[uses.call[by_stage]])
         for fits, every in _at_same_place(at, batch, feed, len(ready_ns)):
-            if not is_used and 2 * len(np.unique(batch[fits])) > len(ready_ns):
+            if not is_used and 2 * len(distinct_values(batch[fits])) > len(ready_ns):
                 chosen, is_used = (outer, every), True
         start, silent = calls.start_ns[outer], silent_ns(calls, outer)
         latest = np.searchsorted(ready_ns, start, side="right") - 1
@@ -367,7 +368,7 @@ def _at_same_place(
     if further.sum() < MIN_TAKEN - 1:
         return
     steps = np.diff(at)[further] / np.diff(batch)[further]
-    per_step = int(np.median(steps)) if feed is None else feed.per_step
+    per_step = int(median_of(steps)) if feed is None else feed.per_step
     places = at - per_step * batch
     distinct, count = np.unique(places, return_counts=True)
     for place in distinct[count >= 2].tolist() if per_step > 0 else ():

@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof import intervals
 from traceprof.host.evidence_names import LOADER_STAGE
+from traceprof.trace.grouping import median_of
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
@@ -111,8 +112,8 @@ def input_of(stage: LoaderStage, stages: list[LoaderStage]) -> tuple[LoaderStage
         waited = known & (lag < stage.since_ns)
         if waited.sum() < MIN_BATCHES or not mostly(lag[known] >= -_EARLY_NS):
             continue
-        if mostly(lag[waited] <= WOKEN_NS) and np.median(lag[waited]) < nearest:
-            best, nearest = (other, batch), float(np.median(lag[waited]))
+        if mostly(lag[waited] <= WOKEN_NS) and median_of(lag[waited]) < nearest:
+            best, nearest = (other, batch), float(median_of(lag[waited]))
     return best
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.trace.grouping import median_of, quantiles_of
+
 if TYPE_CHECKING:
     from traceprof.intervals import Int64
     from traceprof.replay.graph.columns import HostCalls
@@ -40,7 +42,7 @@ def taken_rows(call: Int64, after: Int64, calls: HostCalls, *, is_sure: bool) ->
     waited = lag < own
     usual, is_clear = usual_lag(lag[waited]) if is_sure else (0, False)
     waited &= (lag <= usual + _TAKEN_NS) | (not is_clear)
-    by_itself = int(np.median(own[~waited])) if not waited.all() else min(usual, int(lag.min()))
+    by_itself = int(median_of(own[~waited])) if not waited.all() else min(usual, int(lag.min()))
     own = np.where(waited, np.minimum(own, by_itself), own)
     gap = np.where(waited, lag, np.minimum(lag, usual if is_clear else 0))
     return queue_rows(call, after, gap, own, is_sure=is_sure)
@@ -50,7 +52,7 @@ def usual_lag(lag: Int64) -> tuple[int, bool]:
     """Return how soon after a batch a thread that waited for it goes on, and if that is clear."""
     if not len(lag):
         return 0, False
-    shortest = int(np.percentile(lag, 25))
+    shortest = int(quantiles_of(lag, (0.25,))[0])
     return shortest, bool((lag <= shortest + _TAKEN_NS).sum() >= max(MIN_TAKEN, len(lag) / 3))
 
 

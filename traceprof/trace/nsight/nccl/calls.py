@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.communication_calls import (
     NO_CALLS,
     OPERATIONS,
@@ -67,7 +68,7 @@ def read_communication_calls(
 
 def _rank_in_largest(ranges: NcclRanges) -> int | None:
     """Return the rank in the largest communicator of the process; None if ambiguous."""
-    fields = [ranges.fields[index] for index in np.unique(ranges.field_index).tolist()]
+    fields = [ranges.fields[index] for index in distinct_values(ranges.field_index).tolist()]
     sizes_and_ranks = {(facts.world_size, facts.rank) for facts in fields if facts.rank >= 0}
     largest = [rank for size, rank in sizes_and_ranks if size == max(sizes_and_ranks)[0]]
     return largest[0] if len(largest) == 1 else None
@@ -81,7 +82,9 @@ def _world_sizes(processes: Iterable[NcclRanges]) -> dict[str, int]:
     return {
         payload.communicator: payload.world_size
         for ranges in processes
-        for payload in (ranges.fields[index] for index in np.unique(ranges.field_index).tolist())
+        for payload in (
+            ranges.fields[index] for index in distinct_values(ranges.field_index).tolist()
+        )
         if payload.communicator is not None and payload.world_size > 0
     }
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.structs import Record
+from traceprof.trace.grouping import distinct_values
 from traceprof.trace.model.special_values import NULL
 from traceprof.trace.nsight import schema
 from traceprof.trace.nsight.nccl.payloads import PayloadReader
@@ -76,7 +77,7 @@ def read_nccl_ranges(
     payload, payloads = _payloads(events, rows)
     process = schema.process_of_thread(thread)
     by_process = {}
-    for number in np.unique(process).tolist():
+    for number in distinct_values(process).tolist():
         part = slice(*np.searchsorted(process, [number, number + 1]).tolist())
         by_process[number] = NcclRanges(
             start[part],

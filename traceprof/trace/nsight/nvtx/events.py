@@ -11,6 +11,7 @@ import numpy as np
 from traceprof import labels
 from traceprof.structs import Record
 from traceprof.trace.columns import pack
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.ranges import name_until
 from traceprof.trace.model.special_values import NULL, OPEN_END
 from traceprof.trace.nsight import schema
@@ -295,7 +296,7 @@ def read_events(database: Database) -> EventColumns | None:
         chunk["length"][kind > _LAST_RANGE] = chunk["length"][kind < _FIRST_RANGE] = 0
         if "textId" in chunk:
             chunk["textId"][chunk["textId"] == NULL] = NONE  # closer to the others
-        is_kept = np.isin(kind, _KINDS) & (chunk["globalTid"] != NULL)
+        is_kept = is_in(kind, _KINDS) & (chunk["globalTid"] != NULL)
         # The omitted rows would need wider columns.
         kept = chunk if is_kept.all() else {name: values[is_kept] for name, values in chunk.items()}
         _complete_end_threads(kept)
@@ -304,7 +305,7 @@ def read_events(database: Database) -> EventColumns | None:
         parts.add(kept, [(0, slice(None))])
     every = dict(parts.finished()).get(0, dict.fromkeys((*columns, "length"), _NOTHING))
     began, ended = every["globalTid"], every.get(_END_THREAD) or every["globalTid"]
-    threads = np.union1d(began.distinct, ended.distinct)
+    threads = distinct_values(np.append(began.distinct, ended.distinct))
     return EventColumns(
         ahead=every[rowid],
         starts=every["start"],

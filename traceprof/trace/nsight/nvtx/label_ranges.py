@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import labels
+from traceprof.trace.grouping import distinct_values, is_in
 from traceprof.trace.model.ranges import BETWEEN_TEXTS, labelled
 from traceprof.trace.model.special_values import OPEN_END
 from traceprof.trace.nsight import schema
@@ -51,13 +52,13 @@ def read_label_ranges(
     check_times(database, schema.NVTX.name, start, np.where(is_open, start, end))
     process = schema.process_of_thread(thread)
     by_process = {}
-    for number in np.unique(process).tolist():
+    for number in distinct_values(process).tolist():
         ids = [
             domain_id
             for (owner, domain_id), name in domains.items()
             if owner == number and name == labels.DOMAIN
         ]
-        chosen = np.flatnonzero((process == number) & np.isin(domain, np.array(ids, np.int64)))
+        chosen = np.flatnonzero((process == number) & is_in(domain, np.array(ids, np.int64)))
         if len(chosen):
             by_process[number] = labelled(
                 start[chosen],

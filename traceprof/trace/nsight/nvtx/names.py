@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof import labels
-from traceprof.trace.grouping import pieces
+from traceprof.trace.grouping import distinct_values, pieces
 from traceprof.trace.model.limits import MAX_RANK, whole_number
 from traceprof.trace.model.ranges import NamedRanges
 from traceprof.trace.model.special_values import NULL, OPEN_END
@@ -54,7 +54,7 @@ def ranges_named(
     order = np.lexsort((thread, of_name, end, start))
     process_of, in_order = schema.process_of_thread(thread[order]), np.array([*rank], object)
     ranges = {}
-    for number in np.unique(process_of).tolist():
+    for number in distinct_values(process_of).tolist():
         indices = order[process_of == number]
         ranges[number] = NamedRanges(
             start[indices],

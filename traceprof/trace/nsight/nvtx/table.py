@@ -8,7 +8,7 @@ import numpy as np
 
 from traceprof import labels
 from traceprof.structs import Record
-from traceprof.trace.grouping import pieces
+from traceprof.trace.grouping import distinct_values, is_in, pieces
 from traceprof.trace.model.marks import Marks
 from traceprof.trace.model.ranges import RangeTable
 from traceprof.trace.model.special_values import NULL, OPEN_END
@@ -97,7 +97,7 @@ def read_nvtx_tables(database: Database) -> NvtxTables:
     for chunk in read_columns(database, table.name, columns, numbered):
         kind = chunk["eventType"]
         is_usable = (chunk["start"] != NULL) & (chunk["globalTid"] != NULL)
-        is_range = np.isin(kind, (schema.NVTX_PUSH_POP, schema.NVTX_START_END))
+        is_range = is_in(kind, (schema.NVTX_PUSH_POP, schema.NVTX_START_END))
         for parts, chosen in (
             (range_parts, is_range & is_usable),
             (mark_parts, (kind == schema.NVTX_MARK) & is_usable),
@@ -119,7 +119,7 @@ def read_nvtx_tables(database: Database) -> NvtxTables:
         for columns in (*ranges.values(), *marks.values())
         if "textId" in columns
     ]
-    names = _Names(texts, np.unique(np.concatenate(ids)) if ids else np.empty(0, np.int64))
+    names = _Names(texts, distinct_values(np.concatenate(ids)) if ids else np.empty(0, np.int64))
     known = names.known(database, [*ranges.values(), *marks.values()])
     return NvtxTables(
         RangeTables(ranges, names, known),
@@ -193,7 +193,7 @@ class _Names:
             of_all = [self.of(columns, len(columns["start"])) for columns in by_process]
             self._takes_number = takes_number
             keys = map(self._numbered, of_all, by_process)
-            self._labels = np.unique(np.concatenate([of_one for _, of_one in keys]))
+            self._labels = distinct_values(np.concatenate([of_one for _, of_one in keys]))
             names += label_texts(self._labels, names)
         return Texts(name.encode() for name in names)
 
