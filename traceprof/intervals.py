@@ -23,7 +23,9 @@ BEYOND_NS = 1 << 62
 """146 years: no clock shows it, and differences of times before it fit 64 bits."""
 _BLOCK = 1024
 _ROWS_AT_ONCE = 1 << 15  # of times, with their limits in the processor's cache
+_FEW = 256  # times that are searched for at once
 _LENGTH_OF_RUN = 32  # of times in order, from which on sorting them all is quick
+_MOST = int(np.iinfo(np.int64).max)
 _MANY_TIMES = 4  # as many of one kind as of another: searching for these is quickest
 
 
@@ -66,6 +68,9 @@ class Intervals(Record, frozen=True, dict=True):
 
 def total(values: Int64) -> int:
     """Return the exact sum, even where it does not fit 64 bits."""
+    most = _MOST // max(len(values), 1)
+    if len(values) == 0 or (values.max() <= most and values.min() >= -most):
+        return int(values.sum())
     return (int((values >> 32).sum()) << 32) + int((values & 0xFFFF_FFFF).sum())
 
 
@@ -133,10 +138,10 @@ def subtract(left: Intervals, right: Intervals) -> Intervals:
         return left
     # Gap i of `right` is before its interval i, the last one after all of them. Each interval of
     # `left` overlaps a contiguous run of gaps.
-    first = np.searchsorted(right.start_ns, left.start_ns, side="right")
-    stop = np.searchsorted(right.end_ns, left.end_ns, side="left") + 1
+    first = num_before(right.start_ns, left.start_ns, "right")
+    stop = num_before(right.end_ns, left.end_ns) + 1
     of_left, gap = _pairs(first, stop)
-    start, end = left.start_ns[of_left], left.end_ns[of_left]
+    start, end = left.start_ns.take(of_left), left.end_ns.take(of_left)
     behind, before = gap > 0, gap < len(right)
     start[behind] = np.maximum(start[behind], right.end_ns[gap[behind] - 1])
     end[before] = np.minimum(end[before], right.start_ns[gap[before]])
@@ -148,12 +153,12 @@ def intersect(left: Intervals, right: Intervals) -> Intervals:
     if len(left) > len(right):
         left, right = right, left
     # Each interval of `left` overlaps a contiguous run of `right`.
-    first = np.searchsorted(right.end_ns, left.start_ns, side="right")
-    stop = np.searchsorted(right.start_ns, left.end_ns, side="left")
+    first = num_before(right.end_ns, left.start_ns, "right")
+    stop = num_before(right.start_ns, left.end_ns)
     of_left, of_right = _pairs(first, stop)
     return Intervals(
-        np.maximum(left.start_ns[of_left], right.start_ns[of_right]),
-        np.minimum(left.end_ns[of_left], right.end_ns[of_right]),
+        np.maximum(left.start_ns.take(of_left), right.start_ns.take(of_right)),
+        np.minimum(left.end_ns.take(of_left), right.end_ns.take(of_right)),
     )
 
 
@@ -161,7 +166,7 @@ def _pairs(first: Int64, stop: Int64) -> tuple[Int64, Int64]:
     """Return every i with every j in [first[i], stop[i]), ascending."""
     count = np.maximum(stop - first, 0)
     left = np.repeat(np.arange(len(first)), count)
-    right = np.arange(len(left)) + (first - np.cumsum(count) + count)[left]
+    right = np.arange(len(left)) + (first - np.cumsum(count) + count).take(left)
     return left, right
 
 
@@ -243,11 +248,13 @@ def covered_within(covered: Intervals, start_ns: Int64, end_ns: Int64) -> Int64:
         return np.zeros(len(start_ns), np.int64)
     # Most windows end before another interval begins, behind the one at their start.
     index = num_before(covered.start_ns, start_ns, "right")
-    within = np.minimum(end_ns, covered.end_ns[index - 1])
+    within = np.minimum(end_ns, covered.end_ns.take(index - 1))
     within -= start_ns
     np.maximum(within, 0, out=within)
     within[index == 0] = 0
-    more = np.flatnonzero(end_ns > np.append(covered.start_ns, BEYOND_NS)[index])
+    is_more = end_ns > covered.start_ns.take(index, mode="clip")
+    is_more &= index < len(covered)
+    more = np.flatnonzero(is_more)
     del index  # there can be many
     if len(more):
         spent = covered_before(covered, end_ns[more])
@@ -265,6 +272,8 @@ def num_before(limits_ns: Int64, times_ns: Int64, side: Literal["left", "right"]
         side: "left" to count the limits before each time, "right" to count those at it, too.
     """
     num, counts_equal = len(times_ns), side == "right"
+    if num <= _FEW:
+        return np.searchsorted(limits_ns, times_ns, side)
     num_falls = np.count_nonzero(times_ns[1:] < times_ns[:-1])
     if len(limits_ns) > _MANY_TIMES * num or num_falls > num // _LENGTH_OF_RUN:
         return np.searchsorted(limits_ns, times_ns, side)

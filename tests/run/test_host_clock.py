@@ -40,7 +40,7 @@ def test_a_constant_is_found_and_what_is_said_is_the_same(
         assert [rank.moved_ns for rank in before.run.ranks] == [0] * len(before.run.ranks)
         for rank in after.run.ranks:
             assert rank.moved_ns == pytest.approx(-by_ns, abs=10_000)
-            assert not clocks_disagree(rank, known(rank.calls))
+            assert not clocks_disagree(rank)
         one, two = before.result, after.result
         way = "later" if by_ns > 0 else "earlier"
         (note,) = [
@@ -78,7 +78,7 @@ def test_a_clock_that_drifts_is_not_joined(by_ns: int, drift: float, tmp_path: P
     path = with_late_gpu(SAMPLE["host-sync"], tmp_path / "t.sqlite", by_ns, drift)
     for rank in ranks_of(path):
         assert rank.moved_ns == 0
-        assert clocks_disagree(rank, known(rank.calls))
+        assert clocks_disagree(rank)
 
 
 def test_copies_that_the_host_reads_too_early_are_not_joined(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def test_sets_of_few_and_of_narrow_values() -> None:
     assert is_in(bytes_, range(3, MOST, MOST // 20)).tolist() == [[True, False], [True, False]]
     one = np.array([7])
     assert not np.shares_memory(distinct_values(one), one)
+    assert is_in(7, one)
 
 
 @given(arrays(np.int64, st.integers(1, 40), elements=INTEGERS))

@@ -218,7 +218,7 @@ def _exposed(rank: Rank, window: Window, chosen: Int64) -> Intervals:
 def _with_idle(rank: Rank, window: Window, exposed: Intervals, called: Int64) -> Intervals:
     """Return the exposed time, and when the GPU did nothing while the host made the copies."""
     calls = rank.calls
-    if calls is None or not len(called) or clocks_disagree(rank, calls):
+    if calls is None or not len(called) or clocks_disagree(rank):
         return exposed
     idle = intervals.complement(rank.busy, window.start_ns, window.end_ns)
     inside = intervals.union(calls.start_ns[called], calls.end_ns[called])

@@ -216,7 +216,7 @@ def _clocks_agree(rank: Rank) -> bool:
     calls, num_launched, num_late = rank.calls, 0, 0
     if calls is None:
         return True
-    if clocks_disagree(rank, calls):
+    if clocks_disagree(rank):
         return False
     call_start = calls.start_ns
     for group, launched_by in zip(rank.operations.groups, rank.launched_by, strict=True):

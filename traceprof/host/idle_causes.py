@@ -185,7 +185,7 @@ def _why_unknown(rank: Rank) -> UnknownCause | None:
             "the report has no CUDA API calls: what the host did is not known",
             rank.trace.how_to_collect(Part.RANGES),  # ranges also name what the host did
         )
-    if clocks_disagree(rank, rank.calls):
+    if clocks_disagree(rank):
         return UnknownCause(
             "the clocks of host and GPU disagree in this report: operations end after the host has"
             " read their results, or start before they are launched",

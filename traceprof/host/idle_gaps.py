@@ -65,7 +65,7 @@ def idle_gaps(rank: Rank) -> IdleGaps:
     """Return the gaps of a rank, and the operations that ended them."""
     gaps = intervals.complement(rank.busy, rank.window.start_ns, rank.window.end_ns)
     calls, num = rank.calls, len(gaps)
-    if calls is None or not len(calls) or clocks_disagree(rank, calls):
+    if calls is None or not len(calls) or clocks_disagree(rank):
         no, nothing = np.zeros(num, np.bool_), np.empty(0, np.int64)
         return IdleGaps(gaps, no, no, nothing, nothing, nothing, no[:0], nothing, nothing)
     operation, launch = _ending(rank, calls, gaps.end_ns)

@@ -69,7 +69,8 @@ class Nested(Record, frozen=True):
         time, span = time[order], span[order]
         start, end, span = time[:-1], time[1:], span[:-1]
         counts = (end > start) & (span >= 0)
-        return start[counts], end[counts], span[counts]
+        # `compress` takes a third of the time of a mask as index.
+        return start.compress(counts), end.compress(counts), span.compress(counts)
 
 
 def nested(start_ns: Int64, end_ns: Int64) -> Nested:

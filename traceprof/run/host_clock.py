@@ -31,12 +31,20 @@ _NUM_FIRST = 4_096  # calls, and operations of a kind
 _FAR_NS = 1 << 60
 
 
-def clocks_disagree(rank: Rank, calls: ApiCalls) -> bool:
-    """Return whether operations start before they are launched, or end after the host read them."""
-    early = launched = 0
+def clocks_disagree(rank: Rank) -> bool:
+    """Return whether operations start before they are launched, or end after the host read them.
+
+    The rank must have API calls.
+    """
+    return rank.cache.get(_disagree, rank)
+
+
+def _disagree(rank: Rank) -> bool:
+    calls, early, launched = rank.calls, 0, 0
+    assert calls is not None  # noqa: S101
     for group, call in zip(rank.operations.groups, rank.launched_by, strict=True):
-        known = call >= 0
-        ahead = calls.start_ns[call[known]] - group.start_ns[known]
+        known = np.flatnonzero(call >= 0)
+        ahead = calls.start_ns.take(call.take(known)) - group.start_ns.take(known)
         early += int((ahead > _TOLERANCE_NS).sum())
         launched += len(ahead)
     unread = _since_read_ns(rank, calls) > _TOLERANCE_NS
@@ -70,14 +78,13 @@ def aligned(ranks: Sequence[Rank]) -> list[Rank]:
 
 def _constant_ns(rank: Rank) -> int | None:
     """Return by how much all operations of a rank are late, None if that is unknown."""
-    if rank.calls is None or not clocks_disagree(rank, rank.calls):
+    if rank.calls is None or not clocks_disagree(rank):
         return None
     late_ns = _late_ns(rank, rank.calls)
     if late_ns is None:
         return None
     moved = replace(rank, operations=rank.operations.moved(-late_ns))
-    assert moved.calls is not None  # noqa: S101
-    return None if clocks_disagree(moved, moved.calls) else late_ns
+    return None if clocks_disagree(moved) else late_ns
 
 
 def _agrees(rank: Rank) -> bool:

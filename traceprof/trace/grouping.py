@@ -130,7 +130,7 @@ def distinct_values(values: npt.NDArray[np.integer[Any]]) -> Int64:
 
     Values of which many follow an equal one take a tenth of the time of `np.unique`.
     """
-    values = values.reshape(-1)
+    values = np.asarray(values).reshape(-1)
     if len(values) < 2:
         return values.astype(np.int64)
     changes = np.flatnonzero(values[1:] != values[:-1])
@@ -142,8 +142,9 @@ def distinct_values(values: npt.NDArray[np.integer[Any]]) -> Int64:
     return runs[is_first]
 
 
-def is_in(values: npt.NDArray[np.integer[Any]], among: npt.ArrayLike) -> Mask:
+def is_in(values: npt.NDArray[np.integer[Any]] | int, among: npt.ArrayLike) -> Mask:
     """Return which integers of an array are among others, in the shape of the array."""
+    values = np.asarray(values)
     wanted = distinct_values(np.asarray(among, np.int64))
     mask: Mask
     if len(wanted) <= _FEW:

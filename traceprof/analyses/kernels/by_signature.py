@@ -162,7 +162,7 @@ def compare(
     size = int(signature.max()) + 1 if len(signature) else 0
     may = np.bincount(signature[is_alone], minlength=size) >= least_alone
     may &= np.bincount(signature[is_overlapped], minlength=size) > 0
-    rows = np.flatnonzero((is_alone | is_overlapped) & may[signature])
+    rows = np.flatnonzero((is_alone | is_overlapped) & may.take(signature))
     group, num_places = np.zeros(1, np.int64), 1
     if places is not None:
         place = places(rows)
@@ -192,7 +192,7 @@ def compare(
     beside = summed(beside_ns[paired], signature_of_pair)
     index_of = np.full(size, -1)
     index_of[chosen] = np.arange(num)
-    index = np.where(is_overlapped, index_of[signature], -1)
+    index = np.where(is_overlapped, index_of.take(signature), -1)
     of_signatures = np.flatnonzero(index >= 0)
     index = index[of_signatures]
     # By how much more the others of these signatures ran beside communication.

@@ -159,9 +159,11 @@ def _matched(
     number, count = places(rank, step, part, name)
     order, is_new = grouped(step, part, name, count, number)  # of the same, rank by rank
     place = np.cumsum(is_new) - 1
-    state = beside[order][is_new]
+    in_order = beside.take(order)
+    state = in_order.compress(is_new)
     num = np.bincount(place)
-    are_alike = np.bincount(place[beside[order] == state[place]], minlength=len(num)) == num
+    alike = place.compress(in_order == state.take(place))
+    are_alike = np.bincount(alike, minlength=len(num)) == num
     kept = ((num > 1) & are_alike & (state != DISTURBED))[place]
     order, place = order[kept], np.cumsum(is_new[kept]) - 1
     num = np.bincount(place)

@@ -68,7 +68,7 @@ class Places(Record, frozen=True):
         first, num = (np.cumsum(runs[:, 2]) - runs[:, 2])[chosen], runs[chosen, 2]
         row = np.arange(num.sum()) + np.repeat(first - (np.cumsum(num) - num), num)
         step, part = np.repeat(runs[chosen, :2], num, axis=0).T
-        return row, step, part, *self.kinds[self.kind.at(row)].T
+        return row, step, part, *self.kinds.take(self.kind.at(row), axis=0).T
 
 
 def pack_places(step: Int64, part: Int64, name: Int64, blocks: Int64, beside: Int64) -> Places:

@@ -315,7 +315,7 @@ def _evidence(
         chain = int(of_pattern[np.argmax(chains.total_ns[of_pattern])])
         first, count = int(chains.first[chain]), int(chains.count[chain])
         last = first + count
-        texts = (names[index] for index in name[first:last].tolist())
+        texts = (names[index] for index in dict.fromkeys(name[first:last].tolist()))
         titles = list(dict.fromkeys(map(short_title, texts)))
         shown = ", ".join([*titles[:_MAX_NAMED], *["…"][: len(titles) - _MAX_NAMED]])
         times = "" if num[pattern] == 1 else f", {num[pattern]} times"

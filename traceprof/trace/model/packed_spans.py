@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traceprof.structs import Record
+from traceprof.trace.columns import rows_of
 
 if TYPE_CHECKING:
     from traceprof.intervals import Int64, Mask
@@ -44,4 +45,4 @@ class PackedSpans(Record, frozen=True):
 
     def ends(self, index: Int64 | Mask | slice) -> Int64:
         """Return the ends of some spans, without unpacking the others."""
-        return self.start_ns[index] + self.packed_length.at(index)
+        return rows_of(self.start_ns, index) + self.packed_length.at(index)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from traceprof.trace.columns import pack, pack_ahead
-from traceprof.trace.grouping import is_in, pieces
+from traceprof.trace.grouping import is_in, numbered, pieces
 from traceprof.trace.model.host import ApiCalls, EventRecords, LaunchStalls, Synchronizations
 from traceprof.trace.model.kinds import SynchronizationKind, synchronization_kind
 from traceprof.trace.model.special_values import NULL
@@ -64,9 +64,9 @@ def synchronizations_of(
     if calls is not None:
         call = _calls_of(calls, correlation, start)
         known = np.flatnonzero(call >= 0)
-        names, which = np.unique(calls.packed_name.at(call[known]), return_inverse=True)
+        names, which = numbered(calls.packed_name.at(call[known]))
         kinds = [kind_of_name.get(name, SynchronizationKind.UNKNOWN) for name in names.tolist()]
-        kind[known] = np.array(kinds, np.int64)[which.reshape(-1)]
+        kind[known] = np.array(kinds, np.int64)[which]
     stream, event, recording = (
         _ids(columns[name].values[order]) for name in ("streamId", "eventId", "eventSyncId")
     )

@@ -91,7 +91,8 @@ class NumberedTexts:
         hashes: Words = stored @ factors(width) + kind * _KIND_FACTOR
         _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
         which = which.reshape(-1)
-        if (stored != stored[first[which]]).any() or (kind != kind[first[which]]).any():
+        same = first[which]
+        if (stored != stored.take(same, axis=0)).any() or (kind != kind[same]).any():
             return None
         numbers = [
             self._number_stored(bool(is_blob[row]), stored[row].tobytes()[: int(length[row])])

@@ -121,7 +121,7 @@ class RecordFormats:
         # hashes of 64 bits are not expected; those that differ in one word never have them.
         rows = np.flatnonzero(self._hash_of_number.take(formats) != hashes)
         if len(rows):
-            numbers = self._learn(words[rows], hashes[rows])
+            numbers = self._learn(words.take(rows, axis=0), hashes[rows])
             if numbers is None:
                 return None
             formats[rows] = numbers
@@ -129,7 +129,7 @@ class RecordFormats:
 
     def _learn(self, words: Words, hashes: Words) -> Int64 | None:
         distinct, firsts, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-        if len(distinct) > _MAX_NEW_FORMATS or (words != words[firsts[inverse]]).any():
+        if len(distinct) > _MAX_NEW_FORMATS or (words != words.take(firsts[inverse], axis=0)).any():
             return None
         missing = len(self._numbers) + len(distinct) + 1 - len(self.end)
         if missing > 0:
