@@ -14,8 +14,7 @@ from traceprof.analyses.verdict.run_result import RunResult
 from traceprof.errors import TraceFormatError, TraceprofError
 from traceprof.execution.children import run_in_children
 from traceprof.execution.memory import drop_freed_memory
-from traceprof.execution.open_analysis import MeasuredReports
-from traceprof.execution.open_reports import Measurer
+from traceprof.execution.open_reports import MeasuredReports, Measurer
 from traceprof.execution.options import Options, check_listener, checked
 from traceprof.run.failures import all_failed
 from traceprof.run.opening import Run, attach_ranks

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from traceprof.cli.completion import lists_of_ids
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,12 +14,19 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
 
+
+def _lists_of_ids(context: click.Context, parameter: click.Parameter, start: str) -> list[str]:
+    from traceprof.cli.completion import lists_of_ids
+
+    return lists_of_ids(context, parameter, start)
+
+
 _OPTIONS = (
     click.option(
-        "--only", metavar="ID,..", shell_complete=lists_of_ids, help="Judge only these findings."
+        "--only", metavar="ID,..", shell_complete=_lists_of_ids, help="Judge only these findings."
     ),
     click.option(
-        "--skip", metavar="ID,..", shell_complete=lists_of_ids, help="Do not judge these findings."
+        "--skip", metavar="ID,..", shell_complete=_lists_of_ids, help="Do not judge these findings."
     ),
     click.option(
         "--step-pattern",

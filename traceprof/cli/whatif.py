@@ -66,10 +66,10 @@ def command(
     """
     from rich.console import Console
 
+    from traceprof.documents.whatif import written
     from traceprof.replay.answers.ask import whatif
     from traceprof.replay.assumptions.assumption import parse
     from traceprof.reports import whatif_text
-    from traceprof.reports.json import render_answers
     from traceprof.reports.plain_text import plain
 
     for text in assumed:
@@ -80,7 +80,7 @@ def command(
         answers = whatif(*paths, assume=assumed, paths_of=paths_of, options=options, listener=shown)
     print_failures(answers.failed)
     if output_format == "json":
-        write_output([render_answers(answers)], output)
+        write_output([written(answers)], output)
     elif output is None and sys.stdout.isatty():
         Console().print(whatif_text.report(answers))
     else:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from traceprof.structs import Record
-
 if TYPE_CHECKING:
     from traceprof.analyses.measurements.measured import MeasuredRun
     from traceprof.run.opening import Run
@@ -21,15 +19,3 @@ class OpenAnalysis(Protocol):
     @property
     def run(self) -> Run:
         """The reports and their ranks."""
-
-
-class MeasuredReports(Record, frozen=True):
-    """A measured run with open reports.
-
-    Attributes:
-        measured: the measurements.
-        run: the reports and their ranks, with all events.
-    """
-
-    measured: MeasuredRun
-    run: Run

@@ -16,7 +16,6 @@ from traceprof.analyses.verdict.run_result import partial_result
 from traceprof.errors import TraceprofError
 from traceprof.execution.children import ProgressOfAll
 from traceprof.execution.measuring import measure, read_shared
-from traceprof.execution.open_analysis import MeasuredReports
 from traceprof.execution.options import checked, num_jobs
 from traceprof.execution.sections import SectionReader
 from traceprof.run.failures import close_on_error, try_report
@@ -36,13 +35,25 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from traceprof.analyses.breakdown import BreakdownResult
-    from traceprof.analyses.measurements.measured import MeasuredReport
+    from traceprof.analyses.measurements.measured import MeasuredReport, MeasuredRun
     from traceprof.analyses.verdict.run_result import RunResult
     from traceprof.execution.options import Options
     from traceprof.progress import Progress
     from traceprof.run.opening import Run
     from traceprof.run.rank import Rank
     from traceprof.trace.model.trace import Section, Trace
+
+
+class MeasuredReports(Record, frozen=True):
+    """A measured run with open reports.
+
+    Attributes:
+        measured: the measurements.
+        run: the reports and their ranks, with all events.
+    """
+
+    measured: MeasuredRun
+    run: Run
 
 
 class Measurer(Record, frozen=True):

@@ -1,4 +1,4 @@
-"""An analysis and what-if answers as JSON, by the schemas that ship beside this module."""
+"""An analysis as JSON, by the schema that ships beside this module."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from traceprof.documents import whatif
 from traceprof.documents.analysis.records import document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from traceprof.analyses.verdict.run_result import RunResult
-    from traceprof.replay.answers.ask import Asked
 
 
 def render(result: RunResult) -> str:
@@ -40,9 +38,3 @@ def _indented(content: object) -> str:
         return msgspec.json.format(write(separators=(",", ":")), indent=1)
     except msgspec.DecodeError:  # a path that is not UTF-8
         return write(indent=1)
-
-
-def render_answers(answers: Asked) -> str:
-    """Return what-if answers as JSON text that ends in a newline."""
-    written = json.dumps(msgspec.to_builtins(whatif.document(answers)))
-    return msgspec.json.format(written, indent=1) + "\n"
