@@ -14,8 +14,8 @@ Let [a, b) be its launch call, T the thread that made it, X its stream.
    call), a thread of the host accesses it. T is the thread of the process's last CUDA call that
    started before e, U does not exist. 3a to 3d' hold for [s, e); then, in any other CUDA call of T
    `unknown_ns`, asleep `waiting_ns`, known to be awake `host_code_ns`, else `unknown_ns`; no debt
-   takes it. Where that last call prefetches (cu[da]MemPrefetch…, hipMemPrefetch…), all is
-   `unknown_ns`.
+   takes it. Where that last call prefetches (cu[da]MemPrefetch…, hipMemPrefetch…), or T is asleep
+   in the last ns before e, all is `unknown_ns`.
 2. b <= s: the operation had been launched before the gap began. The first 20 us are
    `turnaround_ns`, the rest is `unknown_ns`: the queue held work. A call that was still running at
    s had not launched yet.
@@ -211,6 +211,8 @@ class RankIdle:
     def accessed(self, low: int, high: int, last: Call) -> list[Piece]:
         """The pieces of a gap that ends with such a page."""
         thread = self.evidence.thread(last.thread)
+        if any(start < high <= end for start, end in thread.asleep):
+            return [Piece(low, high, "unknown_ns", -1, (), may_be_sync=False)]
         layers = [
             ("mpi_ns", thread.mpi), ("setup_ns", thread.setup),
             ("allocation_ns", thread.allocation), ("data_loading_ns", thread.loading),

@@ -110,6 +110,15 @@ def test_the_thread_of_the_last_call_is_taken_for_the_accessing_one(tmp_path: Pa
     assert found(trace, tmp_path) == {"host_code": 2000}
 
 
+def test_a_thread_that_sleeps_accesses_no_page(tmp_path: Path) -> None:
+    """One that only looks at events now and then made the last call."""
+    trace = switched(begun(), (END - MS, 1))
+    switched(trace, (END - MS, 1), (END + MS, 0), (END + 7 * MS, 1), tid=5)
+    trace.api("cudaEventQuery", END, END + 5 * US, tid=5)
+    page(trace, 2 * MS)
+    assert found(trace, tmp_path) == {"unknown": 2000}
+
+
 @pytest.mark.parametrize(
     ("call", "kind", "length"),
     [

@@ -17,7 +17,8 @@ process's last call before a, and launches to X, too.
    else *unknown*.
    Before a page of unified memory moves to the host, which no call launches but a thread that
    accesses it, T is the thread of the process's last call, nothing is *launch-bound*, and its time
-   in other CUDA calls is *unknown*.
+   in other CUDA calls is *unknown*. If T is asleep just before e, another thread accesses the page:
+   all of the gap is *unknown*.
 4. Launch-bound time, and short stretches of host code and unknown time, are *sync* as far as they
    are attributed to an earlier wait of the host (`traceprof.host.sync_idle`).
 """
@@ -321,14 +322,18 @@ class _ThreadPair:
 
     def split_accessed(self, gaps: Intervals) -> dict[IdleCause, Intervals]:
         """Split gaps that end with an access to unified memory by cause; none is launch-bound."""
-        pieces, left = self._of_layers(gaps)
-        calling, sleep = self._calls_within(left), self._threads[0].sleep
+        sleep = self._threads[0].sleep
+        sleeps = intervals.covered_within(sleep.asleep, gaps.end_ns - 1, gaps.end_ns) > 0
+        of_others = Intervals(gaps.start_ns[sleeps], gaps.end_ns[sleeps])
+        pieces, left = self._of_layers(Intervals(gaps.start_ns[~sleeps], gaps.end_ns[~sleeps]))
+        calling = self._calls_within(left)
         outside = intervals.subtract(left, calling)
         pieces[IdleCause.WAITING] = intervals.intersect(outside, sleep.asleep)
         outside = intervals.subtract(outside, sleep.asleep)
         pieces[IdleCause.HOST_CODE] = intervals.intersect(outside, sleep.awake)
         silent = intervals.subtract(outside, sleep.awake)
-        pieces[IdleCause.UNKNOWN] = intervals.merge(intervals.intersect(left, calling), silent)
+        unsure = intervals.intersect(left, calling)
+        pieces[IdleCause.UNKNOWN] = intervals.merge(unsure, silent, of_others)
         return pieces
 
     def _of_layers(self, gaps: Intervals) -> tuple[dict[IdleCause, Intervals], Intervals]:

@@ -91,8 +91,8 @@ def _accesses(
         is_unlaunched: bool[n], whether no call launched what starts there.
     """
     copies, launched_by = rank.operations.copies, rank.launched_by[_COPIES]
-    moved = copies.kind == CopyKind.UNIFIED_DEVICE_TO_HOST
-    moved &= (launched_by < 0) & (copies.packed_length.values > 0)
+    moved = np.flatnonzero(copies.kind == CopyKind.UNIFIED_DEVICE_TO_HOST)
+    moved = moved[(launched_by[moved] < 0) & (copies.packed_length.at(moved) > 0)]
     gap = np.flatnonzero(is_unlaunched & is_in(times, copies.start_ns[moved]))
     if not len(gap):
         return gap, gap
