@@ -51,10 +51,10 @@ def findings(
         after: those of the other.
         step_ns: what a step took before.
         parts: changes of the mean step: a finding that is one of these is neither better nor worse
-            if the part may not have changed.
+            if the part may not have changed, and as much as the finding did.
     """
-    unsure = {
-        row.part
+    unsure: dict[str | None, tuple[int, int]] = {
+        row.part: (row.low_ns, row.high_ns)
         for row in parts
         if row.low_ns is not None and row.high_ns is not None and row.low_ns <= 0 <= row.high_ns
     }
@@ -68,7 +68,9 @@ def findings(
         is_known = not any(may_hide(capture, id_, ranks) for capture in missing)
         change = _change(id_, old, new, step_ns, is_known=is_known)
         part = FINDINGS[id_].part if id_ in FINDINGS else None
-        if change.status in _JUDGED and _PARTS.get(part or "", part) in unsure:
+        low, high = unsure.get(_PARTS.get(part or "", part), (0, 0))
+        # The part is a mean over ranks: one rank's may have changed by more.
+        if change.status in _JUDGED and low <= -(change.came_ns or 0) <= high:
             change.status = "same"
         changes.append(change)
     return changes
