@@ -229,7 +229,7 @@ CATEGORIES: tuple[CategoryRow, ...] = (
          r"^vision::ops::|^MIOpenPool|^Op(?:\dd)?Tensor|^__amd_rocclr_|^op_generic_tensor_kernel$|(?:^|_)(?:scal|axpy)_kernel"
          r"|(?:^|::)epilogue::impl::",
          "torchvision; MIOpen; ROCm's fills and copies by kernels; cuDNN; cuBLAS"),
-    _row(Category.OTHER, "triton__", r"^triton__(?:\d+[cde]*)+$",
+    _row(Category.OTHER, "triton__", r"^triton__\d[\dcde]*$",
          "PyTorch Inductor 2.0 to 2.3: kernels of any category, named by their arguments only:"
          " triton__0d1d2de3de"),
     _row(Category.OTHER, "at::",
